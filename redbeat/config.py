@@ -1,0 +1,360 @@
+"""The settings: one table that drives reading, validation, the docs and ``exampleconf.py``.
+
+Invariant: a :class:`RedBeatConfig` holds only values that were checked, and making one writes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celery.app import app_or_default
+from celery.utils.log import get_logger
+from kombu.utils.url import maybe_sanitize_url
+
+from redbeat.errors import ConfigurationError
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, Keys, has_hash_tag
+
+__all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf", "sanitize_url"]
+
+logger = get_logger("celery.beat")
+
+#: the options RedBeat itself knows: the others in redbeat_redis_options go to the redis client as they
+#: are, the others in broker_transport_options are kombu's and left alone
+OPTIONS: dict[str, str] = {
+    "retry_period": "seconds to go on trying when Redis can't be reached; -1 for ever; unset: not at all",
+    "cluster": "True: the server is a Redis Cluster",
+    "startup_nodes": "list of {'host', 'port'}: nodes of a Redis Cluster to start from",
+    "sentinels": "list of (host, port): the Sentinels",
+    "service_name": "the Sentinels' name for the master (kombu's ``master_name`` is read as well)",
+    "sentinel_kwargs": "dict of options for the connections to the Sentinels themselves",
+    "master_name": "kombu's name for ``service_name``",
+}
+
+REDIS_SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+socket",
+    "valkey",
+    "valkeys",
+    "sentinel",
+    "redis-sentinel",
+    "redis-cluster",
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        name: as written in a Celery configuration, lower case.
+        default: the value when unset; None where ``default_words`` tells more.
+        parse: returns the value to use; raises ValueError or TypeError when it isn't allowed.
+        allowed: what is allowed, in words for an error message.
+        doc: what it is for, in reStructuredText.
+        default_words: the default in words, where it isn't a constant.
+        is_secret: the value may hold a password and is never printed.
+    """
+
+    name: str
+    default: Any
+    parse: Callable[[Any], Any]
+    allowed: str
+    doc: str
+    default_words: str = ""
+    is_secret: bool = False
+
+
+def _url(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or scheme_of(value) not in REDIS_SCHEMES:
+        raise ValueError
+    return value
+
+
+def _options(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ValueError
+    period = value.get("retry_period")
+    if period is not None and not (_is_number(period) and (period >= 0 or period == -1)):
+        raise ValueError
+    return dict(value)
+
+
+def _use_ssl(value: Any) -> bool | dict[str, Any]:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ValueError
+
+
+def _key_prefix(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def _lock_key(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError
+    return value or None
+
+
+def _lock_timeout(value: Any) -> float | None:
+    if value is None or value == 0:  # 2.x reads 0 as unset
+        return None
+    if not _is_number(value) or not 1 <= value <= 10**9:
+        raise ValueError
+    return value  # type: ignore[no-any-return]
+
+
+def _expiry_check(value: Any) -> str:
+    if value not in ("ignore", "warn", "error", "raise"):
+        raise ValueError
+    return str(value)
+
+
+def _batch_size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 5_000:
+        raise ValueError
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "redbeat_redis_url",
+            None,
+            _url,
+            "a URL that starts with " + ", ".join(f"{scheme}://" for scheme in REDIS_SCHEMES),
+            "Where the schedule lives. A database number may follow: ``redis://127.0.0.1:6379/1``.",
+            default_words="``broker_url``",
+            is_secret=True,
+        ),
+        Setting(
+            "redbeat_redis_options",
+            None,
+            _options,
+            "a dict; in it retry_period is a number of seconds, or -1 for ever",
+            "How to connect: the options of the table below; all others are passed to the redis client.",
+            default_words="of ``broker_transport_options`` the options in the table below, no others",
+            is_secret=True,
+        ),
+        Setting(
+            "redbeat_redis_use_ssl",
+            None,
+            _use_ssl,
+            "True, False, or a dict of ssl_* options of the redis client",
+            "Connect with TLS. A ``rediss://`` URL does the same; certificates are required unless "
+            "``ssl_cert_reqs`` says otherwise.",
+            default_words="``broker_use_ssl``, where the broker is Redis as well",
+            is_secret=True,
+        ),
+        Setting(
+            "redbeat_key_prefix",
+            DEFAULT_PREFIX,
+            _key_prefix,
+            "a non-empty string",
+            "What every key in Redis starts with. In a Redis Cluster it must carry a hash tag, "
+            f"and its default there is ``{DEFAULT_CLUSTER_PREFIX}``.",
+        ),
+        Setting(
+            "redbeat_lock_key",
+            None,
+            _lock_key,
+            "a string, or None for no lock",
+            "The key of the lock that one beat at a time holds. It gets the prefix where it has none. "
+            "``None`` disables the lock: several beats then share the work.",
+            default_words="the prefix and ``:lock``, so ``redbeat::lock``",
+        ),
+        Setting(
+            "redbeat_lock_timeout",
+            None,
+            _lock_timeout,
+            "a number of seconds, 1 or more",
+            "Seconds after which the lock of a beat that doesn't renew it any more is free.",
+            default_words="5 x ``max_interval``, so 1500",
+        ),
+        Setting(
+            "redbeat_key_expiry_check",
+            "error",
+            _expiry_check,
+            "'ignore', 'warn', 'error' or 'raise'",
+            "What to do at start when the server's ``maxmemory-policy`` may evict the schedule: nothing, "
+            "log a warning, log an error, or refuse to start.",
+        ),
+        Setting(
+            "redbeat_batch_size",
+            500,
+            _batch_size,
+            "a whole number from 1 to 5000",
+            "How many due entries are read, sent and recorded at a time.",
+        ),
+    )
+}
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of ``url``, lower case, or ''."""
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def sanitize_url(url: str) -> str:
+    """Return ``url`` with every password masked, also where it lists several servers."""
+    return ";".join(maybe_sanitize_url(part) for part in url.split(";"))
+
+
+def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (lower-case name, value) of each redbeat_* setting in ``conf``, the strongest last."""
+    conf.broker_url  # noqa: B018 - the maps of a pending configuration are there after a first look
+    namespace = (conf.prefix or "").lower()
+    for mapping in reversed(conf.maps):
+        for key in list(mapping):
+            name = key.lower().removeprefix(namespace) if isinstance(key, str) else ""
+            if name.startswith("redbeat_"):
+                yield name, mapping[key]
+
+
+class RedBeatConfig:
+    """The checked configuration of one app.
+
+    Attributes (the names are those of celery-redbeat 2.x):
+        app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
+        None), redis_url, redis_use_ssl (bool or dict), redbeat_redis_options (dict),
+        key_expiry_check, batch_size, keys (:class:`redbeat.keys.Keys`).
+
+    Raises:
+        ConfigurationError: naming the setting, its value and what is allowed.
+    """
+
+    def __init__(self, app: Any = None) -> None:
+        self.app = app_or_default(app)
+        self._explicit = dict(_explicit_settings(self.app.conf))
+        self._warn_of_unknown()
+        self.redis_url: str = self._redis_url()
+        self.redbeat_redis_options: dict[str, Any] = self._redis_options()
+        self.redis_use_ssl: bool | dict[str, Any] = self._redis_use_ssl()
+        self.key_prefix: str = self._key_prefix()
+        self.keys = Keys(self.key_prefix)
+        self.schedule_key = self.keys.schedule
+        self.statics_key = self.keys.statics
+        self.lock_key: str | None = self._lock_key()
+        self.lock_timeout: float | None = self._value("redbeat_lock_timeout")
+        self.key_expiry_check: str = self._value("redbeat_key_expiry_check")
+        self.batch_size: int = self._value("redbeat_batch_size")
+
+    @property
+    def schedule(self) -> Any:
+        """The app's ``beat_schedule``."""
+        return self.app.conf.beat_schedule
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the schedule lives in a Redis Cluster."""
+        options = self.redbeat_redis_options
+        has_nodes = bool(options.get("cluster") or options.get("startup_nodes"))
+        return has_nodes or scheme_of(self.redis_url) == "redis-cluster"
+
+    def is_key_in_conf(self, name: str) -> bool:
+        """Tell whether the setting ``name`` is given, in any spelling."""
+        return name.lower() in self._explicit
+
+    def either_or(self, name: str, default: Any = None) -> Any:
+        """Return the setting ``name`` as given, unchecked, or ``default``."""
+        return self._explicit.get(name.lower(), default)
+
+    def _value(self, name: str) -> Any:
+        """Return the checked value of ``name``, or its default."""
+        setting = SETTINGS[name]
+        if name not in self._explicit:
+            return setting.default
+        value = self._explicit[name]
+        try:
+            return setting.parse(value)
+        except (ValueError, TypeError) as exc:
+            shown = "its value (not shown here)" if setting.is_secret else repr(value)
+            if name == "redbeat_redis_url" and isinstance(value, str):
+                shown = repr(sanitize_url(value))
+            raise ConfigurationError(f"{name}: {shown} isn't allowed; use {setting.allowed}.", name) from exc
+
+    def _redis_url(self) -> str:
+        url: str | None = self._value("redbeat_redis_url")
+        if url:
+            return url
+        conf = self.app.conf
+        broker = conf.broker_url or conf.broker_write_url or conf.broker_read_url or "amqp://"
+        broker = broker if isinstance(broker, str) else ";".join(broker)
+        is_injected = getattr(self.app, "redbeat_redis", None) is not None
+        if scheme_of(broker) not in REDIS_SCHEMES and not is_injected:
+            raise ConfigurationError(
+                f"redbeat_redis_url isn't set, and broker_url {sanitize_url(broker)!r} is no Redis: set "
+                f"redbeat_redis_url to where the schedule shall live. This is about the app "
+                f"{self.app.main or 'without a name'!r}; if you meant another one, pass app=.",
+                "redbeat_redis_url",
+            )
+        return broker
+
+    def _redis_options(self) -> dict[str, Any]:
+        options: dict[str, Any] | None = self._value("redbeat_redis_options")
+        if options is None:
+            broker_options = self.app.conf.broker_transport_options or {}
+            options = {name: value for name, value in broker_options.items() if name in OPTIONS}
+        if "master_name" in options:
+            options.setdefault("service_name", options.pop("master_name"))
+        return options
+
+    def _redis_use_ssl(self) -> bool | dict[str, Any]:
+        if self.is_key_in_conf("redbeat_redis_use_ssl"):
+            return self._value("redbeat_redis_use_ssl")  # type: ignore[no-any-return]
+        # the broker_use_ssl of another kind of broker has other keys and is about other certificates
+        broker = self.app.conf.broker_url
+        broker = broker if isinstance(broker, str) else next(iter(broker or []), "")
+        return _use_ssl(self.app.conf.broker_use_ssl) if scheme_of(broker) in REDIS_SCHEMES else False
+
+    def _key_prefix(self) -> str:
+        if not self.is_cluster:
+            return self._value("redbeat_key_prefix")  # type: ignore[no-any-return]
+        if not self.is_key_in_conf("redbeat_key_prefix"):
+            return DEFAULT_CLUSTER_PREFIX
+        prefix: str = self._value("redbeat_key_prefix")
+        if not has_hash_tag(prefix):
+            raise ConfigurationError(
+                f"redbeat_key_prefix: {prefix!r} has no hash tag, and in a Redis Cluster all keys of the "
+                f"schedule must be in one slot: use '{{{prefix.rstrip(':')}}}:' (braces included). To move "
+                f"an existing schedule, copy its keys to the new prefix first (docs: upgrading).",
+                "redbeat_key_prefix",
+            )
+        return prefix
+
+    def _lock_key(self) -> str | None:
+        if not self.is_key_in_conf("redbeat_lock_key"):
+            return self.keys.lock
+        lock_key: str | None = self._value("redbeat_lock_key")
+        return lock_key and self.keys.prefixed(lock_key)
+
+    def _warn_of_unknown(self) -> None:
+        for name in sorted(self._explicit.keys() - SETTINGS.keys()):
+            nearest = difflib.get_close_matches(name, SETTINGS, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else "RedBeat has no such setting."
+            logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
+
+
+def ensure_conf(app: Any) -> RedBeatConfig:
+    """Return the app's RedBeatConfig, made at the first call and kept as ``app.redbeat_conf``."""
+    app = app_or_default(app)
+    config = getattr(app, "redbeat_conf", None)
+    if config is None:
+        config = app.redbeat_conf = RedBeatConfig(app)
+    return config  # type: ignore[no-any-return]

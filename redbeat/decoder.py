@@ -1,0 +1,251 @@
+"""The JSON in which entries stand in Redis: celery-redbeat 2.x's, read tolerantly.
+
+Each schedule and each datetime is an object with a ``__type__``. What is read leniently here is still
+written strictly: exactly the keys that 2.x writes and knows, and those that stood there already.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from celery.schedules import BaseSchedule, crontab, schedule
+from dateutil.rrule import weekday
+
+from redbeat.schedules import rrule
+
+__all__ = [
+    "DEFINITION_FIELDS",
+    "RedBeatJSONDecoder",
+    "RedBeatJSONEncoder",
+    "encode_definition",
+    "encode_meta",
+    "find_problem",
+    "from_timestamp",
+    "to_timestamp",
+]
+
+#: the keys of a definition, in the order in which they are written
+DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "options", "schedule", "enabled")
+
+_CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+_RRULE_FIELDS = tuple(name for name in rrule.FIELDS if name not in ("dtstart", "until"))
+
+#: what each schedule's JSON may hold; other keys are somebody else's and kept when it is rewritten
+_SCHEDULE_FIELDS: dict[str, frozenset[str]] = {
+    "interval": frozenset({"__type__", "every", "relative"}),
+    "crontab": frozenset({"__type__", *_CRONTAB_FIELDS}),
+    "rrule": frozenset({"__type__", *_RRULE_FIELDS, "dtstart", "dtstart_tz", "until", "until_tz"}),
+}
+
+
+def to_timestamp(moment: datetime) -> int:
+    """Return UNIX seconds, whole; a naive datetime is UTC."""
+    return calendar.timegm(moment.utctimetuple())
+
+
+def from_timestamp(seconds: float, tz_minutes: float = 0) -> datetime:
+    """Return the aware datetime of UNIX ``seconds``, shown at ``tz_minutes`` east of UTC."""
+    tz = timezone(timedelta(minutes=tz_minutes)) if tz_minutes else timezone.utc
+    return datetime.fromtimestamp(seconds, tz=tz)
+
+
+class RedBeatJSONEncoder(json.JSONEncoder):
+    """Writes datetimes, schedules and weekdays; TypeError for what has no form in JSON."""
+
+    def default(self, o: Any) -> Any:
+        if isinstance(o, datetime):
+            return _encode_datetime(o)
+        if isinstance(o, rrule):
+            return _encode_rrule(o)
+        if isinstance(o, crontab):
+            fields = {name: _encode_cronspec(getattr(o, f"_orig_{name}")) for name in _CRONTAB_FIELDS}
+            return {"__type__": "crontab", **fields}
+        if isinstance(o, schedule):
+            every = o.run_every.total_seconds()
+            return {"__type__": "interval", "every": every, "relative": bool(o.relative)}
+        if isinstance(o, weekday):
+            encoded = {"__type__": "weekday", "wkday": o.weekday}
+            return {**encoded, "n": o.n} if o.n else encoded
+        return super().default(o)
+
+
+class RedBeatJSONDecoder(json.JSONDecoder):
+    """Reads what the encoder writes, and what people write by hand.
+
+    Raises ValueError (bad JSON included), TypeError or KeyError for an object it can't make.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, object_hook=self.dict_to_object, **kwargs)
+
+    def dict_to_object(self, d: dict[str, Any]) -> Any:
+        """Return the datetime, schedule or weekday that ``d`` stands for, or ``d`` itself."""
+        kind = d.get("__type__")
+        decode = _DECODERS.get(kind) if isinstance(kind, str) else None
+        if decode is None:  # maybe a task's own argument; whoever needs a schedule here will say so
+            return d
+        try:
+            return decode(d)
+        except KeyError as exc:
+            raise ValueError(f"{kind}: {exc.args[0]!r} is missing.") from exc
+        except (ValueError, TypeError, ArithmeticError, AttributeError, OSError) as exc:
+            raise ValueError(f"{kind}: {exc}") from exc
+
+
+def _encode_datetime(moment: datetime) -> dict[str, Any]:
+    tz: tzinfo | None = moment.tzinfo
+    offset = moment.utcoffset()
+    name = getattr(tz, "key", None) or getattr(tz, "zone", None)
+    if tz is None or (name is None and not offset):
+        name = "UTC"
+    return {
+        "__type__": "datetime",
+        "year": moment.year,
+        "month": moment.month,
+        "day": moment.day,
+        "hour": moment.hour,
+        "minute": moment.minute,
+        "second": moment.second,
+        "microsecond": moment.microsecond,
+        "timezone": name or (offset.total_seconds() if offset else 0.0),
+    }
+
+
+def _decode_datetime(d: dict[str, Any]) -> datetime:
+    zone = d.get("timezone", "UTC")
+    if isinstance(zone, bool) or not isinstance(zone, (str, int, float)):
+        raise ValueError(f"timezone {zone!r} is neither a name nor an offset in seconds.")
+    tz = _zone(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
+    time = (d.get(part, 0) for part in ("hour", "minute", "second", "microsecond"))
+    return datetime(d["year"], d["month"], d["day"], *time, tzinfo=tz)
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> tzinfo:
+    if name.upper() in ("UTC", "Z"):
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as exc:  # an absurd name may be a bad path, too
+        raise ValueError(f"unknown time zone {name!r}.") from exc
+
+
+def _encode_cronspec(spec: Any) -> Any:
+    """Return a crontab field as it was given; JSON has lists only for the rest of the iterables."""
+    return spec if isinstance(spec, (int, str)) else sorted(spec)
+
+
+def _decode_crontab(d: dict[str, Any]) -> crontab:
+    return crontab(**{name: d[name] for name in _CRONTAB_FIELDS if d.get(name) is not None})
+
+
+def _decode_interval(d: dict[str, Any]) -> schedule:
+    every, relative = d["every"], d.get("relative", False)
+    if isinstance(every, bool) or not isinstance(every, (int, float)):
+        raise ValueError(f"every must be a number of seconds, not {every!r}.")
+    if timedelta(seconds=every) <= timedelta(0):  # raises for NaN and for what no timedelta holds
+        raise ValueError(f"every must be more than 0 seconds (a microsecond at least), not {every!r}.")
+    return schedule(run_every=every, relative=bool(relative))
+
+
+def _encode_rrule(rule: rrule) -> dict[str, Any]:
+    encoded: dict[str, Any] = {"__type__": "rrule"}
+    encoded.update((name, getattr(rule, name)) for name in _RRULE_FIELDS)
+    for name in ("dtstart", "until"):
+        moment: datetime | None = getattr(rule, name)
+        if moment is not None:
+            offset = moment.utcoffset() or timedelta(0)
+            encoded[name] = to_timestamp(moment)
+            encoded[f"{name}_tz"] = offset.total_seconds() / 60
+    return encoded
+
+
+def _decode_rrule(d: dict[str, Any]) -> rrule:
+    fields = {name: d[name] for name in _RRULE_FIELDS if d.get(name) is not None}
+    for name in ("dtstart", "until"):
+        if d.get(name) is not None:
+            moment = d[name]
+            is_decoded = isinstance(moment, datetime)
+            fields[name] = moment if is_decoded else from_timestamp(moment, d.get(f"{name}_tz") or 0)
+    return rrule(**fields)
+
+
+def _decode_weekday(d: dict[str, Any]) -> weekday:
+    return weekday(d["wkday"], d.get("n"))
+
+
+_DECODERS = {
+    "interval": _decode_interval,
+    "crontab": _decode_crontab,
+    "rrule": _decode_rrule,
+    "weekday": _decode_weekday,
+    "datetime": _decode_datetime,
+}
+
+
+def encode_definition(fields: dict[str, Any], stored: str | None = None) -> str:
+    """Return a definition's JSON; what ``stored`` holds besides keys of ours is kept.
+
+    Raises TypeError, ValueError or RecursionError for what has no form in JSON.
+    """
+    encoded = json.dumps(fields, cls=RedBeatJSONEncoder, allow_nan=False)
+    if stored is None or stored == encoded:
+        return encoded
+    before, plain = _plain(stored), json.loads(encoded)
+    unknown = {name: value for name, value in before.items() if name not in DEFINITION_FIELDS}
+    schedule_before, kind = before.get("schedule"), plain["schedule"]["__type__"]
+    if isinstance(schedule_before, dict) and schedule_before.get("__type__") == kind:
+        known = _SCHEDULE_FIELDS[kind]
+        plain["schedule"].update({key: value for key, value in schedule_before.items() if key not in known})
+    return json.dumps({**plain, **unknown})
+
+
+def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str | None = None) -> str:
+    """Return a meta's JSON, its time in UTC; what else ``stored`` holds is kept."""
+    moment = last_run_at and last_run_at.astimezone(timezone.utc)
+    meta = {**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count}
+    return json.dumps(meta, cls=RedBeatJSONEncoder)
+
+
+def _plain(text: str | None) -> dict[str, Any]:
+    """Return ``text`` as an object of plain JSON, {} when it is none."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def find_problem(definition: Any, meta: Any) -> str | None:
+    """Return what is wrong with a decoded definition and meta, as a sentence; None when nothing is."""
+    if not isinstance(definition, dict):
+        return f"definition: must be an object, not {_shown(definition)}."
+    schedule_ = definition.get("schedule")
+    if not isinstance(schedule_, BaseSchedule):
+        return f"definition: schedule: {_shown(schedule_)} is none of {', '.join(_SCHEDULE_FIELDS)}."
+    if not isinstance(definition.get("task"), str) or not definition["task"]:
+        return f"definition: task: must be the name of a task, not {_shown(definition.get('task'))}."
+    for name, kind, word in (("args", list, "a list"), ("kwargs", dict, "an object"), ("options", dict, "an object")):
+        if definition.get(name) is not None and not isinstance(definition[name], kind):
+            return f"definition: {name}: must be {word}, not {_shown(definition[name])}."
+    if definition.get("enabled") not in (True, False, None):
+        return f"definition: enabled: must be true or false, not {_shown(definition['enabled'])}."
+    if not isinstance(meta, dict):
+        return f"meta: must be an object, not {_shown(meta)}."
+    if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
+        return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
+    count = meta.get("total_run_count")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+        return f"meta: total_run_count: must be a whole number, not {_shown(count)}."
+    return None
+
+
+def _shown(value: Any) -> str:
+    """Return ``value`` as an error message shows it, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,329 @@
+"""An entry: one periodic task, as a Celery ScheduleEntry and as it stands in Redis.
+
+Owns the way between the two. Reading is tolerant and names what is wrong (EntryCorrupt); writing is strict
+(exactly the keys of celery-redbeat 2.x) and keeps what it doesn't know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from celery.app import app_or_default
+from celery.beat import ScheduleEntry
+from celery.schedules import BaseSchedule, schedstate
+
+from redbeat.config import ensure_conf
+from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONDecoder, encode_definition, encode_meta, find_problem
+from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
+from redbeat.schedules import first_run, next_run, runs_from
+from redbeat.store import Store, Stored, Write
+
+__all__ = ["RedBeatSchedulerEntry", "decode_entry", "score_of"]
+
+
+class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
+    """A periodic task that lives in Redis.
+
+    Arguments:
+        name: unique under the key prefix.
+        task: the task's name.
+        schedule: a Celery schedule, a ``timedelta`` or a number of seconds.
+        args, kwargs: for the task; JSON values, datetimes included.
+        enabled: False keeps the entry and doesn't run it.
+        options: for ``apply_async``.
+        app: the Celery app; default: the current one.
+        last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
+
+    Raises:
+        ConfigurationError: the app has no Redis to keep the schedule in.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        task: str | None = None,
+        schedule: Any = None,
+        args: Any = None,
+        kwargs: Any = None,
+        enabled: bool = True,
+        options: Any = None,
+        **clsargs: Any,
+    ) -> None:
+        clsargs["app"] = app_or_default(clsargs.get("app"))
+        super().__init__(name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs)
+        self.enabled = enabled
+        ensure_conf(self.app)
+        #: whether last_run_at was given, and isn't just the time at which this object was made
+        self._has_last_run_at = clsargs.get("last_run_at") is not None
+
+    # -- what an entry is in Redis
+
+    @property
+    def key(self) -> str:
+        """The entry's key in Redis."""
+        return self.generate_key(self.app, self.name)
+
+    @staticmethod
+    def generate_key(app: Any, name: str) -> str:
+        """Return the key in Redis of the entry called ``name``."""
+        return ensure_conf(app).keys.entry(name)
+
+    @staticmethod
+    def load_definition(key: str, app: Any = None, definition: str | None = None) -> dict[str, Any]:
+        """Return the decoded definition under ``key``, or of ``definition`` when that is given.
+
+        Raises:
+            EntryNotFound: there is none (a KeyError, too).
+            EntryCorrupt: it can't be decoded.
+        """
+        if definition is None:
+            definition = _read(Store(app), key).definition
+        if definition is None:
+            raise EntryNotFound(f"{key}: there is no such entry.", key)
+        try:
+            return RedBeatSchedulerEntry.decode_definition(definition)
+        except (ValueError, RecursionError) as exc:
+            raise EntryCorrupt(f"{key}: definition: {exc}", key) from exc
+
+    @staticmethod
+    def load_meta(key: str, app: Any = None) -> dict[str, Any]:
+        """Return the decoded meta under ``key``: last_run_at (datetime or None), total_run_count."""
+        return RedBeatSchedulerEntry.decode_meta(_read(Store(app), key).meta, app)
+
+    @staticmethod
+    def decode_definition(definition: str) -> dict[str, Any]:
+        """Return ``definition`` with its schedule and datetimes as objects; ValueError when it can't be."""
+        return json.loads(definition, cls=RedBeatJSONDecoder)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:
+        """Return ``meta`` with its datetime as an object; ValueError when it can't be."""
+        return json.loads(meta, cls=RedBeatJSONDecoder) if meta else {"last_run_at": None}
+
+    @classmethod
+    def from_key(cls, key: str, app: Any = None) -> RedBeatSchedulerEntry:
+        """Return the entry under ``key``.
+
+        Raises:
+            EntryNotFound: there is none (a KeyError, too).
+            EntryCorrupt: what is there can't be used (a ValueError, too).
+        """
+        app = app_or_default(app)
+        return decode_entry(cls, _read(Store(app), key), app)
+
+    # -- when it is due
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When it is due next, counted from last_run_at; in UTC; None: never again."""
+        return self._due_at(self.schedule, self.last_run_at)
+
+    def _due_at(self, schedule: Any, last_run_at: datetime | None) -> datetime | None:
+        if last_run_at is None:
+            return datetime.now(timezone.utc)
+        since = _in_utc(last_run_at)
+        return next_run(schedule, since, since) if self.total_run_count else first_run(schedule, since)
+
+    @property
+    def score(self) -> float:
+        """``due_at`` in UNIX seconds, -1 for never."""
+        return score_of(self.due_at)
+
+    @property
+    def rank(self) -> int | None:
+        """Its place in the stored schedule: 0 is due next; None: it isn't there."""
+        return Store(self.app).rank(self.key)
+
+    def is_due(self) -> schedstate:
+        """Return (is it due, seconds to the next look), as Celery's schedules do."""
+        if not self.enabled:
+            return schedstate(is_due=False, next=5.0)
+        now = datetime.now(timezone.utc)
+        due_at = self.due_at
+        if due_at is not None and due_at > now:
+            return schedstate(is_due=False, next=(due_at - now).total_seconds())
+        following = None if due_at is None else next_run(self.schedule, due_at, now)
+        return schedstate(is_due=due_at is not None, next=following and (following - now).total_seconds())
+
+    # -- writing
+
+    def save(self) -> RedBeatSchedulerEntry:
+        """Store the entry, new or not, and wake the beat; return it.
+
+        A new entry is due one interval, or at the schedule's next time, after now. One that is stored
+        already keeps its last_run_at and total_run_count and is due as they say; when its schedule is
+        another one now, or when it is enabled again, it is due at the schedule's next time after now.
+
+        Raises:
+            EntryError: a part of it can't be stored.
+        """
+        Store(self.app).write_entries([self.key], self.plan_save)
+        return self
+
+    def plan_save(self, stored: Stored, now: datetime) -> Write | None:
+        """Decide what to write so that ``stored`` becomes this entry."""
+        definition = self._encode(stored.definition)
+        before = _try_decode(type(self), stored, self.app)
+        meta = ""
+        if before is not None and stored.meta is not None:
+            self.last_run_at, self.total_run_count = before.last_run_at, before.total_run_count
+        else:  # new, or unusable so far, or written by somebody who leaves meta to us
+            if not self._has_last_run_at:
+                self.last_run_at = now
+            meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
+        try:
+            return Write(definition, meta, self._score_to_save(before, stored, now))
+        except (ValueError, OverflowError, RuntimeError) as exc:
+            raise EntryError(f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key) from exc
+
+    def _score_to_save(self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime) -> float | None:
+        if before is None:
+            return self.score
+        if before.schedule != self.schedule or (self.enabled and not before.enabled):
+            return score_of(next_run(self.schedule, _in_utc(self.last_run_at or now), now))
+        if before.last_run_at is None and stored.score is not None:
+            return None  # whoever wrote it has said when it shall run first
+        return self.score
+
+    def delete(self) -> None:
+        """Remove the entry; no error when it isn't there."""
+        Store(self.app).delete_entries([self.key])
+
+    def reschedule(self, last_run_at: datetime | None = None) -> None:
+        """Count from ``last_run_at`` (default: now) as if it had run then.
+
+        Raises:
+            EntryNotFound: it isn't stored.
+        """
+        self._write_meta(lambda now: (last_run_at or now, self.total_run_count))
+
+    def _next_instance(
+        self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
+    ) -> RedBeatSchedulerEntry:
+        """Return the entry as it is after a run now, and store that."""
+        upcoming = _copy(self)
+
+        def advance(now: datetime) -> tuple[datetime, int]:
+            ran_at = last_run_at or runs_from(self.schedule, min(self.due_at or now, now), now)[0]
+            return ran_at, upcoming.total_run_count + (0 if only_update_last_run_at else 1)
+
+        upcoming._write_meta(advance)
+        return upcoming
+
+    __next__ = next = _next_instance
+
+    def _write_meta(self, decide: Callable[[datetime], tuple[datetime, int]]) -> None:
+        def plan(stored: Stored, now: datetime) -> Write:
+            before = _try_decode(type(self), stored, self.app)
+            if before is not None:
+                self.total_run_count = before.total_run_count
+            self.last_run_at, self.total_run_count = decide(now)
+            meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
+            return Write(meta=meta, score=self.score, must_exist=True)
+
+        Store(self.app).write_entries([self.key], plan)
+
+    def _encode(self, stored: str | None) -> str:
+        _check_writable(self)
+        try:
+            return encode_definition({name: getattr(self, name) for name in DEFINITION_FIELDS}, stored)
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise EntryError(f"{self.key}: can't be stored as JSON: {exc}.", self.key) from exc
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), {**self.__dict__, "app": self.app})
+
+
+def _rebuild(cls: type[RedBeatSchedulerEntry], state: dict[str, Any]) -> RedBeatSchedulerEntry:
+    entry = cls.__new__(cls)
+    entry.__dict__.update(state)
+    return entry
+
+
+def _copy(entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
+    return _rebuild(type(entry), dict(entry.__dict__))
+
+
+def _read(store: Store, key: str) -> Stored:
+    return store.read_entries([key])[1][0]
+
+
+def _in_utc(moment: datetime) -> datetime:
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return moment.astimezone(timezone.utc)
+
+
+def score_of(due_at: datetime | None) -> float:
+    """Return a due time as the schedule's score."""
+    return -1.0 if due_at is None else due_at.timestamp()
+
+
+def decode_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> RedBeatSchedulerEntry:
+    """Return the entry that ``stored`` describes.
+
+    Raises:
+        EntryNotFound: there is nothing.
+        EntryCorrupt: it can't be used; the message says why.
+    """
+    key = stored.key
+    if not stored.is_hash:
+        raise EntryCorrupt(f"{key}: the key holds something that is no hash.", key)
+    if not stored.exists:
+        raise EntryNotFound(f"{key}: there is no such entry.", key)
+    if stored.definition is None:
+        raise EntryCorrupt(f"{key}: the hash has no field 'definition'.", key)
+    try:
+        definition = cls.decode_definition(stored.definition)
+    except (ValueError, RecursionError) as exc:
+        raise EntryCorrupt(f"{key}: definition: {exc or type(exc).__name__}", key) from exc
+    try:
+        meta = cls.decode_meta(stored.meta, app)
+    except (ValueError, RecursionError) as exc:
+        raise EntryCorrupt(f"{key}: meta: {exc or type(exc).__name__}", key) from exc
+    problem = find_problem(definition, meta)
+    if problem:
+        raise EntryCorrupt(f"{key}: {problem}", key)
+    enabled = definition.get("enabled")
+    entry = cls(
+        name=ensure_conf(app).keys.name(key),  # whatever the definition says: the key is what it's found by
+        task=definition["task"],
+        schedule=definition["schedule"],
+        args=definition.get("args"),
+        kwargs=definition.get("kwargs"),
+        options=definition.get("options"),
+        enabled=enabled is None or bool(enabled),
+        last_run_at=meta.get("last_run_at"),
+        total_run_count=meta.get("total_run_count") or 0,
+        app=app,
+    )
+    entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
+    return entry
+
+
+def _try_decode(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> RedBeatSchedulerEntry | None:
+    try:
+        return decode_entry(cls, stored, app)
+    except (EntryNotFound, EntryCorrupt):
+        return None
+
+
+def _check_writable(entry: RedBeatSchedulerEntry) -> None:
+    """Raise EntryError for what could be written but never read again."""
+    if not isinstance(entry.name, str) or not entry.name:
+        raise EntryError("An entry must have a name, a non-empty string.", str(entry.name))
+    problem = None
+    if not isinstance(entry.task, str) or not entry.task:
+        problem = f"task must be the name of a task, not {entry.task!r}"
+    elif not isinstance(entry.schedule, BaseSchedule):
+        problem = f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"
+    elif not isinstance(entry.args, (list, tuple, type(None))):
+        problem = f"args must be a list or a tuple, not {entry.args!r}"
+    elif not isinstance(entry.kwargs, dict) or not isinstance(entry.options, dict):
+        problem = "kwargs and options must be dicts"
+    elif not isinstance(entry.enabled, bool):
+        problem = f"enabled must be True or False, not {entry.enabled!r}"
+    if problem:
+        raise EntryError(f"{entry.key}: {problem}.", entry.key)

@@ -1,0 +1,107 @@
+"""Every exception RedBeat raises of its own, and nothing else.
+
+::
+
+    RedBeatError
+     +-- ConfigurationError         a setting can't be used; nothing was written
+     +-- StoreUnavailable           Redis can't be reached (also redis ConnectionError)
+     +-- EntryError                 something about one entry
+     |    +-- EntryNotFound         no such entry (also KeyError)
+     |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
+     +-- LockError                  something about leadership
+          +-- LockNotAcquired       a tick without the lock (also AttributeError)
+          +-- LockLost              another beat holds the lock (also redis LockNotOwnedError)
+
+Each is raised with a sentence the user can act on and the data it is about on attributes. The second
+bases are what users of celery-redbeat 2.x catch today.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import LockNotOwnedError
+
+__all__ = [
+    "ConfigurationError",
+    "EntryCorrupt",
+    "EntryError",
+    "EntryNotFound",
+    "LockError",
+    "LockLost",
+    "LockNotAcquired",
+    "RedBeatError",
+    "StoreUnavailable",
+]
+
+
+class RedBeatError(Exception):
+    """The root of the tree."""
+
+
+class ConfigurationError(RedBeatError):
+    """A setting has a value that can't be used.
+
+    Attributes:
+        setting: the setting's name, lower case, or None when the fault is between settings.
+    """
+
+    def __init__(self, message: str, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
+class StoreUnavailable(RedBeatError, RedisConnectionError):
+    """Redis can't be reached, or didn't answer in time."""
+
+
+class EntryError(RedBeatError):
+    """Something is wrong with one entry.
+
+    Attributes:
+        key: the entry's full key in Redis, or its name where there is no key yet.
+    """
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class EntryNotFound(EntryError, KeyError):
+    """There is no entry under this key."""
+
+    # KeyError would print the message's repr
+    __str__ = Exception.__str__
+
+
+class EntryCorrupt(EntryError, ValueError):
+    """What stands in Redis under this key is no usable entry."""
+
+
+class LockError(RedBeatError):
+    """Something is wrong with leadership.
+
+    Attributes:
+        lock_key: the lock's key in Redis.
+    """
+
+    def __init__(self, message: str, lock_key: str | None = None) -> None:
+        super().__init__(message)
+        self.lock_key = lock_key
+
+
+class LockNotAcquired(LockError, AttributeError):
+    """A lock is configured, and this scheduler doesn't hold it."""
+
+
+class LockLost(LockError, LockNotOwnedError):
+    """Another beat holds the lock that this one held.
+
+    Attributes:
+        holder: the token of the beat that holds the lock now, None when unknown.
+    """
+
+    def __init__(self, message: str, lock_key: str | None = None, holder: Any = None) -> None:
+        super().__init__(message, lock_key)
+        self.holder = holder

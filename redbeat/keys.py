@@ -1,0 +1,58 @@
+"""Every name RedBeat uses in Redis, spelled once.
+
+A name is the prefix and the rest with nothing between; the default prefix ends in a colon, hence the
+double colon of ``redbeat::schedule``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_PREFIX = "redbeat:"
+#: all keys of one schedule must be in one slot of a cluster, so the prefix carries a hash tag there
+DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The names under one prefix."""
+
+    prefix: str = DEFAULT_PREFIX
+
+    @property
+    def schedule(self) -> str:
+        """zset: member is an entry's key, score its next due time in UNIX seconds, < 0 for never."""
+        return f"{self.prefix}:schedule"
+
+    @property
+    def statics(self) -> str:
+        """set: the names of the entries that came from ``beat_schedule``."""
+        return f"{self.prefix}:statics"
+
+    @property
+    def lock(self) -> str:
+        """string with a time to live: the leader's token."""
+        return f"{self.prefix}:lock"
+
+    @property
+    def wake(self) -> str:
+        """channel: every write to the schedule is announced here, so that a waiting beat looks at once."""
+        return f"{self.prefix}:wake"
+
+    def entry(self, name: str) -> str:
+        """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""
+        return f"{self.prefix}{name}"
+
+    def name(self, key: str) -> str:
+        """Return the name of the entry under ``key``."""
+        return key.removeprefix(self.prefix)
+
+    def prefixed(self, key: str) -> str:
+        """Return ``key`` itself where it has the prefix, else with the prefix in front."""
+        return key if key.startswith(self.prefix) else f"{self.prefix}{key}"
+
+
+def has_hash_tag(prefix: str) -> bool:
+    """Tell whether Redis Cluster puts all keys with this prefix into one slot."""
+    opening = prefix.find("{")
+    return opening >= 0 and prefix.find("}", opening) > opening + 1

@@ -1,0 +1,80 @@
+"""Leadership: which beat may send.
+
+::
+
+              acquire() -> True                     release()
+    standby ---------------------> leader ----------------------> out
+       ^                             |
+       |  acquire() -> False         |  every claim and every commit renews the lock,
+       +-- (looks once a second)     |  takes it back when it is gone and nobody's,
+                                     |  and is refused when another token stands there
+                                     v
+                                   lost: LockLost ends this beat
+
+The lock is a string with a time to live that holds the leader's token. Invariant: the token is checked in
+the same step as every write of the scheduler (``hold_lock.lua``), so a beat that was paused past its lease
+writes nothing more, however long it takes to notice.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+
+from redbeat.lua import Fence, release_lock, text_of
+from redbeat.store import Store
+
+__all__ = ["LeaderLock"]
+
+#: how a token of ours begins; one of celery-redbeat 2.x is 32 hexadecimal digits
+TOKEN_MARK = "redbeat:3"
+
+
+class LeaderLock:
+    """One acquisition of the lock after another, each with a token of its own.
+
+    Arguments:
+        store: where the lock is.
+        key: the lock's key.
+        timeout_seconds: how long it lives after it was last renewed.
+    """
+
+    def __init__(self, store: Store, key: str, timeout_seconds: float) -> None:
+        self._store = store
+        self.key = key
+        self.timeout_ms = max(int(timeout_seconds * 1000), 1)
+        self.token = ""
+        self._candidate = _new_token()
+
+    @property
+    def fence(self) -> Fence:
+        """What the scheduler's writes are checked against."""
+        return Fence(self.key, self.token, self.timeout_ms)
+
+    def acquire(self) -> bool:
+        """Take the lock if it is free, without waiting; return whether it is ours now.
+
+        Costs one command while somebody else holds it.
+        """
+        client = self._store.client
+        with self._store.translating(self.key, "string"):
+            holder = text_of(client.get(self.key))
+            if holder is None:
+                is_ours = bool(client.set(self.key, self._candidate, nx=True, px=self.timeout_ms))
+            else:
+                # the reply to our own SET may have been lost
+                is_ours = holder == self._candidate
+        if is_ours:
+            self.token, self._candidate = self._candidate, _new_token()
+        return is_ours
+
+    def release(self) -> bool:
+        """Give the lock up; return whether it was ours. The standbys are woken."""
+        with self._store.translating(self.key, "string"):
+            return release_lock(self._store.client, self.key, self.token, wake=self._store.keys.wake)
+
+
+def _new_token() -> str:
+    return f"{TOKEN_MARK}:{socket.gethostname()}:{os.getpid()}:{time.time():.0f}:{secrets.token_hex(8)}"

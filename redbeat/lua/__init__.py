@@ -1,0 +1,167 @@
+"""The scripts, one typed function each: the only place that knows their KEYS, ARGV and replies.
+
+Invariant: every script is safe to run twice, because each writes only over what its caller has read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+__all__ = ["Claim", "Claimed", "Commit", "Fence", "Save", "claim_due", "commit_runs", "release_lock", "save_entries"]
+
+
+class Script:
+    """A script that is sent by its SHA-1, and whole when the server doesn't know it (any more)."""
+
+    def __init__(self, *names: str) -> None:
+        self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
+        self.sha1 = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return client.evalsha(self.sha1, len(keys), *keys, *args)
+        except NoScriptError:
+            return client.eval(self.source, len(keys), *keys, *args)
+
+
+_CLAIM_DUE = Script("hold_lock", "claim_due")
+_COMMIT_RUNS = Script("hold_lock", "commit_runs")
+_SAVE_ENTRIES = Script("hold_lock", "save_entries")
+_RELEASE_LOCK = Script("release_lock")
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What a write of the scheduler is checked against: its lock, its token and the lock's time to live."""
+
+    lock_key: str | None = None
+    token: str = ""
+    lock_ms: int = 0
+
+    def keys(self, schedule_key: str) -> list[str]:
+        """Return KEYS[1] and KEYS[2]: a script needs a key even where there is no lock."""
+        return [schedule_key, self.lock_key or schedule_key]
+
+    def args(self) -> list[Any]:
+        """Return ARGV[1] and ARGV[2]."""
+        return [self.token, self.lock_ms]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """One due entry as it stands in Redis. Scores are the server's own text: it compares them.
+
+    Attributes:
+        type: what the key holds, 'hash' where all is well, 'none' where it is gone.
+        nominal: the score it was due at.
+        score: the score it has now (another one only where claims are leased).
+    """
+
+    key: str
+    type: str
+    nominal: str
+    score: str
+    definition: str | None
+    meta: str | None
+    policy: str | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one look at the schedule found; ``is_lost``: another beat holds the lock, and nothing was read.
+
+    Attributes:
+        now: the server's clock in UNIX seconds.
+        next_score: when the first entry that isn't due yet will be, None when there is none.
+        has_more: more is due than was returned.
+    """
+
+    is_lost: bool
+    now: float
+    next_score: float | None
+    has_more: bool
+    rows: list[Claimed]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What to record about one claimed entry; see ``commit_runs.lua`` for each field's meaning of ''."""
+
+    claimed: Claimed
+    new_score: str = ""
+    new_meta: str = ""
+    new_error: str = ""
+    definition_sha1: str = ""
+
+
+@dataclass(frozen=True)
+class Save:
+    """One entry to store; see ``save_entries.lua`` for each field's meaning of ''."""
+
+    key: str
+    read_sha1: str
+    definition: str = ""
+    meta: str = ""
+    score: str = ""
+    must_exist: bool = False
+
+
+def sha1_of(text: str) -> str:
+    """Return the SHA-1 that Redis computes of ``text``."""
+    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+
+
+def text_of(value: Any) -> Any:
+    """Return ``value`` as text also where an injected client doesn't decode its replies."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def claim_due(
+    client: Any, schedule_key: str, fence: Fence, *, limit: int, max_bytes: int, lease_ms: int, prefix: str
+) -> Claim:
+    """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time."""
+    args = [*fence.args(), limit, max_bytes, lease_ms, prefix]
+    status, now, upcoming, has_more, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
+    return Claim(
+        is_lost=text_of(status) == "lost",
+        now=float(now),
+        next_score=float(upcoming) if upcoming else None,
+        has_more=bool(has_more),
+        rows=[Claimed(*map(text_of, row)) for row in rows],
+    )
+
+
+def commit_runs(client: Any, schedule_key: str, fence: Fence, commits: Iterable[Commit]) -> list[bool] | None:
+    """Record ``commits``; return for each whether its score was written, or None when the lock is lost."""
+    keys, args = fence.keys(schedule_key), fence.args()
+    for commit in commits:
+        claimed = commit.claimed
+        keys.append(claimed.key)
+        args += [claimed.type, commit.definition_sha1, claimed.score, commit.new_score]
+        args += [claimed.meta or "", commit.new_meta, commit.new_error]
+    status, results = _COMMIT_RUNS(client, keys, args)
+    return None if text_of(status) == "lost" else [bool(result) for result in results]
+
+
+def save_entries(
+    client: Any, schedule_key: str, fence: Fence, saves: Iterable[Save], *, wake: str = ""
+) -> list[int] | None:
+    """Store ``saves``; return the code of each (see the script), or None when the lock is lost."""
+    keys, args = fence.keys(schedule_key), [*fence.args(), wake]
+    for save in saves:
+        keys.append(save.key)
+        args += [save.read_sha1, save.definition, save.meta, save.score, "1" if save.must_exist else ""]
+    status, results = _SAVE_ENTRIES(client, keys, args)
+    return None if text_of(status) == "lost" else [int(result) for result in results]
+
+
+def release_lock(client: Any, lock_key: str, token: str, *, wake: str) -> bool:
+    """Give the lock up; return whether it was the caller's."""
+    return bool(_RELEASE_LOCK(client, [lock_key], [token, wake]))

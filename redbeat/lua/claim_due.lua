@@ -1,0 +1,60 @@
+-- claim_due: read the entries that are due, oldest first, and when the next one is.
+--
+-- KEYS[1] schedule   zset of entry keys, scored by due time
+-- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
+-- ARGV[1] token      the caller's token, '' when no lock is configured
+-- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
+-- ARGV[3] limit      how many entries at the most
+-- ARGV[4] max_bytes  stop after this many bytes of entries (at least one is returned)
+-- ARGV[5] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
+-- ARGV[6] prefix     what every entry's key starts with
+-- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
+-- the entry's key.
+--
+-- Returns {status, now, next, has_more, rows}
+--   status    'ok', or 'lost' when another token holds the lock (then the rest is empty)
+--   now       the server's clock, UNIX seconds with microseconds, a string
+--   next      score of the first entry due later than now, a string, '' when there is none
+--   has_more  1 when more entries are due than were returned
+--   rows      {key, type, nominal, score, definition, meta, policy, error} each; nominal is the score the
+--             entry was due at, score is what it has now; a field that is missing is nil
+local schedule, lock = KEYS[1], KEYS[2]
+local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+
+local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
+if not hold_lock(lock, token, lock_ms) then return {'lost', now, '', 0, {}} end
+
+local due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', 0, limit)
+local rows, bytes = {}, 0
+for i = 1, #due, 2 do
+  local key, nominal = due[i], due[i + 1]
+  local kind = redis.call('TYPE', key).ok
+  local full_key = prefix .. key
+  if string.sub(key, 1, #prefix) ~= prefix or (kind == 'none' and redis.call('EXISTS', full_key) == 1) then
+    redis.call('ZREM', schedule, key)
+    redis.call('ZADD', schedule, 'LT', nominal, full_key)
+    key, kind = full_key, redis.call('TYPE', full_key).ok
+  end
+  local score = nominal
+  if lease_ms > 0 then
+    redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
+    score = redis.call('ZSCORE', schedule, key)
+  end
+  local row = {key, kind, nominal, score}
+  local fields = {false, false, false, false}
+  if kind == 'hash' then
+    fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+  end
+  for f = 1, 4 do
+    row[4 + f] = fields[f]
+    bytes = bytes + (fields[f] and #fields[f] or 0)
+  end
+  rows[#rows + 1] = row
+  if bytes >= max_bytes then break end
+end
+
+local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local has_more = (#due == 2 * limit or #rows < #due / 2) and 1 or 0
+return {'ok', now, upcoming[2] or '', has_more, rows}

@@ -1,0 +1,115 @@
+"""What to do about one claimed entry: pure decisions, no I/O, no clock.
+
+A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that records why it isn't sent now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from redbeat.decoder import encode_meta
+from redbeat.entry import RedBeatSchedulerEntry, decode_entry, score_of
+from redbeat.failures import Failure, failure_of, new_failure
+from redbeat.lua import Claimed, Commit, sha1_of
+from redbeat.schedules import next_run, runs_from
+from redbeat.store import read_claimed, score_text
+
+__all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run"]
+
+#: a disabled entry is looked at again at its first due time after so many seconds: often enough for those
+#: who enable it by hand without touching the schedule, seldom enough to cost nothing
+DISABLED_SECONDS = 60.0
+
+#: an entry without its hash is given so long for it to appear: some writers add to the schedule first
+MISSING_GRACE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to send, with all that is to be recorded when it has been sent.
+
+    Attributes:
+        nominal: when it was due, UNIX seconds as the server writes them.
+        sent: the commit of its success.
+        failure: what is recorded about the entry so far, None: nothing.
+    """
+
+    claimed: Claimed
+    entry: RedBeatSchedulerEntry
+    nominal: str
+    sent: Commit
+    failure: Failure | None
+
+
+def plan_run(entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: Claimed, now: float) -> Run | Commit:
+    """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
+
+    Raises:
+        EntryCorrupt, or another exception of an unusable entry: quarantine it.
+    """
+    entry = decode_entry(entry_class, read_claimed(claimed), app)
+    failure = failure_of(claimed)
+    if not entry.enabled:
+        look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
+        following = next_run(entry.schedule, _moment(_nominal(claimed.nominal, now)), look_at)
+        return Commit(claimed, new_score=score_text(score_of(following)))
+    nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
+    ran_at, following = runs_from(entry.schedule, _moment(_nominal(nominal, now)), _moment(now))
+    sent = Commit(
+        claimed,
+        new_score=score_text(score_of(following)),
+        new_meta=encode_meta(ran_at, entry.total_run_count + 1, claimed.meta),
+        new_error="clear" if claimed.error else "",
+    )
+    headers = {
+        **(entry.options.get("headers") or {}),
+        "redbeat_entry": entry.name,
+        "redbeat_due": _moment(_nominal(nominal, now)).isoformat(timespec="microseconds"),
+    }
+    entry.options = {**entry.options, "headers": headers}
+    return Run(claimed, entry, nominal, sent, failure)
+
+
+def commit_quarantined(claimed: Claimed, reason: str, now: float, retry_seconds: float) -> tuple[Commit, bool]:
+    """Return the commit that keeps an unusable entry out of the way, and whether its reason is news."""
+    failure = failure_of(claimed)
+    is_news = failure is None or not failure.is_about(claimed, reason)
+    if failure is None or is_news:
+        failure = new_failure(claimed, reason, now)
+    commit = Commit(
+        claimed,
+        new_score=score_text(now + retry_seconds),
+        new_error=failure.to_json() if claimed.type == "hash" else "",
+        definition_sha1=sha1_of(claimed.definition or "") if claimed.type == "hash" else "",
+    )
+    return commit, is_news
+
+
+def commit_failed(run: Run, reason: str, now: float) -> tuple[Commit, bool]:
+    """Return the commit that tries a run again later, and whether its reason is news.
+
+    The run keeps its nominal time, and is coalesced with the entry's later runs when they come due.
+    """
+    is_news = run.failure is None or not run.failure.is_about(run.claimed, reason)
+    failure = new_failure(run.claimed, reason, now) if run.failure is None or is_news else run.failure
+    attempts = run.failure.attempts + 1 if run.failure is not None else 1
+    failure = failure.again(attempts=attempts, due=run.nominal)
+    retry_at = score_text(now + failure.backoff_seconds())
+    failure = failure.again(retry_at=retry_at)
+    return Commit(run.claimed, new_score=retry_at, new_error=failure.to_json()), is_news
+
+
+def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
+    """Return the commit about a member of the schedule without a hash: wait a moment once, then drop it."""
+    return Commit(claimed, new_score="remove" if is_known else score_text(now + MISSING_GRACE_SECONDS))
+
+
+def _nominal(score: str, now: float) -> float:
+    """Return when a run was due; a score of 0 is how people write "now"."""
+    return float(score) or now
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)

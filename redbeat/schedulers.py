@@ -1,0 +1,414 @@
+"""The scheduler: read it top to bottom as the story of one tick.
+
+A tick claims what is due (one script), decides about each entry without I/O, sends, and commits what was
+decided (one script). Then it waits for the next due time, or for somebody who writes to the schedule.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
+from celery.signals import beat_init
+from celery.utils.log import get_logger
+from celery.utils.time import humanize_seconds
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from redbeat.config import RedBeatConfig as RedBeatConfig
+from redbeat.config import ensure_conf as ensure_conf
+from redbeat.config import sanitize_url
+from redbeat.connection import RetryingConnection as RetryingConnection
+from redbeat.connection import get_redis as get_redis
+from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
+from redbeat.entry import decode_entry
+from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, StoreUnavailable
+from redbeat.lock import LeaderLock
+from redbeat.lua import Claim, Claimed, Commit, Fence
+from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined, plan_run
+from redbeat.startup import check_eviction, default_entries, eviction_warning, store_entries
+from redbeat.store import Store
+from redbeat.wake import WakeChannel
+
+__all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
+
+logger = get_logger("celery.beat")
+
+#: a waiting leader looks at the schedule, and a standby at the lock, this often; seconds
+LOOK_SECONDS = 1.0
+
+#: how long beats that share the work hide what they claimed from each other; seconds
+LEASE_SECONDS = 30.0
+
+#: a broker that is away is tried this often; seconds
+BROKER_RETRY_SECONDS = 1.0
+
+
+class RedBeatScheduler(Scheduler):  # type: ignore[misc]
+    """Celery's scheduler with its schedule in Redis.
+
+    Arguments:
+        app: the Celery app.
+        lock_key: instead of the setting ``redbeat_lock_key``.
+        lock_timeout: seconds, instead of ``redbeat_lock_timeout``; default: 5 x max_interval.
+        max_interval: longest wait between two looks, seconds; default: ``beat_max_loop_interval``, or 300.
+        lazy: only for the banner; nothing is read or written.
+
+    Raises:
+        ConfigurationError: a setting can't be used; nothing was written.
+    """
+
+    Entry = RedBeatSchedulerEntry
+
+    #: the lock this scheduler holds; None: it holds none
+    lock: LeaderLock | None = None
+
+    def __init__(
+        self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
+    ) -> None:
+        lazy = kwargs.pop("lazy", False)
+        super().__init__(app, lazy=True, **kwargs)
+        self.config = ensure_conf(app)
+        self.store = Store(app)
+        self.lock_key = self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key
+        self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
+        self.lock_timeout = lock_timeout or self.config.lock_timeout or 5 * self.max_interval
+        self._wake = WakeChannel(self.store.client, self.config.keys.wake)
+        self._service: Any = None  # set while beat runs: then a tick does its own waiting
+        self._candidacy: LeaderLock | None = None
+        self._head_score: float | None = None
+        self._claimed_at = 0.0
+        self._missing_keys: set[str] = set()
+        self._reported_keys: dict[str, str] = {}
+        self._is_broker_away = False
+        self._ticking_thread: int | None = None
+        self._is_close_wanted = False
+        if not lazy:
+            check_eviction(self.store)
+            if self.lock_key is None:
+                self.setup_schedule()  # else it is the leader's to do, when it becomes leader
+
+    # -- one tick
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Send one batch of what is due; return the seconds to the next tick, 0 when more is due.
+
+        Under a running beat it waits for that long itself, so that it can be woken, and returns 0.
+
+        Raises:
+            LockNotAcquired: a lock is configured, and this scheduler is neither its holder nor run by beat.
+            LockLost: another beat has the lock now.
+            StoreUnavailable: Redis can't be reached.
+        """
+        self._ticking_thread = threading.get_ident()
+        try:
+            return self._tick()
+        finally:
+            self._ticking_thread = None
+            if self._is_close_wanted:
+                self.close()
+
+    def _tick(self) -> float:
+        if not self._is_leading():
+            return self._wait(LOOK_SECONDS)
+        if self._is_broker_away and not self._is_broker_back():
+            self.store.claim_due(self._fence, limit=0)  # keeps the lock
+            return self._wait(BROKER_RETRY_SECONDS)
+        claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
+        self._claimed_at = time.monotonic()
+        if self.lock:
+            logger.debug("beat: Extending lock...")
+        commits: list[Commit] = []
+        try:
+            self._send_runs(self._plan(claim, commits), claim, commits)
+        finally:
+            # also when a signal ends this beat: what was sent must be known as sent
+            results = self.store.commit_runs(self._fence, commits)
+        if self._is_broker_away:
+            return self._wait(BROKER_RETRY_SECONDS)
+        if claim.has_more or not all(results):
+            return 0
+        return self._wait(self._seconds_to_next(claim, commits))
+
+    def _plan(self, claim: Claim, commits: list[Commit]) -> list[Run]:
+        """Return the runs to send; what is not to be sent goes to ``commits`` at once."""
+        runs: list[Run] = []
+        for claimed in claim.rows:
+            if claimed.type == "none":
+                commits.append(self._decide_missing(claimed, claim.now))
+                continue
+            try:
+                plan = plan_run(self.Entry, self.app, claimed, claim.now)
+            except Exception as exc:  # the per-entry boundary: an entry that can't be used is quarantined
+                commits.append(self._quarantine(claimed, exc, claim.now))
+                continue
+            if isinstance(plan, Run):
+                runs.append(plan)
+            else:
+                commits.append(plan)
+        return runs
+
+    def _decide_missing(self, claimed: Claimed, now: float) -> Commit:
+        is_known = claimed.key in self._missing_keys
+        if is_known:
+            self._missing_keys.discard(claimed.key)
+            logger.error(
+                "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
+                "Redis evicted it (see maxmemory-policy).",
+                claimed.key,
+            )
+        else:
+            self._missing_keys.add(claimed.key)
+        return commit_missing(claimed, now, is_known)
+
+    def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
+        reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
+        commit, is_news = commit_quarantined(claimed, reason, now, self.max_interval)
+        if claimed.type != "hash":  # nowhere to write the reason
+            is_news = self._reported_keys.get(claimed.key) != reason
+            self._reported_keys[claimed.key] = reason
+        if is_news:
+            logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
+        return commit
+
+    def _send_runs(self, runs: list[Run], claim: Claim, commits: list[Commit]) -> None:
+        """Send ``runs``; what is to be recorded about each goes to ``commits`` as soon as it is known."""
+        for position, run in enumerate(runs):
+            logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)
+            try:
+                result = self.apply_async(run.entry, producer=self.producer, advance=False)
+            except Exception as exc:  # the per-entry boundary: this run is tried again, the others go on
+                if self._is_broker_gone(exc):
+                    self._leave_broker(exc, len(runs) - position)
+                    # in their order, as soon as the broker is back; where claims are leased, give them back
+                    commits += [Commit(rest.claimed, rest.claimed.nominal) for rest in runs[position:] if self._lease_ms]
+                    return
+                commits.append(self._retry_later(run, exc, claim.now))
+            else:
+                commits.append(run.sent)
+                logger.debug("%s sent. id->%s", run.entry.task, getattr(result, "id", None))
+
+    def _retry_later(self, run: Run, exc: Exception, now: float) -> Commit:
+        cause = exc.__cause__ or exc.__context__ or exc  # Celery wraps it in a SchedulingError
+        commit, is_news = commit_failed(run, f"{type(cause).__name__}: {cause}", now)
+        if is_news:
+            logger.error("beat: Couldn't send %s (%s), trying again: %r", run.entry.name, run.entry.task, cause)
+        return commit
+
+    def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
+        scores = [float(commit.new_score) for commit in commits if commit.new_score not in ("", "remove")]
+        if claim.next_score is not None:
+            scores.append(claim.next_score)
+        self._head_score = min((score for score in scores if score >= 0), default=None)
+        if self._head_score is None:
+            return float(self.max_interval)
+        elapsed = time.monotonic() - self._claimed_at
+        return min(max(self._head_score - claim.now - elapsed, 0), float(self.max_interval))
+
+    # -- sending
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """Send ``entry``'s task: every dispatch goes through here. With ``advance`` it is recorded, too."""
+        sent = copy.copy(entry)
+        sent.options = dict(entry.options)
+        if "headers" in sent.options:  # Celery adds to them, and they are the user's
+            sent.options["headers"] = dict(sent.options["headers"] or {})
+        return super().apply_async(sent, producer=producer, advance=advance, **kwargs)
+
+    def reserve(self, entry: Any) -> Any:
+        """Record a run of ``entry`` as of now; return the entry as it is after it."""
+        return next(entry)
+
+    def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+        """Send ``entry`` if it is due; return the seconds to its next run."""
+        is_due, next_seconds = entry.is_due()
+        if is_due:
+            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+            try:
+                self.apply_async(entry, **kwargs)
+            except Exception:
+                logger.exception("beat: Couldn't send %s (%s)", entry.name, entry.task)
+        return next_seconds  # type: ignore[no-any-return]
+
+    def _ensure_connected(self) -> Any:
+        # Celery would wait for the broker for hours here; a tick must come back and keep the lock
+        return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0.2, timeout=5)
+
+    def _is_broker_gone(self, exc: Exception) -> bool:
+        """Tell whether sending failed because there is no broker, and not because of the entry."""
+        causes = {exc, exc.__cause__, exc.__context__}
+        errors = (OperationalError, OSError, *self.connection.connection_errors)
+        return any(isinstance(cause, errors) for cause in causes) and not self._has_broker()
+
+    def _has_broker(self) -> bool:
+        self._drop_connection()
+        try:
+            self._ensure_connected()
+        except Exception as exc:  # whatever a transport raises: there is no broker
+            logger.debug("beat: The broker can't be reached: %r", exc)
+            return False
+        return True
+
+    def _leave_broker(self, exc: Exception, count: int) -> None:
+        self._is_broker_away = True
+        url = self.app.connection_for_write().as_uri()
+        logger.error("beat: The broker %s can't be reached, %s due runs and more wait for it: %s", url, count, exc)
+
+    def _is_broker_back(self) -> bool:
+        self._is_broker_away = not self._has_broker()
+        if not self._is_broker_away:
+            logger.info("beat: The broker is back.")
+        return not self._is_broker_away
+
+    def _drop_connection(self) -> None:
+        self.__dict__.pop("producer", None)
+        connection = self.__dict__.pop("connection", None)
+        if connection is not None:
+            try:
+                connection.release()
+            except Exception as exc:  # a broken connection may fail in any way when it is closed
+                logger.debug("beat: Closing the connection to the broker: %r", exc)
+
+    # -- leading, and waiting
+
+    @property
+    def _fence(self) -> Fence:
+        return self.lock.fence if self.lock else Fence()
+
+    @property
+    def _lease_ms(self) -> int:
+        return 0 if self.lock_key else int(LEASE_SECONDS * 1000)
+
+    def _is_leading(self) -> bool:
+        if self.lock_key is None or self.lock is not None:
+            return True
+        if self._service is None:
+            raise LockNotAcquired(
+                f"A tick without the lock {self.lock_key}: beat takes it when it starts; in a program of your own "
+                "call redbeat.schedulers.acquire_distributed_beat_lock(service), or set redbeat_lock_key = None.",
+                self.lock_key,
+            )
+        return self.stand_for_leader()
+
+    def stand_for_leader(self) -> bool:
+        """Take the lock if it is free, and store the statics; return whether this is the leader now."""
+        if self.lock_key is None or self.lock is not None:
+            return True
+        if self._candidacy is None:
+            logger.info("beat: Acquiring lock...")
+            self._candidacy = LeaderLock(self.store, self.lock_key, self.lock_timeout)
+        if not self._candidacy.acquire():
+            return False
+        self.lock, self._candidacy = self._candidacy, None
+        logger.info("beat: Acquired lock")
+        self.setup_schedule()
+        return True
+
+    def run_under(self, service: Any) -> None:
+        """Let ticks wait and stand for leader themselves: ``service``, Celery's beat, is about to call them."""
+        self._service = service
+
+    def _wait(self, seconds: float) -> float:
+        """Under a running beat wait for ``seconds``, or less when something happens, and return 0."""
+        if self._service is None:
+            return seconds
+        deadline = time.monotonic() + seconds
+        if self.lock:
+            deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
+        while (left := deadline - time.monotonic()) > 0:
+            if self._wake.wait(min(left, LOOK_SECONDS)) or self._is_stopping():
+                break
+            is_waiting_for_due = self.lock or self.lock_key is None
+            if is_waiting_for_due and time.monotonic() < deadline and self.store.head_score() != self._head_score:
+                break
+        return 0
+
+    def _is_stopping(self) -> bool:
+        shutdown = getattr(self._service, "_is_shutdown", None)
+        return shutdown is not None and shutdown.is_set()
+
+    def close(self) -> None:
+        """Release the lock and the connections. Called while a tick runs, it is done when that has ended."""
+        if self._ticking_thread == threading.get_ident():
+            # Celery's signal handler: the connections may be in the middle of a command
+            self._is_close_wanted = True
+            return
+        self._is_close_wanted = False
+        lock, self.lock = self.lock, None
+        if lock is not None:
+            logger.info("beat: Releasing lock")
+            try:
+                lock.release()
+            except (StoreUnavailable, RedisError) as exc:
+                logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
+        self._wake.close()
+        super().close()
+
+    # -- the schedule
+
+    def setup_schedule(self) -> None:
+        """Store ``beat_schedule``, and remove what was stored from it before and isn't in it any more."""
+        statics = {**default_entries(self.app), **self.app.conf.beat_schedule}
+        removed = sorted(self.store.static_names() - statics.keys())
+        for name in removed:
+            logger.info("beat: Removing old static schedule entry '%s'.", name)
+        self.store.delete_entries([self.config.keys.entry(name) for name in removed])
+        self.update_from_dict(statics)
+        self.store.replace_statics(added=statics, removed=removed)
+
+    def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
+        """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
+        store_entries(self.store, self._fence, self._maybe_entry, dict_)
+
+    @property
+    def schedule(self) -> dict[str, Any]:
+        """Name to entry of what is due now (at most a batch), and of the next entry after it."""
+        window: dict[str, Any] = {}
+        for stored in self.store.window(self.config.batch_size):
+            try:
+                entry = decode_entry(self.Entry, stored, self.app)
+            except (EntryNotFound, EntryCorrupt) as exc:
+                logger.debug("beat: Not shown: %s", exc)
+            else:
+                window[entry.name] = entry
+        return window
+
+    @property
+    def info(self) -> str:
+        """The banner's lines about Redis and the lock."""
+        lines = [f"    . redis -> {sanitize_url(self.config.redis_url)}"]
+        if self.lock_key:
+            timeout = f"{humanize_seconds(self.lock_timeout)} ({self.lock_timeout}s)"
+            lines.append(f"    . lock -> `{self.lock_key}` {timeout}")
+        else:
+            lines.append("    . lock -> none, several beats share the work")
+        warning = self._eviction_for_banner()
+        return "\n".join([*lines, f"    . warning -> {warning}"] if warning else lines)
+
+    def _eviction_for_banner(self) -> str | None:
+        store = copy.copy(self.store)
+        store.client = getattr(store.client, "wrapped_connection", store.client)  # a banner doesn't wait
+        try:
+            return eviction_warning(store) if self.config.key_expiry_check != "ignore" else None
+        except (RedisError, OSError):
+            return None
+
+
+@beat_init.connect
+def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
+    """Let a scheduler of ours become leader: in its ticks when beat starts, at once when called directly.
+
+    Arguments:
+        sender: Celery's beat service; one with another scheduler is left alone.
+    """
+    scheduler = getattr(sender, "scheduler", None)
+    if not isinstance(scheduler, RedBeatScheduler):
+        return
+    if "signal" in kwargs:
+        scheduler.run_under(sender)
+    else:
+        scheduler.stand_for_leader()

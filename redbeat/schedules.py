@@ -1,0 +1,209 @@
+"""The kinds of schedule RedBeat adds to Celery's, and when a schedule is due next.
+
+Owns the arithmetic of time. Everything here is pure: values in, values out, no I/O and no clock. Instants
+are aware datetimes in UTC; wall-clock rules are applied in the schedule's own time zone, once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
+from dateutil.rrule import rrule as dateutil_rrule
+
+__all__ = ["first_run", "next_run", "rrule", "runs_from"]
+
+FREQUENCIES = {
+    "YEARLY": YEARLY,
+    "MONTHLY": MONTHLY,
+    "WEEKLY": WEEKLY,
+    "DAILY": DAILY,
+    "HOURLY": HOURLY,
+    "MINUTELY": MINUTELY,
+    "SECONDLY": SECONDLY,
+}
+
+#: the frequencies whose steps all have the same length, in seconds
+_STEP_SECONDS = {WEEKLY: 604_800, DAILY: 86_400, HOURLY: 3_600, MINUTELY: 60, SECONDLY: 1}
+
+#: an rrule saved this long after its dtstart still runs its first occurrence: making the rule takes
+#: time, so a dtstart of "now" is always a little in the past
+FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
+
+
+class rrule(BaseSchedule):  # type: ignore[misc]  # noqa: N801 - the name is part of the 2.x interface
+    """A recurrence rule of RFC 5545, as ``dateutil.rrule`` understands it.
+
+    Arguments:
+        freq: 'YEARLY' .. 'SECONDLY' (or dateutil's number for it).
+        dtstart: the first candidate; default: now. A naive datetime is UTC. Whole seconds.
+        until: no occurrence after it. A naive datetime is UTC.
+        interval, wkst, count, bysetpos, bymonth, bymonthday, byyearday, byeaster, byweekno, byweekday,
+        byhour, byminute, bysecond: as in dateutil, which documents them.
+
+    Raises:
+        ValueError: the rule makes no sense to dateutil.
+    """
+
+    FIELDS = (
+        "freq dtstart interval wkst count until bysetpos bymonth bymonthday byyearday byeaster byweekno "
+        "byweekday byhour byminute bysecond"
+    ).split()
+
+    def __init__(
+        self,
+        freq: int | str,
+        dtstart: datetime | None = None,
+        interval: int = 1,
+        wkst: Any = None,
+        count: int | None = None,
+        until: datetime | None = None,
+        bysetpos: Any = None,
+        bymonth: Any = None,
+        bymonthday: Any = None,
+        byyearday: Any = None,
+        byeaster: Any = None,
+        byweekno: Any = None,
+        byweekday: Any = None,
+        byhour: Any = None,
+        byminute: Any = None,
+        bysecond: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if isinstance(freq, str):
+            if freq.upper() not in FREQUENCIES:
+                raise ValueError(f"rrule: freq {freq!r} is none of {', '.join(FREQUENCIES)}.")
+            freq = FREQUENCIES[freq.upper()]
+        if not isinstance(interval, int) or interval < 1:
+            raise ValueError(f"rrule: interval must be 1 or more, not {interval!r}.")
+        self.freq = freq
+        self.dtstart = _whole_seconds(dtstart or self.now())
+        self.interval = interval
+        self.wkst = wkst
+        self.count = count
+        self.until = until and _whole_seconds(until)
+        self.bysetpos = bysetpos
+        self.bymonth = bymonth
+        self.bymonthday = bymonthday
+        self.byyearday = byyearday
+        self.byeaster = byeaster
+        self.byweekno = byweekno
+        self.byweekday = byweekday
+        self.byhour = byhour
+        self.byminute = byminute
+        self.bysecond = bysecond
+        self.rrule = dateutil_rrule(**self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.FIELDS}
+
+    def occurrence(self, after: datetime, inclusive: bool = False) -> datetime | None:
+        """Return the first occurrence later than (with ``inclusive``: not before) ``after``, or None."""
+        step_seconds = _STEP_SECONDS.get(self.freq)
+        rule = self.rrule
+        if step_seconds and self.count is None and after > self.dtstart:
+            # dateutil walks every step from dtstart; a year of minutes is half a million of them
+            step = timedelta(seconds=step_seconds * self.interval)
+            skipped = max((after - self.dtstart) // step - 1, 0)
+            rule = rule.replace(dtstart=self.dtstart + skipped * step)
+        found = rule.after(after, inc=inclusive)
+        return found and found.astimezone(timezone.utc)
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta | None:
+        """Return how long from now to the first occurrence after ``last_run_at``; None: there is none."""
+        due = self.occurrence(self.maybe_make_aware(last_run_at))
+        return None if due is None else due - self.maybe_make_aware(self.now())
+
+    def is_due(self, last_run_at: datetime) -> schedstate:
+        """Return (is it due, seconds to the next look), as Celery's schedules do."""
+        remaining = self.remaining_estimate(last_run_at)
+        if remaining is None:
+            return schedstate(is_due=False, next=None)
+        if remaining.total_seconds() > 0:
+            return schedstate(is_due=False, next=remaining.total_seconds())
+        now = self.maybe_make_aware(self.now())
+        following = self.occurrence(now)
+        return schedstate(is_due=True, next=following and (following - now).total_seconds())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, rrule):
+            return self._fields() == other._fields()
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # like Celery's schedules: equal by value, mutable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_rrule, (self._fields(),)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value}" for name, value in self._fields().items() if value is not None)
+        return f"<rrule: {given}>"
+
+
+def _rebuild_rrule(fields: dict[str, Any]) -> rrule:
+    return rrule(**fields)
+
+
+def _whole_seconds(moment: datetime) -> datetime:
+    moment = moment.replace(microsecond=0)
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def next_run(schedule_: Any, anchor: datetime, after: datetime) -> datetime | None:
+    """Return the first run later than ``after``, in UTC, or None when there is none.
+
+    Arguments:
+        schedule_: a Celery schedule, or an :class:`rrule`.
+        anchor: the run (in UTC) that an interval counts from; it keeps its phase.
+        after: the instant in UTC; the result is later than it.
+
+    Raises:
+        ValueError: an interval that isn't longer than zero.
+        OverflowError: the next run would be after the year 9999.
+    """
+    if isinstance(schedule_, rrule):
+        return schedule_.occurrence(after)
+    if isinstance(schedule_, schedule) and not schedule_.relative:
+        every = schedule_.run_every
+        if every <= timedelta(0):
+            raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
+        passed = max((after - anchor) // every, 0)
+        return anchor + (passed + 1) * every
+    local = after.astimezone(schedule_.tz)
+    if isinstance(schedule_, crontab):
+        start, delta, _ = schedule_.remaining_delta(local)
+        due = start + delta
+    else:
+        due = local + _at(schedule_, local).remaining_estimate(local)
+    if due <= local and isinstance(schedule_, schedule):
+        due = local + schedule_.run_every  # a relative interval below a second rounds down to nothing
+    return due.astimezone(timezone.utc)  # type: ignore[no-any-return]
+
+
+def _at(schedule_: Any, moment: datetime) -> Any:
+    """Return a view of ``schedule_`` whose clock stands at ``moment``; the schedule itself is untouched."""
+    view = object.__new__(type(schedule_))
+    view.__dict__.update(schedule_.__dict__, nowfun=lambda: moment)
+    return view
+
+
+def first_run(schedule_: Any, since: datetime) -> datetime | None:
+    """Return the first run, in UTC, of an entry saved at ``since`` that has never run."""
+    if isinstance(schedule_, rrule) and since - FIRST_OCCURRENCE_GRACE <= schedule_.dtstart <= since:
+        return schedule_.occurrence(schedule_.dtstart, inclusive=True)
+    return next_run(schedule_, since, since)
+
+
+def runs_from(schedule_: Any, nominal: datetime, now: datetime) -> tuple[datetime, datetime | None]:
+    """Return (last_run_at to record, next run) for a run due at ``nominal`` that is sent at ``now``.
+
+    Missed runs are made up for by this one. An interval's last_run_at is its latest nominal time, so that
+    whoever counts from it, this scheduler or celery-redbeat 2.x, keeps the phase.
+    """
+    upcoming = next_run(schedule_, nominal, now)
+    if isinstance(schedule_, schedule) and not schedule_.relative and upcoming is not None:
+        return upcoming - schedule_.run_every, upcoming
+    return now, upcoming

@@ -1,0 +1,101 @@
+"""What happens once, before the first tick: a look at the server, and storing ``beat_schedule``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from celery.backends.base import DisabledBackend
+from celery.schedules import crontab
+from celery.utils.log import get_logger
+from redis.exceptions import RedisError
+
+from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.store import Fence, Store, Stored, Write
+
+__all__ = ["check_eviction", "default_entries", "eviction_warning", "store_entries"]
+
+logger = get_logger("celery.beat")
+
+
+def eviction_warning(store: Store) -> str | None:
+    """Return a sentence about a server that may evict the schedule, or None."""
+    policy = store.eviction_policy()
+    if policy is None:
+        return None
+    return (
+        f"Redis may evict the schedule: its maxmemory-policy is {policy}. "
+        "Use noeviction (or one of volatile-*), or a server of its own."
+    )
+
+
+def check_eviction(store: Store) -> None:
+    """Report, as ``redbeat_key_expiry_check`` says, a server that may evict the schedule.
+
+    Raises:
+        ConfigurationError: the setting is 'raise', and the server may, or doesn't tell.
+    """
+    level = store.config.key_expiry_check
+    if level == "ignore":
+        return
+    try:
+        warning = eviction_warning(store)
+    except StoreUnavailable:
+        raise
+    except RedisError as exc:
+        unknown = f"Whether Redis may evict the schedule is unknown, its CONFIG can't be read: {exc}"
+        if level == "raise":
+            raise ConfigurationError(f"redbeat_key_expiry_check: {unknown}", "redbeat_key_expiry_check") from exc
+        logger.warning("beat: %s", unknown)
+        return
+    if warning and level == "raise":
+        raise ConfigurationError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")
+    if warning:
+        (logger.warning if level == "warn" else logger.error)("beat: %s", warning)
+
+
+def default_entries(app: Any) -> dict[str, Any]:
+    """Return the entries Celery itself needs: cleaning up a result backend that doesn't do it by itself."""
+    backend = app.backend
+    wants_cleanup = app.conf.result_expires and not backend.supports_autoexpire
+    if not wants_cleanup or isinstance(backend, DisabledBackend):
+        return {}
+    cleanup = {
+        "task": "celery.backend_cleanup",
+        "schedule": crontab("0", "4", "*"),
+        "options": {"expires": 12 * 3600},
+    }
+    return {"celery.backend_cleanup": cleanup}
+
+
+def store_entries(
+    store: Store, fence: Fence, make_entry: Callable[[str, Any], Any], entries: Mapping[str, Any]
+) -> None:
+    """Store ``entries`` (name to entry or its keyword arguments); a bad one is reported and skipped.
+
+    What is stored already just so is left alone.
+    """
+    made: dict[str, Any] = {}
+    for name, fields in entries.items():
+        try:
+            entry = make_entry(name, fields)
+            made[entry.key] = entry
+        except Exception as exc:  # the per-entry boundary: one bad entry must not keep the others out
+            _report(name, exc)
+
+    def decide(stored: Stored, now: datetime) -> Write | None:
+        entry = made[stored.key]
+        try:
+            write: Write = entry.plan_save(stored, now)
+        except Exception as exc:  # the per-entry boundary, as above
+            _report(entry.name, exc)
+            return None
+        is_same = write.definition == stored.definition and stored.score is not None and stored.error is None
+        return None if is_same and not write.meta else write
+
+    store.write_entries(made, decide, fence)
+
+
+def _report(name: str, exc: Exception) -> None:
+    logger.error("beat: Skipped the entry %r, it can't be stored: %s: %s", name, type(exc).__name__, exc)

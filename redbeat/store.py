@@ -1,0 +1,304 @@
+"""All reading and writing of the schedule; the rest of RedBeat sees rows and times, no Redis commands.
+
+Invariant: nothing is written over a value that the writer hasn't read (compare and set), so that entries
+deleted, saved or re-timed by somebody else meanwhile stay as that somebody left them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from redbeat import lua
+from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.connection import get_redis, naming_the_server
+from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, RedBeatError
+from redbeat.lua import Claim, Claimed, Commit, Fence, text_of
+
+__all__ = ["Claim", "Claimed", "Commit", "Fence", "Store", "Stored", "Write"]
+
+#: how many entries one script stores or one pipeline reads
+CHUNK_SIZE = 500
+
+#: a claim stops after so many bytes of entries, whatever the batch size
+CLAIM_MAX_BYTES = 8 * 1024 * 1024
+
+#: a save that finds the entry changed reads and decides again, so often at the most
+MAX_SAVE_ATTEMPTS = 100
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One entry as it stands in Redis; all None where there is none.
+
+    Attributes:
+        is_hash: False where the key holds something else.
+        score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
+    """
+
+    key: str
+    definition: str | None = None
+    meta: str | None = None
+    policy: str | None = None
+    error: str | None = None
+    score: float | None = None
+    is_hash: bool = True
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is an entry under the key."""
+        return self.definition is not None or self.meta is not None or not self.is_hash
+
+    @property
+    def read_sha1(self) -> str:
+        """What ``save_entries`` compares: another value later means that somebody wrote meanwhile."""
+        return lua.sha1_of(f"{self.definition or ''}\n{self.meta or ''}")
+
+
+@dataclass(frozen=True)
+class Write:
+    """What to store of an entry; an empty field is left as it is. ``score`` is UNIX seconds."""
+
+    definition: str = ""
+    meta: str = ""
+    score: float | None = None
+    must_exist: bool = False
+
+
+class Store:
+    """The schedule of one app.
+
+    Every method raises StoreUnavailable when Redis can't be reached.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.config: RedBeatConfig = ensure_conf(app)
+        self.keys = self.config.keys
+        self.client = get_redis(app)
+
+    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
+        """Read what is due, oldest first, and when the next entry will be; one round trip.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        with self.translating(self.keys.schedule, "sorted set"):
+            claim = lua.claim_due(
+                self.client,
+                self.keys.schedule,
+                fence,
+                limit=limit,
+                max_bytes=CLAIM_MAX_BYTES,
+                lease_ms=lease_ms,
+                prefix=self.keys.prefix,
+            )
+        if claim.is_lost:
+            raise self._lock_lost(fence)
+        return claim
+
+    def commit_runs(self, fence: Fence, commits: Sequence[Commit]) -> list[bool]:
+        """Record ``commits``; return for each whether its score was written; one round trip.
+
+        Raises:
+            LockLost: another beat holds the lock; nothing was written.
+        """
+        if not commits:
+            return []
+        with self.translating():
+            results = lua.commit_runs(self.client, self.keys.schedule, fence, commits)
+        if results is None:
+            raise self._lock_lost(fence)
+        return results
+
+    def head_score(self) -> float | None:
+        """Return the lowest score that isn't negative, or None: the cheap look of a waiting beat."""
+        with self.translating():
+            head = self.client.zrangebyscore(self.keys.schedule, 0, "+inf", start=0, num=1, withscores=True)
+        return float(head[0][1]) if head else None
+
+    def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return the server's time (UTC) and the entries under ``keys``, in their order."""
+        stored: list[Stored] = []
+        now = datetime.now(timezone.utc)
+        for chunk in _chunks(keys):
+            pipeline = self.client.pipeline(transaction=False)
+            pipeline.time()
+            pipeline.zmscore(self.keys.schedule, chunk)
+            for key in chunk:
+                pipeline.hmget(key, ["definition", "meta", "policy", "error"])
+            with self.translating():
+                (seconds, micros), scores, *rows = _replies(pipeline.execute(raise_on_error=False))
+            now = datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
+            for key, score, row in zip(chunk, scores, rows):
+                if isinstance(row, ResponseError):
+                    stored.append(Stored(key, score=score, is_hash=False))
+                else:
+                    stored.append(Stored(key, *map(text_of, row), score=score))
+        return now, stored
+
+    def write_entries(
+        self,
+        keys: Iterable[str],
+        decide: Callable[[Stored, datetime], Write | None],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+    ) -> None:
+        """Read the entries, let ``decide(stored, now)`` say what to write, and write that.
+
+        Where somebody else wrote in between, that entry is read and decided again. ``decide`` returns
+        None to write nothing, and may raise. Entries are stored in chunks, each in one step.
+
+        Raises:
+            EntryNotFound: ``must_exist``, and there is no entry.
+            EntryCorrupt: the key holds something that is no hash.
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        open_keys = list(keys)
+        for _ in range(MAX_SAVE_ATTEMPTS):
+            now, stored = self.read_entries(open_keys)
+            open_keys = []
+            for chunk in _chunks(stored):
+                open_keys += self._write_chunk(chunk, now, decide, fence)
+            if not open_keys:
+                return
+        raise EntryError(
+            f"{open_keys[0]}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was saved; "
+            "look for a program that writes it all the time.",
+            open_keys[0],
+        )
+
+    def _write_chunk(
+        self,
+        chunk: Sequence[Stored],
+        now: datetime,
+        decide: Callable[[Stored, datetime], Write | None],
+        fence: Fence,
+    ) -> list[str]:
+        """Write one chunk; return the keys that somebody else changed meanwhile."""
+        saves = [
+            lua.Save(stored.key, stored.read_sha1, write.definition, write.meta, score_text(write.score), write.must_exist)
+            for stored in chunk
+            if (write := decide(stored, now)) is not None
+        ]
+        if not saves:
+            return []
+        with self.translating(self.keys.schedule, "sorted set"):
+            results = lua.save_entries(self.client, self.keys.schedule, fence, saves, wake=self.keys.wake)
+        if results is None:
+            raise self._lock_lost(fence)
+        for save, result in zip(saves, results):
+            if result == -1:
+                raise EntryNotFound(f"{save.key}: there is no such entry.", save.key)
+            if result == -2:
+                raise EntryCorrupt(f"{save.key}: the key holds something that is no hash; delete it first.", save.key)
+        return [save.key for save, result in zip(saves, results) if result == 0]
+
+    def delete_entries(self, keys: Sequence[str]) -> None:
+        """Remove entries from the schedule, hash and all; what isn't there is no error."""
+        for chunk in _chunks(keys):
+            pipeline = self.client.pipeline(transaction=True)
+            pipeline.zrem(self.keys.schedule, *chunk)
+            pipeline.delete(*chunk)
+            with self.translating():
+                pipeline.execute()
+        self._announce()
+
+    def static_names(self) -> set[str]:
+        """Return the names of the entries that were stored from ``beat_schedule``."""
+        with self.translating():
+            return {text_of(name) for name in self.client.smembers(self.keys.statics)}
+
+    def replace_statics(self, added: Iterable[str], removed: Iterable[str]) -> None:
+        """Change the set of names that ``static_names`` returns."""
+        pipeline = self.client.pipeline(transaction=True)
+        for chunk in _chunks(list(removed)):
+            pipeline.srem(self.keys.statics, *chunk)
+        for chunk in _chunks(list(added)):
+            pipeline.sadd(self.keys.statics, *chunk)
+        with self.translating():
+            pipeline.execute()
+
+    def rank(self, key: str) -> int | None:
+        """Return the entry's place in the schedule, 0 for the next one due; None: it isn't there."""
+        with self.translating():
+            return self.client.zrank(self.keys.schedule, key)  # type: ignore[no-any-return]
+
+    def window(self, limit: int) -> list[Stored]:
+        """Return the entries that are due now and the next one after, at most ``limit``."""
+        with self.translating():
+            seconds, micros = self.client.time()
+            members = self.client.zrangebyscore(
+                self.keys.schedule, 0, "+inf", start=0, num=limit, withscores=True
+            )
+        now = int(seconds) + int(micros) / 1e6
+        due = [text_of(key) for key, score in members if score <= now]
+        following = [text_of(key) for key, score in members if score > now][:1]
+        return self.read_entries(due + following)[1]
+
+    def eviction_policy(self) -> str | None:
+        """Return the server's maxmemory-policy when it may evict the schedule, else None.
+
+        Raises:
+            RedisError: the server's CONFIG can't be read.
+        """
+        reply = self.client.config_get("maxmemory-policy")
+        policies = {str(text_of(policy)) for policy in reply.values()}
+        # the volatile-* policies evict only keys with a time to live, and the schedule has none
+        return next((policy for policy in sorted(policies) if policy.startswith("allkeys")), None)
+
+    def _announce(self) -> None:
+        try:
+            self.client.publish(self.keys.wake, "deleted")
+        except ResponseError:
+            pass  # a wake-up only makes it quicker: who may not publish may still delete
+
+    def _lock_lost(self, fence: Fence) -> LockLost:
+        with self.translating():
+            holder = text_of(self.client.get(fence.lock_key))
+        return LockLost(
+            f"Another beat holds the lock {fence.lock_key} now ({holder}); this one must not go on.",
+            fence.lock_key,
+            holder,
+        )
+
+    @contextmanager
+    def translating(self, key: str = "", expected: str = "") -> Iterator[None]:
+        """Turn the client's errors into ours: no server, or ``key`` holding something else than ``expected``."""
+        try:
+            with naming_the_server(self.config):
+                yield
+        except ResponseError as exc:
+            if not key or "WRONGTYPE" not in str(exc):
+                raise
+            raise RedBeatError(
+                f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
+                "redbeat_key_prefix."
+            ) from exc
+
+
+def score_text(score: float | None) -> str:
+    """Return ``score`` as the scripts take it, to the microsecond; '' for None."""
+    return "" if score is None else f"{score:.6f}"
+
+
+def read_claimed(claimed: Claimed) -> Stored:
+    """Return a claimed row in the form that entries are decoded from."""
+    fields = {name: getattr(claimed, name) for name in ("definition", "meta", "policy", "error")}
+    return replace(Stored(claimed.key, score=float(claimed.nominal), is_hash=claimed.type == "hash"), **fields)
+
+
+def _replies(replies: list[Any]) -> list[Any]:
+    """Return a pipeline's replies; raise the error of any but a wrong type, which is the row's own."""
+    for reply in replies:
+        if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
+            raise reply
+    return replies
+
+
+def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), CHUNK_SIZE):
+        yield items[start : start + CHUNK_SIZE]
