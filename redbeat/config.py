@@ -354,7 +354,7 @@ class RedBeatConfig:
 def ensure_conf(app: Any) -> RedBeatConfig:
     """Return the app's RedBeatConfig, made at the first call and kept as ``app.redbeat_conf``."""
     app = app_or_default(app)
-    config = getattr(app, "redbeat_conf", None)
+    config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
         config = app.redbeat_conf = RedBeatConfig(app)
-    return config  # type: ignore[no-any-return]
+    return config

@@ -6,9 +6,9 @@ Redis classes are looked up when they are called, so that patching ``redis.Redis
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import redis
@@ -19,7 +19,14 @@ from celery.app import app_or_default
 from celery.utils.log import get_logger
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_never, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    stop_never,
+    wait_exponential,
+)
 
 from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf, sanitize_url, scheme_of
 from redbeat.errors import ConfigurationError, StoreUnavailable
@@ -38,7 +45,11 @@ CLIENT_DEFAULTS: dict[str, Any] = {
     "socket_keepalive": True,
 }
 
-_CERTIFICATES = {ssl.CERT_NONE: "none", ssl.CERT_OPTIONAL: "optional", ssl.CERT_REQUIRED: "required"}
+_CERTIFICATES: dict[int, str] = {
+    ssl.CERT_NONE: "none",
+    ssl.CERT_OPTIONAL: "optional",
+    ssl.CERT_REQUIRED: "required",
+}
 
 
 def get_redis(app: Any = None) -> Any:
@@ -101,17 +112,23 @@ def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
 
 def _cert_reqs(value: Any) -> str:
     """Return the redis client's word for what Celery users write: CERT_NONE, 'CERT_NONE' or 'none'."""
-    word = _CERTIFICATES.get(value) if isinstance(value, int) else str(value).lower().removeprefix("cert_")
+    word = (
+        _CERTIFICATES.get(value, "") if isinstance(value, int) else str(value).lower().removeprefix("cert_")
+    )
     if word not in _CERTIFICATES.values():
-        raise ConfigurationError(f"ssl_cert_reqs: {value!r} is none of none, optional, required.", "ssl_cert_reqs")
+        raise ConfigurationError(
+            f"ssl_cert_reqs: {value!r} is none of none, optional, required.", "ssl_cert_reqs"
+        )
     return word
 
 
 def _plain_url(url: str, use_ssl: bool) -> str:
     """Return ``url`` as the redis client understands it: its schemes, its words in the query."""
-    url = url.split(";")[0]  # Celery takes several servers for failover; the schedule lives on one
+    url = url.split(";", 1)[0]  # Celery takes several servers for failover; the schedule lives on one
     scheme, _, rest = url.partition("://")
-    scheme = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}.get(scheme.lower(), scheme.lower())
+    scheme = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}.get(
+        scheme.lower(), scheme.lower()
+    )
     if scheme == "redis" and use_ssl:
         scheme = "rediss"
     parts = urlsplit(f"{scheme}://{rest}")
@@ -125,7 +142,9 @@ def _plain_url(url: str, use_ssl: bool) -> str:
 
 def _build_sentinel(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
     options = config.redbeat_redis_options
-    from_url = [urlsplit(part if "://" in part else f"sentinel://{part}") for part in config.redis_url.split(";")]
+    from_url = [
+        urlsplit(part if "://" in part else f"sentinel://{part}") for part in config.redis_url.split(";")
+    ]
     sentinels = options.get("sentinels") or [(part.hostname, part.port or 26379) for part in from_url]
     first = from_url[0]
     if scheme_of(config.redis_url) in ("sentinel", "redis-sentinel"):
@@ -138,7 +157,11 @@ def _build_sentinel(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
         arguments.setdefault("db", int(database))
     if config.redis_use_ssl:
         arguments.setdefault("ssl", True)
-    sentinel_arguments = {"socket_connect_timeout": 1, "socket_timeout": 5, **options.get("sentinel_kwargs", {})}
+    sentinel_arguments = {
+        "socket_connect_timeout": 1,
+        "socket_timeout": 5,
+        **options.get("sentinel_kwargs", {}),
+    }
     sentinel = redis.sentinel.Sentinel(
         [tuple(address) for address in sentinels], sentinel_kwargs=sentinel_arguments, **arguments
     )
@@ -150,7 +173,9 @@ def _build_cluster(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
         arguments.setdefault("ssl", True)
     nodes = config.redbeat_redis_options.get("startup_nodes")
     if nodes:
-        arguments["startup_nodes"] = [redis.cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes]
+        arguments["startup_nodes"] = [
+            redis.cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes
+        ]
         return redis.cluster.RedisCluster(**arguments)
     url = config.redis_url
     if scheme_of(url) == "redis-cluster":

@@ -121,8 +121,8 @@ def _decode_datetime(d: dict[str, Any]) -> datetime:
     if isinstance(zone, bool) or not isinstance(zone, (str, int, float)):
         raise ValueError(f"timezone {zone!r} is neither a name nor an offset in seconds.")
     tz = _zone(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
-    time = (d.get(part, 0) for part in ("hour", "minute", "second", "microsecond"))
-    return datetime(d["year"], d["month"], d["day"], *time, tzinfo=tz)
+    time = {part: d.get(part, 0) for part in ("hour", "minute", "second", "microsecond")}
+    return datetime(d["year"], d["month"], d["day"], **time, tzinfo=tz)
 
 
 @lru_cache(maxsize=1024)
@@ -230,9 +230,14 @@ def find_problem(definition: Any, meta: Any) -> str | None:
         return f"definition: schedule: {_shown(schedule_)} is none of {', '.join(_SCHEDULE_FIELDS)}."
     if not isinstance(definition.get("task"), str) or not definition["task"]:
         return f"definition: task: must be the name of a task, not {_shown(definition.get('task'))}."
-    for name, kind, word in (("args", list, "a list"), ("kwargs", dict, "an object"), ("options", dict, "an object")):
-        if definition.get(name) is not None and not isinstance(definition[name], kind):
-            return f"definition: {name}: must be {word}, not {_shown(definition[name])}."
+    headers = (definition.get("options") or {}).get("headers") if _is_object(definition, "options") else None
+    if definition.get("args") is not None and not isinstance(definition["args"], list):
+        return f"definition: args: must be a list, not {_shown(definition['args'])}."
+    for name in ("kwargs", "options"):
+        if not _is_object(definition, name):
+            return f"definition: {name}: must be an object, not {_shown(definition[name])}."
+    if not isinstance(headers, (dict, type(None))):
+        return f"definition: options: headers: must be an object, not {_shown(headers)}."
     if definition.get("enabled") not in (True, False, None):
         return f"definition: enabled: must be true or false, not {_shown(definition['enabled'])}."
     if not isinstance(meta, dict):
@@ -243,6 +248,10 @@ def find_problem(definition: Any, meta: Any) -> str | None:
     if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
         return f"meta: total_run_count: must be a whole number, not {_shown(count)}."
     return None
+
+
+def _is_object(definition: dict[str, Any], name: str) -> bool:
+    return isinstance(definition.get(name), (dict, type(None)))
 
 
 def _shown(value: Any) -> str:

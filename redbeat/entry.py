@@ -16,7 +16,13 @@ from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedstate
 
 from redbeat.config import ensure_conf
-from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONDecoder, encode_definition, encode_meta, find_problem
+from redbeat.decoder import (
+    DEFINITION_FIELDS,
+    RedBeatJSONDecoder,
+    encode_definition,
+    encode_meta,
+    find_problem,
+)
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.schedules import first_run, next_run, runs_from
 from redbeat.store import Store, Stored, Write
@@ -24,7 +30,7 @@ from redbeat.store import Store, Stored, Write
 __all__ = ["RedBeatSchedulerEntry", "decode_entry", "score_of"]
 
 
-class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
+class RedBeatSchedulerEntry(ScheduleEntry):
     """A periodic task that lives in Redis.
 
     Arguments:
@@ -53,7 +59,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
         **clsargs: Any,
     ) -> None:
         clsargs["app"] = app_or_default(clsargs.get("app"))
-        super().__init__(name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs)
+        super().__init__(
+            name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs
+        )
+        self.last_run_at: datetime | None
+        self.total_run_count: int
         self.enabled = enabled
         ensure_conf(self.app)
         #: whether last_run_at was given, and isn't just the time at which this object was made
@@ -99,7 +109,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
         return json.loads(definition, cls=RedBeatJSONDecoder)  # type: ignore[no-any-return]
 
     @staticmethod
-    def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:
+    def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004 - 2.x's signature
         """Return ``meta`` with its datetime as an object; ValueError when it can't be."""
         return json.loads(meta, cls=RedBeatJSONDecoder) if meta else {"last_run_at": None}
 
@@ -177,9 +187,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
         try:
             return Write(definition, meta, self._score_to_save(before, stored, now))
         except (ValueError, OverflowError, RuntimeError) as exc:
-            raise EntryError(f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key) from exc
+            raise EntryError(
+                f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key
+            ) from exc
 
-    def _score_to_save(self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime) -> float | None:
+    def _score_to_save(
+        self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime
+    ) -> float | None:
         if before is None:
             return self.score
         if before.schedule != self.schedule or (self.enabled and not before.enabled):
@@ -210,7 +224,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
             ran_at = last_run_at or runs_from(self.schedule, min(self.due_at or now, now), now)[0]
             return ran_at, upcoming.total_run_count + (0 if only_update_last_run_at else 1)
 
-        upcoming._write_meta(advance)
+        upcoming._write_meta(advance)  # noqa: SLF001 - it is a copy of this very entry
         return upcoming
 
     __next__ = next = _next_instance

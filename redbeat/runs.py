@@ -43,7 +43,9 @@ class Run:
     failure: Failure | None
 
 
-def plan_run(entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: Claimed, now: float) -> Run | Commit:
+def plan_run(
+    entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: Claimed, now: float
+) -> Run | Commit:
     """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
 
     Raises:
@@ -72,7 +74,9 @@ def plan_run(entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: Claime
     return Run(claimed, entry, nominal, sent, failure)
 
 
-def commit_quarantined(claimed: Claimed, reason: str, now: float, retry_seconds: float) -> tuple[Commit, bool]:
+def commit_quarantined(
+    claimed: Claimed, reason: str, now: float, retry_seconds: float
+) -> tuple[Commit, bool]:
     """Return the commit that keeps an unusable entry out of the way, and whether its reason is news."""
     failure = failure_of(claimed)
     is_news = failure is None or not failure.is_about(claimed, reason)

@@ -16,9 +16,9 @@ from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
-from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from redbeat.broker import Broker
 from redbeat.config import RedBeatConfig as RedBeatConfig
 from redbeat.config import ensure_conf as ensure_conf
 from redbeat.config import sanitize_url
@@ -48,7 +48,7 @@ LEASE_SECONDS = 30.0
 BROKER_RETRY_SECONDS = 1.0
 
 
-class RedBeatScheduler(Scheduler):  # type: ignore[misc]
+class RedBeatScheduler(Scheduler):
     """Celery's scheduler with its schedule in Redis.
 
     Arguments:
@@ -84,7 +84,7 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         self._claimed_at = 0.0
         self._missing_keys: set[str] = set()
         self._reported_keys: dict[str, str] = {}
-        self._is_broker_away = False
+        self._broker = Broker(app, self.Producer)
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
         if not lazy:
@@ -94,7 +94,7 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
 
     # -- one tick
 
-    def tick(self, *args: Any, **kwargs: Any) -> float:
+    def tick(self, *_args: Any, **_kwargs: Any) -> float:
         """Send one batch of what is due; return the seconds to the next tick, 0 when more is due.
 
         Under a running beat it waits for that long itself, so that it can be woken, and returns 0.
@@ -115,7 +115,7 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
     def _tick(self) -> float:
         if not self._is_leading():
             return self._wait(LOOK_SECONDS)
-        if self._is_broker_away and not self._is_broker_back():
+        if self._broker.is_away and not self._broker.is_back():
             self.store.claim_due(self._fence, limit=0)  # keeps the lock
             return self._wait(BROKER_RETRY_SECONDS)
         claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
@@ -128,7 +128,7 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         finally:
             # also when a signal ends this beat: what was sent must be known as sent
             results = self.store.commit_runs(self._fence, commits)
-        if self._is_broker_away:
+        if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)
         if claim.has_more or not all(results):
             return 0
@@ -143,7 +143,7 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
                 continue
             try:
                 plan = plan_run(self.Entry, self.app, claimed, claim.now)
-            except Exception as exc:  # the per-entry boundary: an entry that can't be used is quarantined
+            except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 commits.append(self._quarantine(claimed, exc, claim.now))
                 continue
             if isinstance(plan, Run):
@@ -181,11 +181,11 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
             logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)
             try:
                 result = self.apply_async(run.entry, producer=self.producer, advance=False)
-            except Exception as exc:  # the per-entry boundary: this run is tried again, the others go on
-                if self._is_broker_gone(exc):
-                    self._leave_broker(exc, len(runs) - position)
-                    # in their order, as soon as the broker is back; where claims are leased, give them back
-                    commits += [Commit(rest.claimed, rest.claimed.nominal) for rest in runs[position:] if self._lease_ms]
+            except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+                if self._broker.has_failed(exc):
+                    # the rest goes out, oldest first, as soon as it is back; what is leased is given back
+                    rest = runs[position:] if self._lease_ms else []
+                    commits += [Commit(waiting.claimed, waiting.claimed.nominal) for waiting in rest]
                     return
                 commits.append(self._retry_later(run, exc, claim.now))
             else:
@@ -196,7 +196,9 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         cause = exc.__cause__ or exc.__context__ or exc  # Celery wraps it in a SchedulingError
         commit, is_news = commit_failed(run, f"{type(cause).__name__}: {cause}", now)
         if is_news:
-            logger.error("beat: Couldn't send %s (%s), trying again: %r", run.entry.name, run.entry.task, cause)
+            logger.error(
+                "beat: Couldn't send %s (%s), trying again: %r", run.entry.name, run.entry.task, cause
+            )
         return commit
 
     def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
@@ -234,44 +236,10 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
                 logger.exception("beat: Couldn't send %s (%s)", entry.name, entry.task)
         return next_seconds  # type: ignore[no-any-return]
 
-    def _ensure_connected(self) -> Any:
-        # Celery would wait for the broker for hours here; a tick must come back and keep the lock
-        return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0.2, timeout=5)
-
-    def _is_broker_gone(self, exc: Exception) -> bool:
-        """Tell whether sending failed because there is no broker, and not because of the entry."""
-        causes = {exc, exc.__cause__, exc.__context__}
-        errors = (OperationalError, OSError, *self.connection.connection_errors)
-        return any(isinstance(cause, errors) for cause in causes) and not self._has_broker()
-
-    def _has_broker(self) -> bool:
-        self._drop_connection()
-        try:
-            self._ensure_connected()
-        except Exception as exc:  # whatever a transport raises: there is no broker
-            logger.debug("beat: The broker can't be reached: %r", exc)
-            return False
-        return True
-
-    def _leave_broker(self, exc: Exception, count: int) -> None:
-        self._is_broker_away = True
-        url = self.app.connection_for_write().as_uri()
-        logger.error("beat: The broker %s can't be reached, %s due runs and more wait for it: %s", url, count, exc)
-
-    def _is_broker_back(self) -> bool:
-        self._is_broker_away = not self._has_broker()
-        if not self._is_broker_away:
-            logger.info("beat: The broker is back.")
-        return not self._is_broker_away
-
-    def _drop_connection(self) -> None:
-        self.__dict__.pop("producer", None)
-        connection = self.__dict__.pop("connection", None)
-        if connection is not None:
-            try:
-                connection.release()
-            except Exception as exc:  # a broken connection may fail in any way when it is closed
-                logger.debug("beat: Closing the connection to the broker: %r", exc)
+    @property
+    def producer(self) -> Any:
+        """The producer that ``apply_async`` is given."""
+        return self._broker.producer
 
     # -- leading, and waiting
 
@@ -283,20 +251,25 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
     def _lease_ms(self) -> int:
         return 0 if self.lock_key else int(LEASE_SECONDS * 1000)
 
+    @property
+    def _is_leader(self) -> bool:
+        return self.lock_key is None or self.lock is not None
+
     def _is_leading(self) -> bool:
-        if self.lock_key is None or self.lock is not None:
+        if self._is_leader:
             return True
         if self._service is None:
             raise LockNotAcquired(
-                f"A tick without the lock {self.lock_key}: beat takes it when it starts; in a program of your own "
-                "call redbeat.schedulers.acquire_distributed_beat_lock(service), or set redbeat_lock_key = None.",
+                f"A tick without the lock {self.lock_key}: beat takes it when it starts; in a program of "
+                "your own call redbeat.schedulers.acquire_distributed_beat_lock(service) first, or set "
+                "redbeat_lock_key = None.",
                 self.lock_key,
             )
         return self.stand_for_leader()
 
     def stand_for_leader(self) -> bool:
         """Take the lock if it is free, and store the statics; return whether this is the leader now."""
-        if self.lock_key is None or self.lock is not None:
+        if self._is_leader or self.lock_key is None:
             return True
         if self._candidacy is None:
             logger.info("beat: Acquiring lock...")
@@ -309,7 +282,7 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         return True
 
     def run_under(self, service: Any) -> None:
-        """Let ticks wait and stand for leader themselves: ``service``, Celery's beat, is about to call them."""
+        """Let ticks wait and stand for leader: ``service``, Celery's beat, is about to call them."""
         self._service = service
 
     def _wait(self, seconds: float) -> float:
@@ -322,10 +295,12 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         while (left := deadline - time.monotonic()) > 0:
             if self._wake.wait(min(left, LOOK_SECONDS)) or self._is_stopping():
                 break
-            is_waiting_for_due = self.lock or self.lock_key is None
-            if is_waiting_for_due and time.monotonic() < deadline and self.store.head_score() != self._head_score:
+            if self._is_leader and time.monotonic() < deadline and self._has_head_changed():
                 break
         return 0
+
+    def _has_head_changed(self) -> bool:
+        return self.store.head_score() != self._head_score
 
     def _is_stopping(self) -> bool:
         shutdown = getattr(self._service, "_is_shutdown", None)
@@ -346,6 +321,7 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
             except (StoreUnavailable, RedisError) as exc:
                 logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
         self._wake.close()
+        self._broker.close()
         super().close()
 
     # -- the schedule

@@ -33,7 +33,7 @@ _STEP_SECONDS = {WEEKLY: 604_800, DAILY: 86_400, HOURLY: 3_600, MINUTELY: 60, SE
 FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
 
 
-class rrule(BaseSchedule):  # type: ignore[misc]  # noqa: N801 - the name is part of the 2.x interface
+class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
     """A recurrence rule of RFC 5545, as ``dateutil.rrule`` understands it.
 
     Arguments:
@@ -48,9 +48,23 @@ class rrule(BaseSchedule):  # type: ignore[misc]  # noqa: N801 - the name is par
     """
 
     FIELDS = (
-        "freq dtstart interval wkst count until bysetpos bymonth bymonthday byyearday byeaster byweekno "
-        "byweekday byhour byminute bysecond"
-    ).split()
+        "freq",
+        "dtstart",
+        "interval",
+        "wkst",
+        "count",
+        "until",
+        "bysetpos",
+        "bymonth",
+        "bymonthday",
+        "byyearday",
+        "byeaster",
+        "byweekno",
+        "byweekday",
+        "byhour",
+        "byminute",
+        "bysecond",
+    )
 
     def __init__(
         self,
@@ -109,8 +123,8 @@ class rrule(BaseSchedule):  # type: ignore[misc]  # noqa: N801 - the name is par
             step = timedelta(seconds=step_seconds * self.interval)
             skipped = max((after - self.dtstart) // step - 1, 0)
             rule = rule.replace(dtstart=self.dtstart + skipped * step)
-        found = rule.after(after, inc=inclusive)
-        return found and found.astimezone(timezone.utc)
+        found: datetime | None = rule.after(after, inc=inclusive)
+        return None if found is None else found.astimezone(timezone.utc)
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta | None:
         """Return how long from now to the first occurrence after ``last_run_at``; None: there is none."""
@@ -167,7 +181,7 @@ def next_run(schedule_: Any, anchor: datetime, after: datetime) -> datetime | No
     if isinstance(schedule_, rrule):
         return schedule_.occurrence(after)
     if isinstance(schedule_, schedule) and not schedule_.relative:
-        every = schedule_.run_every
+        every: timedelta = schedule_.run_every
         if every <= timedelta(0):
             raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
         passed = max((after - anchor) // every, 0)

@@ -46,7 +46,9 @@ def check_eviction(store: Store) -> None:
     except RedisError as exc:
         unknown = f"Whether Redis may evict the schedule is unknown, its CONFIG can't be read: {exc}"
         if level == "raise":
-            raise ConfigurationError(f"redbeat_key_expiry_check: {unknown}", "redbeat_key_expiry_check") from exc
+            raise ConfigurationError(
+                f"redbeat_key_expiry_check: {unknown}", "redbeat_key_expiry_check"
+            ) from exc
         logger.warning("beat: %s", unknown)
         return
     if warning and level == "raise":
@@ -81,14 +83,14 @@ def store_entries(
         try:
             entry = make_entry(name, fields)
             made[entry.key] = entry
-        except Exception as exc:  # the per-entry boundary: one bad entry must not keep the others out
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             _report(name, exc)
 
     def decide(stored: Stored, now: datetime) -> Write | None:
         entry = made[stored.key]
         try:
             write: Write = entry.plan_save(stored, now)
-        except Exception as exc:  # the per-entry boundary, as above
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             _report(entry.name, exc)
             return None
         is_same = write.definition == stored.definition and stored.score is not None and stored.error is None

@@ -7,7 +7,7 @@ deleted, saved or re-timed by somebody else meanwhile stay as that somebody left
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -134,11 +134,12 @@ class Store:
             with self.translating():
                 (seconds, micros), scores, *rows = _replies(pipeline.execute(raise_on_error=False))
             now = datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
-            for key, score, row in zip(chunk, scores, rows):
+            for key, score, row in zip(chunk, scores, rows, strict=True):
                 if isinstance(row, ResponseError):
                     stored.append(Stored(key, score=score, is_hash=False))
                 else:
-                    stored.append(Stored(key, *map(text_of, row), score=score))
+                    definition, meta, policy, error = map(text_of, row)
+                    stored.append(Stored(key, definition, meta, policy, error, score))
         return now, stored
 
     def write_entries(
@@ -166,8 +167,8 @@ class Store:
             if not open_keys:
                 return
         raise EntryError(
-            f"{open_keys[0]}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was saved; "
-            "look for a program that writes it all the time.",
+            f"{open_keys[0]}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
+            "saved; look for a program that writes it all the time.",
             open_keys[0],
         )
 
@@ -180,7 +181,14 @@ class Store:
     ) -> list[str]:
         """Write one chunk; return the keys that somebody else changed meanwhile."""
         saves = [
-            lua.Save(stored.key, stored.read_sha1, write.definition, write.meta, score_text(write.score), write.must_exist)
+            lua.Save(
+                stored.key,
+                stored.read_sha1,
+                write.definition,
+                write.meta,
+                score_text(write.score),
+                write.must_exist,
+            )
             for stored in chunk
             if (write := decide(stored, now)) is not None
         ]
@@ -190,12 +198,14 @@ class Store:
             results = lua.save_entries(self.client, self.keys.schedule, fence, saves, wake=self.keys.wake)
         if results is None:
             raise self._lock_lost(fence)
-        for save, result in zip(saves, results):
+        for save, result in zip(saves, results, strict=True):
             if result == -1:
                 raise EntryNotFound(f"{save.key}: there is no such entry.", save.key)
             if result == -2:
-                raise EntryCorrupt(f"{save.key}: the key holds something that is no hash; delete it first.", save.key)
-        return [save.key for save, result in zip(saves, results) if result == 0]
+                raise EntryCorrupt(
+                    f"{save.key}: the key holds something that is no hash; delete it first.", save.key
+                )
+        return [save.key for save, result in zip(saves, results, strict=True) if result == 0]
 
     def delete_entries(self, keys: Sequence[str]) -> None:
         """Remove entries from the schedule, hash and all; what isn't there is no error."""
@@ -251,10 +261,9 @@ class Store:
         return next((policy for policy in sorted(policies) if policy.startswith("allkeys")), None)
 
     def _announce(self) -> None:
-        try:
+        # a wake-up only makes it quicker: who may not publish may still delete
+        with suppress(ResponseError):
             self.client.publish(self.keys.wake, "deleted")
-        except ResponseError:
-            pass  # a wake-up only makes it quicker: who may not publish may still delete
 
     def _lock_lost(self, fence: Fence) -> LockLost:
         with self.translating():
@@ -267,7 +276,7 @@ class Store:
 
     @contextmanager
     def translating(self, key: str = "", expected: str = "") -> Iterator[None]:
-        """Turn the client's errors into ours: no server, or ``key`` holding something else than ``expected``."""
+        """Turn the client's errors into ours: no server, or ``key`` holds no ``expected``."""
         try:
             with naming_the_server(self.config):
                 yield
@@ -288,7 +297,9 @@ def score_text(score: float | None) -> str:
 def read_claimed(claimed: Claimed) -> Stored:
     """Return a claimed row in the form that entries are decoded from."""
     fields = {name: getattr(claimed, name) for name in ("definition", "meta", "policy", "error")}
-    return replace(Stored(claimed.key, score=float(claimed.nominal), is_hash=claimed.type == "hash"), **fields)
+    return replace(
+        Stored(claimed.key, score=float(claimed.nominal), is_hash=claimed.type == "hash"), **fields
+    )
 
 
 def _replies(replies: list[Any]) -> list[Any]:

@@ -13,7 +13,17 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-__all__ = ["Claim", "Claimed", "Commit", "Fence", "Save", "claim_due", "commit_runs", "release_lock", "save_entries"]
+__all__ = [
+    "Claim",
+    "Claimed",
+    "Commit",
+    "Fence",
+    "Save",
+    "claim_due",
+    "commit_runs",
+    "release_lock",
+    "save_entries",
+]
 
 
 class Script:

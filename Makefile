@@ -1,0 +1,43 @@
+# The front door. Needs Python 3.10 or newer and make; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs clean
+
+help:  ## show this list
+	@echo "RedBeat, a Celery beat scheduler in Redis. Commands:"
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: $(STAMP)  ## a server, a worker and a beat at work, until Ctrl-C; or: make demo SECONDS=20
+	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
+
+test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)  ## lint, types, layers and docs
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/sphinx-build -q -n -W --keep-going docs build/docs
+
+docs: $(STAMP)  ## the documentation as HTML, in build/docs
+	@$(BIN)/sphinx-build -q docs build/docs
+	@echo "Open build/docs/index.html"
+
+clean:  ## remove everything that the other commands made
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made when missing, made up to date when what to install has changed, left alone otherwise.
+$(STAMP): pyproject.toml requirements.dev.txt setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "RedBeat needs Python 3.10 or newer as \"$(PYTHON)\"; name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Installing what is needed into $(VENV) (once; takes a minute or two) ..."
+	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \
+	{ { test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV); } && \
+	  $(BIN)/python -m pip install --disable-pip-version-check -r requirements.dev.txt && \
+	  touch $@; } >"$$log" 2>&1 || { cat "$$log" >&2; echo "The installation failed; its output is above." >&2; exit 1; }

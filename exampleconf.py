@@ -1,0 +1,71 @@
+"""A configuration to copy from. Try it as it stands, with a Redis or Valkey server running:
+
+    celery --config exampleconf worker
+    celery --config exampleconf beat -S redbeat.RedBeatScheduler
+
+Every setting of RedBeat's own is shown with its default. Settings may also be written
+in upper case, and carry a prefix if your application uses `config_from_object(..., namespace="CELERY")`.
+"""
+
+import os
+
+from celery.schedules import crontab, schedule
+
+# ---- Celery ------------------------------------------------------------------------------------------
+
+broker_url = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+
+# Where the tasks are.
+imports = ["demo.tasks"]
+
+# So that nobody has to type `-S redbeat.RedBeatScheduler`.
+# beat_scheduler = "redbeat.RedBeatScheduler"
+
+# Entries that belong to the code. Beat stores them when it starts, keeps their history when they change,
+# and removes those that are gone from here. All other entries are saved at run time, by any program.
+beat_schedule = {
+    "every-two-seconds": {
+        "task": "demo.tasks.say",
+        "schedule": schedule(2.0),
+        "args": ["an interval from beat_schedule"],
+    },
+    "every-minute": {
+        "task": "demo.tasks.say",
+        "schedule": crontab(),
+        "args": ["a crontab from beat_schedule"],
+    },
+}
+
+# ---- RedBeat: the server -----------------------------------------------------------------------------
+
+# Where the schedule is kept. None: at `broker_url`.
+# redbeat_redis_url = None
+
+# Keyword arguments for the connection: `retry_period`, `password`, `sentinels`, `service_name`, `cluster` …
+# None: those of `broker_transport_options` that RedBeat knows.
+# redbeat_redis_options = None
+
+# TLS for a `rediss://` URL: True, or a dict of ssl_* options. None: the same as `broker_use_ssl`.
+# redbeat_redis_use_ssl = None
+
+# ---- RedBeat: the keys -------------------------------------------------------------------------------
+
+# What every key starts with. Two applications on one database need two prefixes.
+# redbeat_key_prefix = "redbeat:"
+
+# What to do at start about a server that may evict the schedule when its memory is full:
+# "ignore"; "warn" or "error", the level of the report in the log; or "raise", not to start at all.
+# redbeat_key_expiry_check = "error"
+
+# ---- RedBeat: one beat at a time ---------------------------------------------------------------------
+
+# The key that the working beat holds while others stand by. None: no lock.
+# redbeat_lock_key = "redbeat::lock"
+
+# Seconds until the lock of a beat that is gone expires. None: five times beat's `max_interval`.
+# redbeat_lock_timeout = None
+
+# ---- RedBeat: the tick -------------------------------------------------------------------------------
+
+# At most so many due entries are taken from the server, and sent, in one go.
+# redbeat_batch_size = 500

@@ -1,0 +1,142 @@
+"""The fixtures of the whole suite: real servers, started once and on demand, and apps that use them.
+
+Invariant: a test gets its servers running and empty, whatever the one before did to them. A server that this
+machine lacks skips the test, or fails it where REQUIRE_SERVICES=1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from tests.support import topologies, venv
+from tests.support.servers import Server, ServerMissingError
+
+MakeApp = Callable[..., Celery]
+
+
+def _start(**options: Any) -> Server:
+    try:
+        return Server(**options)
+    except ServerMissingError as exc:
+        if os.environ.get("REQUIRE_SERVICES") == "1":
+            pytest.fail(str(exc))
+        pytest.skip(str(exc))
+
+
+def _ready(server: Server) -> Server:
+    if not server.is_running:
+        server.restart()
+    server.flush()
+    return server
+
+
+@pytest.fixture(scope="session")
+def valkey_session() -> Iterator[Server]:
+    with _start(kind="valkey") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_session() -> Iterator[Server]:
+    with _start(kind="redis") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tls_session() -> Iterator[Server]:
+    with _start(kind="redis", tls=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sentinel_session() -> Iterator[topologies.SentinelTopology]:
+    with topologies.sentinel() as topology:
+        yield topology
+
+
+@pytest.fixture(scope="session")
+def cluster_session() -> Iterator[topologies.ClusterTopology]:
+    with topologies.cluster() as topology:
+        yield topology
+
+
+@pytest.fixture
+def valkey(valkey_session: Server) -> Server:
+    """The embedded Valkey."""
+    return _ready(valkey_session)
+
+
+@pytest.fixture(name="redis")
+def redis_server(redis_session: Server) -> Server:
+    """The machine's own redis-server."""
+    return _ready(redis_session)
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Each kind in turn."""
+    chosen: Server = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.fixture
+def tls(tls_session: Server) -> Server:
+    """A redis-server that speaks TLS only."""
+    return _ready(tls_session)
+
+
+@pytest.fixture
+def sentinel(sentinel_session: topologies.SentinelTopology) -> topologies.SentinelTopology:
+    """A master, its replica and three sentinels."""
+    sentinel_session.heal()
+    sentinel_session.master().flush()
+    return sentinel_session
+
+
+@pytest.fixture
+def cluster(cluster_session: topologies.ClusterTopology) -> topologies.ClusterTopology:
+    """Three nodes in a cluster."""
+    cluster_session.heal()
+    cluster_session.flush()
+    return cluster_session
+
+
+@pytest.fixture(scope="session")
+def redbeat2_python() -> Path:
+    """The Python of an environment with celery-redbeat 2.4.2."""
+    return venv.redbeat2_python()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """A client on the database of the schedule."""
+    with server.client(db=1) as connected:
+        yield connected
+
+
+@pytest.fixture
+def make_app(server: Server) -> Iterator[MakeApp]:
+    """Apps with their broker on database 0 and the schedule on database 1; settings given are laid over."""
+    made: list[Celery] = []
+
+    def make(**settings: Any) -> Celery:
+        app = Celery("test", set_as_current=False)
+        app.conf.update({"broker_url": server.url(0), "redbeat_redis_url": server.url(1), **settings})
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        app.close()
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app()

@@ -1,0 +1,159 @@
+"""Celery applications in files of their own, run by real `celery beat` and `celery worker` commands.
+
+Their tasks note every run on a Redis list, so that a test asks what ran, not what was logged. The module
+written has no need of this package: any Python with Celery 5.3 and redis 4.6, or newer, can run it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from .processes import Process
+
+_MODULE = """\
+import datetime
+import functools
+import json
+import time
+
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+
+app = Celery({module!r}, broker={broker_url!r}, set_as_current=True)
+app.conf.update({settings!r})
+
+
+@functools.lru_cache(maxsize=None)
+def runs_client():
+    return redis.Redis.from_url({runs_url!r})
+
+
+def note(task, *args, **kwargs):
+    headers = {{name: value for name, value in vars(task.request).items() if name.startswith("redbeat")}}
+    run = {{
+        "task": task.name,
+        "args": args,
+        "kwargs": kwargs,
+        "id": task.request.id,
+        "time": time.time(),
+        "headers": headers,
+    }}
+    runs_client().rpush("runs", json.dumps(run))
+
+
+@app.task(name="echo", bind=True)
+def echo(self, *args, **kwargs):
+    note(self, *args, **kwargs)
+
+
+@app.task(name="add", bind=True)
+def add(self, x, y):
+    note(self, x, y)
+    return x + y
+
+
+@app.task(name="fail", bind=True)
+def fail(self, *args, **kwargs):
+    note(self, *args, **kwargs)
+    raise RuntimeError("this task always fails")
+
+
+@app.task(name="slow", bind=True)
+def slow(self, seconds):
+    note(self, seconds)
+    time.sleep(seconds)
+
+
+{extra}
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a task, as noted by the worker: `time` in UNIX seconds, `headers` those named redbeat*."""
+
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    id: str
+    time: float
+    headers: dict[str, Any]
+
+
+def write_app(
+    directory: Path,
+    module: str,
+    broker_url: str,
+    runs_url: str | None = None,
+    extra: str = "",
+    **settings: Any,
+) -> Path:
+    """Write `module`.py with the Celery app `app` and the tasks echo, add(x, y), fail and slow(seconds).
+
+    `settings` are written by repr; what has no such form (a crontab, say) goes into `extra`, source appended
+    to the module, where app, crontab, schedule, solar and datetime are at hand. Runs are noted at `runs_url`,
+    by default the broker. Raises SyntaxError when the settings are not Python once written.
+    """
+    path = Path(directory, f"{module}.py")
+    source = _MODULE.format(
+        module=module, broker_url=broker_url, runs_url=runs_url or broker_url, extra=extra, settings=settings
+    )
+    compile(source, str(path), "exec")
+    path.write_text(source, encoding="utf-8")
+    return path
+
+
+def runs(client: redis.Redis) -> list[Run]:
+    """All runs noted so far on the database of `client`, in the order they began."""
+    notes: Any = client.lrange("runs", 0, -1)
+    return [Run(**json.loads(note)) for note in notes]
+
+
+def celery_beat(
+    directory: Path,
+    module: str,
+    *arguments: str,
+    python: str | Path = sys.executable,
+    scheduler: str = "redbeat.RedBeatScheduler",
+    env: Mapping[str, str] | None = None,
+) -> Process:
+    """`celery beat` on the app of `module` in `directory`; it is not waited for."""
+    return _celery(directory, module, ["beat", "-S", scheduler, "-l", "INFO", *arguments], python, env)
+
+
+def celery_worker(
+    directory: Path,
+    module: str,
+    *arguments: str,
+    python: str | Path = sys.executable,
+    concurrency: int = 1,
+    env: Mapping[str, str] | None = None,
+) -> Process:
+    """`celery worker` on the app of `module`, ready for tasks; above one at a time by a pool of threads."""
+    pool = ["-P", "solo"] if concurrency == 1 else ["-P", "threads", "-c", str(concurrency)]
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    process = _celery(directory, module, ["worker", *pool, *quiet, "-l", "INFO", *arguments], python, env)
+    try:
+        process.wait_for(re.compile(r"\S+@\S+ ready\."))
+    except AssertionError:
+        process.kill()
+        raise
+    return process
+
+
+def _celery(
+    directory: Path, module: str, arguments: list[str], python: str | Path, env: Mapping[str, str] | None
+) -> Process:
+    # Another environment must not find this one's redbeat by an inherited path.
+    isolation = {} if str(python) == sys.executable else {"PYTHONPATH": ""}
+    command = [python, "-m", "celery", "-A", module, *arguments]
+    return Process(command, cwd=directory, env={**isolation, **(env or {})})

