@@ -29,7 +29,7 @@ docs: $(STAMP)  ## the documentation as HTML, in build/docs
 	@echo "Open build/docs/index.html"
 
 clean:  ## remove everything that the other commands made
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made when missing, made up to date when what to install has changed, left alone otherwise.

@@ -90,15 +90,15 @@ class Demo:
                 return probe.connect_ex(("127.0.0.1", self.port)) == 0
         if part.name == "worker":
             return b" ready." in part.log.read_bytes()
-        return self.client.exists("redbeat::lock", "redbeat::schedule") == 2
+        return self.client.exists("redbeat::schedule") == 1  # written when beat has become the leader
 
     def play(self) -> None:
         """Take the steps and print the runs, until the time is up or somebody wants it to stop."""
         app = Celery("demo")
         app.config_from_object("exampleconf")
         names = {"app": app, "schedule": schedule, "RedBeatSchedulerEntry": RedBeatSchedulerEntry}
-        pace = min(1.0, (self.seconds or TOLD_SECONDS) / (TOLD_SECONDS + 1))
         steps = list(STEPS if self.seconds is None else STEPS[:-1])  # the last one invites to stay
+        pace = 1.0 if self.seconds is None else min(1.0, self.seconds / TOLD_SECONDS)
         started_at = time.monotonic()
         while not self.stop.wait(0.03):
             self.parts.check()
@@ -150,7 +150,9 @@ def main() -> int:
         try:
             return demo.run()
         except PartFailed as failure:
-            screen.say(f"\n{failure}", screen.RED)
+            headline, _, log = str(failure).partition("\n")
+            screen.say(f"\n{headline}", screen.RED)
+            screen.say(log)
         except BrokenPipeError:  # nobody reads any more: `make demo | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

@@ -29,7 +29,7 @@ from tenacity import (
 )
 
 from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf, sanitize_url, scheme_of
-from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 
 __all__ = ["RetryingConnection", "get_redis", "naming_the_server"]
 
@@ -56,16 +56,18 @@ def get_redis(app: Any = None) -> Any:
     """Return the app's client: an injected ``app.redbeat_redis``, or one made now and kept there.
 
     Raises:
-        ConfigurationError: the settings don't make a connection. Nothing is sent to the server yet.
+        ConfigurationError: the settings don't make a connection.
+        StoreUnavailable: no node of a cluster can be reached; other servers aren't asked yet.
     """
     app = app_or_default(app)
     client = getattr(app, "redbeat_redis", None)
     if client is None:
         config = ensure_conf(app)
-        client = build_client(config)
         retry_period = config.redbeat_redis_options.get("retry_period")
-        if retry_period is not None:
-            client = RetryingConnection(retry_period, client)
+        if retry_period is None:
+            client = build_client(config)
+        else:
+            client = RetryingConnection(retry_period, _retry(retry_period, lambda: build_client(config)))
         app.redbeat_redis = client
     return client
 
@@ -81,9 +83,14 @@ def build_client(config: RedBeatConfig) -> Any:
         arguments.setdefault("retry", Retry(NoBackoff(), 1))
         arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
         if scheme in ("sentinel", "redis-sentinel") or config.redbeat_redis_options.get("sentinels"):
-            return _build_sentinel(config, arguments)
-        url = _plain_url(config.redis_url, use_ssl=bool(config.redis_use_ssl))
-        return redis.Redis.from_url(url, **arguments)
+            client = _build_sentinel(config, arguments)
+        else:
+            url = _plain_url(config.redis_url, use_ssl=bool(config.redis_use_ssl))
+            client = redis.Redis.from_url(url, **arguments)
+        # a wrong option is noticed when a connection is made, and that should be now; it isn't opened
+        client.connection_pool.make_connection()
+        client.connection_pool.reset()
+        return client
     except (TypeError, ValueError) as exc:
         raise ConfigurationError(
             f"redbeat_redis_url or redbeat_redis_options: no client can be made for "
@@ -172,6 +179,11 @@ def _build_cluster(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
     if config.redis_use_ssl:
         arguments.setdefault("ssl", True)
     nodes = config.redbeat_redis_options.get("startup_nodes")
+    with naming_the_server(config):
+        return _connect_cluster(config, nodes, arguments)
+
+
+def _connect_cluster(config: RedBeatConfig, nodes: Any, arguments: dict[str, Any]) -> Any:
     if nodes:
         arguments["startup_nodes"] = [
             redis.cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes
@@ -194,8 +206,29 @@ def is_transient(exc: BaseException) -> bool:
             redis.exceptions.TimeoutError,
             redis.exceptions.ReadOnlyError,
             redis.exceptions.ClusterDownError,
+            redis.exceptions.RedisClusterException,
         ),
     )
+
+
+def _retry(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 1) -> Any:
+    """Return ``call()``, called again while it fails for want of Redis, ``retry_period`` seconds long."""
+    retrying = Retrying(
+        stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
+        wait=wait_exponential(multiplier=0.1, max=max_wait_seconds),
+        retry=retry_if_exception(is_transient),
+        before_sleep=_log_retry,
+        reraise=True,
+    )
+    return retrying(call)
+
+
+def _log_retry(state: RetryCallState) -> None:
+    pause = state.next_action.sleep if state.next_action else 0
+    cause = state.outcome.exception() if state.outcome else None
+    # once per outage: a server that is away for an hour must not fill the disk
+    log = logger.warning if state.attempt_number == 1 else logger.debug
+    log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause)
 
 
 class RetryingConnection:
@@ -231,22 +264,7 @@ class RetryingConnection:
         return _RetryingPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
 
     def _retry(self, call: Callable[[], Any]) -> Any:
-        retrying = Retrying(
-            stop=stop_never if self.retry_period < 0 else stop_after_delay(self.retry_period),
-            wait=wait_exponential(multiplier=0.1, max=self.RETRY_MAX_WAIT),
-            retry=retry_if_exception(is_transient),
-            before_sleep=self._log_retry,
-            reraise=True,
-        )
-        return retrying(call)
-
-    @staticmethod
-    def _log_retry(state: RetryCallState) -> None:
-        pause = state.next_action.sleep if state.next_action else 0
-        cause = state.outcome.exception() if state.outcome else None
-        # once per outage: a server that is away for an hour must not fill the disk
-        log = logger.warning if state.attempt_number == 1 else logger.debug
-        log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause)
+        return _retry(self.retry_period, call, self.RETRY_MAX_WAIT)
 
 
 class _RetryingPipeline:
@@ -294,8 +312,14 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
     """Turn the client's connection errors into StoreUnavailable, which names the server."""
     try:
         yield
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as exc:
+    except (
+        redis.exceptions.ConnectionError,
+        redis.exceptions.TimeoutError,
+        redis.exceptions.RedisClusterException,
+    ) as exc:
         raise StoreUnavailable(
             f"Redis at {sanitize_url(config.redis_url)} can't be used: {exc} "
             f"(redbeat_redis_options' retry_period makes beat wait for it)."
         ) from exc
+    except redis.exceptions.ResponseError as exc:
+        raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {exc}") from exc

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -175,12 +176,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
-        definition = self._encode(stored.definition)
+        definition = self.encode(stored)
         before = _try_decode(type(self), stored, self.app)
+        # a definition that was unusable so far says nothing against the meta beside it
+        kept = before or _try_decode(type(self), replace(stored, definition=definition), self.app)
         meta = ""
-        if before is not None and stored.meta is not None:
-            self.last_run_at, self.total_run_count = before.last_run_at, before.total_run_count
-        else:  # new, or unusable so far, or written by somebody who leaves meta to us
+        if kept is not None and stored.meta is not None:
+            self.last_run_at, self.total_run_count = kept.last_run_at, kept.total_run_count
+        else:  # new, or its meta is unusable, or it was written by somebody who leaves meta to us
             if not self._has_last_run_at:
                 self.last_run_at = now
             meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
@@ -194,9 +197,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _score_to_save(
         self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime
     ) -> float | None:
-        if before is None:
+        if not stored.exists:
             return self.score
-        if before.schedule != self.schedule or (self.enabled and not before.enabled):
+        if before is None or before.schedule != self.schedule or (self.enabled and not before.enabled):
             return score_of(next_run(self.schedule, _in_utc(self.last_run_at or now), now))
         if before.last_run_at is None and stored.score is not None:
             return None  # whoever wrote it has said when it shall run first
@@ -240,10 +243,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         Store(self.app).write_entries([self.key], plan)
 
-    def _encode(self, stored: str | None) -> str:
+    def encode(self, stored: Stored) -> str:
+        """Return the definition's JSON, with what else the stored one holds.
+
+        Raises:
+            EntryError: a part of it can't be stored.
+        """
         _check_writable(self)
         try:
-            return encode_definition({name: getattr(self, name) for name in DEFINITION_FIELDS}, stored)
+            known = {name: getattr(self, name) for name in DEFINITION_FIELDS}
+            return encode_definition(known, stored.definition)
         except (TypeError, ValueError, RecursionError) as exc:
             raise EntryError(f"{self.key}: can't be stored as JSON: {exc}.", self.key) from exc
 

@@ -5,6 +5,8 @@
     RedBeatError
      +-- ConfigurationError         a setting can't be used; nothing was written
      +-- StoreUnavailable           Redis can't be reached (also redis ConnectionError)
+     +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
+     +-- StoreCorrupt               a key of the schedule as a whole holds something else
      +-- EntryError                 something about one entry
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
@@ -21,7 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import LockNotOwnedError
+from redis.exceptions import LockNotOwnedError, ResponseError
 
 __all__ = [
     "ConfigurationError",
@@ -32,6 +34,8 @@ __all__ = [
     "LockLost",
     "LockNotAcquired",
     "RedBeatError",
+    "StoreCorrupt",
+    "StoreRefused",
     "StoreUnavailable",
 ]
 
@@ -54,6 +58,22 @@ class ConfigurationError(RedBeatError):
 
 class StoreUnavailable(RedBeatError, RedisConnectionError):
     """Redis can't be reached, or didn't answer in time."""
+
+
+class StoreRefused(RedBeatError, ResponseError):
+    """Redis is there and refuses a command: a missing right, no memory left, a replica."""
+
+
+class StoreCorrupt(RedBeatError):
+    """A key that belongs to the whole schedule holds a value of another type.
+
+    Attributes:
+        key: that key.
+    """
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class EntryError(RedBeatError):

@@ -15,22 +15,19 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 from celery.utils.log import get_logger
-from celery.utils.time import humanize_seconds
-from redis.exceptions import RedisError
 
 from redbeat.broker import Broker
 from redbeat.config import RedBeatConfig as RedBeatConfig
 from redbeat.config import ensure_conf as ensure_conf
-from redbeat.config import sanitize_url
 from redbeat.connection import RetryingConnection as RetryingConnection
 from redbeat.connection import get_redis as get_redis
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
-from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, StoreUnavailable
+from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, RedBeatError, StoreCorrupt
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit, Fence
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined, plan_run
-from redbeat.startup import check_eviction, default_entries, eviction_warning, store_entries
+from redbeat.startup import banner, check_eviction, default_entries, store_entries
 from redbeat.store import Store
 from redbeat.wake import WakeChannel
 
@@ -85,12 +82,14 @@ class RedBeatScheduler(Scheduler):
         self._missing_keys: set[str] = set()
         self._reported_keys: dict[str, str] = {}
         self._broker = Broker(app, self.Producer)
+        self._has_statics = False
+        self._trouble = ""
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
         if not lazy:
             check_eviction(self.store)
             if self.lock_key is None:
-                self.setup_schedule()  # else it is the leader's to do, when it becomes leader
+                self.setup_schedule()  # else it is the leader's to do, in the tick that makes it leader
 
     # -- one tick
 
@@ -106,11 +105,25 @@ class RedBeatScheduler(Scheduler):
         """
         self._ticking_thread = threading.get_ident()
         try:
-            return self._tick()
+            delay_seconds = self._tick()
+        except StoreCorrupt as exc:
+            if self._service is None:
+                raise
+            self._report_trouble(exc)
+            self._wake.wait(LOOK_SECONDS)
+            return 0
+        else:
+            self._trouble = ""
+            return delay_seconds
         finally:
             self._ticking_thread = None
             if self._is_close_wanted:
                 self.close()
+
+    def _report_trouble(self, exc: StoreCorrupt) -> None:
+        if str(exc) != self._trouble:
+            logger.error("beat: Nothing can be sent: %s", exc)
+        self._trouble = str(exc)
 
     def _tick(self) -> float:
         if not self._is_leading():
@@ -141,6 +154,7 @@ class RedBeatScheduler(Scheduler):
             if claimed.type == "none":
                 commits.append(self._decide_missing(claimed, claim.now))
                 continue
+            self._missing_keys.discard(claimed.key)
             try:
                 plan = plan_run(self.Entry, self.app, claimed, claim.now)
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
@@ -256,9 +270,9 @@ class RedBeatScheduler(Scheduler):
         return self.lock_key is None or self.lock is not None
 
     def _is_leading(self) -> bool:
-        if self._is_leader:
+        if self._is_leader and self._has_statics:
             return True
-        if self._service is None:
+        if self._service is None and not self._is_leader:
             raise LockNotAcquired(
                 f"A tick without the lock {self.lock_key}: beat takes it when it starts; in a program of "
                 "your own call redbeat.schedulers.acquire_distributed_beat_lock(service) first, or set "
@@ -269,16 +283,16 @@ class RedBeatScheduler(Scheduler):
 
     def stand_for_leader(self) -> bool:
         """Take the lock if it is free, and store the statics; return whether this is the leader now."""
-        if self._is_leader or self.lock_key is None:
-            return True
-        if self._candidacy is None:
-            logger.info("beat: Acquiring lock...")
-            self._candidacy = LeaderLock(self.store, self.lock_key, self.lock_timeout)
-        if not self._candidacy.acquire():
-            return False
-        self.lock, self._candidacy = self._candidacy, None
-        logger.info("beat: Acquired lock")
-        self.setup_schedule()
+        if self.lock_key is not None and self.lock is None:
+            if self._candidacy is None:
+                logger.info("beat: Acquiring lock...")
+                self._candidacy = LeaderLock(self.store, self.lock_key, self.lock_timeout)
+            if not self._candidacy.acquire():
+                return False
+            self.lock, self._candidacy = self._candidacy, None
+            logger.info("beat: Acquired lock")
+        if not self._has_statics:
+            self.setup_schedule()
         return True
 
     def run_under(self, service: Any) -> None:
@@ -314,11 +328,12 @@ class RedBeatScheduler(Scheduler):
             return
         self._is_close_wanted = False
         lock, self.lock = self.lock, None
+        self._has_statics = False
         if lock is not None:
             logger.info("beat: Releasing lock")
             try:
                 lock.release()
-            except (StoreUnavailable, RedisError) as exc:
+            except RedBeatError as exc:
                 logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
         self._wake.close()
         self._broker.close()
@@ -335,6 +350,7 @@ class RedBeatScheduler(Scheduler):
         self.store.delete_entries([self.config.keys.entry(name) for name in removed])
         self.update_from_dict(statics)
         self.store.replace_statics(added=statics, removed=removed)
+        self._has_statics = True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
@@ -356,22 +372,7 @@ class RedBeatScheduler(Scheduler):
     @property
     def info(self) -> str:
         """The banner's lines about Redis and the lock."""
-        lines = [f"    . redis -> {sanitize_url(self.config.redis_url)}"]
-        if self.lock_key:
-            timeout = f"{humanize_seconds(self.lock_timeout)} ({self.lock_timeout}s)"
-            lines.append(f"    . lock -> `{self.lock_key}` {timeout}")
-        else:
-            lines.append("    . lock -> none, several beats share the work")
-        warning = self._eviction_for_banner()
-        return "\n".join([*lines, f"    . warning -> {warning}"] if warning else lines)
-
-    def _eviction_for_banner(self) -> str | None:
-        store = copy.copy(self.store)
-        store.client = getattr(store.client, "wrapped_connection", store.client)  # a banner doesn't wait
-        try:
-            return eviction_warning(store) if self.config.key_expiry_check != "ignore" else None
-        except (RedisError, OSError):
-            return None
+        return banner(self.store, self.lock_key, self.lock_timeout)
 
 
 @beat_init.connect

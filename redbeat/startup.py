@@ -1,17 +1,20 @@
-"""What happens once, before the first tick: a look at the server, and storing ``beat_schedule``."""
+"""What happens once, before the first tick: the banner, a look at the server, storing ``beat_schedule``."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from celery.backends.base import DisabledBackend
 from celery.schedules import crontab
 from celery.utils.log import get_logger
-from redis.exceptions import RedisError
+from celery.utils.time import humanize_seconds
 
-from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.config import sanitize_url
+from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.store import Fence, Store, Stored, Write
 
 __all__ = ["check_eviction", "default_entries", "eviction_warning", "store_entries"]
@@ -41,9 +44,7 @@ def check_eviction(store: Store) -> None:
         return
     try:
         warning = eviction_warning(store)
-    except StoreUnavailable:
-        raise
-    except RedisError as exc:
+    except StoreRefused as exc:
         unknown = f"Whether Redis may evict the schedule is unknown, its CONFIG can't be read: {exc}"
         if level == "raise":
             raise ConfigurationError(
@@ -55,6 +56,23 @@ def check_eviction(store: Store) -> None:
         raise ConfigurationError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")
     if warning:
         (logger.warning if level == "warn" else logger.error)("beat: %s", warning)
+
+
+def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> str:
+    """Return what beat's banner says of Redis and the lock; Redis isn't waited for."""
+    lines = [f"    . redis -> {sanitize_url(store.config.redis_url)}"]
+    if lock_key:
+        timeout = f"{humanize_seconds(lock_timeout_seconds)} ({lock_timeout_seconds}s)"
+        lines.append(f"    . lock -> `{lock_key}` {timeout}")
+    else:
+        lines.append("    . lock -> none, several beats share the work")
+    impatient = copy.copy(store)
+    impatient.client = getattr(store.client, "wrapped_connection", store.client)
+    if store.config.key_expiry_check != "ignore":
+        with suppress(RedBeatError, OSError):
+            warning = eviction_warning(impatient)
+            lines += [f"    . warning -> {warning}"] if warning else []
+    return "\n".join(lines)
 
 
 def default_entries(app: Any) -> dict[str, Any]:
@@ -89,12 +107,14 @@ def store_entries(
     def decide(stored: Stored, now: datetime) -> Write | None:
         entry = made[stored.key]
         try:
+            is_scheduled = stored.score is not None and stored.meta is not None and stored.error is None
+            if is_scheduled and entry.encode(stored) == stored.definition:
+                return None
             write: Write = entry.plan_save(stored, now)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             _report(entry.name, exc)
             return None
-        is_same = write.definition == stored.definition and stored.score is not None and stored.error is None
-        return None if is_same and not write.meta else write
+        return write
 
     store.write_entries(made, decide, fence)
 

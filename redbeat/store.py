@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server
-from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, RedBeatError
+from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.lua import Claim, Claimed, Commit, Fence, text_of
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Store", "Stored", "Write"]
@@ -87,7 +87,7 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-        with self.translating(self.keys.schedule, "sorted set"):
+        with self.translating():
             claim = lua.claim_due(
                 self.client,
                 self.keys.schedule,
@@ -132,7 +132,9 @@ class Store:
             for key in chunk:
                 pipeline.hmget(key, ["definition", "meta", "policy", "error"])
             with self.translating():
-                (seconds, micros), scores, *rows = _replies(pipeline.execute(raise_on_error=False))
+                (seconds, micros), scores, *rows = pipeline.execute(raise_on_error=False)
+                _raise_errors([scores])
+                _raise_errors(rows, tolerated="WRONGTYPE")  # that is one entry's own trouble
             now = datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
             for key, score, row in zip(chunk, scores, rows, strict=True):
                 if isinstance(row, ResponseError):
@@ -194,7 +196,7 @@ class Store:
         ]
         if not saves:
             return []
-        with self.translating(self.keys.schedule, "sorted set"):
+        with self.translating():
             results = lua.save_entries(self.client, self.keys.schedule, fence, saves, wake=self.keys.wake)
         if results is None:
             raise self._lock_lost(fence)
@@ -209,6 +211,8 @@ class Store:
 
     def delete_entries(self, keys: Sequence[str]) -> None:
         """Remove entries from the schedule, hash and all; what isn't there is no error."""
+        if not keys:
+            return
         for chunk in _chunks(keys):
             pipeline = self.client.pipeline(transaction=True)
             pipeline.zrem(self.keys.schedule, *chunk)
@@ -219,7 +223,7 @@ class Store:
 
     def static_names(self) -> set[str]:
         """Return the names of the entries that were stored from ``beat_schedule``."""
-        with self.translating():
+        with self.translating(self.keys.statics, "set"):
             return {text_of(name) for name in self.client.smembers(self.keys.statics)}
 
     def replace_statics(self, added: Iterable[str], removed: Iterable[str]) -> None:
@@ -253,16 +257,17 @@ class Store:
         """Return the server's maxmemory-policy when it may evict the schedule, else None.
 
         Raises:
-            RedisError: the server's CONFIG can't be read.
+            StoreRefused: the server's CONFIG can't be read.
         """
-        reply = self.client.config_get("maxmemory-policy")
+        with self.translating():
+            reply = self.client.config_get("maxmemory-policy")
         policies = {str(text_of(policy)) for policy in reply.values()}
         # the volatile-* policies evict only keys with a time to live, and the schedule has none
         return next((policy for policy in sorted(policies) if policy.startswith("allkeys")), None)
 
     def _announce(self) -> None:
         # a wake-up only makes it quicker: who may not publish may still delete
-        with suppress(ResponseError):
+        with suppress(StoreRefused), self.translating():
             self.client.publish(self.keys.wake, "deleted")
 
     def _lock_lost(self, fence: Fence) -> LockLost:
@@ -275,18 +280,20 @@ class Store:
         )
 
     @contextmanager
-    def translating(self, key: str = "", expected: str = "") -> Iterator[None]:
-        """Turn the client's errors into ours: no server, or ``key`` holds no ``expected``."""
+    def translating(self, key: str = "", expected: str = "sorted set") -> Iterator[None]:
+        """Turn the client's errors into ours: no server, or ``key`` has another type."""
         try:
             with naming_the_server(self.config):
                 yield
-        except ResponseError as exc:
-            if not key or "WRONGTYPE" not in str(exc):
+        except StoreRefused as exc:
+            if "WRONGTYPE" not in str(exc):
                 raise
-            raise RedBeatError(
+            key = key or self.keys.schedule
+            raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
-                "redbeat_key_prefix."
-            ) from exc
+                "redbeat_key_prefix.",
+                key,
+            ) from exc.__cause__
 
 
 def score_text(score: float | None) -> str:
@@ -302,12 +309,11 @@ def read_claimed(claimed: Claimed) -> Stored:
     )
 
 
-def _replies(replies: list[Any]) -> list[Any]:
-    """Return a pipeline's replies; raise the error of any but a wrong type, which is the row's own."""
+def _raise_errors(replies: list[Any], tolerated: str = "\0") -> None:
+    """Raise the first of a pipeline's replies that is an error, unless ``tolerated`` is in its text."""
     for reply in replies:
-        if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
+        if isinstance(reply, Exception) and tolerated not in str(reply):
             raise reply
-    return replies
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

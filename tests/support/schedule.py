@@ -1,0 +1,100 @@
+"""The schedule from outside: written raw, as programs in other languages do, and the queues it fills.
+
+Keys and JSON are spelled out here on purpose, and not taken from redbeat: they are the contract.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import redis
+
+from .servers import Server
+
+SCHEDULE = "redbeat::schedule"
+STATICS = "redbeat::statics"
+LOCK = "redbeat::lock"
+
+
+def write_raw(
+    client: redis.Redis,
+    name: str,
+    definition: str | bytes | dict[str, Any] | None = None,
+    *,
+    score: float | None = 0,
+    meta: str | None = None,
+    **fields: Any,
+) -> None:
+    """hset, then zadd: an entry that runs `echo` every hour and is due now, or `definition` as it is."""
+    hourly = {"name": name, "task": "echo", "schedule": {"__type__": "interval", "every": 3600}}
+    if definition is None:
+        definition = {**hourly, **fields}
+    text = json.dumps(definition) if isinstance(definition, dict) else definition
+    client.hset(f"redbeat:{name}", "definition", text)
+    if meta is not None:
+        client.hset(f"redbeat:{name}", "meta", meta)
+    if score is not None:
+        client.zadd(SCHEDULE, {f"redbeat:{name}": score})
+
+
+def score_of(client: redis.Redis, name: str) -> float | None:
+    """When the entry is due next."""
+    return client.zscore(SCHEDULE, f"redbeat:{name}")
+
+
+def field(client: redis.Redis, name: str, which: str) -> Any:
+    """One field of the entry's hash, its JSON decoded; None when it is missing."""
+    text = client.hget(f"redbeat:{name}", which)
+    return None if text is None else json.loads(text)
+
+
+def server_now(client: redis.Redis) -> float:
+    """The server's clock in UNIX seconds."""
+    seconds, micros = client.time()
+    return int(seconds) + int(micros) / 1e6
+
+
+def meta_json(last_run_at: datetime | None, total_run_count: int = 0) -> str:
+    """A meta as celery-redbeat writes it; `last_run_at` in UTC."""
+    moment: dict[str, Any] | None = None
+    if last_run_at is not None:
+        parts = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+        moment = {"__type__": "datetime", **{part: getattr(last_run_at, part) for part in parts}}
+        moment["timezone"] = "UTC"
+    return json.dumps({"last_run_at": moment, "total_run_count": total_run_count})
+
+
+def messages(broker: redis.Redis, queue: str = "celery") -> list[dict[str, Any]]:
+    """The messages that wait on a queue of a Redis broker, in the order in which they were sent."""
+    waiting: Any = broker.lrange(queue, 0, -1)
+    return [json.loads(message) for message in reversed(waiting)]
+
+
+def sent_names(broker: redis.Redis, queue: str = "celery") -> list[str]:
+    """Which entries those messages came from."""
+    return [message["headers"]["redbeat_entry"] for message in messages(broker, queue)]
+
+
+@contextmanager
+def monitoring(server: Server) -> Iterator[list[str]]:
+    """Yield a list that holds, after the block, the commands sent to the server in it.
+
+    The commands inside of scripts are not among them: one for each round trip, or part of a pipeline.
+    """
+    commands: list[str] = []
+    end = uuid.uuid4().hex
+    with server.client() as marker, server.client() as watcher:
+        marker.ping()
+        with watcher.monitor() as monitor:
+            yield commands
+            marker.echo(end)
+            for seen in monitor.listen():
+                if end in seen["command"]:
+                    return
+                if seen["client_type"] != "lua":
+                    commands.append(seen["command"])

@@ -1,0 +1,87 @@
+"""Schedulers ticked by the test itself, and what they sent.
+
+The broker is kombu's in-memory transport, with a queue of its own for each app, so that a test needs no more
+servers than the one it is about.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery
+from celery.schedules import schedule
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
+
+
+@dataclass(frozen=True)
+class Message:
+    """One task on its queue: `entry` and `due` (ISO 8601, UTC) as RedBeat's headers have them."""
+
+    task: str
+    id: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    headers: dict[str, Any]
+
+    @property
+    def entry(self) -> str:
+        return str(self.headers["redbeat_entry"])
+
+    @property
+    def due(self) -> str:
+        return str(self.headers["redbeat_due"])
+
+
+def memory_app(**settings: Any) -> Celery:
+    """An app whose tasks go to a queue in this process, unless `settings` name another broker."""
+    app = Celery("test", set_as_current=False)
+    app.conf.update({"broker_url": "memory://", "task_default_queue": f"queue-{uuid.uuid4()}", **settings})
+    return app
+
+
+@contextmanager
+def leader(app: Celery) -> Iterator[RedBeatScheduler]:
+    """A scheduler that holds the lock, as in a program that calls `tick` itself."""
+    scheduler = RedBeatScheduler(app)
+    try:
+        acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
+        yield scheduler
+    finally:
+        scheduler.close()
+
+
+def make_due(app: Celery, *names: str) -> None:
+    """Let the entries be due since a second after the epoch."""
+    keys = app.redbeat_conf.keys
+    app.redbeat_redis.zadd(keys.schedule, dict.fromkeys(map(keys.entry, names), 1))
+
+
+def take_messages(app: Celery, queue: str = "") -> list[Message]:
+    """All messages on the queue (default: the app's), oldest first; they are gone from it."""
+    messages: list[Message] = []
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        app.amqp.queues[queue or app.conf.task_default_queue](channel).declare()
+        while (message := channel.basic_get(queue or app.conf.task_default_queue, no_ack=True)) is not None:
+            args, kwargs, _ = message.decode()
+            headers = message.headers
+            messages.append(Message(headers["task"], headers["id"], args, kwargs, headers))
+    return messages
+
+
+def assert_entry_runs(app: Celery, name: str = "report") -> None:
+    """Save an entry, tick when it is due, and find its one run on the queue and in its meta."""
+    RedBeatSchedulerEntry(name, "tasks.report", schedule(60), args=[1], app=app).save()
+    make_due(app, name)
+    with leader(app) as scheduler:
+        scheduler.tick()
+    assert [(message.entry, message.args) for message in take_messages(app)] == [(name, [1])]
+    stored = RedBeatSchedulerEntry.from_key(app.redbeat_conf.keys.entry(name), app=app)
+    assert (stored.total_run_count, stored.rank) == (1, 0)
