@@ -2,21 +2,26 @@
 
 PYTHON ?= python3
 VENV := .venv
+REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs clean
+.PHONY: help demo test test-oldest check docs clean
 
 help:  ## show this list
 	@echo "RedBeat, a Celery beat scheduler in Redis. Commands:"
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 demo: $(STAMP)  ## a server, a worker and a beat at work, until Ctrl-C; or: make demo SECONDS=20
 	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
+	  REQUIREMENTS="-r requirements.dev.txt -c requirements.oldest.txt"
 
 check: $(STAMP)  ## lint, types, layers and docs
 	@$(BIN)/ruff check .
@@ -29,7 +34,7 @@ docs: $(STAMP)  ## the documentation as HTML, in build/docs
 	@echo "Open build/docs/index.html"
 
 clean:  ## remove everything that the other commands made
-	@rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-oldest .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made when missing, made up to date when what to install has changed, left alone otherwise.
@@ -39,5 +44,5 @@ $(STAMP): pyproject.toml requirements.dev.txt setup.py
 	@echo "Installing what is needed into $(VENV) (once; takes a minute or two) ..."
 	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \
 	{ { test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV); } && \
-	  $(BIN)/python -m pip install --disable-pip-version-check -r requirements.dev.txt && \
+	  $(BIN)/python -m pip install --disable-pip-version-check $(REQUIREMENTS) && \
 	  touch $@; } >"$$log" 2>&1 || { cat "$$log" >&2; echo "The installation failed; its output is above." >&2; exit 1; }

@@ -86,6 +86,8 @@ def build_client(config: RedBeatConfig) -> Any:
             client = _build_sentinel(config, arguments)
         else:
             url = _plain_url(config.redis_url, use_ssl=bool(config.redis_use_ssl))
+            if url.startswith("unix:"):
+                del arguments["socket_keepalive"]  # TCP's
             client = redis.Redis.from_url(url, **arguments)
         # a wrong option is noticed when a connection is made, and that should be now; it isn't opened
         client.connection_pool.make_connection()

@@ -179,9 +179,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         definition = self.encode(stored)
         before = _try_decode(type(self), stored, self.app)
         # a definition that was unusable so far says nothing against the meta beside it
-        kept = before or _try_decode(type(self), replace(stored, definition=definition), self.app)
+        kept = before if stored.meta else None
+        if stored.meta and before is None:
+            kept = _try_decode(type(self), replace(stored, definition=definition), self.app)
         meta = ""
-        if kept is not None and stored.meta is not None:
+        if kept is not None:
             self.last_run_at, self.total_run_count = kept.last_run_at, kept.total_run_count
         else:  # new, or its meta is unusable, or it was written by somebody who leaves meta to us
             if not self._has_last_run_at:

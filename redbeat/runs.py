@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from celery.utils.log import get_logger
+
 from redbeat.decoder import encode_meta
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry, score_of
 from redbeat.failures import Failure, failure_of, new_failure
 from redbeat.lua import Claimed, Commit, sha1_of
-from redbeat.schedules import next_run, runs_from
+from redbeat.schedules import is_past_deadline, next_run, runs_from
 from redbeat.store import read_claimed, score_text
+
+logger = get_logger("celery.beat")
 
 __all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run"]
 
@@ -58,7 +62,17 @@ def plan_run(
         following = next_run(entry.schedule, _moment(_nominal(claimed.nominal, now)), look_at)
         return Commit(claimed, new_score=score_text(score_of(following)))
     nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
-    ran_at, following = runs_from(entry.schedule, _moment(_nominal(nominal, now)), _moment(now))
+    due_at = _moment(_nominal(nominal, now))
+    ran_at, following = runs_from(entry.schedule, due_at, _moment(now))
+    deadline_seconds = app.conf.beat_cron_starting_deadline
+    if is_past_deadline(entry.schedule, due_at, _moment(now), deadline_seconds):
+        logger.warning(
+            "beat: Skipped %s: it was due at %s, beat_cron_starting_deadline is %s s.",
+            claimed.key,
+            due_at,
+            deadline_seconds,
+        )
+        return Commit(claimed, new_score=score_text(score_of(following)))
     sent = Commit(
         claimed,
         new_score=score_text(score_of(following)),
@@ -68,7 +82,7 @@ def plan_run(
     headers = {
         **(entry.options.get("headers") or {}),
         "redbeat_entry": entry.name,
-        "redbeat_due": _moment(_nominal(nominal, now)).isoformat(timespec="microseconds"),
+        "redbeat_due": due_at.isoformat(timespec="microseconds"),
     }
     entry.options = {**entry.options, "headers": headers}
     return Run(claimed, entry, nominal, sent, failure)

@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from dateutil.rrule import rrule as dateutil_rrule
 
-__all__ = ["first_run", "next_run", "rrule", "runs_from"]
+__all__ = ["first_run", "is_past_deadline", "next_run", "rrule", "runs_from"]
 
 FREQUENCIES = {
     "YEARLY": YEARLY,
@@ -209,6 +209,19 @@ def first_run(schedule_: Any, since: datetime) -> datetime | None:
     if isinstance(schedule_, rrule) and since - FIRST_OCCURRENCE_GRACE <= schedule_.dtstart <= since:
         return schedule_.occurrence(schedule_.dtstart, inclusive=True)
     return next_run(schedule_, since, since)
+
+
+def is_past_deadline(
+    schedule_: Any, nominal: datetime, now: datetime, deadline_seconds: float | None
+) -> bool:
+    """Tell whether a crontab's last missed run is too old for Celery's ``beat_cron_starting_deadline``."""
+    if deadline_seconds is None or not isinstance(schedule_, crontab):
+        return False
+    earliest = now - timedelta(seconds=deadline_seconds, microseconds=1)
+    if nominal > earliest:
+        return False
+    latest_missed = next_run(schedule_, nominal, earliest)
+    return latest_missed is None or latest_missed > now
 
 
 def runs_from(schedule_: Any, nominal: datetime, now: datetime) -> tuple[datetime, datetime | None]:

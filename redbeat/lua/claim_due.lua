@@ -27,6 +27,8 @@ local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 if not hold_lock(lock, token, lock_ms) then return {'lost', now, '', 0, {}} end
 
 local due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', 0, limit)
+-- before any lease of ours is in the way
+local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local rows, bytes = {}, 0
 for i = 1, #due, 2 do
   local key, nominal = due[i], due[i + 1]
@@ -55,6 +57,5 @@ for i = 1, #due, 2 do
   if bytes >= max_bytes then break end
 end
 
-local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local has_more = (#due == 2 * limit or #rows < #due / 2) and 1 or 0
 return {'ok', now, upcoming[2] or '', has_more, rows}

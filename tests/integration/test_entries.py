@@ -119,7 +119,8 @@ def test_saving_again_keeps_meta_and_is_scored_from_it(app: Celery, client: redi
     assert again.total_run_count == 41
     due = ran_at.replace(tzinfo=timezone.utc).timestamp() + HOUR
     assert score_of(client, "entry") == pytest.approx(due, abs=1e-3)
-    assert again.due_at and again.due_at.timestamp() == pytest.approx(due, abs=1e-3)
+    assert again.due_at
+    assert again.due_at.timestamp() == pytest.approx(due, abs=1e-3)
 
 
 def test_saving_more_often_than_the_interval_does_not_starve_it(

@@ -1,0 +1,294 @@
+"""One tick after another, on real servers: what is sent, what is recorded, what it costs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery.schedules import crontab, schedule
+from redis.exceptions import LockNotOwnedError
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import LockLost, LockNotAcquired
+from tests.integration.conftest import MakeScheduler
+from tests.support.schedule import (
+    LOCK,
+    SCHEDULE,
+    field,
+    messages,
+    meta_json,
+    monitoring,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
+from tests.support.servers import Server
+
+EVERY_KIND_OF_LOCK = pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no"])
+
+
+def tick_all(scheduler: RedBeatScheduler) -> float:
+    """Tick until nothing is due; return the delay of the last tick."""
+    while not (delay := scheduler.tick()):
+        pass
+    return delay
+
+
+@EVERY_KIND_OF_LOCK
+def test_a_due_run_is_sent_once_and_says_whose_it_is(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+) -> None:
+    scheduler = make_scheduler(**settings)
+    due = server_now(client) - 5
+    write_raw(client, "entry", args=[1], kwargs={"a": 2}, options={"headers": {"mine": "x"}}, score=due)
+    delay = scheduler.tick()
+    assert tick_all(scheduler) == pytest.approx(delay, abs=1)
+    assert delay == pytest.approx(min(3595, scheduler.max_interval), abs=2)
+    (message,) = messages(broker)
+    headers = message["headers"]
+    assert (headers["task"], headers["redbeat_entry"], headers["mine"]) == ("echo", "entry", "x")
+    sent_due = datetime.fromisoformat(headers["redbeat_due"])
+    assert (sent_due.timestamp(), sent_due.utcoffset()) == (
+        pytest.approx(due, abs=1e-5),
+        timezone.utc.utcoffset(None),
+    )
+    assert score_of(client, "entry") == pytest.approx(due + 3600, abs=1e-5)
+    assert field(client, "entry", "meta")["total_run_count"] == 1
+    assert field(client, "entry", "definition")["options"] == {"headers": {"mine": "x"}}
+
+
+@EVERY_KIND_OF_LOCK
+def test_an_interval_keeps_its_phase_over_fifty_late_runs(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+) -> None:
+    scheduler = make_scheduler(**settings)
+    start = float(int(server_now(client))) - 10_000_000.0
+    write_raw(client, "entry", schedule={"__type__": "interval", "every": 700_000}, score=start)
+    scheduler.tick()
+    phase = start % 700_000
+    for late in range(50):
+        assert (score_of(client, "entry") or 0) % 700_000 == pytest.approx(phase, abs=1e-3)
+        # the nominal time that was due up to a whole interval ago
+        nominal = start + 700_000 * int((server_now(client) - start - late * 13_999) // 700_000)
+        client.zadd(SCHEDULE, {"redbeat:entry": nominal})
+        scheduler.tick()
+    assert len(messages(broker)) == 51
+    due = score_of(client, "entry") or 0
+    assert server_now(client) < due <= server_now(client) + 700_000
+    last = Entry.from_key("redbeat:entry", app=scheduler.app).last_run_at
+    assert last.timestamp() == pytest.approx(due - 700_000, abs=1e-3)
+
+
+@EVERY_KIND_OF_LOCK
+def test_missed_runs_are_made_up_for_by_one(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+) -> None:
+    week_ago = server_now(client) - 7 * 86_400
+    write_raw(client, "interval", score=week_ago)
+    write_raw(client, "crontab", schedule={"__type__": "crontab", "minute": "*/10"}, score=week_ago + 1)
+    tick_all(make_scheduler(**settings))
+    assert sent_names(broker) == ["interval", "crontab"]
+    assert server_now(client) < (score_of(client, "crontab") or 0) <= server_now(client) + 600
+
+
+def test_an_entry_that_counts_negative_never_runs(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(client, "never", score=-1)
+    assert scheduler.tick() == scheduler.max_interval
+    assert (messages(broker), score_of(client, "never")) == ([], -1)
+
+
+def test_a_disabled_entry_is_not_sent_nor_read_again_for_a_minute(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, server: Server
+) -> None:
+    now = server_now(client)
+    write_raw(client, "off", schedule={"__type__": "interval", "every": 1}, score=now, enabled=False)
+    assert 59 <= scheduler.tick() <= 61
+    assert 59 <= (score_of(client, "off") or 0) - now <= 62
+    assert client.hget("redbeat:off", "meta") is None
+    with monitoring(server) as commands:
+        scheduler.tick()
+    assert len(commands) == 1
+    assert messages(broker) == []
+
+
+def test_an_entry_enabled_again_runs_without_a_restart(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    soon = {"schedule": {"__type__": "interval", "every": 3600}}
+    for name in ("saved", "raw"):
+        write_raw(client, name, enabled=False, meta=meta_json(datetime(2024, 1, 1), 2), **soon)
+    scheduler.tick()
+    assert messages(broker) == []
+    write_raw(client, "raw", enabled=True, **soon)
+    Entry("saved", "echo", schedule(1e-3), app=scheduler.app).save()
+    tick_all_until_sent(scheduler, broker, 2)
+    assert sorted(sent_names(broker)[:2]) == ["raw", "saved"]
+
+
+def tick_all_until_sent(scheduler: RedBeatScheduler, broker: redis.Redis, count: int) -> None:
+    for _ in range(1000):
+        scheduler.tick()
+        if len(messages(broker)) >= count:
+            return
+    raise AssertionError(f"only {sent_names(broker)} were sent")
+
+
+def test_a_member_that_is_a_bare_name_is_rewritten_and_runs(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(client, "bare", score=None)
+    client.zadd(SCHEDULE, {"bare": 0})
+    scheduler.tick()
+    assert sent_names(broker) == ["bare"]
+    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:bare"]
+
+
+def test_a_legal_interval_without_relative_runs(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    client.hset("redbeat:short", "definition", '{"task":"echo","schedule":{"__type__":"interval","every":9}}')
+    client.zadd(SCHEDULE, {"redbeat:short": 1})
+    scheduler.tick()
+    assert sent_names(broker) == ["short"]
+
+
+def test_a_batch_is_no_larger_than_set_and_the_oldest_go_first(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler(redbeat_batch_size=4)
+    for number in reversed(range(10)):
+        write_raw(client, f"entry-{number}", score=1 + number)
+    sizes = []
+    while not scheduler.tick():
+        sizes.append(len(messages(broker)))
+    assert sizes == [4, 8]
+    assert sent_names(broker) == [f"entry-{number}" for number in range(10)]
+
+
+def test_large_entries_are_sent_whole(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    for number in range(12):  # more than one claim takes
+        write_raw(client, f"large-{number}", args=[str(number) * 1_000_000], score=1 + number)
+    tick_all(scheduler)
+    assert sent_names(broker) == [f"large-{number}" for number in range(12)]
+    assert all(len(message["body"]) > 1_000_000 for message in messages(broker))
+
+
+def test_an_idle_tick_is_one_round_trip_and_a_batch_two(
+    make_scheduler: MakeScheduler, client: redis.Redis, server: Server
+) -> None:
+    scheduler = make_scheduler(broker_url="memory://")
+    write_raw(client, "first")
+    scheduler.tick()  # the scripts and the connection are there now
+    with monitoring(server) as idle:
+        scheduler.tick()
+    for number in range(100):
+        write_raw(client, f"entry-{number}")
+    with monitoring(server) as batch:
+        scheduler.tick()
+    assert ([command.split()[0] for command in idle], len(batch)) == (["EVALSHA"], 2)
+    assert field(client, "entry-99", "meta")["total_run_count"] == 1
+
+
+def test_every_dispatch_goes_through_apply_async(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    class Counting(RedBeatScheduler):
+        names: tuple[str, ...] = ()
+
+        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+            self.names += (entry.name,)
+            return super().apply_async(entry, *args, **kwargs)
+
+    scheduler = make_scheduler(scheduler=Counting)
+    write_raw(client, "ticked")
+    scheduler.tick()
+    write_raw(client, "maybe", meta=meta_json(datetime(2024, 1, 1)), score=1e10)
+    scheduler.maybe_due(Entry.from_key("redbeat:maybe", app=scheduler.app))
+    assert scheduler.names == ("ticked", "maybe")
+    assert [message["headers"]["task"] for message in messages(broker)] == ["echo", "echo"]
+    assert field(client, "maybe", "meta")["total_run_count"] == 1
+
+
+def test_the_schedule_property_shows_the_due_window(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+    for name, score in {"due": 1.0, "next": 4e9, "later": 5e9}.items():
+        write_raw(client, name, score=score)
+    write_raw(client, "bad", "{oops")
+    assert set(scheduler.schedule) == {"due", "next"}
+
+
+def test_a_tick_without_the_lock_says_how_to_get_it(make_app: Any, client: redis.Redis) -> None:
+    scheduler = RedBeatScheduler(make_app())
+    write_raw(client, "entry")
+    with pytest.raises(LockNotAcquired, match="acquire_distributed_beat_lock") as caught:
+        scheduler.tick()
+    assert isinstance(caught.value, AttributeError)
+    assert caught.value.lock_key == LOCK
+    assert score_of(client, "entry") == 0
+    scheduler.close()
+
+
+def test_who_lost_the_lock_writes_nothing_more(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(client, "entry")
+    client.set(LOCK, "another")
+    with pytest.raises(LockLost, match="another") as caught:
+        scheduler.tick()
+    assert isinstance(caught.value, LockNotOwnedError)
+    assert (caught.value.lock_key, caught.value.holder) == (LOCK, "another")
+    scheduler.close()
+    assert (messages(broker), score_of(client, "entry"), client.get(LOCK)) == ([], 0, "another")
+    assert client.hkeys("redbeat:entry") == ["definition"]
+
+
+def test_a_lock_lost_between_claim_and_commit_records_nothing(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    class Robbed(RedBeatScheduler):
+        def apply_async(self, entry: Any, **kwargs: Any) -> Any:
+            client.set(LOCK, "another")
+            return super().apply_async(entry, **kwargs)
+
+    scheduler = make_scheduler(scheduler=Robbed)
+    write_raw(client, "entry")
+    with pytest.raises(LockLost):
+        scheduler.tick()
+    assert (score_of(client, "entry"), client.hkeys("redbeat:entry")) == (0, ["definition"])
+
+
+def test_a_lock_deleted_by_hand_is_taken_back(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    token = client.get(LOCK)
+    client.delete(LOCK)
+    write_raw(client, "entry")
+    scheduler.tick()
+    assert (client.get(LOCK), sent_names(broker)) == (token, ["entry"])
+    assert client.pttl(LOCK) == pytest.approx(scheduler.lock_timeout * 1000, abs=60_000)
+
+
+def test_closing_releases_the_lock_for_the_next(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
+    first = make_scheduler()
+    second = make_scheduler()
+    assert first.lock is not None
+    assert second.lock is None
+    first.close()
+    assert client.get(LOCK) is None
+    assert second.stand_for_leader()
+
+
+def test_a_crontab_is_recorded_as_of_its_run(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+    Entry("cron", "echo", crontab(minute="0"), app=scheduler.app).save()
+    client.zadd(SCHEDULE, {"redbeat:cron": 60})
+    scheduler.tick()
+    read = Entry.from_key("redbeat:cron", app=scheduler.app)
+    assert read.last_run_at.timestamp() == pytest.approx(server_now(client), abs=10)
+    assert read.score == score_of(client, "cron")
