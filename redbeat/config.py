@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from celery.app import app_or_default
 from celery.utils.log import get_logger
-from kombu.utils.url import maybe_sanitize_url
 
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, Keys, has_hash_tag
@@ -212,8 +212,17 @@ def scheme_of(url: str) -> str:
 
 
 def sanitize_url(url: str) -> str:
-    """Return ``url`` with every password masked, also where it lists several servers."""
-    return ";".join(maybe_sanitize_url(part) for part in url.split(";"))
+    """Return ``url`` with every password masked, also where it lists several servers.
+
+    Whatever stands before the last @ is taken for credentials: people forget to percent-encode them.
+    """
+    return ";".join(map(_sanitize_server, re.split(r";(?=[\w+-]+://)", url)))
+
+
+def _sanitize_server(url: str) -> str:
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    rest = re.sub(r"^([^:]*):.*@", r"\1:**@", rest, flags=re.DOTALL)
+    return scheme + separator + re.sub(r"(?<=[?&]password=)[^&]*", "**", rest)
 
 
 def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
@@ -278,9 +287,10 @@ class RedBeatConfig:
     def _value(self, name: str) -> Any:
         """Return the checked value of ``name``, or its default."""
         setting = SETTINGS[name]
-        if name not in self._explicit:
-            return setting.default
-        value = self._explicit[name]
+        return self._parse(setting, self._explicit[name]) if name in self._explicit else setting.default
+
+    def _parse(self, setting: Setting, value: Any, given_as: str | None = None) -> Any:
+        name = given_as or setting.name
         try:
             return setting.parse(value)
         except (ValueError, TypeError) as exc:
@@ -310,7 +320,9 @@ class RedBeatConfig:
         options: dict[str, Any] | None = self._value("redbeat_redis_options")
         if options is None:
             broker_options = self.app.conf.broker_transport_options or {}
-            options = {name: value for name, value in broker_options.items() if name in OPTIONS}
+            known = {name: value for name, value in broker_options.items() if name in OPTIONS}
+            setting = SETTINGS["redbeat_redis_options"]
+            options = dict(self._parse(setting, known, given_as="broker_transport_options"))
         if "master_name" in options:
             options.setdefault("service_name", options.pop("master_name"))
         return options
@@ -321,7 +333,10 @@ class RedBeatConfig:
         # the broker_use_ssl of another kind of broker has other keys and is about other certificates
         broker = self.app.conf.broker_url
         broker = broker if isinstance(broker, str) else next(iter(broker or []), "")
-        return _use_ssl(self.app.conf.broker_use_ssl) if scheme_of(broker) in REDIS_SCHEMES else False
+        if scheme_of(broker) not in REDIS_SCHEMES:
+            return False
+        setting = SETTINGS["redbeat_redis_use_ssl"]
+        return self._parse(setting, self.app.conf.broker_use_ssl, given_as="broker_use_ssl")  # type: ignore[no-any-return]
 
     def _key_prefix(self) -> str:
         if not self.is_cluster:

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 import redis.cluster
@@ -93,17 +93,15 @@ def build_client(config: RedBeatConfig) -> Any:
         client.connection_pool.make_connection()
         client.connection_pool.reset()
         return client
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, LookupError) as exc:
+        # a TypeError names the option that is unknown; the others may quote the URL with its password
+        cause = exc if isinstance(exc, TypeError) else None
         raise ConfigurationError(
             f"redbeat_redis_url or redbeat_redis_options: no client can be made for "
-            f"{sanitize_url(config.redis_url)}: {_without_values(exc)}",
+            f"{sanitize_url(config.redis_url)}: "
+            f"{cause or 'a part of the URL or an option is missing, or has a wrong value.'}",
             "redbeat_redis_options",
-        ) from exc
-
-
-def _without_values(exc: Exception) -> str:
-    # a TypeError names the option that is unknown; a ValueError may quote the URL with its password
-    return str(exc) if isinstance(exc, TypeError) else "a part of the URL or an option has a wrong value."
+        ) from cause
 
 
 def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
@@ -146,7 +144,8 @@ def _plain_url(url: str, use_ssl: bool) -> str:
         query["ssl_cert_reqs"] = _cert_reqs(query["ssl_cert_reqs"])
     if "virtual_host" in query:
         query.setdefault("db", query.pop("virtual_host").strip("/"))
-    return urlunsplit(parts._replace(query=urlencode(query)))
+    # by hand: urlunsplit drops the slashes of a scheme it doesn't know
+    return f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
 
 
 def _build_sentinel(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
@@ -169,6 +168,7 @@ def _build_sentinel(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
     sentinel_arguments = {
         "socket_connect_timeout": 1,
         "socket_timeout": 5,
+        "retry": Retry(NoBackoff(), 0),  # there are other sentinels to ask
         **options.get("sentinel_kwargs", {}),
     }
     sentinel = redis.sentinel.Sentinel(
@@ -264,6 +264,14 @@ class RetryingConnection:
     def pipeline(self, *args: Any, **kwargs: Any) -> Any:
         """Return a pipeline whose ``execute`` is retried as a whole."""
         return _RetryingPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
+
+    def register_script(self, script: str | bytes) -> Any:
+        """Return a script whose calls are retried."""
+        return type(self.wrapped_connection).register_script(self, script)
+
+    def lock(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a lock of the redis client's whose calls are retried."""
+        return type(self.wrapped_connection).lock(self, *args, **kwargs)
 
     def _retry(self, call: Callable[[], Any]) -> Any:
         return _retry(self.retry_period, call, self.RETRY_MAX_WAIT)

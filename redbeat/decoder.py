@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from dateutil.rrule import weekday
 
+from redbeat.keys import printable
 from redbeat.schedules import rrule
 
 __all__ = [
@@ -63,7 +64,7 @@ class RedBeatJSONEncoder(json.JSONEncoder):
         if isinstance(o, rrule):
             return _encode_rrule(o)
         if isinstance(o, crontab):
-            fields = {name: _encode_cronspec(getattr(o, f"_orig_{name}")) for name in _CRONTAB_FIELDS}
+            fields = {name: _encode_cronspec(o, name) for name in _CRONTAB_FIELDS}
             return {"__type__": "crontab", **fields}
         if isinstance(o, schedule):
             every = o.run_every.total_seconds()
@@ -93,7 +94,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
             return decode(d)
         except KeyError as exc:
             raise ValueError(f"{kind}: {exc.args[0]!r} is missing.") from exc
-        except (ValueError, TypeError, ArithmeticError, AttributeError, OSError) as exc:
+        except (ValueError, TypeError, ArithmeticError, AttributeError, OSError, ParseException) as exc:
             raise ValueError(f"{kind}: {exc}") from exc
 
 
@@ -135,9 +136,10 @@ def _zone(name: str) -> tzinfo:
         raise ValueError(f"unknown time zone {name!r}.") from exc
 
 
-def _encode_cronspec(spec: Any) -> Any:
+def _encode_cronspec(rule: crontab, name: str) -> Any:
     """Return a crontab field as it was given; JSON has lists only for the rest of the iterables."""
-    return spec if isinstance(spec, (int, str)) else sorted(spec)
+    given = getattr(rule, f"_orig_{name}")
+    return given if isinstance(given, (int, str)) else sorted(getattr(rule, name))
 
 
 def _decode_crontab(d: dict[str, Any]) -> crontab:
@@ -176,7 +178,10 @@ def _decode_rrule(d: dict[str, Any]) -> rrule:
 
 
 def _decode_weekday(d: dict[str, Any]) -> weekday:
-    return weekday(d["wkday"], d.get("n"))
+    day, n = d["wkday"], d.get("n")
+    if day not in range(7) or not isinstance(n, (int, type(None))):
+        raise ValueError(f"wkday must be 0 (Monday) to 6 and n a whole number, not {day!r} and {n!r}.")
+    return weekday(int(day), n)
 
 
 _DECODERS = {
@@ -228,8 +233,9 @@ def find_problem(definition: Any, meta: Any) -> str | None:
     schedule_ = definition.get("schedule")
     if not isinstance(schedule_, BaseSchedule):
         return f"definition: schedule: {_shown(schedule_)} is none of {', '.join(_SCHEDULE_FIELDS)}."
-    if not isinstance(definition.get("task"), str) or not definition["task"]:
-        return f"definition: task: must be the name of a task, not {_shown(definition.get('task'))}."
+    task = definition.get("task")
+    if not isinstance(task, str) or not task or task != printable(task):
+        return f"definition: task: must be the name of a task, not {_shown(task)}."
     headers = (definition.get("options") or {}).get("headers") if _is_object(definition, "options") else None
     if definition.get("args") is not None and not isinstance(definition["args"], list):
         return f"definition: args: must be a list, not {_shown(definition['args'])}."

@@ -25,6 +25,7 @@ from redbeat.decoder import (
     find_problem,
 )
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
+from redbeat.keys import printable
 from redbeat.schedules import first_run, next_run, runs_from
 from redbeat.store import Store, Stored, Write
 
@@ -176,6 +177,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
+        if not stored.is_hash:
+            raise EntryCorrupt(f"{self.key}: the key holds no hash; delete it first.", self.key)
         definition = self.encode(stored)
         before = _try_decode(type(self), stored, self.app)
         # a definition that was unusable so far says nothing against the meta beside it
@@ -205,7 +208,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return score_of(next_run(self.schedule, _in_utc(self.last_run_at or now), now))
         if before.last_run_at is None and stored.score is not None:
             return None  # whoever wrote it has said when it shall run first
-        return self.score
+        score = self.score
+        if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
+            return None  # a beat that shares the work is sending that run, or somebody has put it off
+        return score
 
     def delete(self) -> None:
         """Remove the entry; no error when it isn't there."""
@@ -294,6 +300,8 @@ def decode_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> 
         EntryCorrupt: it can't be used; the message says why.
     """
     key = stored.key
+    if key != printable(key):
+        raise EntryCorrupt(f"{printable(key)}: the key is no UTF-8.", key)
     if not stored.is_hash:
         raise EntryCorrupt(f"{key}: the key holds something that is no hash.", key)
     if not stored.exists:
@@ -340,7 +348,7 @@ def _check_writable(entry: RedBeatSchedulerEntry) -> None:
     if not isinstance(entry.name, str) or not entry.name:
         raise EntryError("An entry must have a name, a non-empty string.", str(entry.name))
     problem = None
-    if not isinstance(entry.task, str) or not entry.task:
+    if not isinstance(entry.task, str) or not entry.task or entry.task != printable(entry.task):
         problem = f"task must be the name of a task, not {entry.task!r}"
     elif not isinstance(entry.schedule, BaseSchedule):
         problem = f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"

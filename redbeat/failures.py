@@ -68,9 +68,10 @@ def failure_of(claimed: Claimed) -> Failure | None:
     try:
         record = json.loads(claimed.error)
         failure = Failure(**{field.name: record[field.name] for field in fields(Failure)})
+        is_sound = failure.attempts in range(2**31) and 0 <= float(failure.due or 0) < 10**11
         float(failure.retry_at or 0)
-        return replace(failure, attempts=int(failure.attempts))
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return replace(failure, attempts=int(failure.attempts)) if is_sound else None
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 

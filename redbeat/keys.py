@@ -52,6 +52,11 @@ class Keys:
         return key if key.startswith(self.prefix) else f"{self.prefix}{key}"
 
 
+def printable(text: str) -> str:
+    """Return ``text`` as every log can hold it: what is no UTF-8 (in a key, say) is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def has_hash_tag(prefix: str) -> bool:
     """Tell whether Redis Cluster puts all keys with this prefix into one slot."""
     opening = prefix.find("{")

@@ -57,12 +57,12 @@ def plan_run(
     """
     entry = decode_entry(entry_class, read_claimed(claimed), app)
     failure = failure_of(claimed)
+    nominal = _nominal(claimed, failure, now)
+    due_at = _moment(float(nominal))
     if not entry.enabled:
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
-        following = next_run(entry.schedule, _moment(_nominal(claimed.nominal, now)), look_at)
+        following = next_run(entry.schedule, due_at, look_at)
         return Commit(claimed, new_score=score_text(score_of(following)))
-    nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
-    due_at = _moment(_nominal(nominal, now))
     ran_at, following = runs_from(entry.schedule, due_at, _moment(now))
     deadline_seconds = app.conf.beat_cron_starting_deadline
     if is_past_deadline(entry.schedule, due_at, _moment(now), deadline_seconds):
@@ -124,9 +124,10 @@ def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
     return Commit(claimed, new_score="remove" if is_known else score_text(now + MISSING_GRACE_SECONDS))
 
 
-def _nominal(score: str, now: float) -> float:
-    """Return when a run was due; a score of 0 is how people write "now"."""
-    return float(score) or now
+def _nominal(claimed: Claimed, failure: Failure | None, now: float) -> str:
+    """Return when the run was due, UNIX seconds; a score of 0 is how people write "now"."""
+    nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
+    return nominal if float(nominal or 0) else score_text(now)
 
 
 def _moment(seconds: float) -> datetime:

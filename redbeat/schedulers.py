@@ -24,6 +24,7 @@ from redbeat.connection import get_redis as get_redis
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, RedBeatError, StoreCorrupt
+from redbeat.keys import printable
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit, Fence
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined, plan_run
@@ -173,7 +174,7 @@ class RedBeatScheduler(Scheduler):
             logger.error(
                 "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
                 "Redis evicted it (see maxmemory-policy).",
-                claimed.key,
+                printable(claimed.key),
             )
         else:
             self._missing_keys.add(claimed.key)
@@ -181,6 +182,7 @@ class RedBeatScheduler(Scheduler):
 
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
         reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
+        reason = printable(reason)
         commit, is_news = commit_quarantined(claimed, reason, now, self.max_interval)
         if claimed.type != "hash":  # nowhere to write the reason
             is_news = self._reported_keys.get(claimed.key) != reason
@@ -349,7 +351,8 @@ class RedBeatScheduler(Scheduler):
             logger.info("beat: Removing old static schedule entry '%s'.", name)
         self.store.delete_entries([self.config.keys.entry(name) for name in removed])
         self.update_from_dict(statics)
-        self.store.replace_statics(added=statics, removed=removed)
+        # a name that is no string was skipped just now
+        self.store.replace_statics([name for name in statics if isinstance(name, str)], removed)
         self._has_statics = True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

@@ -91,24 +91,28 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
             if freq.upper() not in FREQUENCIES:
                 raise ValueError(f"rrule: freq {freq!r} is none of {', '.join(FREQUENCIES)}.")
             freq = FREQUENCIES[freq.upper()]
+        if freq not in FREQUENCIES.values():
+            raise ValueError(f"rrule: freq {freq!r} is none of dateutil's numbers, 0 (yearly) to 6.")
         if not isinstance(interval, int) or interval < 1:
             raise ValueError(f"rrule: interval must be 1 or more, not {interval!r}.")
+        if not isinstance(count, (int, type(None))):
+            raise ValueError(f"rrule: count must be a whole number, not {count!r}.")
         self.freq = freq
         self.dtstart = _whole_seconds(dtstart or self.now())
         self.interval = interval
         self.wkst = wkst
         self.count = count
         self.until = until and _whole_seconds(until)
-        self.bysetpos = bysetpos
-        self.bymonth = bymonth
-        self.bymonthday = bymonthday
-        self.byyearday = byyearday
-        self.byeaster = byeaster
-        self.byweekno = byweekno
-        self.byweekday = byweekday
-        self.byhour = byhour
-        self.byminute = byminute
-        self.bysecond = bysecond
+        self.bysetpos = _listed(bysetpos)
+        self.bymonth = _listed(bymonth)
+        self.bymonthday = _listed(bymonthday)
+        self.byyearday = _listed(byyearday)
+        self.byeaster = _listed(byeaster)
+        self.byweekno = _listed(byweekno)
+        self.byweekday = _listed(byweekday)
+        self.byhour = _listed(byhour)
+        self.byminute = _listed(byminute)
+        self.bysecond = _listed(bysecond)
         self.rrule = dateutil_rrule(**self._fields())
 
     def _fields(self) -> dict[str, Any]:
@@ -121,7 +125,8 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         if step_seconds and self.count is None and after > self.dtstart:
             # dateutil walks every step from dtstart; a year of minutes is half a million of them
             step = timedelta(seconds=step_seconds * self.interval)
-            skipped = max((after - self.dtstart) // step - 1, 0)
+            elapsed = after.astimezone(self.dtstart.tzinfo) - self.dtstart  # on the wall clock, as it walks
+            skipped = max(elapsed // step - 1, 0)
             rule = rule.replace(dtstart=self.dtstart + skipped * step)
         found: datetime | None = rule.after(after, inc=inclusive)
         return None if found is None else found.astimezone(timezone.utc)
@@ -157,6 +162,11 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         return f"<rrule: {given}>"
 
 
+def _listed(value: Any) -> Any:
+    """Return a by* argument as JSON has it: saved and read again, the rule must be equal to itself."""
+    return list(value) if isinstance(value, (tuple, set, frozenset, range)) else value
+
+
 def _rebuild_rrule(fields: dict[str, Any]) -> rrule:
     return rrule(**fields)
 
@@ -180,12 +190,13 @@ def next_run(schedule_: Any, anchor: datetime, after: datetime) -> datetime | No
     """
     if isinstance(schedule_, rrule):
         return schedule_.occurrence(after)
-    if isinstance(schedule_, schedule) and not schedule_.relative:
+    if isinstance(schedule_, schedule):
         every: timedelta = schedule_.run_every
         if every <= timedelta(0):
             raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
-        passed = max((after - anchor) // every, 0)
-        return anchor + (passed + 1) * every
+        if not schedule_.relative:
+            passed = max((after - anchor) // every, 0)
+            return anchor + (passed + 1) * every
     local = after.astimezone(schedule_.tz)
     if isinstance(schedule_, crontab):
         start, delta, _ = schedule_.remaining_delta(local)

@@ -7,12 +7,10 @@ deleted, saved or re-timed by somebody else meanwhile stay as that somebody left
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
-
-from redis.exceptions import ResponseError
 
 from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
@@ -22,7 +20,7 @@ from redbeat.lua import Claim, Claimed, Commit, Fence, text_of
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Store", "Stored", "Write"]
 
-#: how many entries one script stores or one pipeline reads
+#: how many entries one script reads, stores or deletes
 CHUNK_SIZE = 500
 
 #: a claim stops after so many bytes of entries, whatever the batch size
@@ -126,22 +124,13 @@ class Store:
         stored: list[Stored] = []
         now = datetime.now(timezone.utc)
         for chunk in _chunks(keys):
-            pipeline = self.client.pipeline(transaction=False)
-            pipeline.time()
-            pipeline.zmscore(self.keys.schedule, chunk)
-            for key in chunk:
-                pipeline.hmget(key, ["definition", "meta", "policy", "error"])
             with self.translating():
-                (seconds, micros), scores, *rows = pipeline.execute(raise_on_error=False)
-                _raise_errors([scores])
-                _raise_errors(rows, tolerated="WRONGTYPE")  # that is one entry's own trouble
-            now = datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
-            for key, score, row in zip(chunk, scores, rows, strict=True):
-                if isinstance(row, ResponseError):
-                    stored.append(Stored(key, score=score, is_hash=False))
-                else:
-                    definition, meta, policy, error = map(text_of, row)
-                    stored.append(Stored(key, definition, meta, policy, error, score))
+                seconds, rows = lua.read_entries(self.client, self.keys.schedule, chunk)
+            now = datetime.fromtimestamp(seconds, timezone.utc)
+            for row in rows:
+                score = None if row.score is None else float(row.score)
+                fields = row.definition, row.meta, row.policy, row.error
+                stored.append(Stored(row.key, *fields, score, is_hash=row.type in ("hash", "none")))
         return now, stored
 
     def write_entries(
@@ -214,12 +203,8 @@ class Store:
         if not keys:
             return
         for chunk in _chunks(keys):
-            pipeline = self.client.pipeline(transaction=True)
-            pipeline.zrem(self.keys.schedule, *chunk)
-            pipeline.delete(*chunk)
             with self.translating():
-                pipeline.execute()
-        self._announce()
+                lua.delete_entries(self.client, self.keys.schedule, chunk, wake=self.keys.wake)
 
     def static_names(self) -> set[str]:
         """Return the names of the entries that were stored from ``beat_schedule``."""
@@ -228,7 +213,7 @@ class Store:
 
     def replace_statics(self, added: Iterable[str], removed: Iterable[str]) -> None:
         """Change the set of names that ``static_names`` returns."""
-        pipeline = self.client.pipeline(transaction=True)
+        pipeline = self.client.pipeline(transaction=False)
         for chunk in _chunks(list(removed)):
             pipeline.srem(self.keys.statics, *chunk)
         for chunk in _chunks(list(added)):
@@ -264,11 +249,6 @@ class Store:
         policies = {str(text_of(policy)) for policy in reply.values()}
         # the volatile-* policies evict only keys with a time to live, and the schedule has none
         return next((policy for policy in sorted(policies) if policy.startswith("allkeys")), None)
-
-    def _announce(self) -> None:
-        # a wake-up only makes it quicker: who may not publish may still delete
-        with suppress(StoreRefused), self.translating():
-            self.client.publish(self.keys.wake, "deleted")
 
     def _lock_lost(self, fence: Fence) -> LockLost:
         with self.translating():
@@ -307,13 +287,6 @@ def read_claimed(claimed: Claimed) -> Stored:
     return replace(
         Stored(claimed.key, score=float(claimed.nominal), is_hash=claimed.type == "hash"), **fields
     )
-
-
-def _raise_errors(replies: list[Any], tolerated: str = "\0") -> None:
-    """Raise the first of a pipeline's replies that is an error, unless ``tolerated`` is in its text."""
-    for reply in replies:
-        if isinstance(reply, Exception) and tolerated not in str(reply):
-            raise reply
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

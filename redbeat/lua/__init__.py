@@ -18,9 +18,12 @@ __all__ = [
     "Claimed",
     "Commit",
     "Fence",
+    "Read",
     "Save",
     "claim_due",
     "commit_runs",
+    "delete_entries",
+    "read_entries",
     "release_lock",
     "save_entries",
 ]
@@ -42,7 +45,9 @@ class Script:
 
 _CLAIM_DUE = Script("hold_lock", "claim_due")
 _COMMIT_RUNS = Script("hold_lock", "commit_runs")
+_READ_ENTRIES = Script("read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "save_entries")
+_DELETE_ENTRIES = Script("delete_entries")
 _RELEASE_LOCK = Script("release_lock")
 
 
@@ -112,6 +117,19 @@ class Commit:
 
 
 @dataclass(frozen=True)
+class Read:
+    """One entry as it stands in Redis; ``type`` is 'none' where there is none."""
+
+    key: str
+    type: str
+    score: str | None
+    definition: str | None
+    meta: str | None
+    policy: str | None
+    error: str | None
+
+
+@dataclass(frozen=True)
 class Save:
     """One entry to store; see ``save_entries.lua`` for each field's meaning of ''."""
 
@@ -160,6 +178,12 @@ def commit_runs(client: Any, schedule_key: str, fence: Fence, commits: Iterable[
     return None if text_of(status) == "lost" else [bool(result) for result in results]
 
 
+def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[float, list[Read]]:
+    """Read the entries under ``keys``, in their order; return the server's clock in UNIX seconds, too."""
+    now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [])
+    return float(now), [Read(key, *map(text_of, row)) for key, row in zip(keys, rows, strict=True)]
+
+
 def save_entries(
     client: Any, schedule_key: str, fence: Fence, saves: Iterable[Save], *, wake: str = ""
 ) -> list[int] | None:
@@ -170,6 +194,11 @@ def save_entries(
         args += [save.read_sha1, save.definition, save.meta, save.score, "1" if save.must_exist else ""]
     status, results = _SAVE_ENTRIES(client, keys, args)
     return None if text_of(status) == "lost" else [int(result) for result in results]
+
+
+def delete_entries(client: Any, schedule_key: str, keys: Sequence[str], *, wake: str) -> int:
+    """Remove the entries under ``keys``; return how many there were."""
+    return int(_DELETE_ENTRIES(client, [schedule_key, *keys], [wake]))
 
 
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str) -> bool:

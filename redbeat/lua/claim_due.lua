@@ -32,9 +32,11 @@ local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITH
 local rows, bytes = {}, 0
 for i = 1, #due, 2 do
   local key, nominal = due[i], due[i + 1]
-  local kind = redis.call('TYPE', key).ok
-  local full_key = prefix .. key
-  if string.sub(key, 1, #prefix) ~= prefix or (kind == 'none' and redis.call('EXISTS', full_key) == 1) then
+  local full_key, kind = prefix .. key, ''
+  if string.sub(key, 1, #prefix) == prefix then  -- other keys may be out of reach: another slot, an ACL
+    kind = redis.call('TYPE', key).ok
+  end
+  if kind == '' or (kind == 'none' and redis.call('EXISTS', full_key) == 1) then
     redis.call('ZREM', schedule, key)
     redis.call('ZADD', schedule, 'LT', nominal, full_key)
     key, kind = full_key, redis.call('TYPE', full_key).ok

@@ -5,11 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from redis.credentials import UsernamePasswordCredentialProvider
 
 from redbeat import RedBeatSchedulerEntry
@@ -50,9 +48,7 @@ def test_a_url_of_each_scheme_reaches_its_database(server: Server, scheme: str) 
 )
 def test_a_socket_reaches_its_database(guarded: Server, url: str) -> None:
     guarded.flush()
-    app = memory_app(
-        redbeat_redis_url=url.format(userinfo=f":{QUOTED_PASSWORD}@", path=guarded.socket_path)
-    )
+    app = memory_app(redbeat_redis_url=url.format(userinfo=f":{QUOTED_PASSWORD}@", path=guarded.socket_path))
     assert_entry_runs(app)
     assert guarded.client(db=2).exists("redbeat:report")
 
@@ -189,7 +185,9 @@ def test_an_app_has_one_client_made_when_it_is_first_used(valkey: Server) -> Non
     client = app.redbeat_redis
     assert_entry_runs(app)
     assert get_redis(app) is client
-    assert len(valkey.client(db=1).client_list()) <= 4, "more connections than beat, wake-up and the test need"
+    assert len(valkey.client(db=1).client_list()) <= 4, (
+        "more connections than beat, wake-up and the test need"
+    )
 
 
 def test_an_injected_client_is_used(valkey: Server, redis: Server) -> None:
@@ -212,7 +210,9 @@ def test_parent_and_child_of_a_fork_both_reach_the_schedule(valkey: Server, is_u
     if is_used_before:
         RedBeatSchedulerEntry("before", "tasks.report", 60, app=app).save()
     child = multiprocessing.get_context("fork").Process(
-        target=lambda: [RedBeatSchedulerEntry(f"child-{i}", "tasks.report", 60, app=app).save() for i in range(200)]
+        target=lambda: [
+            RedBeatSchedulerEntry(f"child-{i}", "tasks.report", 60, app=app).save() for i in range(200)
+        ]
     )
     child.start()
     for i in range(200):

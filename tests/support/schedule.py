@@ -81,10 +81,10 @@ def sent_names(broker: redis.Redis, queue: str = "celery") -> list[str]:
 
 
 @contextmanager
-def monitoring(server: Server) -> Iterator[list[str]]:
+def monitoring(server: Server, with_scripts: bool = False) -> Iterator[list[str]]:
     """Yield a list that holds, after the block, the commands sent to the server in it.
 
-    The commands inside of scripts are not among them: one for each round trip, or part of a pipeline.
+    Each is a round trip, or a part of a pipeline. `with_scripts` adds the commands inside of scripts.
     """
     commands: list[str] = []
     end = uuid.uuid4().hex
@@ -96,5 +96,5 @@ def monitoring(server: Server) -> Iterator[list[str]]:
             for seen in monitor.listen():
                 if end in seen["command"]:
                     return
-                if seen["client_type"] != "lua":
+                if with_scripts or seen["client_type"] != "lua":
                     commands.append(seen["command"])

@@ -1,0 +1,46 @@
+#!/bin/sh
+# The entry "report", by redis-cli alone.
+#   REDIS_URL=redis://127.0.0.1:6379/1 sh redis-cli.sh add|change|pause|resume|delete
+set -eu
+
+key=redbeat:report
+task=${TASK:-proj.tasks.report}
+
+# definition EVERY-SECONDS ARGUMENT ENABLED
+definition() {
+    printf '{"name": "report", "task": "%s", "schedule": {"__type__": "interval", "every": %s, "relative": false}, "args": ["%s"], "kwargs": {}, "options": {}, "enabled": %s}' \
+        "$task" "$1" "$2" "$3"
+}
+
+redis() {
+    redis-cli -u "$REDIS_URL" "$@"
+}
+
+case ${1:-} in
+add) # due at once (score 0), then every minute
+    redis HSET "$key" definition "$(definition 60 weekly true)"
+    redis ZADD redbeat::schedule 0 "$key"
+    ;;
+change) # another argument and another interval; XX: never bring back what was deleted
+    redis HSET "$key" definition "$(definition 30 daily true)"
+    redis ZADD redbeat::schedule XX 0 "$key"
+    ;;
+pause) # kept, and not run
+    redis HSET "$key" definition "$(definition 30 daily false)"
+    ;;
+resume) # due at once, then every 30 seconds
+    redis HSET "$key" definition "$(definition 30 daily true)"
+    redis ZADD redbeat::schedule XX 0 "$key"
+    ;;
+delete) # out of the schedule first
+    redis ZREM redbeat::schedule "$key"
+    redis DEL "$key"
+    ;;
+*)
+    echo "usage: REDIS_URL=... sh $0 add|change|pause|resume|delete" >&2
+    exit 2
+    ;;
+esac
+
+# Optional: a beat that waits looks at once, and not only within a second.
+redis PUBLISH redbeat::wake "$1"

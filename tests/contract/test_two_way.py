@@ -1,0 +1,233 @@
+"""What celery-redbeat 2.4.2 writes, we read and run; what we write, it reads and runs: every kind of entry."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from tests.contract import kinds
+from tests.support.apps import celery_beat, write_app
+from tests.support.polling import eventually
+from tests.support.schedule import SCHEDULE, STATICS, messages, server_now
+from tests.support.servers import Server
+from tests.support.ticks import leader
+
+Described = dict[str, dict[str, Any]]
+Legacy = Callable[..., Described]
+
+ENABLED = {name for name, fields in kinds.entries().items() if fields.get("enabled", True)}
+DEFINITION_KEYS = {"name", "task", "schedule", "args", "kwargs", "options", "enabled"}
+SCHEDULE_KEYS = {
+    "interval": {"every", "relative"},
+    "crontab": set(kinds.CRONTAB_FIELDS),
+    "rrule": {*kinds.RRULE_FIELDS, "dtstart_tz", "until_tz"},
+    "weekday": {"wkday", "n"},
+    "datetime": {*("year", "month", "day", "hour", "minute", "second", "microsecond"), "timezone"},
+}
+
+
+def save_all(app: Celery) -> Described:
+    made = {
+        name: RedBeatSchedulerEntry(name, app=app, **fields) for name, fields in kinds.entries().items()
+    }
+    return {name: kinds.describe(entry.save()) for name, entry in made.items()}
+
+
+def load_all(app: Celery) -> Described:
+    return {
+        name: kinds.describe(RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app))
+        for name in kinds.entries()
+    }
+
+
+def payloads(broker: redis.Redis) -> dict[str, Any]:
+    """Id-less content of the messages on the queue, those of entries that share a task told apart by name."""
+    found: dict[str, Any] = {}
+    for message in messages(broker):
+        body = json.loads(base64.b64decode(message["body"]))
+        args, kwargs, _ = body
+        found.setdefault(json.dumps([args, kwargs]), []).append(message["properties"]["priority"])
+    return {content: sorted(priorities) for content, priorities in found.items()}
+
+
+def tick_all(app: Celery) -> None:
+    with leader(app) as scheduler:
+        while scheduler.tick() == 0:
+            pass
+
+
+def run_legacy_beat(python: Path, directory: Path, server: Server, expected: int) -> None:
+    """Let a real beat of 2.4.2 send what is due, until so many messages are on the queue."""
+    write_app(directory, "legacy_app", server.url(0), redbeat_redis_url=server.url(1))
+    with celery_beat(directory, "legacy_app", python=python) as beat, server.client() as broker:
+        eventually(lambda: broker.llen("celery") >= expected or not beat.is_running, 20)
+        assert beat.is_running, beat.output()
+
+
+# -- from 2.4.2 to us
+
+
+@pytest.mark.parametrize("then", [[], ["next"], ["reschedule"], ["next", "next", "reschedule"]], ids=str)
+def test_we_load_what_it_saved_just_as_it_does_itself(legacy: Legacy, app: Celery, then: list[str]) -> None:
+    for command in ["save", *then]:
+        legacy(command)
+    assert load_all(app) == legacy("load")
+
+
+def test_we_run_what_it_saved(legacy: Legacy, app: Celery, client: redis.Redis, server: Server) -> None:
+    before = legacy("save")
+    tick_all(app)
+    now = server_now(client)
+    with server.client() as broker:
+        sent = {message["headers"]["redbeat_entry"] for message in messages(broker)}
+    assert sent == ENABLED
+    assert not [key for key in client.keys("redbeat:*[^k]") if client.type(key) == "hash" and client.hexists(key, "error")]
+    assert not client.zcount(SCHEDULE, "-inf", now)
+    after = legacy("load")
+    for name in ENABLED:
+        assert after[name].pop("total_run_count") == before[name].pop("total_run_count") + 1, name
+        assert after[name].pop("last_run_at") > before[name].pop("last_run_at"), name
+        assert after[name] == load_without_meta(app, name), name
+
+
+def load_without_meta(app: Celery, name: str) -> dict[str, Any]:
+    described = kinds.describe(RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app))
+    return {key: value for key, value in described.items() if key not in ("last_run_at", "total_run_count")}
+
+
+def test_its_runs_and_ours_send_the_same_arguments(
+    legacy: Legacy, app: Celery, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    legacy("save")
+    run_legacy_beat(redbeat2_python, tmp_path, server, expected=len(ENABLED))
+    with server.client() as broker:
+        sent_by_it = payloads(broker)
+    server.flush()
+    save_all(app)
+    tick_all(app)
+    with server.client() as broker:
+        assert payloads(broker) == sent_by_it
+
+
+# -- from us to 2.4.2
+
+
+def test_it_loads_what_we_saved(legacy: Legacy, app: Celery) -> None:
+    saved = save_all(app)
+    assert legacy("load") == saved == load_all(app)
+
+
+def test_it_loads_what_we_ran_and_rescheduled(legacy: Legacy, app: Celery, client: redis.Redis) -> None:
+    save_all(app)
+    tick_all(app)
+    assert legacy("load") == load_all(app)
+    for name in kinds.entries():
+        RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app).reschedule()
+    assert legacy("load") == load_all(app)
+    assert any(score % 1 for _, score in client.zrange(SCHEDULE, 0, -1, withscores=True)), "fractions"
+
+
+def test_it_runs_what_we_saved_and_leaves_our_own_fields_alone(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    save_all(app)
+    for field in ("policy", "error"):
+        client.hset("redbeat:interval-int", field, '{"jitter": 5}')
+    run_legacy_beat(redbeat2_python, tmp_path, server, expected=len(ENABLED))
+    counts = {name: entry["total_run_count"] for name, entry in load_all(app).items()}
+    assert {name for name, count in counts.items() if count in (1, 42)} == ENABLED, counts
+    assert client.hget("redbeat:interval-int", "policy") == '{"jitter": 5}'
+
+
+def test_it_goes_on_with_what_we_ran_and_we_with_what_it_ran(
+    legacy: Legacy, app: Celery, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    names = ["interval-int", "crontab-default", "rrule-nth-weekday", "moments"]
+    for name in names:
+        RedBeatSchedulerEntry(name, app=app, **kinds.entries()[name]).save()
+    tick_all(app)
+    legacy("next", *names)
+    with server.client(db=1) as client:
+        client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
+    tick_all(app)
+    assert {name: entry["total_run_count"] for name, entry in legacy("load", *names).items()} == dict.fromkeys(names, 3)
+
+
+# -- the JSON itself
+
+
+def test_the_json_we_write_has_the_known_keys_and_no_others(app: Celery, client: redis.Redis) -> None:
+    save_all(app)
+    for is_before in (True, False):
+        if not is_before:
+            tick_all(app)
+        for name in kinds.entries():
+            stored = client.hgetall(f"redbeat:{name}")
+            assert stored.keys() == {"definition", "meta"}, name
+            assert json.loads(stored["definition"]).keys() == DEFINITION_KEYS
+            assert json.loads(stored["meta"]).keys() == {"last_run_at", "total_run_count"}
+            for text in stored.values():
+                json.loads(text, object_hook=assert_known_keys)
+
+
+def assert_known_keys(found: dict[str, Any]) -> dict[str, Any]:
+    kind = found.get("__type__")
+    if kind is not None:
+        keys = found.keys() - {"__type__"}
+        assert keys <= SCHEDULE_KEYS[kind]
+        assert keys >= SCHEDULE_KEYS[kind] - {"dtstart", "until", "dtstart_tz", "until_tz", "n"}
+    return found
+
+
+def test_the_json_we_write_is_the_one_it_writes(legacy: Legacy, app: Celery, client: redis.Redis) -> None:
+    def stored(name: str) -> tuple[Any, Any, float | None]:
+        definition, meta = client.hmget(f"redbeat:{name}", "definition", "meta")
+        return json.loads(definition), json.loads(meta), client.zscore(SCHEDULE, f"redbeat:{name}")
+
+    it_drops = {"rrule-nth-weekday", "rrule-last-weekdays", "counted"}  # the n of MO(+1), and the count
+    legacy("save")
+    written_by_it = {name: stored(name) for name in kinds.entries()}
+    client.flushdb()
+    save_all(app)
+    for name in kinds.entries().keys() - it_drops:
+        assert stored(name) == written_by_it[name], name
+
+
+# -- statics
+
+
+def test_each_removes_the_statics_that_the_other_stored(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    def has_statics(*names: str) -> bool:
+        return client.smembers(STATICS) == set(names) and {
+            f"redbeat:{name}" for name in names
+        } == set(client.zrange(SCHEDULE, 0, -1))
+
+    def statics(*names: str) -> dict[str, Any]:
+        return {name: {"task": "echo", "schedule": 3600, "args": [name]} for name in names}
+
+    app.conf.beat_schedule = statics("ours", "both")
+    with leader(app):
+        assert has_statics("ours", "both")
+    write_app(
+        tmp_path,
+        "legacy_app",
+        server.url(0),
+        redbeat_redis_url=server.url(1),
+        beat_schedule=statics("theirs", "both"),
+    )
+    with celery_beat(tmp_path, "legacy_app", python=redbeat2_python) as beat:
+        eventually(lambda: has_statics("theirs", "both") or not beat.is_running, 20)
+        assert beat.is_running, beat.output()
+    app.conf.beat_schedule = statics("both")
+    with leader(app):
+        assert has_statics("both")

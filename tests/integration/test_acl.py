@@ -1,0 +1,126 @@
+"""The two ACL users that docs/configuration.rst proposes can do all that RedBeat does, and little else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat.errors import StoreRefused
+from redbeat.schedulers import get_redis
+from redbeat.wake import WakeChannel
+from tests.support.schedule import SCHEDULE, write_raw
+from tests.support.servers import Server
+from tests.support.ticks import leader, make_due, memory_app, take_messages
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.rst"
+PASSWORD = "p@ss:w/rd#%"
+AppOf = Callable[..., Celery]
+
+
+def documented_rules(user: str) -> list[str]:
+    """The words after ``ACL SETUSER <user>``, with the passwords left out."""
+    text = DOCUMENT.read_text("utf-8").replace("\\\n", " ")
+    found = re.search(rf"ACL SETUSER {user} (.+)", text)
+    assert found, f"docs/configuration.rst has no line 'ACL SETUSER {user} …'"
+    return [word for word in found[1].split() if not word.startswith((">", "#"))]
+
+
+@pytest.fixture
+def app_of(server: Server) -> AppOf:
+    """Apps that connect as one of the two users."""
+    with server.client() as admin:
+        for user in ("beat", "writer"):
+            admin.execute_command("ACL SETUSER", user, "reset", *documented_rules(user), f">{PASSWORD}")
+        admin.acl_log_reset()
+
+    def make(user: str, **settings: Any) -> Celery:
+        options = {"username": user, "password": PASSWORD}
+        return memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options=options, **settings)
+
+    return make
+
+
+def refusals(server: Server) -> list[tuple[str, str]]:
+    """(user, what) of everything refused, except that a client may not introduce itself: it need not."""
+    with server.client() as admin:
+        log: Any = admin.acl_log()
+    entries = [(entry["username"], entry["object"]) for entry in log]
+    return [(user, what) for user, what in entries if not what.startswith("client")]
+
+
+def test_the_writer_may_do_all_that_applications_do(server: Server, app_of: AppOf) -> None:
+    app = app_of("writer")
+    entry = RedBeatSchedulerEntry("report", "tasks.report", 60, app=app).save()
+    entry.save()
+    entry.reschedule()
+    next(entry)
+    assert entry.rank == 0
+    assert RedBeatSchedulerEntry.from_key("redbeat:report", app=app).total_run_count == 1
+    entry.delete()
+    assert refusals(server) == []
+
+
+@pytest.mark.parametrize("lock", [{}, {"redbeat_lock_key": None}], ids=["with a lock", "without a lock"])
+def test_the_beat_may_do_all_that_beat_does(
+    server: Server, client: redis.Redis, app_of: AppOf, lock: dict[str, Any]
+) -> None:
+    statics = {"old": {"task": "tasks.report", "schedule": 60}}
+    with leader(app_of("beat", beat_schedule=statics, **lock)):
+        pass
+    RedBeatSchedulerEntry("report", "tasks.report", 60, app=app_of("writer")).save()
+    write_raw(client, "broken", "{oops")
+    client.zadd(SCHEDULE, {"redbeat:gone": 1, "bare": 1})
+    app = app_of("beat", beat_schedule={"new": {"task": "tasks.report", "schedule": 60}}, **lock)
+    channel = WakeChannel(get_redis(app), "redbeat::wake")
+    assert not channel.wait(0.1), "it has subscribed now"
+    with leader(app) as scheduler:
+        assert channel.wait(5), "the statics wake others"
+        make_due(app, "report", "new")
+        scheduler.tick()
+        assert set(scheduler.schedule) <= {"report", "new"}
+        scheduler.store.head_score()
+    channel.close()
+    assert {message.entry for message in take_messages(app)} == {"report", "new"}
+    assert client.hexists("redbeat:broken", "error")
+    assert not client.exists("redbeat:old")
+    assert refusals(server) == []
+
+
+@pytest.mark.parametrize("user", ["beat", "writer"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "FLUSHALL",
+        "KEYS *",
+        "GET other",
+        "SET other 1",
+        "CONFIG SET maxmemory 1",
+        "PUBLISH other x",
+        "SHUTDOWN",
+    ],
+)
+def test_neither_may_touch_anything_else(server: Server, app_of: AppOf, user: str, command: str) -> None:
+    client = get_redis(app_of(user))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command.split())
+
+
+def test_the_writer_cannot_run_a_beat(app_of: AppOf) -> None:
+    with pytest.raises(StoreRefused, match="refused"), leader(app_of("writer")) as scheduler:
+        scheduler.tick()
+
+
+def test_a_user_that_may_not_read_the_configuration_is_warned_and_starts(
+    server: Server, app_of: AppOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    with server.client() as admin:
+        admin.execute_command("ACL SETUSER", "beat", "-config")
+    RedBeatScheduler(app_of("beat"))
+    assert "CONFIG can't be read" in caplog.text

@@ -1,0 +1,215 @@
+"""What somebody else does to an entry between its claim and its commit stays as that somebody left it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery.schedules import schedule
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from tests.integration.conftest import MakeScheduler
+from tests.support.schedule import SCHEDULE, field, meta_json, score_of, sent_names, server_now, write_raw
+
+Change = Callable[[redis.Redis, Any], object]
+
+
+class Meddled(RedBeatScheduler):
+    """Somebody else does ``change`` right after each message was sent."""
+
+    change: Change = staticmethod(lambda client, entry: None)
+    client: redis.Redis
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().apply_async(entry, *args, **kwargs)
+        self.change(self.client, entry)
+        return result
+
+
+@pytest.fixture(params=[{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+def meddled(
+    request: pytest.FixtureRequest, make_scheduler: MakeScheduler, client: redis.Redis
+) -> Callable[[Change], Meddled]:
+    def make(change: Change) -> Meddled:
+        made = make_scheduler(
+            scheduler=type("Meddled", (Meddled,), {"change": staticmethod(change), "client": client}),
+            **request.param,
+        )
+        assert isinstance(made, Meddled)
+        return made
+
+    return make
+
+
+def test_200_entries_deleted_while_they_run_stay_deleted(
+    meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = meddled(lambda _, entry: entry.delete())
+    for number in range(200):
+        write_raw(client, f"entry-{number}")
+    scheduler.tick()
+    scheduler.tick()
+    assert len(sent_names(broker)) == 200
+    assert client.keys("redbeat:entry-*") == []
+    assert client.zcard(SCHEDULE) == 0
+
+
+@pytest.mark.parametrize("commands", [["DEL"], ["ZREM", "DEL"]], ids=["hash", "both"])
+def test_an_entry_deleted_raw_while_it_runs_stays_deleted(
+    meddled: Callable[[Change], Meddled], client: redis.Redis, commands: list[str]
+) -> None:
+    def delete(client: redis.Redis, entry: Any) -> None:
+        for command in commands:
+            client.execute_command(command, *[SCHEDULE] * (command == "ZREM"), entry.key)
+
+    write_raw(client, "entry")
+    meddled(delete).tick()
+    assert client.exists("redbeat:entry") == 0
+
+
+def test_an_entry_taken_off_the_schedule_while_it_runs_is_not_put_back(
+    meddled: Callable[[Change], Meddled], client: redis.Redis
+) -> None:
+    write_raw(client, "entry")
+    meddled(lambda client, entry: client.zrem(SCHEDULE, entry.key)).tick()
+    assert score_of(client, "entry") is None
+
+
+def test_an_entry_saved_with_another_schedule_while_it_runs_keeps_that(
+    meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis
+) -> None:
+    def save(_: redis.Redis, entry: Any) -> None:
+        Entry(entry.name, "other", schedule(60), kwargs={"new": True}, app=entry.app).save()
+
+    scheduler = meddled(save)
+    write_raw(client, "entry", meta=meta_json(datetime(2024, 1, 1), 3))
+    scheduler.tick()
+    definition = field(client, "entry", "definition")
+    assert (definition["task"], definition["kwargs"]) == ("other", {"new": True})
+    assert 0 < (score_of(client, "entry") or 0) - server_now(client) <= 60
+    assert sent_names(broker) == ["entry"]
+
+
+def test_an_entry_saved_unchanged_while_it_runs_is_not_sent_again(
+    meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = meddled(lambda _, entry: Entry.from_key(entry.key, app=entry.app).save())
+    due = server_now(client) - 10
+    since = datetime.fromtimestamp(due - 3600, timezone.utc)
+    write_raw(client, "entry", meta=meta_json(since, 3), score=due)
+    for _ in range(3):
+        scheduler.tick()
+    assert sent_names(broker) == ["entry"]
+    assert field(client, "entry", "meta")["total_run_count"] == 4
+
+
+def test_an_entry_rescheduled_while_it_runs_is_due_as_that_says(
+    meddled: Callable[[Change], Meddled], client: redis.Redis
+) -> None:
+    since = datetime.now(timezone.utc) + timedelta(days=1)
+    write_raw(client, "entry", meta=meta_json(datetime(2024, 1, 1), 3))
+    meddled(lambda _, entry: Entry.from_key(entry.key, app=entry.app).reschedule(since)).tick()
+    assert score_of(client, "entry") == pytest.approx(since.timestamp() + 3600, abs=1e-3)
+    stored = Entry.from_key("redbeat:entry", app=meddled(lambda *_: None).app)
+    assert stored.last_run_at.timestamp() == pytest.approx(since.timestamp(), abs=1e-3)
+    assert stored.total_run_count == 3
+
+
+def test_an_entry_re_timed_by_zadd_while_it_runs_keeps_that_time(
+    meddled: Callable[[Change], Meddled], client: redis.Redis
+) -> None:
+    write_raw(client, "entry")
+    meddled(lambda client, entry: client.zadd(SCHEDULE, {entry.key: 4e9})).tick()
+    assert score_of(client, "entry") == 4e9
+    assert field(client, "entry", "meta")["total_run_count"] == 1  # it did run
+
+
+def test_an_entry_edited_by_hset_while_it_runs_keeps_the_edit(
+    meddled: Callable[[Change], Meddled], client: redis.Redis
+) -> None:
+    edited = '{"task": "other", "schedule": {"__type__": "interval", "every": 5}}'
+    write_raw(client, "entry")
+    meddled(lambda client, entry: client.hset(entry.key, "definition", edited)).tick()
+    assert client.hget("redbeat:entry", "definition") == edited
+
+
+def test_an_entry_deleted_and_saved_anew_while_it_runs_is_the_new_one(
+    meddled: Callable[[Change], Meddled], client: redis.Redis
+) -> None:
+    def renew(_: redis.Redis, entry: Any) -> None:
+        entry.delete()
+        Entry(entry.name, "new", schedule(60), app=entry.app).save()
+
+    write_raw(client, "entry", meta=meta_json(datetime(2024, 1, 1), 3))
+    meddled(renew).tick()
+    assert field(client, "entry", "meta")["total_run_count"] == 0
+    assert 0 < (score_of(client, "entry") or 0) - server_now(client) <= 60
+
+
+def test_an_entry_broken_or_disabled_while_it_runs_is_so_the_next_time(
+    meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = meddled(
+        lambda client, entry: client.hset(entry.key, "definition", "{oops" if "bad" in entry.name else OFF)
+    )
+    for name in ("bad", "off"):
+        write_raw(client, name)
+    scheduler.tick()
+    for name in ("bad", "off"):
+        client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
+    scheduler.tick()
+    assert Counter(sent_names(broker)) == {"bad": 1, "off": 1}
+    assert "definition" in field(client, "bad", "error")["reason"]
+
+
+OFF = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}, "enabled": false}'
+
+
+def test_several_beats_without_a_lock_share_the_work_and_double_nothing(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    schedulers = [make_scheduler(redbeat_lock_key=None, redbeat_batch_size=7) for _ in range(4)]
+    names = [f"entry-{number}" for number in range(300)]
+    for number, name in enumerate(names):
+        write_raw(client, name, score=1 + number)
+    busy = Counter[int]()
+
+    def work(scheduler: RedBeatScheduler) -> None:
+        while not scheduler.tick():
+            busy[id(scheduler)] += 1
+
+    threads = [threading.Thread(target=work, args=(scheduler,)) for scheduler in schedulers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(sent_names(broker)) == Counter(names)
+    assert len(busy) > 1
+    assert client.zcount(SCHEDULE, "-inf", server_now(client) + 60) == 0
+    assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
+
+
+def test_what_a_dead_beat_had_claimed_comes_back_when_its_lease_ends(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    class Dying(RedBeatScheduler):
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            raise SystemExit
+
+    write_raw(client, "entry")
+    with pytest.raises(SystemExit):
+        make_scheduler(scheduler=Dying, redbeat_lock_key=None).tick()
+    survivor = make_scheduler(redbeat_lock_key=None)
+    survivor.tick()
+    assert sent_names(broker) == []
+    lease_ends = score_of(client, "entry") or 0
+    assert 0 < lease_ends - server_now(client) <= 30
+    client.zadd(SCHEDULE, {"redbeat:entry": server_now(client) - 0.001})
+    survivor.tick()
+    assert sent_names(broker) == ["entry"]

@@ -1,0 +1,186 @@
+"""A failure is one entry's: it is tried again with pauses, and the others go on. So is a missing hash."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery.schedules import schedule
+from celery.signals import before_task_publish
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from tests.integration.conftest import MakeScheduler
+from tests.support.schedule import (
+    SCHEDULE,
+    field,
+    messages,
+    meta_json,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
+
+
+class Flaky(RedBeatScheduler):
+    """Can't send the entries in ``broken``."""
+
+    broken: frozenset[str] = frozenset()
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        if entry.name in self.broken:
+            raise ZeroDivisionError(f"no way to send {entry.name}")
+        return super().apply_async(entry, *args, **kwargs)
+
+
+def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+def test_one_that_cannot_be_sent_backs_off_alone(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+) -> None:
+    scheduler = make_scheduler(scheduler=Flaky, **settings)
+    scheduler.broken = frozenset({"bad"})
+    due = server_now(client) - 1
+    write_raw(client, "bad", score=due, meta=meta_json(datetime(2024, 1, 1), 5))
+    pauses = []
+    for round_number in range(9):
+        write_raw(client, f"good-{round_number}", score=due)
+        scheduler.tick()
+        now = server_now(client)
+        pauses.append(round((score_of(client, "bad") or 0) - now))
+        client.zadd(SCHEDULE, {"redbeat:bad": retry_now(client, now)})
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert sent_names(broker) == [f"good-{number}" for number in range(9)]
+    error = field(client, "bad", "error")
+    assert (error["attempts"], error["reason"]) == (9, "ZeroDivisionError: no way to send bad")
+    assert field(client, "bad", "meta")["total_run_count"] == 5
+    assert len(errors_in(caplog)) == 1
+    assert "bad" in errors_in(caplog)[0]
+
+    scheduler.broken = frozenset()
+    scheduler.tick()
+    header = messages(broker)[-1]["headers"]
+    assert header["redbeat_entry"] == "bad"
+    assert datetime.fromisoformat(header["redbeat_due"]).timestamp() == pytest.approx(due, abs=1e-5)
+    assert client.hget("redbeat:bad", "error") is None
+    assert score_of(client, "bad") == pytest.approx(due + 3600, abs=1e-4)
+
+
+def retry_now(client: redis.Redis, now: float) -> float:
+    """Make the retry of the entry `bad` due at `now`, as if its pause had passed."""
+    error = field(client, "bad", "error")
+    error["retry_at"] = f"{now:.6f}"
+    client.hset("redbeat:bad", "error", json.dumps(error))
+    return float(error["retry_at"])
+
+
+def test_after_a_restart_it_goes_on_backing_off_and_is_not_logged_again(
+    make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_raw(client, "bad")
+    for _ in range(3):
+        scheduler = make_scheduler(scheduler=Flaky)
+        scheduler.broken = frozenset({"bad"})
+        scheduler.tick()
+        client.zadd(SCHEDULE, {"redbeat:bad": retry_now(client, server_now(client))})
+        scheduler.close()
+    assert field(client, "bad", "error")["attempts"] == 3
+    assert len(errors_in(caplog)) == 1
+
+
+UNSENDABLE: dict[str, dict[str, Any]] = {
+    "serializer": {"options": {"serializer": "no-such"}},
+    "countdown": {"options": {"countdown": "five"}},
+    "expires": {"options": {"expires": [1]}},
+    "producer": {"options": {"producer": 1}},
+    "surrogate": {"options": {"queue": "\ud800"}},
+    "args-option": {"options": {"args": [1], "kwargs": 5}},
+    "retry-policy": {"options": {"retry_policy": "never"}},
+}
+
+
+def test_options_that_celery_refuses_stop_nobody_else(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, fields in UNSENDABLE.items():
+        write_raw(client, name, score=1, **fields)
+    write_raw(client, "good", score=2)
+    scheduler.tick()
+    assert sent_names(broker) == ["good"]
+    for name in UNSENDABLE:
+        assert field(client, name, "error")["reason"], name
+        assert (score_of(client, name) or 0) > server_now(client), name
+    assert len(errors_in(caplog)) == len(UNSENDABLE)
+    assert scheduler.tick() > 0
+
+
+def test_a_signal_handler_that_fails_stops_nobody(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    def fail(headers: Any = None, **_: Any) -> None:
+        if headers["redbeat_entry"] == "bad":
+            raise SystemError("handler")
+
+    for name in ("bad", "good"):
+        write_raw(client, name)
+    before_task_publish.connect(fail, weak=False)
+    try:
+        scheduler.tick()
+    finally:
+        before_task_publish.disconnect(fail)
+    assert sorted(sent_names(broker)) == ["bad", "good"]  # Celery logs what handlers raise, and sends
+
+
+def test_a_new_definition_is_tried_at_once_when_it_is_saved(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler(scheduler=Flaky)
+    write_raw(client, "bad", meta=meta_json(datetime(2024, 1, 1), 5))
+    scheduler.broken = frozenset({"bad"})
+    scheduler.tick()
+    assert (score_of(client, "bad") or 0) > server_now(client)
+    scheduler.broken = frozenset()
+    Entry("bad", "echo", schedule(3600), args=["fixed"], app=scheduler.app).save()
+    scheduler.tick()
+    assert sent_names(broker) == ["bad"]
+    assert client.hget("redbeat:bad", "error") is None
+
+
+def test_a_missing_hash_gets_a_second_and_then_an_error_that_names_eviction(
+    scheduler: RedBeatScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = server_now(client)
+    client.zadd(SCHEDULE, {"redbeat:gone": now - 1, "redbeat:other": 4e9})
+    assert scheduler.tick() == pytest.approx(1, abs=0.2)
+    assert score_of(client, "gone") == pytest.approx(now + 1, abs=0.2)
+    assert errors_in(caplog) == []
+    client.zadd(SCHEDULE, {"redbeat:gone": 1})  # the second has passed
+    scheduler.tick()
+    assert score_of(client, "gone") is None
+    (error,) = errors_in(caplog)
+    assert error.startswith("beat: Failed to load redbeat:gone, removing")
+    assert "evicted" in error
+
+
+def test_a_hash_that_appears_within_that_second_runs(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.zadd(SCHEDULE, {"redbeat:slow": 1})
+    scheduler.tick()
+    write_raw(client, "slow", score=None)
+    client.zadd(SCHEDULE, {"redbeat:slow": 1})
+    scheduler.tick()
+    assert (sent_names(broker), errors_in(caplog)) == (["slow"], [])
+    assert (score_of(client, "slow") or 0) > datetime.now(timezone.utc).timestamp()

@@ -1,0 +1,235 @@
+"""`retry_period`: a shorter outage is waited out, whatever was going on; a longer one is reported."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import schedule
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.errors import StoreUnavailable
+from redbeat.lock import LeaderLock
+from redbeat.schedulers import RedBeatScheduler, get_redis
+from redbeat.store import Fence, Store
+from tests.support.polling import eventually
+from tests.support.servers import Server
+from tests.support.ticks import leader, make_due, memory_app, take_messages
+
+Call = Callable[[Celery], Any]
+PASSWORD = "p@ss:w/rd#%"
+
+
+@pytest.fixture
+def guarded() -> Iterator[Server]:
+    """A server that keeps its data when it is restarted, so that what was sent twice would be seen."""
+    with Server("valkey", requirepass=PASSWORD, appendonly=True, appendfsync="always") as server:
+        yield server
+
+
+def app_on(server: Server, retry_period: float | None) -> Celery:
+    options = {} if retry_period is None else {"retry_period": retry_period}
+    return memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options=options)
+
+
+def command(app: Celery) -> None:
+    assert get_redis(app).set("key", "value")
+
+
+def pipeline(app: Celery) -> None:
+    with get_redis(app).pipeline(transaction=False) as pipe:
+        pipe.set("key", "value").get("key")
+        assert pipe.execute() == [True, "value"]
+
+
+def transaction(app: Celery) -> None:
+    pipe = get_redis(app).pipeline(transaction=True)
+    pipe.set("key", "value")
+    pipe.get("key")
+    assert pipe.execute() == [True, "value"]
+
+
+def registered_script(app: Celery) -> None:
+    script = get_redis(app).register_script("return redis.call('SET', KEYS[1], ARGV[1])")
+    assert script(keys=["key"], args=["value"])
+
+
+def claim_and_commit(app: Celery) -> None:
+    store = Store(app)
+    assert store.claim_due(Fence(), limit=10).rows == []
+    assert store.head_score() is None
+
+
+def save_and_delete(app: Celery) -> None:
+    entry = RedBeatSchedulerEntry("report", "tasks.report", schedule(60), app=app).save()
+    assert RedBeatSchedulerEntry.from_key("redbeat:report", app=app).task == "tasks.report"
+    entry.delete()
+    assert entry.rank is None
+
+
+def statics(app: Celery) -> None:
+    store = Store(app)
+    store.replace_statics(added=["one", "two"], removed=["three"])
+    assert store.static_names() == {"one", "two"}
+
+
+def client_lock(app: Celery) -> None:
+    held = get_redis(app).lock("key", timeout=60)
+    assert held.acquire()
+    held.extend(60)
+    held.release()
+
+
+def leader_lock(app: Celery) -> None:
+    leadership = LeaderLock(Store(app), "redbeat::lock", timeout_seconds=60)
+    assert leadership.acquire()
+    assert leadership.release()
+
+
+OWN_CALLS = [claim_and_commit, save_and_delete, statics, leader_lock]
+CLIENT_CALLS = [command, pipeline, transaction, registered_script, client_lock]
+CALLS = pytest.mark.parametrize(
+    "call",
+    [*CLIENT_CALLS, *OWN_CALLS],
+    ids=lambda call: call.__name__,
+)
+
+
+@CALLS
+def test_a_call_waits_for_a_server_that_was_away_before(
+    guarded: Server, call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_on(guarded, retry_period=30)
+    guarded.kill()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call, app)
+        eventually(lambda: "beat: Retrying Redis connection in" in caplog.text)
+        guarded.restart()
+        waiting.result(20)
+    assert PASSWORD not in caplog.text
+
+
+@CALLS
+@pytest.mark.parametrize("retry_period", [30, -1], ids=["30 s", "for ever"])
+def test_a_call_survives_a_server_that_dies_in_the_middle(
+    guarded: Server, call: Call, retry_period: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_on(guarded, retry_period)
+    get_redis(app).ping()
+    has_sent = threading.Event()
+    send = redis.connection.AbstractConnection.send_packed_command
+
+    def send_and_tell(connection: Any, *args: Any, **kwargs: Any) -> None:
+        send(connection, *args, **kwargs)
+        has_sent.set()
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", send_and_tell)
+    guarded.process.signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call, app)
+        assert has_sent.wait(10), "the call waits for a reply now"
+        assert not waiting.done()
+        guarded.kill()
+        guarded.restart()
+        waiting.result(20)
+
+
+def test_a_commit_whose_reply_was_lost_counts_once(guarded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = app_on(guarded, retry_period=30)
+    RedBeatSchedulerEntry("report", "tasks.report", schedule(60), app=app).save()
+    lost: list[str] = []
+    evalsha = redis.Redis.evalsha
+
+    def lose_each_first_reply(client: redis.Redis, sha1: str, *args: Any) -> Any:
+        reply = evalsha(client, sha1, *args)
+        if sha1 not in lost:
+            lost.append(sha1)
+            raise redis.ConnectionError("the reply was lost")
+        return reply
+
+    with leader(app) as scheduler:
+        make_due(app, "report")
+        scheduler.tick()  # the server knows the scripts now
+        take_messages(app)
+        make_due(app, "report")
+        monkeypatch.setattr(redis.Redis, "evalsha", lose_each_first_reply)
+        scheduler.tick()
+        scheduler.tick()
+        monkeypatch.undo()
+    assert len(lost) == 2, "that of the claim and that of the commit"
+    assert [message.entry for message in take_messages(app)] == ["report"]
+    assert RedBeatSchedulerEntry.from_key("redbeat:report", app=app).total_run_count == 2
+
+
+@CALLS
+def test_a_longer_outage_is_reported_when_the_period_is_over(guarded: Server, call: Call) -> None:
+    app = app_on(guarded, retry_period=0.5)
+    get_redis(app)
+    guarded.kill()
+    began = time.monotonic()
+    with pytest.raises(redis.ConnectionError) as caught:
+        call(app)
+    assert 0.5 <= time.monotonic() - began < 5
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize("call", OWN_CALLS, ids=lambda call: call.__name__)
+@pytest.mark.parametrize("retry_period", [None, 0, 0.2], ids=["unset", "0", "0.2 s"])
+def test_what_fails_names_the_server_and_no_password(
+    guarded: Server, call: Call, retry_period: float | None
+) -> None:
+    app = app_on(guarded, retry_period)
+    guarded.kill()
+    with pytest.raises(StoreUnavailable) as caught:
+        call(app)
+    assert f"{guarded.host}:{guarded.port}" in str(caught.value)
+    assert "p@ss" not in str(caught.value)
+    assert "p%40ss" not in str(caught.value)
+
+
+@CALLS
+def test_without_a_period_a_call_fails_at_once(
+    guarded: Server, call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_on(guarded, retry_period=None)
+    guarded.kill()
+    began = time.monotonic()
+    with pytest.raises(redis.ConnectionError):
+        call(app)
+    assert time.monotonic() - began < 1
+    assert "Retrying" not in caplog.text
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_replaced_even_without_a_period(
+    guarded: Server,
+) -> None:
+    app = app_on(guarded, retry_period=None)
+    save_and_delete(app)
+    guarded.kill()
+    guarded.restart()
+    save_and_delete(app)
+
+
+def test_a_wrong_password_is_not_retried(guarded: Server, caplog: pytest.LogCaptureFixture) -> None:
+    app = memory_app(
+        redbeat_redis_url=f"redis://:wrong@{guarded.host}:{guarded.port}/1",
+        redbeat_redis_options={"retry_period": 30},
+    )
+    with pytest.raises(StoreUnavailable):
+        save_and_delete(app)
+    assert "Retrying" not in caplog.text
+
+
+def test_an_outage_is_logged_once(guarded: Server, caplog: pytest.LogCaptureFixture) -> None:
+    app = app_on(guarded, retry_period=1)
+    guarded.kill()
+    with pytest.raises(StoreUnavailable):
+        RedBeatScheduler(app)
+    assert caplog.text.count("Retrying Redis connection") == 1

@@ -1,0 +1,248 @@
+"""The entries of ``beat_schedule``: stored by the leader, kept in step with the configuration."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from tests.integration.conftest import MakeScheduler
+from tests.support.schedule import (
+    SCHEDULE,
+    STATICS,
+    field,
+    meta_json,
+    monitoring,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
+from tests.support.servers import Server
+
+MakeApp = Callable[..., Celery]
+
+HOURLY = {"task": "echo", "schedule": 3600}
+
+
+def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+def test_statics_are_stored_at_start_in_the_form_of_2x(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    daily = {"task": "echo", "schedule": crontab("30", "4"), "args": (1,), "options": {"queue": "x"}}
+    make_scheduler(beat_schedule={"hourly": HOURLY, "daily": daily})
+    assert client.smembers(STATICS) == {"hourly", "daily"}
+    assert field(client, "daily", "definition")["schedule"] == {
+        "__type__": "crontab",
+        "minute": "30",
+        "hour": "4",
+        "day_of_week": "*",
+        "day_of_month": "*",
+        "month_of_year": "*",
+    }
+    assert score_of(client, "hourly") == pytest.approx(server_now(client) + 3600, abs=5)
+
+
+def test_only_the_leader_stores_them(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
+    leader = make_scheduler(beat_schedule={"old": HOURLY})
+    standby = make_scheduler(beat_schedule={"new": HOURLY})
+    assert client.smembers(STATICS) == {"old"}
+    leader.close()
+    standby.stand_for_leader()
+    assert client.smembers(STATICS) == {"new"}
+    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:new"]
+
+
+def test_making_a_scheduler_or_its_banner_writes_nothing(make_app: MakeApp, client: redis.Redis) -> None:
+    for settings in ({}, {"redbeat_lock_key": None}):
+        app = make_app(beat_schedule={"hourly": HOURLY}, **settings)
+        assert "redis ->" in RedBeatScheduler(app, lazy=True).info
+        assert client.keys() == []
+    RedBeatScheduler(make_app(beat_schedule={"hourly": HOURLY})).close()
+    assert client.keys() == []
+
+
+def test_a_changed_static_keeps_when_it_last_ran_and_how_often(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
+    ran_at = meta_json(datetime(2024, 5, 6, 7, 8, 9), 12)
+    client.hset("redbeat:hourly", "meta", ran_at)
+    changed = {"task": "other", "schedule": 600, "kwargs": {"x": 1}}
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": changed})
+    definition = field(client, "hourly", "definition")
+    assert (definition["task"], definition["kwargs"]) == ("other", {"x": 1})
+    assert client.hget("redbeat:hourly", "meta") == ran_at
+    assert 0 < (score_of(client, "hourly") or 0) - server_now(client) <= 600
+
+
+def test_an_unchanged_static_is_left_alone_and_a_missed_run_is_made_up_for(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
+    client.zadd(SCHEDULE, {"redbeat:hourly": 1_700_000_000})
+    before = client.hgetall("redbeat:hourly")
+    again = make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
+    assert (client.hgetall("redbeat:hourly"), score_of(client, "hourly")) == (before, 1_700_000_000)
+    again.tick()
+    assert sent_names(broker) == ["hourly"]
+
+
+def test_a_static_that_leaves_the_configuration_is_removed(
+    make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="celery.beat")
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"stays": HOURLY, "leaves": HOURLY})
+    write_raw(client, "dynamic", score=4e9)
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"stays": HOURLY})
+    assert set(client.keys()) == {"redbeat:dynamic", "redbeat:stays", SCHEDULE, STATICS}
+    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:stays", "redbeat:dynamic"]
+    assert client.smembers(STATICS) == {"stays"}
+    assert "beat: Removing old static schedule entry 'leaves'." in logged(caplog, logging.INFO)
+
+
+BAD: dict[Any, Any] = {
+    "no-schedule": {"task": "echo"},
+    "no-task": {"schedule": 60},
+    "zero": {"task": "echo", "schedule": 0},
+    "negative": {"task": "echo", "schedule": -5},
+    "text": {"task": "echo", "schedule": "hourly"},
+    "unknown": {"task": "echo", "schedule": 60, "colour": "red"},
+    "no-dict": "echo",
+    "none": None,
+    "no-json": {"task": "echo", "schedule": 60, "args": (object(),)},
+    "kwargs": {"task": "echo", "schedule": 60, "kwargs": [1]},
+    7: HOURLY,
+    None: HOURLY,
+    "": HOURLY,
+}
+
+
+def test_bad_statics_are_reported_and_skipped_and_never_removed(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="celery.beat")
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"zero": HOURLY, "no-task": HOURLY})
+    client.set("redbeat:string", "in the way")
+    schedule = {**BAD, "string": HOURLY, "good": HOURLY}
+    for _ in range(2):
+        caplog.clear()
+        scheduler = make_scheduler(redbeat_lock_key=None, beat_schedule=schedule)
+        errors = logged(caplog, logging.ERROR)
+        assert len(errors) == len(BAD) + 1, errors
+        for name in (*BAD, "string"):
+            assert any(f"the entry {name!r}" in error for error in errors), name
+        assert not any("Removing" in message for message in logged(caplog, logging.INFO))
+    assert field(client, "zero", "definition")["schedule"]["every"] == 3600  # as it was when it was good
+    assert sorted(client.keys("redbeat:[a-z]*")) == [
+        "redbeat:good",
+        "redbeat:no-task",
+        "redbeat:string",
+        "redbeat:zero",
+    ]
+    client.zadd(SCHEDULE, {"redbeat:good": 1})
+    scheduler.tick()
+    assert sent_names(broker) == ["good"]
+
+
+def test_an_unusable_definition_of_a_static_is_replaced_at_start(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    write_raw(client, "hourly", "{oops", score=1, meta=meta_json(datetime(2024, 1, 1), 5))
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
+    assert field(client, "hourly", "definition")["task"] == "echo"
+    assert field(client, "hourly", "meta")["total_run_count"] == 5
+
+
+@pytest.mark.parametrize("where", ["off the schedule", "without meta"])
+def test_a_static_that_others_took_apart_is_made_whole_at_start(
+    make_scheduler: MakeScheduler, client: redis.Redis, where: str
+) -> None:
+    scheduler = make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
+    if where == "without meta":
+        client.hdel("redbeat:hourly", "meta")
+    else:
+        client.zrem(SCHEDULE, "redbeat:hourly")
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
+    assert (score_of(client, "hourly") or 0) > server_now(client)
+    assert Entry.from_key("redbeat:hourly", app=scheduler.app).last_run_at
+
+
+def test_backend_cleanup_comes_and_goes_with_a_backend_that_wants_it(
+    make_scheduler: MakeScheduler, client: redis.Redis, server: Server
+) -> None:
+    name = "celery.backend_cleanup"
+    wants_it = {"result_backend": "db+sqlite://"} if _has_sqlalchemy() else {"result_backend": "file:///tmp"}
+    for settings, is_there in (
+        ({}, False),
+        (wants_it, True),
+        ({"result_backend": server.url(0)}, False),
+        (wants_it, True),
+        ({**wants_it, "result_expires": None}, False),
+    ):
+        make_scheduler(redbeat_lock_key=None, **settings)
+        assert (client.smembers(STATICS) == {name}) is is_there, settings
+        assert (score_of(client, name) is not None) is is_there, settings
+    make_scheduler(redbeat_lock_key=None, beat_schedule={name: HOURLY}, **wants_it)
+    assert field(client, name, "definition")["task"] == "echo"  # the user's own goes first
+
+
+def _has_sqlalchemy() -> bool:
+    try:
+        import sqlalchemy  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def test_5000_statics_are_stored_and_restarted_in_under_a_second(
+    make_app: MakeApp, client: redis.Redis, server: Server
+) -> None:
+    schedule = {f"static-{number}": {**HOURLY, "args": (number,)} for number in range(5000)}
+    seconds: dict[str, list[float]] = {"cold": [], "warm": []}
+    for _ in range(3):
+        client.flushdb()
+        for start in ("cold", "warm"):
+            app = make_app(beat_schedule=schedule, redbeat_lock_key=None)
+            began = time.perf_counter()
+            scheduler = RedBeatScheduler(app)
+            seconds[start].append(time.perf_counter() - began)
+            scheduler.close()
+    assert client.zcard(SCHEDULE) == client.scard(STATICS) == 5000
+    rounded = {start: [round(value, 2) for value in values] for start, values in seconds.items()}
+    print(f"5,000 statics on {server.kind} {server.version}, seconds: {rounded}")
+    assert all(min(values) < 1 for values in seconds.values()), rounded
+
+
+def test_a_restart_writes_no_entry_and_takes_few_round_trips(make_app: MakeApp, server: Server) -> None:
+    schedule = {f"static-{number}": HOURLY for number in range(1000)}
+    trips = {}
+    for start in ("cold", "warm"):
+        app = make_app(beat_schedule=schedule, redbeat_lock_key=None)
+        with monitoring(server) as commands:
+            RedBeatScheduler(app).close()
+        names = [command.split()[0].upper() for command in commands]
+        trips[start] = len([name for name in names if name not in {"HELLO", "SELECT", "CLIENT"}])
+    print(f"1,000 statics: {trips} round trips")
+    assert trips["warm"] <= 8
+    assert trips["cold"] <= 12
+    app = make_app(beat_schedule=schedule, redbeat_lock_key=None)
+    with monitoring(server, with_scripts=True) as everything:
+        RedBeatScheduler(app).close()
+    names = [command.split()[0].upper() for command in everything]
+    assert not {"HSET", "ZADD", "HDEL", "DEL", "ZREM"} & set(names)

@@ -1,0 +1,107 @@
+"""Definitions and metas that nobody can run, as people and programs have written them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_EVERY_HOUR = {"__type__": "interval", "every": 3600}
+_DATETIME = {"__type__": "datetime", "year": 2024, "month": 1, "day": 1}
+
+
+def _definition(**fields: Any) -> str:
+    return json.dumps({"name": "entry", "task": "echo", "schedule": _EVERY_HOUR, **fields})
+
+
+def _interval(every: str) -> str:
+    return f'{{"task": "echo", "schedule": {{"__type__": "interval", "every": {every}}}}}'
+
+
+def _crontab(**fields: Any) -> str:
+    return _definition(schedule={"__type__": "crontab", **fields})
+
+
+def _rrule(**fields: Any) -> str:
+    return _definition(schedule={"__type__": "rrule", "freq": 4, **fields})
+
+
+#: name to the definition's text
+BAD_DEFINITIONS: dict[str, str] = {
+    "empty": "",
+    "brace": "{oops",
+    "null": "null",
+    "array": "[]",
+    "text": '"echo"',
+    "number": "5",
+    "half": _definition()[:40],
+    "no-schedule": '{"task": "echo"}',
+    "no-task": json.dumps({"schedule": _EVERY_HOUR}),
+    "task-null": _definition(task=None),
+    "task-empty": _definition(task=""),
+    "task-number": _definition(task=7),
+    "schedule-null": _definition(schedule=None),
+    "schedule-number": _definition(schedule=60),
+    "schedule-list": _definition(schedule=[60]),
+    "schedule-untyped": _definition(schedule={"every": 60}),
+    "schedule-datetime": _definition(schedule=_DATETIME),
+    "type-unknown": _definition(schedule={"__type__": "lunar", "every": 60}),
+    "type-number": _definition(schedule={"__type__": 5}),
+    "type-list": _definition(schedule={"__type__": ["interval"]}),
+    "minute-99": _crontab(minute="99"),
+    "minute-garbage": _crontab(minute="*/x"),
+    "minute-float": _crontab(minute=1.5),
+    "minute-object": _crontab(minute={"a": 1}),
+    "hour-negative": _crontab(hour="-1"),
+    "day-name": _crontab(day_of_week="someday"),
+    "every-missing": _definition(schedule={"__type__": "interval"}),
+    "every-0": _interval("0"),
+    "every-negative": _interval("-5"),
+    "every-tiny": _interval("1e-9"),
+    "every-nan": _interval("NaN"),
+    "every-infinite": _interval("Infinity"),
+    "every-1e300": _interval("1e300"),
+    "every-digits": _interval("9" * 5000),
+    "every-word": _interval('"five"'),
+    "every-true": _interval("true"),
+    "every-null": _interval("null"),
+    "args-object": _definition(args={"a": 1}),
+    "args-text": _definition(args="abc"),
+    "kwargs-list": _definition(kwargs=[1]),
+    "kwargs-text": _definition(kwargs="a=1"),
+    "options-text": _definition(options="queue=fast"),
+    "options-list": _definition(options=[1]),
+    "headers-list": _definition(options={"headers": [1]}),
+    "enabled-text": _definition(enabled="no"),
+    "enabled-list": _definition(enabled=[]),
+    "nested-lists": "[" * 100_000,
+    "nested-args": _definition(args=["@"]).replace('"@"', "[" * 100_000 + "]" * 100_000),
+    "nested-objects": '{"a":' * 100_000,
+    "surrogate-task": _definition(task="\ud800"),
+    "surrogate-schedule": _definition(schedule="\ud800"),
+    "rrule-freq": _rrule(freq=99),
+    "rrule-no-freq": _definition(schedule={"__type__": "rrule"}),
+    "rrule-interval": _rrule(interval=0),
+    "rrule-weekday": _rrule(byweekday=["nonsense"]),
+    "rrule-dtstart": _rrule(dtstart="yesterday"),
+    "rrule-dtstart-huge": _rrule(dtstart=1e300),
+    "rrule-count": _rrule(count="many"),
+    "weekday-missing": _rrule(byweekday=[{"__type__": "weekday"}]),
+    "year-99999": _definition(args=[{**_DATETIME, "year": 99999}]),
+    "month-13": _definition(args=[{**_DATETIME, "month": 13}]),
+    "zone-mars": _definition(kwargs={"at": {**_DATETIME, "timezone": "Mars/Base"}}),
+    "zone-path": _definition(kwargs={"at": {**_DATETIME, "timezone": "../../etc/passwd"}}),
+    "zone-offset": _definition(kwargs={"at": {**_DATETIME, "timezone": 1e9}}),
+}
+
+#: name to the meta's text, beside a definition that is good
+BAD_METAS: dict[str, str] = {
+    "meta-brace": "{oops",
+    "meta-list": "[]",
+    "meta-text": '"yesterday"',
+    "meta-nested": "[" * 100_000,
+    "last-run-text": '{"last_run_at": "2024-01-01"}',
+    "last-run-mars": json.dumps({"last_run_at": {**_DATETIME, "timezone": "Mars/Base"}}),
+    "last-run-99999": json.dumps({"last_run_at": {**_DATETIME, "year": 99999}}),
+    "count-text": '{"total_run_count": "many"}',
+    "count-float": '{"total_run_count": 1.5}',
+}

@@ -1,0 +1,28 @@
+"""What the unit tests share: apps that reach no server, and one whose schedule is in a fake Redis."""
+
+from __future__ import annotations
+
+import fakeredis
+import pytest
+from celery import Celery
+from hypothesis import settings
+
+from tests.support.ticks import memory_app
+
+# What fails at random can be repeated: the failure prints how (`@reproduce_failure`).
+settings.register_profile("redbeat", print_blob=True, deadline=None, max_examples=100)
+settings.load_profile("redbeat")
+
+
+@pytest.fixture
+def app() -> Celery:
+    """Nothing listens where its schedule should be: a test that connects fails."""
+    return memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
+
+
+@pytest.fixture
+def fake_app() -> Celery:
+    """Its `redbeat_redis` is injected: a fake that runs the scripts."""
+    made = memory_app()
+    made.redbeat_redis = fakeredis.FakeRedis(decode_responses=True)
+    return made

@@ -1,0 +1,212 @@
+"""What each setting may be, what it is when unset, and what is said about a wrong value."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat.config import SETTINGS, RedBeatConfig, ensure_conf, sanitize_url
+from redbeat.errors import ConfigurationError
+
+REDIS = "redis://127.0.0.1:1/0"
+ROOT = Path(__file__).parents[2]
+
+#: attribute of RedBeatConfig, value when nothing is set
+DEFAULTS = {
+    "key_prefix": "redbeat:",
+    "schedule_key": "redbeat::schedule",
+    "statics_key": "redbeat::statics",
+    "lock_key": "redbeat::lock",
+    "lock_timeout": None,
+    "redis_url": REDIS,
+    "redis_use_ssl": False,
+    "redbeat_redis_options": {},
+    "key_expiry_check": "error",
+    "batch_size": 500,
+}
+
+ALLOWED: list[tuple[str, Any, str, Any]] = [
+    ("redbeat_redis_url", "valkeys://h:1/2", "redis_url", "valkeys://h:1/2"),
+    ("redbeat_redis_url", "Sentinel://a:1;sentinel://b:2", "redis_url", "Sentinel://a:1;sentinel://b:2"),
+    ("redbeat_redis_url", None, "redis_url", REDIS),
+    ("redbeat_redis_options", {"retry_period": -1}, "redbeat_redis_options", {"retry_period": -1}),
+    ("redbeat_redis_options", {"retry_period": 2.5}, "redbeat_redis_options", {"retry_period": 2.5}),
+    ("redbeat_redis_options", {"master_name": "m"}, "redbeat_redis_options", {"service_name": "m"}),
+    ("redbeat_redis_options", {"any": "thing"}, "redbeat_redis_options", {"any": "thing"}),
+    ("redbeat_redis_use_ssl", True, "redis_use_ssl", True),
+    ("redbeat_redis_use_ssl", None, "redis_use_ssl", False),
+    ("redbeat_redis_use_ssl", {"ca_certs": "x"}, "redis_use_ssl", {"ca_certs": "x"}),
+    ("redbeat_key_prefix", "app-", "schedule_key", "app-:schedule"),
+    ("redbeat_lock_key", "mine", "lock_key", "redbeat:mine"),
+    ("redbeat_lock_key", "redbeat:mine", "lock_key", "redbeat:mine"),
+    ("redbeat_lock_key", None, "lock_key", None),
+    ("redbeat_lock_timeout", 1, "lock_timeout", 1),
+    ("redbeat_lock_timeout", 0, "lock_timeout", None),
+    ("redbeat_lock_timeout", None, "lock_timeout", None),
+    ("redbeat_key_expiry_check", "raise", "key_expiry_check", "raise"),
+    ("redbeat_batch_size", 5000, "batch_size", 5000),
+]
+
+REFUSED: list[tuple[str, Any]] = [
+    ("redbeat_redis_url", "amqp://h"),
+    ("redbeat_redis_url", ""),
+    ("redbeat_redis_url", ["redis://h"]),
+    ("redbeat_redis_options", "retry"),
+    ("redbeat_redis_options", None),
+    ("redbeat_redis_options", {1: 2}),
+    ("redbeat_redis_options", {"retry_period": -2}),
+    ("redbeat_redis_options", {"retry_period": "1"}),
+    ("redbeat_redis_options", {"retry_period": float("nan")}),
+    ("redbeat_redis_use_ssl", "yes"),
+    ("redbeat_key_prefix", ""),
+    ("redbeat_key_prefix", None),
+    ("redbeat_key_prefix", b"redbeat:"),
+    ("redbeat_lock_key", 5),
+    ("redbeat_lock_timeout", -1),
+    ("redbeat_lock_timeout", 0.5),
+    ("redbeat_lock_timeout", True),
+    ("redbeat_lock_timeout", "300"),
+    ("redbeat_lock_timeout", float("inf")),
+    ("redbeat_key_expiry_check", "loud"),
+    ("redbeat_key_expiry_check", None),
+    ("redbeat_batch_size", 0),
+    ("redbeat_batch_size", 5001),
+    ("redbeat_batch_size", 10.0),
+    ("redbeat_batch_size", True),
+]
+
+
+def configured(**settings: Any) -> RedBeatConfig:
+    app = Celery("test", set_as_current=False)
+    app.conf.update({"broker_url": REDIS, **settings})
+    return RedBeatConfig(app)
+
+
+@pytest.mark.parametrize(("attribute", "expected"), DEFAULTS.items())
+def test_an_attribute_of_2x_has_its_default(attribute: str, expected: Any) -> None:
+    assert getattr(configured(), attribute) == expected
+
+
+@pytest.mark.parametrize(("setting", "value", "attribute", "expected"), ALLOWED)
+def test_an_allowed_value_is_used(setting: str, value: Any, attribute: str, expected: Any) -> None:
+    assert getattr(configured(**{setting: value}), attribute) == expected
+
+
+@pytest.mark.parametrize(("setting", "value"), REFUSED)
+def test_a_wrong_value_is_refused_in_words(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        configured(**{setting: value})
+    message = str(caught.value)
+    assert caught.value.setting == setting
+    assert message.startswith(f"{setting}: ")
+    assert SETTINGS[setting].allowed in message
+    assert SETTINGS[setting].is_secret or repr(value) in message
+
+
+def test_every_setting_is_tried_with_allowed_and_with_wrong_values() -> None:
+    assert {row[0] for row in ALLOWED} == {row[0] for row in REFUSED} == SETTINGS.keys()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("redbeat_redis_url", "http://user:hunter2@h"),
+        ("redbeat_redis_url", "user:hunter2@h"),
+        ("redbeat_redis_url", ["redis://:hunter2@h"]),
+        ("redbeat_redis_options", {"password": "hunter2", "retry_period": -5}),
+        ("redbeat_redis_use_ssl", "hunter2"),
+        ("broker_use_ssl", "hunter2"),
+        ("broker_transport_options", {"sentinel_kwargs": "hunter2", "retry_period": "hunter2"}),
+        ("broker_url", "amqp://user:hunter2@h//"),
+    ],
+)
+def test_an_error_shows_no_secret(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        configured(**{setting: value})
+    assert setting in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("password", ["pass", "p:ss", "p#ss", "p/ss", "p;ss", "p?ss", "p@ss", "p[ss", "%2F"])
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("redis://:{}@h:6379/0", "redis://:**@h:6379/0"),
+        ("rediss://user:{}@h/0?ssl_cert_reqs=none", "rediss://user:**@h/0?ssl_cert_reqs=none"),
+        ("sentinel://:{0}@a:1;sentinel://:{0}@b:2/1", "sentinel://:**@a:1;sentinel://:**@b:2/1"),
+        ("sentinel://:{}@a:1;b:2", "sentinel://:**@a:1;b:2"),
+    ],
+)
+def test_a_password_is_masked_however_badly_the_url_is_quoted(
+    password: str, template: str, expected: str
+) -> None:
+    assert sanitize_url(template.format(password)) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("unix:///tmp/x.sock?db=1", "unix:///tmp/x.sock?db=1"),
+        ("redis://user@h", "redis://user@h"),
+        ("redis://h?password=hunter2&db=1", "redis://h?password=**&db=1"),
+        ("redis://h?db=1&password=hunter2", "redis://h?db=1&password=**"),
+    ],
+)
+def test_a_url_is_shown_as_it_is_but_for_the_password(url: str, shown: str) -> None:
+    assert sanitize_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("setting", "nearest"),
+    [
+        ("redbeat_lock_timout", "did you mean redbeat_lock_timeout?"),
+        ("REDBEAT_KEYPREFIX", "did you mean redbeat_key_prefix?"),
+        ("redbeat_zzzzzzzzzzzzzzzzzz", "RedBeat has no such setting."),
+    ],
+)
+def test_an_unknown_setting_is_warned_of_once_with_the_nearest_name(
+    caplog: pytest.LogCaptureFixture, setting: str, nearest: str
+) -> None:
+    app = Celery("test", broker=REDIS, set_as_current=False)
+    app.conf[setting] = 1
+    with caplog.at_level(logging.WARNING, "celery.beat"):
+        assert ensure_conf(app) is ensure_conf(app) is app.redbeat_conf
+    assert [record.getMessage() for record in caplog.records] == [
+        f"beat: Unknown setting {setting.lower()} is ignored; {nearest}"
+    ]
+
+
+def test_known_settings_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    configured(redbeat_lock_timeout=5, redbeat_batch_size=1, beat_max_loop_interval=5)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("name", ["lock_key", "redbeat_lock_key", "REDBEAT_LOCK_KEY"])
+def test_2x_ways_to_ask_for_a_setting_work(name: str) -> None:
+    config = configured(redbeat_lock_key="mine")
+    assert config.is_key_in_conf(name) is name.lower().startswith("redbeat_")
+    assert config.either_or(name, "other") == ("mine" if config.is_key_in_conf(name) else "other")
+    assert config.schedule == config.app.conf.beat_schedule
+
+
+def test_the_example_shows_every_setting_with_its_default() -> None:
+    source = (ROOT / "exampleconf.py").read_text("utf-8")
+    shown = dict(re.findall(r"^#? ?(redbeat_\w+) = (.+)$", source, re.MULTILINE))
+    lock_key = {"redbeat_lock_key": "redbeat::lock"}  # its default depends on the prefix
+    assert {name: eval(text) for name, text in shown.items()} == {
+        name: lock_key.get(name, setting.default) for name, setting in SETTINGS.items()
+    }
+
+
+def test_the_documentation_renders_the_table_itself() -> None:
+    page = (ROOT / "docs" / "configuration.rst").read_text("utf-8")
+    directive = (ROOT / "docs" / "_ext" / "settings.py").read_text("utf-8")
+    names = re.findall(r'add_directive\("([\w-]+)"', directive)
+    assert any(f".. {name}::" in page for name in names)
+    assert "SETTINGS" in directive

@@ -1,0 +1,212 @@
+"""Where settings come from: every spelling, the broker's settings, an injected client, a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fakeredis
+import pytest
+from celery import Celery
+
+from redbeat.config import RedBeatConfig
+from redbeat.connection import get_redis
+from redbeat.errors import ConfigurationError
+
+REDIS = "redis://127.0.0.1:1/0"
+
+SETTINGS = {
+    "broker_url": REDIS,
+    "redbeat_redis_url": "redis://127.0.0.1:1/1",
+    "redbeat_redis_options": {"retry_period": 3},
+    "redbeat_redis_use_ssl": True,
+    "redbeat_key_prefix": "app:",
+    "redbeat_lock_key": None,
+    "redbeat_lock_timeout": 77,
+    "redbeat_key_expiry_check": "warn",
+    "redbeat_batch_size": 7,
+}
+
+
+def bare_app() -> Celery:
+    return Celery("test", set_as_current=False)
+
+
+def configured(**settings: Any) -> RedBeatConfig:
+    app = bare_app()
+    app.conf.update(settings)
+    return RedBeatConfig(app)
+
+
+def values(app: Celery) -> dict[str, Any]:
+    return {
+        name: value for name, value in vars(RedBeatConfig(app)).items() if name not in ("app", "_explicit")
+    }
+
+
+def from_object(settings: dict[str, Any], **options: Any) -> Celery:
+    app = bare_app()
+    app.config_from_object(settings, **options)
+    return app
+
+
+def in_spelling(spelling: str, settings: dict[str, Any]) -> Celery:
+    upper = {name.upper(): value for name, value in settings.items()}
+    in_namespace = {f"CELERY_{name}": value for name, value in upper.items()}
+    redbeat_only = {name: value for name, value in settings.items() if name.startswith("redbeat_")}
+    if spelling == "namespace":
+        return from_object(in_namespace, namespace="CELERY")
+    if spelling == "namespace, looked at before":
+        app = bare_app()
+        assert app.conf.timezone is None
+        app.config_from_object(in_namespace, namespace="CELERY")
+        return app
+    if spelling == "lower-case namespace":
+        return from_object({f"my_{name}": value for name, value in settings.items()}, namespace="my")
+    if spelling == "celery 3":
+        return from_object(upper)
+    if spelling == "mixed case":
+        return from_object(
+            {"broker_url": REDIS, **{name.title(): redbeat_only[name] for name in redbeat_only}}
+        )
+    if spelling == "namespace and plain":
+        app = from_object(in_namespace, namespace="CELERY")
+        app.conf.update(redbeat_only)
+        return app
+    if spelling == "attributes":
+        app = bare_app()
+        for name, value in settings.items():
+            setattr(app.conf, name, value)
+        return app
+    return from_object(settings)
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "namespace",
+        "namespace, looked at before",
+        "lower-case namespace",
+        "celery 3",
+        "mixed case",
+        "namespace and plain",
+        "attributes",
+    ],
+)
+def test_every_spelling_gives_the_same_configuration(spelling: str) -> None:
+    expected = values(in_spelling("plain", SETTINGS))
+    assert (expected["lock_key"], expected["batch_size"]) == (None, 7)
+    assert values(in_spelling(spelling, SETTINGS)) == expected
+
+
+def test_what_is_set_later_in_another_spelling_wins() -> None:
+    app = from_object({"CELERY_BROKER_URL": REDIS, "CELERY_REDBEAT_KEY_PREFIX": "a:"}, namespace="CELERY")
+    app.conf.redbeat_key_prefix = "b:"
+    assert RedBeatConfig(app).key_prefix == "b:"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"broker_url": "redis://a"}, "redis://a"),
+        ({"broker_url": "redis://a", "redbeat_redis_url": "redis://b"}, "redis://b"),
+        ({"broker_url": ["redis://a", "redis://b"]}, "redis://a;redis://b"),
+        ({"broker_url": "sentinel://a:1;sentinel://b:2"}, "sentinel://a:1;sentinel://b:2"),
+        ({"broker_write_url": "redis://w", "broker_read_url": "redis://r"}, "redis://w"),
+        ({"broker_read_url": "redis://r"}, "redis://r"),
+    ],
+)
+def test_without_a_url_of_its_own_the_schedule_is_at_the_broker(
+    settings: dict[str, Any], expected: str
+) -> None:
+    assert configured(**settings).redis_url == expected
+
+
+def test_the_brokers_environment_variable_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://from-environment")
+    assert configured().redis_url == "redis://from-environment"
+
+
+@pytest.mark.parametrize("settings", [{}, {"broker_url": "amqp://user:hunter2@rabbit//"}])
+def test_a_broker_that_is_no_redis_asks_for_the_url_in_a_sentence(settings: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^redbeat_redis_url isn't set, and broker_url 'amqp://"
+    ) as caught:
+        configured(**settings)
+    assert "the app 'test'" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_injected_client_needs_no_url_and_is_used() -> None:
+    app = bare_app()
+    app.conf.broker_url = "memory://"
+    app.redbeat_redis = fakeredis.FakeRedis()
+    assert RedBeatConfig(app).schedule_key == "redbeat::schedule"
+    assert get_redis(app) is app.redbeat_redis
+
+
+def test_of_the_brokers_options_only_those_redbeat_knows_are_taken() -> None:
+    config = configured(
+        broker_url=REDIS,
+        broker_transport_options={
+            "retry_period": 5,
+            "master_name": "main",
+            "sentinel_kwargs": {"password": "x"},
+            "visibility_timeout": 3600,
+            "socket_timeout": 1,
+            "global_keyprefix": "x",
+        },
+    )
+    assert config.redbeat_redis_options == {
+        "retry_period": 5,
+        "service_name": "main",
+        "sentinel_kwargs": {"password": "x"},
+    }
+
+
+def test_options_of_its_own_replace_the_brokers_and_stay_as_they_were_given() -> None:
+    given = {"socket_timeout": 1, "master_name": "main"}
+    config = configured(
+        broker_url=REDIS, broker_transport_options={"retry_period": 5}, redbeat_redis_options=given
+    )
+    assert config.redbeat_redis_options == {"socket_timeout": 1, "service_name": "main"}
+    assert given == {"socket_timeout": 1, "master_name": "main"}
+
+
+@pytest.mark.parametrize(
+    ("broker", "expected"),
+    [("rediss://h", {"ca": 1}), (["rediss://h"], {"ca": 1}), ("amqps://h", False), ("memory://", False)],
+)
+def test_the_brokers_tls_is_taken_over_from_a_redis_only(broker: Any, expected: Any) -> None:
+    config = configured(broker_url=broker, broker_use_ssl={"ca": 1}, redbeat_redis_url=REDIS)
+    assert config.redis_use_ssl == expected
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"redbeat_redis_url": "redis-cluster://h:1"},
+        {"redbeat_redis_options": {"cluster": True}},
+        {"redbeat_redis_options": {"startup_nodes": [{"host": "h", "port": 1}]}},
+    ],
+)
+class TestCluster:
+    def test_the_prefix_has_a_hash_tag_by_default(self, cluster: dict[str, Any]) -> None:
+        config = configured(broker_url=REDIS, **cluster)
+        assert config.is_cluster
+        assert (config.key_prefix, config.lock_key) == ("{redbeat}:", "{redbeat}::lock")
+
+    def test_a_prefix_with_a_hash_tag_is_used(self, cluster: dict[str, Any]) -> None:
+        config = configured(broker_url=REDIS, redbeat_key_prefix="my{app}:", **cluster)
+        assert config.schedule_key == "my{app}::schedule"
+
+    @pytest.mark.parametrize("prefix", ["redbeat:", "{}redbeat:", "}redbeat{:"])
+    def test_a_prefix_without_one_is_refused_with_the_way_out(
+        self, cluster: dict[str, Any], prefix: str
+    ) -> None:
+        with pytest.raises(ConfigurationError, match=r"no hash tag.*one slot.*To move") as caught:
+            configured(broker_url=REDIS, redbeat_key_prefix=prefix, **cluster)
+        assert caught.value.setting == "redbeat_key_prefix"
+
+
+def test_a_single_server_is_no_cluster() -> None:
+    assert not configured(broker_url=REDIS, redbeat_redis_options={"cluster": False}).is_cluster

@@ -1,0 +1,168 @@
+"""The two JSON documents of an entry as a whole: strictly written, with what others put there kept."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+
+from redbeat.decoder import DEFINITION_FIELDS, encode_definition, encode_meta, find_problem
+from redbeat.entry import RedBeatSchedulerEntry, decode_entry
+from redbeat.errors import EntryCorrupt
+from redbeat.store import Stored
+from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+INTERVAL_JSON = {"__type__": "interval", "every": 60.0, "relative": False}
+NOON_JSON = {
+    "__type__": "datetime",
+    "year": 2026,
+    "month": 1,
+    "day": 1,
+    "hour": 12,
+    "minute": 0,
+    "second": 0,
+    "microsecond": 0,
+    "timezone": "UTC",
+}
+
+
+def fields(**changes: Any) -> dict[str, Any]:
+    plain = {"name": "n", "task": "t", "args": [1], "kwargs": {}, "options": {}, "enabled": True}
+    return {name: {**plain, "schedule": schedule(60), **changes}[name] for name in DEFINITION_FIELDS}
+
+
+def test_a_definition_is_written_with_exactly_the_keys_of_2x() -> None:
+    assert json.loads(encode_definition(fields())) == {**fields(), "schedule": INTERVAL_JSON}
+    assert set(DEFINITION_FIELDS) == {"name", "task", "schedule", "args", "kwargs", "options", "enabled"}
+
+
+@pytest.mark.parametrize("stored", [None, "{oops", "[]", "null", "[" * 100_000])
+def test_what_is_no_object_leaves_nothing_behind_when_it_is_written_over(stored: str | None) -> None:
+    assert encode_definition(fields(), stored) == encode_definition(fields())
+
+
+def test_keys_of_others_are_kept_and_ours_are_replaced() -> None:
+    stored = json.dumps(
+        {"task": "old", "owner": "ops", "schedule": {**INTERVAL_JSON, "every": 5, "why": "x"}}
+    )
+    found = json.loads(encode_definition(fields(), stored))
+    assert found == {**fields(), "owner": "ops", "schedule": {**INTERVAL_JSON, "why": "x"}}
+
+
+def test_keys_of_others_in_a_schedule_go_with_its_kind() -> None:
+    stored = json.dumps({"schedule": {"__type__": "crontab", "minute": "5", "why": "x"}})
+    assert json.loads(encode_definition(fields(), stored))["schedule"] == INTERVAL_JSON
+
+
+def test_writing_the_same_again_gives_the_same_text() -> None:
+    stored = json.dumps({"owner": "ops", "schedule": {"__type__": "crontab", "why": "x"}})
+    once = encode_definition(fields(schedule=crontab()), stored)
+    assert encode_definition(fields(schedule=crontab()), once) == once
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"args": [float("nan")]}, ValueError),
+        ({"kwargs": {"x": float("inf")}}, ValueError),
+        ({"args": [object()]}, TypeError),
+        ({"options": {"queue": b"x"}}, TypeError),
+        ({"schedule": solar("sunset", 1, 1)}, TypeError),
+    ],
+)
+def test_what_has_no_form_in_json_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        encode_definition(fields(**change))
+
+
+def test_arguments_that_contain_themselves_are_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="Circular"):
+        encode_definition(fields(args=endless))
+
+
+@pytest.mark.parametrize(
+    ("last_run_at", "expected"),
+    [
+        (NOON, NOON_JSON),
+        (NOON.astimezone(timezone(timedelta(hours=5))), NOON_JSON),
+        (None, None),
+    ],
+)
+def test_a_meta_is_written_in_utc(last_run_at: datetime | None, expected: Any) -> None:
+    assert json.loads(encode_meta(last_run_at, 3)) == {"last_run_at": expected, "total_run_count": 3}
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept"), [('{"note": "x", "last_run_at": 5}', {"note": "x"}), ("{oops", {})]
+)
+def test_a_meta_keeps_the_keys_of_others(stored: str, kept: dict[str, Any]) -> None:
+    found = json.loads(encode_meta(None, 0, stored))
+    assert found == {"last_run_at": None, "total_run_count": 0, **kept}
+
+
+GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
+
+
+@pytest.mark.parametrize(
+    ("definition", "meta"),
+    [
+        (GOOD, {}),
+        ({**GOOD, "args": None, "kwargs": None, "options": None, "enabled": None}, {"last_run_at": None}),
+        ({**GOOD, "enabled": False, "options": {"headers": None}}, {"total_run_count": 5}),
+        ({**GOOD, "anything": object()}, {"last_run_at": NOON, "anything": object()}),
+    ],
+)
+def test_a_good_entry_has_no_problem(definition: Any, meta: Any) -> None:
+    assert find_problem(definition, meta) is None
+
+
+@pytest.mark.parametrize(
+    ("definition", "meta", "problem"),
+    [
+        (None, {}, "definition: must be an object, not None."),
+        ([], {}, "definition: must be an object, not []."),
+        ({"task": "t"}, {}, "definition: schedule: None is none of interval, crontab, rrule."),
+        ({"task": "t", "schedule": 60}, {}, "definition: schedule: 60 is none of interval, crontab, rrule."),
+        ({"schedule": schedule(60)}, {}, "definition: task: must be the name of a task, not None."),
+        ({**GOOD, "task": ""}, {}, "definition: task: must be the name of a task, not ''."),
+        ({**GOOD, "args": {"a": 1}}, {}, "definition: args: must be a list, not {'a': 1}."),
+        ({**GOOD, "args": "x" * 200}, {}, f"definition: args: must be a list, not '{'x' * 76}...."),
+        ({**GOOD, "kwargs": [1]}, {}, "definition: kwargs: must be an object, not [1]."),
+        ({**GOOD, "options": "x"}, {}, "definition: options: must be an object, not 'x'."),
+        (
+            {**GOOD, "options": {"headers": [1]}},
+            {},
+            "definition: options: headers: must be an object, not [1].",
+        ),
+        ({**GOOD, "enabled": "no"}, {}, "definition: enabled: must be true or false, not 'no'."),
+        (GOOD, [], "meta: must be an object, not []."),
+        (GOOD, {"last_run_at": 5}, "meta: last_run_at: must be a datetime object or null, not 5."),
+        (GOOD, {"total_run_count": 1.5}, "meta: total_run_count: must be a whole number, not 1.5."),
+        (GOOD, {"total_run_count": True}, "meta: total_run_count: must be a whole number, not True."),
+    ],
+)
+def test_a_problem_is_a_sentence_that_says_where_and_what(definition: Any, meta: Any, problem: str) -> None:
+    assert find_problem(definition, meta) == problem
+
+
+BAD = {**{name: (text, None) for name, text in BAD_DEFINITIONS.items()}}
+BAD |= {
+    name: (json.dumps({"task": "t", "schedule": INTERVAL_JSON}), text) for name, text in BAD_METAS.items()
+}
+
+
+@pytest.mark.parametrize(("definition", "meta"), BAD.values(), ids=BAD)
+def test_everything_that_cannot_be_used_is_one_error_and_a_short_sentence(
+    app: Celery, definition: str, meta: str | None
+) -> None:
+    with pytest.raises(EntryCorrupt, match=r"^redbeat:x: (definition|meta): .") as caught:
+        decode_entry(RedBeatSchedulerEntry, Stored("redbeat:x", definition, meta), app)
+    assert caught.value.key == "redbeat:x"
+    assert len(str(caught.value)) < 300

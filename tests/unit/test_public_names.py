@@ -1,0 +1,188 @@
+"""What programs written for celery-redbeat 2.x import and call (docs/design.rst, contract)."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import redis.exceptions
+from celery.beat import ScheduleEntry, Scheduler
+from celery.schedules import BaseSchedule
+from celery.signals import beat_init
+
+import redbeat
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, errors, schedulers
+
+NAMES = {
+    "redbeat": ["RedBeatScheduler", "RedBeatSchedulerEntry"],
+    "redbeat.schedulers": [
+        "RedBeatScheduler",
+        "RedBeatSchedulerEntry",
+        "RedBeatConfig",
+        "RetryingConnection",
+        "get_redis",
+        "ensure_conf",
+        "acquire_distributed_beat_lock",
+        "logger",
+    ],
+    "redbeat.decoder": ["RedBeatJSONEncoder", "RedBeatJSONDecoder", "to_timestamp", "from_timestamp"],
+    "redbeat.schedules": ["rrule"],
+}
+
+BASES = [
+    ("RedBeatError", Exception),
+    ("ConfigurationError", errors.RedBeatError),
+    ("StoreUnavailable", errors.RedBeatError),
+    ("StoreUnavailable", redis.exceptions.ConnectionError),
+    ("StoreRefused", errors.RedBeatError),
+    ("StoreRefused", redis.exceptions.ResponseError),
+    ("StoreCorrupt", errors.RedBeatError),
+    ("EntryError", errors.RedBeatError),
+    ("EntryNotFound", errors.EntryError),
+    ("EntryNotFound", KeyError),
+    ("EntryCorrupt", errors.EntryError),
+    ("EntryCorrupt", ValueError),
+    ("LockError", errors.RedBeatError),
+    ("LockNotAcquired", errors.LockError),
+    ("LockNotAcquired", AttributeError),
+    ("LockLost", errors.LockError),
+    ("LockLost", redis.exceptions.LockNotOwnedError),
+]
+
+IMPORT_WITHOUT_NETWORK = """
+import socket
+def refuse(*args, **kwargs):
+    raise SystemExit("a connection was tried")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+import redbeat, redbeat.schedulers, redbeat.decoder, redbeat.schedules
+from celery import _state
+assert _state._tls.current_app is None, "an app was made"
+"""
+
+
+def parameters(function: Any) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+def test_the_package_exports_the_scheduler_and_its_entry_and_no_more() -> None:
+    assert sorted(redbeat.__all__) == ["RedBeatScheduler", "RedBeatSchedulerEntry"]
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module in NAMES for name in NAMES[module]])
+def test_a_name_of_2x_is_importable_from_where_it_was(module: str, name: str) -> None:
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_the_classes_are_celerys_kind() -> None:
+    assert issubclass(RedBeatScheduler, Scheduler)
+    assert RedBeatScheduler.Entry is RedBeatSchedulerEntry
+    assert issubclass(RedBeatSchedulerEntry, ScheduleEntry)
+    assert issubclass(importlib.import_module("redbeat.schedules").rrule, BaseSchedule)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (
+            RedBeatSchedulerEntry.__init__,
+            ["name", "task", "schedule", "args", "kwargs", "enabled", "options", "clsargs"],
+        ),
+        (RedBeatSchedulerEntry.from_key, ["key", "app"]),
+        (RedBeatSchedulerEntry.generate_key, ["app", "name"]),
+        (RedBeatSchedulerEntry.load_definition, ["key", "app", "definition"]),
+        (RedBeatSchedulerEntry.load_meta, ["key", "app"]),
+        (RedBeatSchedulerEntry.decode_definition, ["definition"]),
+        (RedBeatSchedulerEntry.decode_meta, ["meta", "app"]),
+        (RedBeatSchedulerEntry.save, []),
+        (RedBeatSchedulerEntry.delete, []),
+        (RedBeatSchedulerEntry.reschedule, ["last_run_at"]),
+        (RedBeatSchedulerEntry.is_due, []),
+        (RedBeatSchedulerEntry.next, ["last_run_at", "only_update_last_run_at"]),
+        (RedBeatScheduler.__init__, ["app", "lock_key", "lock_timeout", "kwargs"]),
+        (RedBeatScheduler.update_from_dict, ["dict_"]),
+        (RedBeatScheduler.reserve, ["entry"]),
+        (RedBeatScheduler.maybe_due, ["entry", "kwargs"]),
+        (RedBeatScheduler.apply_async, ["entry", "producer", "advance", "kwargs"]),
+        (RedBeatScheduler.setup_schedule, []),
+        (RedBeatScheduler.close, []),
+        (schedulers.acquire_distributed_beat_lock, ["sender", "kwargs"]),
+        (schedulers.get_redis, ["app"]),
+        (schedulers.ensure_conf, ["app"]),
+        (schedulers.RedBeatConfig, ["app"]),
+        (schedulers.RetryingConnection, ["retry_period", "wrapped_connection"]),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_parameters_are_called_and_ordered_as_in_2x(function: Any, expected: list[str]) -> None:
+    assert parameters(function) == expected
+
+
+@pytest.mark.parametrize("name", ["key", "score", "rank", "due_at"])
+def test_an_entry_has_the_properties_of_2x(name: str) -> None:
+    assert isinstance(getattr(RedBeatSchedulerEntry, name), property)
+
+
+@pytest.mark.parametrize("name", ["schedule", "info", "producer", "lock"])
+def test_a_scheduler_has_the_attributes_of_2x(name: str) -> None:
+    assert hasattr(RedBeatScheduler, name)
+
+
+@pytest.mark.parametrize(("name", "base"), BASES)
+def test_an_error_is_caught_by_what_callers_catch(name: str, base: type[BaseException]) -> None:
+    assert issubclass(getattr(errors, name), base)
+
+
+def test_every_error_is_exported_and_drawn_in_the_tree() -> None:
+    defined = {name for name, value in vars(errors).items() if isinstance(value, type)} - {
+        "LockNotOwnedError",
+        "RedisConnectionError",
+        "ResponseError",
+        "Any",
+    }
+    assert defined == set(errors.__all__) == {name for name, _ in BASES}
+    assert all(name in (errors.__doc__ or "") for name in defined)
+
+
+def test_an_error_about_a_missing_entry_reads_as_a_sentence() -> None:
+    assert str(errors.EntryNotFound("redbeat:x: there is no such entry.", "redbeat:x")) == (
+        "redbeat:x: there is no such entry."
+    )
+
+
+def test_all_logging_is_done_as_celery_beat() -> None:
+    assert schedulers.logger is logging.getLogger("celery.beat")
+
+
+def test_importing_redbeat_connects_nothing_and_makes_no_app() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", IMPORT_WITHOUT_NETWORK], capture_output=True, text=True, check=False
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_a_beat_with_another_scheduler_is_left_alone() -> None:
+    class Untouchable(Scheduler):
+        def __init__(self) -> None:
+            pass
+
+        def __getattribute__(self, name: str) -> Any:
+            assert name == "__class__", f"{name} was read"
+            return super().__getattribute__(name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise AssertionError(f"{name} was set")
+
+    class Service:
+        scheduler = Untouchable()
+
+    service = Service()
+    attributes = dict(vars(service))
+    for _, result in beat_init.send_robust(sender=service):
+        assert result is None
+    schedulers.acquire_distributed_beat_lock(service)
+    assert vars(service) == attributes

@@ -1,0 +1,220 @@
+"""When intervals and crontabs are due next; rrule is in test_rrule.py."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, is_past_deadline, next_run, rrule, runs_from
+from tests.support.ticks import memory_app
+
+UTC = timezone.utc
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+MICROSECOND = timedelta(microseconds=1)
+
+moments = st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1), timezones=st.just(UTC))
+
+
+def crontab_in(zone: str | None, **fields: Any) -> crontab:
+    app = memory_app(timezone=zone, enable_utc=zone is None)
+    return crontab(**fields, app=app)
+
+
+@given(
+    moments,
+    st.timedeltas(MICROSECOND, timedelta(days=3650)),
+    st.timedeltas(timedelta(0), timedelta(days=9000)),
+)
+def test_an_interval_keeps_its_phase_and_is_the_first_run_later_than_now(
+    anchor: datetime, every: timedelta, passed: timedelta
+) -> None:
+    every = schedule(every).run_every
+    due = next_run(schedule(every), anchor, anchor + passed)
+    assert due is not None
+    assert (due - anchor) % every == timedelta(0)
+    assert anchor + passed < due <= anchor + passed + every
+
+
+def test_an_interval_whose_anchor_is_in_the_future_waits_for_it() -> None:
+    assert next_run(schedule(60), NOON + 90 * SECOND, NOON) == NOON + 150 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("every", "passed", "expected"),
+    [
+        (1e-6, timedelta(days=3650), timedelta(days=3650) + MICROSECOND),
+        (0.1, 0.25 * SECOND, 0.3 * SECOND),
+        (60, 60 * SECOND, 120 * SECOND),
+        (60, 60 * SECOND - MICROSECOND, 60 * SECOND),
+        (86400 * 365 * 1000, SECOND, timedelta(days=365_000)),
+    ],
+)
+def test_tiny_and_huge_intervals_are_exact(every: float, passed: timedelta, expected: timedelta) -> None:
+    assert next_run(schedule(every), NOON, NOON + passed) == NOON + expected
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("every", [0, -5, 1e-9])
+def test_an_interval_that_is_not_longer_than_zero_is_refused(every: float, relative: bool) -> None:
+    with pytest.raises(ValueError, match="must be longer than 0 s"):
+        next_run(schedule(every, relative=relative), NOON, NOON)
+
+
+def test_an_interval_beyond_the_calendar_is_an_overflow() -> None:
+    with pytest.raises(OverflowError):
+        next_run(schedule(86400 * 365 * 9000), NOON, NOON)
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        (86400, datetime(2026, 6, 2, tzinfo=UTC)),
+        (3600, datetime(2026, 6, 1, 13, tzinfo=UTC)),
+        (60, datetime(2026, 6, 1, 12, 8, tzinfo=UTC)),
+    ],
+)
+def test_a_relative_interval_is_due_at_whole_units(every: float, expected: datetime) -> None:
+    moment = datetime(2026, 6, 1, 12, 7, 30, tzinfo=UTC)
+    assert next_run(schedule(every, relative=True, app=memory_app()), NOON, moment) == expected
+
+
+@given(moments, st.timedeltas(MICROSECOND, timedelta(days=400)))
+def test_a_relative_interval_is_always_due_later(moment: datetime, every: timedelta) -> None:
+    due = next_run(schedule(every, relative=True, app=memory_app()), moment, moment)
+    assert due is not None
+    assert due > moment
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"),
+    [
+        (None, datetime(2026, 6, 2, 7, tzinfo=UTC)),
+        ("Europe/Berlin", datetime(2026, 6, 2, 5, tzinfo=UTC)),
+        ("Asia/Tokyo", datetime(2026, 6, 1, 22, tzinfo=UTC)),
+        ("America/New_York", datetime(2026, 6, 2, 11, tzinfo=UTC)),
+    ],
+)
+def test_a_crontab_is_in_the_apps_time_zone(zone: str | None, expected: datetime) -> None:
+    assert next_run(crontab_in(zone, minute=0, hour=7), NOON, NOON) == expected
+
+
+def test_a_crontab_is_in_the_apps_time_zone_with_utc_enabled_too() -> None:
+    app = memory_app(timezone="Asia/Tokyo", enable_utc=True)
+    assert next_run(crontab(minute=0, hour=7, app=app), NOON, NOON) == datetime(2026, 6, 1, 22, tzinfo=UTC)
+
+
+def test_a_crontab_keeps_to_the_wall_clock_when_the_clocks_change() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    daily, moment, seen = (
+        crontab_in("Europe/Berlin", minute=30, hour=9),
+        datetime(2026, 3, 27, 12, tzinfo=UTC),
+        [],
+    )
+    for _ in range(3):
+        moment = next_run(daily, moment, moment) or moment
+        seen.append(moment.astimezone(berlin).strftime("%d %H:%M"))
+    assert seen == ["28 09:30", "29 09:30", "30 09:30"]
+
+
+def test_a_crontab_in_the_hour_that_does_not_exist_runs_once_all_the_same() -> None:
+    daily, moment, seen = (
+        crontab_in("Europe/Berlin", minute=30, hour=2),
+        datetime(2026, 3, 28, tzinfo=UTC),
+        [],
+    )
+    for _ in range(3):
+        moment = next_run(daily, moment, moment) or moment
+        seen.append(moment.day)
+    assert seen == [28, 29, 30]
+
+
+@given(moments, st.integers(1, 30), st.sampled_from(["*", "*/3", "7,13"]))
+def test_a_crontab_is_due_at_a_whole_minute_later_than_now(moment: datetime, step: int, hour: str) -> None:
+    assume(moment.year < 2190)
+    due = next_run(crontab_in(None, minute=f"*/{step}", hour=hour), NOON, moment)
+    assert due is not None
+    assert due > moment
+    assert (due.second, due.microsecond, due.minute % step) == (0, 0, 0)
+
+
+def test_a_schedule_of_another_kind_is_asked_for_its_own_estimate() -> None:
+    class Hourly(BaseSchedule):
+        def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+            return last_run_at.replace(minute=0) + timedelta(hours=1) - self.now()
+
+    hourly = Hourly(app=memory_app())
+    moment = NOON + timedelta(minutes=20)
+    assert next_run(hourly, NOON, moment) == NOON + timedelta(hours=1)
+    assert hourly.nowfun is None
+
+
+def test_a_solar_schedule_is_due_at_the_next_event() -> None:
+    sunset = solar("sunset", 52.5, 13.4, app=memory_app())
+    first = next_run(sunset, NOON, NOON)
+    assert first is not None
+    second = next_run(sunset, first, first)
+    assert second is not None
+    assert timedelta(hours=23) < second - first < timedelta(hours=25)
+
+
+@pytest.mark.parametrize(
+    ("delay", "expected"),
+    [(timedelta(0), 0), (FIRST_OCCURRENCE_GRACE, 0), (FIRST_OCCURRENCE_GRACE + SECOND, 1), (-SECOND, 0)],
+)
+def test_a_rule_saved_soon_after_its_dtstart_runs_its_first_occurrence(
+    delay: timedelta, expected: int
+) -> None:
+    daily = rrule("DAILY", dtstart=NOON)
+    assert first_run(daily, NOON + delay) == NOON + expected * timedelta(days=1)
+
+
+def test_a_new_interval_is_due_one_interval_after_it_was_saved() -> None:
+    assert first_run(schedule(60), NOON) == NOON + 60 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("late", "last_run_at", "upcoming"),
+    [(0, 0, 60), (59, 0, 60), (60, 60, 120), (3605, 3600, 3660)],
+)
+def test_a_late_interval_records_its_latest_nominal_time(late: int, last_run_at: int, upcoming: int) -> None:
+    assert runs_from(schedule(60), NOON, NOON + late * SECOND) == (
+        NOON + last_run_at * SECOND,
+        NOON + upcoming * SECOND,
+    )
+
+
+@pytest.mark.parametrize("rule", [crontab_in(None, minute=0), rrule("HOURLY", dtstart=NOON)], ids=repr)
+def test_what_follows_the_wall_clock_records_when_it_was_sent(rule: Any) -> None:
+    sent_at = NOON + timedelta(hours=3, minutes=5)
+    assert runs_from(rule, NOON, sent_at) == (sent_at, NOON + timedelta(hours=4))
+
+
+def test_a_rule_that_has_ended_has_no_next_run() -> None:
+    assert runs_from(rrule("DAILY", dtstart=NOON, count=1), NOON, NOON) == (NOON, None)
+
+
+@pytest.mark.parametrize(
+    ("late", "deadline", "expected"),
+    [
+        (0, 60, False),
+        (60, 60, False),
+        (61, 60, True),
+        (3700, None, False),
+        (3600 + 30, 60, False),
+        (3700, 60, True),
+    ],
+)
+def test_a_crontab_is_skipped_when_its_last_missed_run_is_past_the_deadline(
+    late: int, deadline: float | None, expected: bool
+) -> None:
+    hourly = crontab_in(None, minute=0)
+    assert is_past_deadline(hourly, NOON, NOON + late * SECOND, deadline) is expected
+    assert not is_past_deadline(schedule(3600), NOON, NOON + late * SECOND, deadline)
