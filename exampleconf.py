@@ -45,7 +45,8 @@ beat_schedule = {
 # None: those of `broker_transport_options` that RedBeat knows.
 # redbeat_redis_options = None
 
-# TLS for a `rediss://` URL: True, or a dict of ssl_* options. None: the same as `broker_use_ssl`.
+# TLS, also for a `redis://` URL: True, or a dict of ssl_* options. None: the same as `broker_use_ssl` where
+# the broker is Redis as well.
 # redbeat_redis_use_ssl = None
 
 # ---- RedBeat: the keys -------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ class _RetryingPipeline:
 
 @contextmanager
 def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
-    """Turn the client's connection errors into StoreUnavailable, which names the server."""
+    """Turn the client's errors into StoreUnavailable and StoreRefused, which name the server."""
     try:
         yield
     except (
@@ -327,9 +327,12 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         redis.exceptions.TimeoutError,
         redis.exceptions.RedisClusterException,
     ) as exc:
+        url = sanitize_url(config.redis_url)
+        if not is_transient(exc):
+            raise StoreRefused(f"Redis at {url} refused the connection: {exc}") from exc
         raise StoreUnavailable(
-            f"Redis at {sanitize_url(config.redis_url)} can't be used: {exc} "
-            f"(redbeat_redis_options' retry_period makes beat wait for it)."
+            f"Redis at {url} can't be used: {exc} "
+            "(redbeat_redis_options' retry_period makes beat wait for it)."
         ) from exc
     except redis.exceptions.ResponseError as exc:
         raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {exc}") from exc

@@ -169,12 +169,19 @@ def _encode_rrule(rule: rrule) -> dict[str, Any]:
 
 def _decode_rrule(d: dict[str, Any]) -> rrule:
     fields = {name: d[name] for name in _RRULE_FIELDS if d.get(name) is not None}
+    if d.get("dtstart") is None:
+        if "count" in fields:
+            raise ValueError("count needs a dtstart to count from.")
+        fields["dtstart"] = _EPOCH  # the same at every reading, so that the rule keeps its phase
     for name in ("dtstart", "until"):
         if d.get(name) is not None:
             moment = d[name]
             is_decoded = isinstance(moment, datetime)
             fields[name] = moment if is_decoded else from_timestamp(moment, d.get(f"{name}_tz") or 0)
     return rrule(**fields)
+
+
+_EPOCH = from_timestamp(0)
 
 
 def _decode_weekday(d: dict[str, Any]) -> weekday:

@@ -117,20 +117,20 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @classmethod
     def from_key(cls, key: str, app: Any = None) -> RedBeatSchedulerEntry:
-        """Return the entry under ``key``.
+        """Return the entry under ``key``, the full key or the bare name.
 
         Raises:
             EntryNotFound: there is none (a KeyError, too).
             EntryCorrupt: what is there can't be used (a ValueError, too).
         """
         app = app_or_default(app)
-        return decode_entry(cls, _read(Store(app), key), app)
+        return decode_entry(cls, _read(Store(app), ensure_conf(app).keys.prefixed(key)), app)
 
     # -- when it is due
 
     @property
     def due_at(self) -> datetime | None:
-        """When it is due next, counted from last_run_at; in UTC; None: never again."""
+        """When it is due next, in UTC, counted from last_run_at. None stands for never again."""
         return self._due_at(self.schedule, self.last_run_at)
 
     def _due_at(self, schedule: Any, last_run_at: datetime | None) -> datetime | None:
@@ -146,7 +146,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def rank(self) -> int | None:
-        """Its place in the stored schedule: 0 is due next; None: it isn't there."""
+        """Its place in the stored schedule, 0 for what is due next. None stands for not there."""
         return Store(self.app).rank(self.key)
 
     def is_due(self) -> schedstate:

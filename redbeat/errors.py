@@ -61,7 +61,7 @@ class StoreUnavailable(RedBeatError, RedisConnectionError):
 
 
 class StoreRefused(RedBeatError, ResponseError):
-    """Redis is there and refuses a command: a missing right, no memory left, a replica."""
+    """Redis is there and refuses: a wrong password, a missing right, no memory left, a replica."""
 
 
 class StoreCorrupt(RedBeatError):

@@ -62,7 +62,8 @@ def plan_run(
     if not entry.enabled:
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
         following = next_run(entry.schedule, due_at, look_at)
-        return Commit(claimed, new_score=score_text(score_of(following)))
+        new_error = "clear" if claimed.error else ""
+        return Commit(claimed, new_score=score_text(score_of(following)), new_error=new_error)
     ran_at, following = runs_from(entry.schedule, due_at, _moment(now))
     deadline_seconds = app.conf.beat_cron_starting_deadline
     if is_past_deadline(entry.schedule, due_at, _moment(now), deadline_seconds):

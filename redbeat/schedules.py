@@ -40,8 +40,8 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         freq: 'YEARLY' .. 'SECONDLY' (or dateutil's number for it).
         dtstart: the first candidate; default: now. A naive datetime is UTC. Whole seconds.
         until: no occurrence after it. A naive datetime is UTC.
-        interval, wkst, count, bysetpos, bymonth, bymonthday, byyearday, byeaster, byweekno, byweekday,
-        byhour, byminute, bysecond: as in dateutil, which documents them.
+
+    All other arguments are those of ``dateutil.rrule.rrule``, which documents them.
 
     Raises:
         ValueError: the rule makes no sense to dateutil.

@@ -1,4 +1,4 @@
-"""Copy a schedule to a cluster, under a prefix with a hash tag: OLD_URL and NEW_URL are redis:// URLs."""
+"""Copy a schedule to a cluster, from OLD_URL to NEW_URL (both redis://)."""
 
 import os
 

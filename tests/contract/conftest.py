@@ -27,6 +27,7 @@ def legacy(redbeat2_python: Path, server: Server) -> Legacy:
             env={"PATH": "/usr/bin:/bin"},  # an inherited PYTHONPATH would lead to our own redbeat
             capture_output=True,
             text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         described: dict[str, dict[str, Any]] = json.loads(done.stdout)

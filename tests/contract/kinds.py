@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import crontab, schedule
 from dateutil import tz
 from dateutil.rrule import FR, MO, TU, weekday
+
 from redbeat.schedules import rrule
 
 #: long ago, so that whatever repeats is due by now, and the same for both
@@ -68,7 +69,7 @@ def entries() -> dict[str, dict[str, Any]]:
         "dateutil": datetime(2030, 7, 2, 3, 4, 5, 6, tzinfo=tz.UTC),
         "offset": datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=INDIA),
         "west": datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=-3))),
-        "naive": datetime(2030, 1, 2, 3, 4, 5, 6),  # noqa: DTZ001
+        "naive": datetime(2030, 1, 2, 3, 4, 5, 6),
     }
     made["args"] = {"task": "tasks.report", "schedule": schedule(30), "args": ["weekly", 1, nested], **due}
     made["kwargs"] = {"task": "tasks.report", "schedule": schedule(30), "kwargs": nested, **due}
@@ -82,7 +83,7 @@ def entries() -> dict[str, dict[str, Any]]:
     made["options"] = {
         "task": "tasks.report",
         "schedule": crontab(),
-        "options": {"priority": 3, "headers": {"tenant": "blue"}, "retry": False, "serializer": "json"},
+        "options": {"expires": 86_400, "headers": {"tenant": "blue"}, "retry": False, "serializer": "json"},
         **due,
     }
     made["counted"] = {"task": "tasks.report", "schedule": schedule(30), "total_run_count": 41, **due}

@@ -14,6 +14,7 @@ from typing import Any
 
 import kinds
 from celery import Celery
+
 from redbeat import RedBeatSchedulerEntry
 
 

@@ -1,0 +1,175 @@
+"""A beat of celery-redbeat 2.4.2 and one of ours take turns on one schedule: no run is lost, none doubled.
+
+What that means, entry by entry: every message is counted in `total_run_count` and every count is a message;
+between two messages passes no more than the interval and the time in which there was no leader; and two
+messages closer than half an interval are of different nominal times (a run made up for, then the next).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.apps import celery_beat, write_app
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.schedule import LOCK, field, write_raw
+from tests.support.servers import Server
+
+StartBeat = Callable[[str], Process]
+INTERVALS = {"every-1": 1.0, "every-1.5": 1.5, "every-2": 2.0}
+SLACK = 1.0  # 2.4.2 is up to its loop interval late, and this machine has other work
+
+# Notes when each message left, on the broker's database: neither beat's own word is taken for it.
+NOTE_SENDING = """
+from celery.signals import after_task_publish
+
+@after_task_publish.connect
+def note_sent(headers=None, body=None, **_):
+    sent = {"entry": body[0][0], "time": time.time(), "due": headers.get("redbeat_due")}
+    runs_client().rpush("sent", json.dumps(sent))
+"""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message: when it left and, if ours, its nominal time; UNIX seconds."""
+
+    time: float
+    due: float
+
+    @classmethod
+    def of(cls, note: dict[str, Any]) -> Sent:
+        due = note["due"] and datetime.fromisoformat(note["due"]).timestamp()
+        return cls(note["time"], due or note["time"])
+
+
+@pytest.fixture
+def broker(valkey: Server) -> redis.Redis:
+    return valkey.client(db=0)
+
+
+@pytest.fixture
+def schedule_db(valkey: Server) -> redis.Redis:
+    return valkey.client(db=1)
+
+
+@pytest.fixture
+def start_beat(valkey: Server, redbeat2_python: Path, tmp_path: Path) -> StartBeat:
+    """Start "2.4.2" or "ours"; it may have to wait for the lock."""
+    write_app(
+        tmp_path,
+        "shared_app",
+        valkey.url(0),
+        extra=NOTE_SENDING,
+        redbeat_redis_url=valkey.url(1),
+        beat_max_loop_interval=1,
+    )
+    pythons = {"2.4.2": {"python": redbeat2_python}, "ours": {}}
+
+    def start(which: str) -> Process:
+        return celery_beat(tmp_path, "shared_app", **pythons[which])
+
+    return start
+
+
+def add_entries(client: redis.Redis) -> None:
+    for name, every in INTERVALS.items():
+        interval = {"__type__": "interval", "every": every, "relative": False}
+        definition = {"name": name, "task": "echo", "schedule": interval, "args": [name], "kwargs": {}}
+        write_raw(client, name, {**definition, "options": {}, "enabled": True})
+
+
+def sendings(broker: redis.Redis) -> dict[str, list[Sent]]:
+    notes: Any = [json.loads(note) for note in broker.lrange("sent", 0, -1)]
+    return {name: [Sent.of(note) for note in notes if note["entry"] == name] for name in INTERVALS}
+
+
+def wait_for_more(broker: redis.Redis, beat: Process, times: int = 3) -> None:
+    """Wait until `beat` has sent every entry so often; returns just after a message has left."""
+    before = {name: len(sent) for name, sent in sendings(broker).items()}
+
+    def has_sent() -> bool:
+        assert beat.is_running, beat.output()
+        return all(len(sent) >= before[name] + times for name, sent in sendings(broker).items())
+
+    eventually(has_sent, 30, retry_on=(), message=f"{times} runs of every entry did not come")
+
+
+def assert_no_run_is_lost_or_doubled(
+    broker: redis.Redis, schedule_db: redis.Redis, leaderless: list[tuple[float, float]]
+) -> None:
+    for name, sent in sendings(broker).items():
+        every = INTERVALS[name]
+        assert field(schedule_db, name, "meta")["total_run_count"] == len(sent), name
+        for earlier, later in itertools.pairwise(sent):
+            pause = sum(end - start for start, end in leaderless if earlier.time < end and start < later.time)
+            assert later.time - earlier.time <= every + pause + SLACK, (name, earlier, later, pause)
+            is_near = later.time - earlier.time < every / 2
+            assert not (is_near and later.due - earlier.due < every / 2), (name, earlier, later)
+
+
+@pytest.mark.parametrize("first", ["2.4.2", "ours"])
+def test_no_run_is_lost_or_doubled_when_they_take_turns(
+    broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat, first: str
+) -> None:
+    add_entries(schedule_db)
+    leaderless: list[tuple[float, float]] = []
+    order = ["2.4.2", "ours"] if first == "2.4.2" else ["ours", "2.4.2"]
+    ended_at = None
+    for which in [*order, *order]:
+        with start_beat(which) as beat:
+            eventually(lambda: schedule_db.exists(LOCK), message=f"{which} took no lock")
+            if ended_at:
+                leaderless.append((ended_at, time.time()))
+            wait_for_more(broker, beat)
+        ended_at = time.time()
+        assert not schedule_db.exists(LOCK), f"{which} kept the lock: {beat.output()}"
+    assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
+
+
+@pytest.mark.parametrize(("leading", "waiting"), [("2.4.2", "ours"), ("ours", "2.4.2")])
+def test_the_second_waits_while_the_first_leads_and_then_goes_on(
+    broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat, leading: str, waiting: str
+) -> None:
+    add_entries(schedule_db)
+    with start_beat(leading) as leader:
+        wait_for_more(broker, leader, times=1)
+        token = schedule_db.get(LOCK)
+        with start_beat(waiting) as standby:
+            standby.wait_for("beat: Starting...")
+            wait_for_more(broker, leader, times=3)
+            assert schedule_db.get(LOCK) == token
+            assert "beat: Acquired lock" not in standby.output()
+            assert "Sending due task" not in standby.output()
+            leader.stop()
+            stopped_at = time.time()
+            standby.wait_for("beat: Acquired lock", timeout=10)
+            leaderless = [(stopped_at, time.time())]
+            wait_for_more(broker, standby)
+    assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
+
+
+def test_ours_does_not_take_the_lock_of_a_2_4_2_that_was_killed_before_it_ends(
+    broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat
+) -> None:
+    add_entries(schedule_db)
+    with start_beat("2.4.2") as leader:
+        wait_for_more(broker, leader, times=1)
+        leader.kill()
+    ended_at, ends_at = time.time(), time.time() + schedule_db.pttl(LOCK) / 1000
+    with start_beat("ours") as standby:
+        standby.wait_for("beat: Acquired lock", timeout=15)
+        assert ends_at - 0.05 <= time.time() <= ends_at + 3
+        leaderless = [(ended_at, time.time())]
+        wait_for_more(broker, standby)
+    assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
