@@ -5,6 +5,7 @@ Redis classes are looked up when they are called, so that patching ``redis.Redis
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,8 +53,15 @@ _CERTIFICATES: dict[int, str] = {
 }
 
 
+#: clients that the parent process had made: not used here, and never dropped. The beat inside a worker closes
+#: all inherited files; a client dropped after that closes the same numbers again, which are others' by then.
+_INHERITED: list[Any] = []
+
+
 def get_redis(app: Any = None) -> Any:
     """Return the app's client: an injected ``app.redbeat_redis``, or one made now and kept there.
+
+    A process made by fork gets one of its own.
 
     Raises:
         ConfigurationError: the settings don't make a connection.
@@ -61,6 +69,10 @@ def get_redis(app: Any = None) -> Any:
     """
     app = app_or_default(app)
     client = getattr(app, "redbeat_redis", None)
+    ours, made_by = getattr(app, "redbeat_redis_made", (None, 0))
+    if client is not None and client is ours and made_by != os.getpid():
+        _INHERITED.append(client)
+        client = None
     if client is None:
         config = ensure_conf(app)
         retry_period = config.redbeat_redis_options.get("retry_period")
@@ -69,6 +81,7 @@ def get_redis(app: Any = None) -> Any:
         else:
             client = RetryingConnection(retry_period, _retry(retry_period, lambda: build_client(config)))
         app.redbeat_redis = client
+        app.redbeat_redis_made = (client, os.getpid())
     return client
 
 

@@ -164,7 +164,9 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
 
 def _listed(value: Any) -> Any:
     """Return a by* argument as JSON has it: saved and read again, the rule must be equal to itself."""
-    return list(value) if isinstance(value, (tuple, set, frozenset, range)) else value
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)  # weekdays have no order of their own
+    return list(value) if isinstance(value, (tuple, range)) else value
 
 
 def _rebuild_rrule(fields: dict[str, Any]) -> rrule:

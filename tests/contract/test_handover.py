@@ -27,7 +27,9 @@ from tests.support.servers import Server
 
 StartBeat = Callable[[str], Process]
 INTERVALS = {"every-1": 1.0, "every-1.5": 1.5, "every-2": 2.0}
-SLACK = 1.0  # 2.4.2 is up to its loop interval late, and this machine has other work
+SLACK = 0.8  # seconds; this machine has other work
+# 2.4.2 sees an entry of ours in the second after it is due, and looks once in its loop interval.
+HANDOVER_SLACK = SLACK + 2.0
 
 # Notes when each message left, on the broker's database: neither beat's own word is taken for it.
 NOTE_SENDING = """
@@ -94,13 +96,20 @@ def sendings(broker: redis.Redis) -> dict[str, list[Sent]]:
     return {name: [Sent.of(note) for note in notes if note["entry"] == name] for name in INTERVALS}
 
 
-def wait_for_more(broker: redis.Redis, beat: Process, times: int = 3) -> None:
-    """Wait until `beat` has sent every entry so often; returns just after a message has left."""
+def wait_for_more(broker: redis.Redis, beat: Process, times: int = 2) -> None:
+    """Wait until `beat` has sent every entry so often, and nothing is due in the next moment.
+
+    A 2.4.2 that is ended between recording a run and sending it loses that run, and that isn't our matter.
+    """
     before = {name: len(sent) for name, sent in sendings(broker).items()}
 
     def has_sent() -> bool:
         assert beat.is_running, beat.output()
-        return all(len(sent) >= before[name] + times for name, sent in sendings(broker).items())
+        now = time.time()
+        return all(
+            len(sent) >= before[name] + times and sent[-1].time + INTERVALS[name] > now + 0.25
+            for name, sent in sendings(broker).items()
+        )
 
     eventually(has_sent, 30, retry_on=(), message=f"{times} runs of every entry did not come")
 
@@ -113,9 +122,12 @@ def assert_no_run_is_lost_or_doubled(
         assert field(schedule_db, name, "meta")["total_run_count"] == len(sent), name
         for earlier, later in itertools.pairwise(sent):
             pause = sum(end - start for start, end in leaderless if earlier.time < end and start < later.time)
-            assert later.time - earlier.time <= every + pause + SLACK, (name, earlier, later, pause)
-            is_near = later.time - earlier.time < every / 2
-            assert not (is_near and later.due - earlier.due < every / 2), (name, earlier, later)
+            slack = HANDOVER_SLACK if pause else SLACK
+            assert later.time - earlier.time <= every + pause + slack, (name, earlier, later, pause)
+            # 2.4.2 writes the whole seconds of the next due time, and the score is what counts for us
+            nearest = min(every / 2, every - 1.05) if pause else every / 2
+            is_near = later.time - earlier.time < nearest
+            assert not (is_near and later.due - earlier.due < nearest), (name, earlier, later)
 
 
 @pytest.mark.parametrize("first", ["2.4.2", "ours"])
@@ -147,7 +159,7 @@ def test_the_second_waits_while_the_first_leads_and_then_goes_on(
         token = schedule_db.get(LOCK)
         with start_beat(waiting) as standby:
             standby.wait_for("beat: Starting...")
-            wait_for_more(broker, leader, times=3)
+            wait_for_more(broker, leader)
             assert schedule_db.get(LOCK) == token
             assert "beat: Acquired lock" not in standby.output()
             assert "Sending due task" not in standby.output()

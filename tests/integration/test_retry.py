@@ -15,7 +15,7 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.errors import StoreUnavailable
+from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.lock import LeaderLock
 from redbeat.schedulers import RedBeatScheduler, get_redis
 from redbeat.store import Fence, Store
@@ -222,7 +222,7 @@ def test_a_wrong_password_is_not_retried(guarded: Server, caplog: pytest.LogCapt
         redbeat_redis_url=f"redis://:wrong@{guarded.host}:{guarded.port}/1",
         redbeat_redis_options={"retry_period": 30},
     )
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreRefused):
         save_and_delete(app)
     assert "Retrying" not in caplog.text
 

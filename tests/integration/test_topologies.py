@@ -11,7 +11,7 @@ import pytest
 from redis.credentials import UsernamePasswordCredentialProvider
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import get_redis
 from tests.support.certificates import Certificates
 from tests.support.servers import Server
@@ -85,7 +85,7 @@ def test_a_password_with_special_characters_is_accepted(
 
 def test_a_wrong_password_is_reported_and_not_shown(guarded: Server) -> None:
     app = memory_app(redbeat_redis_url=f"redis://:wr%40ng-secret@{guarded.host}:{guarded.port}/1")
-    with pytest.raises(StoreUnavailable) as caught:
+    with pytest.raises(StoreRefused) as caught:
         RedBeatSchedulerEntry("report", "tasks.report", 60, app=app).save()
     assert str(guarded.port) in str(caught.value)
     assert "secret" not in str(caught.value)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
 
+from redbeat.connection import get_redis
 from tests.support.apps import celery_worker, runs, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, STATICS, write_raw
 from tests.support.servers import Server
+from tests.support.ticks import memory_app
 
 #: the application talks to Redis before the worker forks, as many do
 SAVES_AT_IMPORT = """
@@ -42,3 +45,22 @@ def test_a_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list
         assert worker.stop(timeout=20) == 0
         assert "Traceback" not in worker.output()
         eventually(lambda: client.get(LOCK) is None, message="the lock was not released")
+
+
+def test_a_forked_process_gets_a_client_of_its_own_unless_one_was_injected(valkey: Server) -> None:
+    app = memory_app(redbeat_redis_url=valkey.url(1))
+    inherited = get_redis(app)
+    injected = memory_app(redbeat_redis_url=valkey.url(1))
+    injected.redbeat_redis = valkey.client(db=1)
+
+    def check() -> None:
+        assert get_redis(app) is not inherited
+        assert get_redis(app) is get_redis(app)
+        assert get_redis(injected) is injected.redbeat_redis
+        assert get_redis(app).ping()
+
+    child = multiprocessing.get_context("fork").Process(target=check)
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    assert get_redis(app) is inherited

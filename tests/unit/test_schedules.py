@@ -7,7 +7,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import assume, given
 from hypothesis import strategies as st
