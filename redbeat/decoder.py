@@ -219,7 +219,8 @@ def encode_definition(fields: dict[str, Any], stored: str | None = None) -> str:
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str | None = None) -> str:
     """Return a meta's JSON, its time in UTC; what else ``stored`` holds is kept."""
-    moment = last_run_at and last_run_at.astimezone(timezone.utc)
+    is_aware = last_run_at is not None and last_run_at.tzinfo is not None
+    moment = last_run_at.astimezone(timezone.utc) if last_run_at and is_aware else last_run_at
     meta = {**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count}
     return json.dumps(meta, cls=RedBeatJSONEncoder)
 

@@ -7,14 +7,15 @@ lists the schedule sees why.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from redbeat.lua import Claimed, sha1_of
+from redbeat.lua import Claimed
 
-__all__ = ["Failure", "failure_of"]
+__all__ = ["Failure", "failure_of", "new_failure", "sha1_of"]
 
 #: longest pause between two tries to send one run, seconds
 MAX_BACKOFF_SECONDS = 60.0
@@ -46,7 +47,7 @@ class Failure:
 
     def is_about(self, claimed: Claimed, reason: str) -> bool:
         """Tell whether this is the same failure again: nothing new to log."""
-        return self.definition_sha1 == sha1_of(claimed.definition or "") and self.reason == reason
+        return self.definition_sha1 == sha1_of(claimed) and self.reason == reason
 
     def backoff_seconds(self) -> float:
         """How long to wait before the next try to send the run."""
@@ -68,9 +69,9 @@ def failure_of(claimed: Claimed) -> Failure | None:
     try:
         record = json.loads(claimed.error)
         failure = Failure(**{field.name: record[field.name] for field in fields(Failure)})
-        is_sound = failure.attempts in range(2**31) and 0 <= float(failure.due or 0) < 10**11
+        is_count = type(failure.attempts) is int and 0 <= failure.attempts < 2**31
         float(failure.retry_at or 0)
-        return replace(failure, attempts=int(failure.attempts)) if is_sound else None
+        return failure if is_count and 0 <= float(failure.due or 0) < 10**11 else None
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
@@ -78,4 +79,10 @@ def failure_of(claimed: Claimed) -> Failure | None:
 def new_failure(claimed: Claimed, reason: str, now: float) -> Failure:
     """Return the record of a failure that is noticed at ``now`` (UNIX seconds)."""
     since = datetime.fromtimestamp(now, timezone.utc).isoformat()
-    return Failure(reason=reason, since=since, definition_sha1=sha1_of(claimed.definition or ""))
+    return Failure(reason=reason, since=since, definition_sha1=sha1_of(claimed))
+
+
+def sha1_of(claimed: Claimed) -> str:
+    """Return the SHA-1 of the definition as it stands in Redis."""
+    definition = (claimed.definition or "").encode("utf-8", "surrogateescape")
+    return hashlib.sha1(definition, usedforsecurity=False).hexdigest()

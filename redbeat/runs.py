@@ -14,7 +14,7 @@ from celery.utils.log import get_logger
 from redbeat.decoder import encode_meta
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry, score_of
 from redbeat.failures import Failure, failure_of, new_failure
-from redbeat.lua import Claimed, Commit, sha1_of
+from redbeat.lua import Claimed, Commit
 from redbeat.schedules import is_past_deadline, next_run, runs_from
 from redbeat.store import read_claimed, score_text
 
@@ -59,10 +59,10 @@ def plan_run(
     failure = failure_of(claimed)
     nominal = _nominal(claimed, failure, now)
     due_at = _moment(float(nominal))
+    new_error = "clear" if claimed.error else ""
     if not entry.enabled:
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
         following = next_run(entry.schedule, due_at, look_at)
-        new_error = "clear" if claimed.error else ""
         return Commit(claimed, new_score=score_text(score_of(following)), new_error=new_error)
     ran_at, following = runs_from(entry.schedule, due_at, _moment(now))
     deadline_seconds = app.conf.beat_cron_starting_deadline
@@ -73,12 +73,12 @@ def plan_run(
             due_at,
             deadline_seconds,
         )
-        return Commit(claimed, new_score=score_text(score_of(following)))
+        return Commit(claimed, new_score=score_text(score_of(following)), new_error=new_error)
     sent = Commit(
         claimed,
         new_score=score_text(score_of(following)),
         new_meta=encode_meta(ran_at, entry.total_run_count + 1, claimed.meta),
-        new_error="clear" if claimed.error else "",
+        new_error=new_error,
     )
     headers = {
         **(entry.options.get("headers") or {}),
@@ -101,7 +101,7 @@ def commit_quarantined(
         claimed,
         new_score=score_text(now + retry_seconds),
         new_error=failure.to_json() if claimed.type == "hash" else "",
-        definition_sha1=sha1_of(claimed.definition or "") if claimed.type == "hash" else "",
+        is_for_this_definition=claimed.type == "hash",
     )
     return commit, is_news
 

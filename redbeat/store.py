@@ -52,11 +52,6 @@ class Stored:
         """Whether there is an entry under the key."""
         return self.definition is not None or self.meta is not None or not self.is_hash
 
-    @property
-    def read_sha1(self) -> str:
-        """What ``save_entries`` compares: another value later means that somebody wrote meanwhile."""
-        return lua.sha1_of(f"{self.definition or ''}\n{self.meta or ''}")
-
 
 @dataclass(frozen=True)
 class Write:
@@ -174,7 +169,8 @@ class Store:
         saves = [
             lua.Save(
                 stored.key,
-                stored.read_sha1,
+                stored.definition or "",
+                stored.meta or "",
                 write.definition,
                 write.meta,
                 score_text(write.score),

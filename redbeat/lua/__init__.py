@@ -107,13 +107,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Commit:
-    """What to record about one claimed entry; see ``commit_runs.lua`` for each field's meaning of ''."""
+    """What to record about one claimed entry; see ``commit_runs.lua`` for each field's meaning of ''.
+
+    Attributes:
+        is_for_this_definition: nothing is recorded when the entry has another definition by then.
+    """
 
     claimed: Claimed
     new_score: str = ""
     new_meta: str = ""
     new_error: str = ""
-    definition_sha1: str = ""
+    is_for_this_definition: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,16 +138,12 @@ class Save:
     """One entry to store; see ``save_entries.lua`` for each field's meaning of ''."""
 
     key: str
-    read_sha1: str
+    read_definition: str
+    read_meta: str
     definition: str = ""
     meta: str = ""
     score: str = ""
     must_exist: bool = False
-
-
-def sha1_of(text: str) -> str:
-    """Return the SHA-1 that Redis computes of ``text``."""
-    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
 
 def text_of(value: Any) -> Any:
@@ -172,7 +172,8 @@ def commit_runs(client: Any, schedule_key: str, fence: Fence, commits: Iterable[
     for commit in commits:
         claimed = commit.claimed
         keys.append(claimed.key)
-        args += [claimed.type, commit.definition_sha1, claimed.score, commit.new_score]
+        decided_on = f"={claimed.definition or ''}" if commit.is_for_this_definition else ""
+        args += [claimed.type, decided_on, claimed.score, commit.new_score]
         args += [claimed.meta or "", commit.new_meta, commit.new_error]
     status, results = _COMMIT_RUNS(client, keys, args)
     return None if text_of(status) == "lost" else [bool(result) for result in results]
@@ -191,7 +192,8 @@ def save_entries(
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
     for save in saves:
         keys.append(save.key)
-        args += [save.read_sha1, save.definition, save.meta, save.score, "1" if save.must_exist else ""]
+        args += [save.read_definition, save.read_meta, save.definition, save.meta, save.score]
+        args += ["1" if save.must_exist else ""]
     status, results = _SAVE_ENTRIES(client, keys, args)
     return None if text_of(status) == "lost" else [int(result) for result in results]
 

@@ -7,7 +7,7 @@
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3..] seven for each entry:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
---   definition_sha1  '' or the definition it was decided on; another one now: leave the entry alone
+--   decided_on       '' or '=' and the definition it was decided on; another one now: leave the entry alone
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        '' to leave the score, 'remove' to unschedule, else the next due time
 --   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
@@ -25,12 +25,12 @@ if not hold_lock(lock, token, lock_ms) then return {'lost', {}} end
 local results = {}
 for i = 3, #KEYS do
   local key, at = KEYS[i], 3 + (i - 3) * 7
-  local kind, definition_sha1, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local claimed_meta, new_meta, new_error = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
 
   local is_unchanged = redis.call('TYPE', key).ok == kind
-  if is_unchanged and definition_sha1 ~= '' then
-    is_unchanged = redis.sha1hex(redis.call('HGET', key, 'definition') or '') == definition_sha1
+  if is_unchanged and decided_on ~= '' then
+    is_unchanged = '=' .. (redis.call('HGET', key, 'definition') or '') == decided_on
   end
   results[i - 2] = 0
   if is_unchanged then

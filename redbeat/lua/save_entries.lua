@@ -6,8 +6,9 @@
 -- ARGV[1] token      '' for an application; the scheduler's token when beat stores its statics
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] wake       channel that is told, '' for none
--- ARGV[4..] five for each entry:
---   read_sha1        SHA-1 of the definition and the meta that the caller read, joined by a line feed
+-- ARGV[4..] six for each entry:
+--   read_definition  the definition that the caller read, '' for none
+--   read_meta        the meta that the caller read, '' for none
 --   definition       '' to leave it
 --   meta             '' to leave it
 --   score            '' to leave it, else the next due time
@@ -23,9 +24,9 @@ if not hold_lock(lock, token, lock_ms) then return {'lost', {}} end
 
 local results, has_saved = {}, false
 for i = 3, #KEYS do
-  local key, at = KEYS[i], 4 + (i - 3) * 5
-  local read_sha1, definition, meta = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local score, must_exist = ARGV[at + 3], ARGV[at + 4]
+  local key, at = KEYS[i], 4 + (i - 3) * 6
+  local read_definition, read_meta = ARGV[at], ARGV[at + 1]
+  local definition, meta, score, must_exist = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
 
   local kind, result = redis.call('TYPE', key).ok, 1
   if kind == 'none' and must_exist == '1' then
@@ -34,7 +35,7 @@ for i = 3, #KEYS do
     result = -2
   else
     local stored = redis.call('HMGET', key, 'definition', 'meta')
-    if redis.sha1hex((stored[1] or '') .. '\n' .. (stored[2] or '')) ~= read_sha1 then result = 0 end
+    if (stored[1] or '') ~= read_definition or (stored[2] or '') ~= read_meta then result = 0 end
   end
   if result == 1 then
     if definition ~= '' then

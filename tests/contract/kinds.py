@@ -38,7 +38,7 @@ def schedules() -> dict[str, Any]:
         "interval-relative": schedule(60, relative=True),
         "crontab-default": crontab(),
         "crontab-ints": crontab(0, 4, 1, 15, 6),
-        "crontab-strings": crontab("*/15", "0-6,18", "mon-fri", "1,15", "jan,6"),
+        "crontab-strings": crontab("*/15", "0-6,18", "mon-fri", "1,15", "1,6"),
         "crontab-lists": crontab([0, 30], [7, 13], [1, 2, 3], [1, 15], [1, 6, 12]),
         "rrule-bare": rrule("HOURLY", dtstart=START),
         "rrule-count": rrule("DAILY", dtstart=START, interval=2, count=5_000),

@@ -1,9 +1,8 @@
-"""The two ACL users that docs/configuration.rst proposes can do all that RedBeat does, and little else."""
+"""The two ACL users of docs/configuration.rst can do all that RedBeat does, and little else."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,24 @@ from tests.support.schedule import SCHEDULE, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader, make_due, memory_app, take_messages
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.rst"
+RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 PASSWORD = "p@ss:w/rd#%"
 AppOf = Callable[..., Celery]
 
 
 def documented_rules(user: str) -> list[str]:
-    """The words after ``ACL SETUSER <user>``, with the passwords left out."""
-    text = DOCUMENT.read_text("utf-8").replace("\\\n", " ")
-    found = re.search(rf"ACL SETUSER {user} (.+)", text)
-    assert found, f"docs/configuration.rst has no line 'ACL SETUSER {user} …'"
-    return [word for word in found[1].split() if not word.startswith((">", "#"))]
+    """The words of the documented user, the example's password left out."""
+    line = " ".join((RECIPES / f"{user}.acl").read_text("utf-8").split())
+    start = f"user {user} on >secret "
+    assert line.startswith(start)
+    return ["reset", "on", *line.removeprefix(start).split()]
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """An administrator on the database of the schedule: the documented users have no right to SELECT."""
+    with server.client(db=0) as connected:
+        yield connected
 
 
 @pytest.fixture
@@ -37,12 +43,12 @@ def app_of(server: Server) -> AppOf:
     """Apps that connect as one of the two users."""
     with server.client() as admin:
         for user in ("beat", "writer"):
-            admin.execute_command("ACL SETUSER", user, "reset", *documented_rules(user), f">{PASSWORD}")
+            admin.execute_command("ACL SETUSER", user, *documented_rules(user), f">{PASSWORD}")
         admin.acl_log_reset()
 
     def make(user: str, **settings: Any) -> Celery:
         options = {"username": user, "password": PASSWORD}
-        return memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options=options, **settings)
+        return memory_app(redbeat_redis_url=server.url(0), redbeat_redis_options=options, **settings)
 
     return make
 

@@ -1,0 +1,191 @@
+"""The documentation's recipes and JSON, as they stand there, under a running beat."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from tests.support.apps import celery_beat, write_app
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.schedule import SCHEDULE, field, messages, score_of, write_raw
+from tests.support.servers import Server
+from tests.support.ticks import leader
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "docs" / "recipes"
+NODE_DIRECTORY = ROOT / ".cache" / "node-redis"
+TASK = "proj.tasks.make-report"
+
+Recipe = Callable[[str], None]
+
+
+def require(*programs: str) -> None:
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing and os.environ.get("REQUIRE_SERVICES") == "1":
+        pytest.fail(f"not on PATH: {', '.join(missing)}")
+    if missing:
+        pytest.skip(f"not on PATH: {', '.join(missing)}")
+
+
+@pytest.fixture(scope="session")
+def node_directory() -> Path:
+    """A directory in which Node finds the package redis, installed once."""
+    require("node", "npm")
+    stamp = NODE_DIRECTORY / "complete"
+    if not stamp.exists():
+        NODE_DIRECTORY.mkdir(parents=True, exist_ok=True)
+        (NODE_DIRECTORY / "package.json").write_text('{"private": true}')
+        install = ["npm", "install", "--no-audit", "--no-fund", "--silent", "redis"]
+        subprocess.run(install, cwd=NODE_DIRECTORY, check=True, timeout=100)
+        stamp.touch()
+    return NODE_DIRECTORY
+
+
+@pytest.fixture(params=["redis-cli.sh", "entries.mjs"])
+def recipe(request: pytest.FixtureRequest, server: Server) -> Recipe:
+    """Run a recipe's sub-command, as the ACL user that the documentation proposes for writers."""
+    source = RECIPES / request.param
+    if request.param == "redis-cli.sh":
+        require("redis-cli")
+        command = ["sh", str(source)]
+    else:
+        # modules are looked for beside the script: a copy of it, then, where the package is
+        copied = request.getfixturevalue("node_directory") / source.name
+        copied.write_bytes(source.read_bytes())
+        command = ["node", str(copied)]
+    rules = " ".join((RECIPES / "writer.acl").read_text("utf-8").split()).removeprefix("user ")
+    with server.client() as admin:
+        admin.execute_command("ACL SETUSER", *rules.split())
+    url = f"redis://writer:secret@{server.host}:{server.port}/0"
+
+    def run(subcommand: str) -> None:
+        environment = {**os.environ, "REDIS_URL": url, "TASK": TASK}
+        done = subprocess.run(
+            [*command, subcommand], env=environment, capture_output=True, text=True, timeout=20, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        # redis-cli ends with 0 although the server refused
+        assert not re.search(r"(?m)^(\(error\)|ERR|NOPERM|WRONGTYPE)", done.stdout + done.stderr), done.stdout
+
+    return run
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """The schedule is in database 0 here, and the broker in 1."""
+    with server.client(db=0) as connected:
+        yield connected
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[redis.Redis]:
+    with server.client(db=1) as connected:
+        yield connected
+
+
+@pytest.fixture
+def beat(server: Server, tmp_path: Path) -> Iterator[Process]:
+    """A real beat with default settings."""
+    write_app(tmp_path, "proj", server.url(1), redbeat_redis_url=server.url(0))
+    with celery_beat(tmp_path, "proj") as process:
+        process.wait_for("beat: Acquired lock")
+        yield process
+
+
+def sent_args(broker: redis.Redis) -> list[Any]:
+    sent = messages(broker)
+    assert {message["headers"]["task"] for message in sent} <= {TASK}
+    return [json.loads(base64.b64decode(message["body"]))[0] for message in sent]
+
+
+def test_a_recipe_adds_changes_pauses_resumes_and_deletes_an_entry(
+    recipe: Recipe, beat: Process, client: redis.Redis, broker: redis.Redis
+) -> None:
+    recipe("add")
+    eventually(lambda: sent_args(broker) == [["weekly"]], timeout=3)
+    eventually(lambda: field(client, "report", "meta") is not None)
+    recipe("change")
+    eventually(lambda: sent_args(broker) == [["weekly"], ["daily"]], timeout=3)
+    eventually(lambda: field(client, "report", "meta")["total_run_count"] == 2)
+    recipe("pause")
+    # the next run, 30 s away, is due now
+    client.zadd(SCHEDULE, {"redbeat:report": 0}, xx=True)
+    eventually(lambda: (score_of(client, "report") or 0) > 0, timeout=3)
+    assert len(sent_args(broker)) == 2
+    recipe("resume")
+    eventually(lambda: len(sent_args(broker)) == 3, timeout=3)
+    eventually(lambda: field(client, "report", "meta")["total_run_count"] == 3)
+    assert field(client, "report", "definition")["schedule"]["every"] == 30
+    recipe("delete")
+    assert score_of(client, "report") is None
+    assert not client.exists("redbeat:report")
+    assert beat.is_running, beat.output()
+    assert "ERROR" not in beat.output()
+    assert "Removed" not in beat.output()
+
+
+def test_a_recipe_says_what_it_can_do(server: Server, recipe: Recipe) -> None:
+    with pytest.raises(AssertionError, match=r"usage: .*add\|change\|pause\|resume\|delete"):
+        recipe("")
+
+
+# -- the JSON examples
+
+
+def json_examples() -> list[Any]:
+    """Each ``.. code-block:: json`` of the documentation, as (id, text)."""
+    examples = []
+    for document in (ROOT / "README.rst", ROOT / "docs" / "data-model.rst"):
+        text = document.read_text("utf-8")
+        for block in re.finditer(r"^\.\. code-block:: json\n((?:\n| +\S.*\n)+)", text, re.MULTILINE):
+            line = text[: block.start()].count("\n") + 1
+            examples.append(pytest.param(block[1], id=f"{document.name}:{line}"))
+    return examples
+
+
+def test_the_documentation_has_examples() -> None:
+    assert len(json_examples()) >= 6
+
+
+@pytest.mark.parametrize("example", json_examples())
+def test_an_example_is_valid_json_and_runs_where_it_is_an_entry(
+    example: str, app: Celery, server: Server
+) -> None:
+    value = json.loads(example)
+    with server.client(db=1) as client, server.client(db=0) as queues:
+        is_definition = isinstance(value, dict) and {"task", "schedule"} <= value.keys()
+        is_meta = isinstance(value, dict) and "total_run_count" in value
+        assert is_definition or is_meta, "another kind of example wants a test of its own"
+        name = value.get("name", "report")
+        if is_definition:
+            write_raw(client, name, example)
+        else:
+            write_raw(client, name, meta=example)
+        with leader(app) as scheduler:
+            scheduler.tick()
+        assert field(client, name, "error") is None
+        sent = [message for queue in queues.keys("celery*") for message in messages(queues, str(queue))]
+        assert [message["headers"]["redbeat_entry"] for message in sent] == [name]
+        entry = RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app)
+        assert entry.total_run_count == value.get("total_run_count", 0) + 1
+        assert entry.score == score_of(client, name)
+
+
+@pytest.mark.parametrize("document", ["README.rst", "docs/data-model.rst"])
+def test_no_json_example_is_overlooked(document: str) -> None:
+    text = (ROOT / document).read_text("utf-8")
+    found = [example for example in json_examples() if str(example.id).startswith(Path(document).name)]
+    assert len(found) == text.count("code-block:: json")

@@ -1,0 +1,63 @@
+"""What the scripts' opening comments say, for the tests that compare it with the bodies and the callers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from redbeat import lua
+
+FOLDER = Path(lua.__file__).parent
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua") if path.stem != "hold_lock")
+NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
+
+
+@dataclass
+class Header:
+    """What a script's opening comment says. Names by their place in KEYS and ARGV, counted from 1."""
+
+    keys: dict[int, str]
+    args: dict[int, str]
+    keys_from: int | None  # where the entries' keys begin
+    args_from: int | None  # where the entries' groups begin
+    group: list[str]
+    returned: list[str] | None  # None: a single value
+    described: list[str]  # the returned fields that are explained
+
+
+def code_of(name: str) -> str:
+    """The script without its comments."""
+    source = (FOLDER / f"{name}.lua").read_text("utf-8")
+    return re.sub(r"--.*", "", source)
+
+
+def header_of(name: str) -> Header:
+    source = (FOLDER / f"{name}.lua").read_text("utf-8")
+    text = "".join(
+        line[2:] + "\n" for line in source.split("\nlocal ")[0].splitlines() if line.startswith("--")
+    )
+    assert text.startswith(f" {name}: "), "a script opens with its name and what it does"
+    inputs, _, outputs = text.partition("\n Returns ")
+    named = {
+        kind: {
+            int(place): word for place, word in re.findall(rf"^ {kind}\[(\d+)\] (\w+) ", inputs, re.MULTILINE)
+        }
+        for kind in ("KEYS", "ARGV")
+    }
+    keys_from = re.search(r"^ KEYS\[(\d+)\.\.\] ", inputs, re.MULTILINE)
+    group = re.search(
+        r"^ ARGV\[(\d+)\.\.\] (\w+) for each entry:\n((?:   .*\n)+)", f"{inputs}\n", re.MULTILINE
+    )
+    names = re.findall(r"^   (\w+) ", group[3], re.MULTILINE) if group else []
+    assert group is None or len(names) == NUMBERS[group[2]], "the header counts its own group wrongly"
+    returned = re.match(r"\{(.*?)\}", outputs)
+    return Header(
+        keys=named["KEYS"],
+        args=named["ARGV"],
+        keys_from=int(keys_from[1]) if keys_from else None,
+        args_from=int(group[1]) if group else None,
+        group=names,
+        returned=returned[1].split(", ") if returned else None,
+        described=re.findall(r"^   (\w+) ", outputs, re.MULTILINE),
+    )

@@ -1,0 +1,181 @@
+"""An entry as a Python object: what can be made, what is refused in words, what may be copied."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery, _state
+from celery.app import app_or_default
+from celery.schedules import crontab, schedule, solar
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound
+from redbeat.schedules import rrule
+from redbeat.store import Stored
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
+FUTURE = datetime.now(timezone.utc) + timedelta(days=1)
+
+pickled_app = Celery("pickled", set_as_current=False, broker="redis://127.0.0.1:1")
+
+
+def entry(app: Celery, **fields: Any) -> RedBeatSchedulerEntry:
+    return RedBeatSchedulerEntry(**{"name": "x", "task": "t", "schedule": schedule(60), "app": app, **fields})
+
+
+def test_it_is_made_with_arguments_in_the_order_of_2x(app: Celery) -> None:
+    made = RedBeatSchedulerEntry("x", "t", schedule(5), [1], {"a": 2}, False, {"queue": "q"}, app=app)
+    assert (made.name, made.task, made.schedule) == ("x", "t", schedule(5))
+    assert (made.args, made.kwargs, made.enabled, made.options) == ([1], {"a": 2}, False, {"queue": "q"})
+    assert made.key == "redbeat:x" == RedBeatSchedulerEntry.generate_key(app, "x")
+
+
+@pytest.mark.parametrize("every", [60, 60.0, timedelta(minutes=1), schedule(60)])
+def test_a_number_of_seconds_is_a_schedule(app: Celery, every: Any) -> None:
+    assert entry(app, schedule=every).schedule == schedule(60)
+
+
+def test_options_that_are_not_given_are_empty(app: Celery) -> None:
+    made = entry(app)
+    assert (made.args or [], made.kwargs, made.options, made.enabled) == ([], {}, {}, True)
+    assert made.total_run_count == 0
+
+
+def test_the_key_follows_the_prefix_of_the_app(app: Celery) -> None:
+    app.conf.redbeat_key_prefix = "mine-"
+    assert entry(app).key == "mine-x"
+
+
+def test_a_forgotten_app_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_state, "default_app", None)
+    monkeypatch.setattr(_state._tls, "current_app", None)
+    monkeypatch.delenv("CELERY_BROKER_URL", raising=False)
+    with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set.*pass app="):
+        RedBeatSchedulerEntry("x", "t", schedule(5))
+
+
+def test_the_current_app_is_used_where_none_is_given(monkeypatch: pytest.MonkeyPatch, app: Celery) -> None:
+    monkeypatch.setattr(_state._tls, "current_app", app)
+    assert app_or_default() is app
+    assert RedBeatSchedulerEntry("x", "t", schedule(5)).app is app
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": ""}, "An entry must have a name, a non-empty string."),
+        ({"name": None}, "An entry must have a name"),
+        ({"name": 5}, "An entry must have a name"),
+        ({"task": None}, "redbeat:x: task must be the name of a task, not None."),
+        ({"task": "\ud800"}, "redbeat:x: task must be the name of a task"),
+        ({"schedule": None}, "redbeat:x: schedule must be a schedule, a timedelta or a number"),
+        ({"args": "abc"}, "redbeat:x: args must be a list or a tuple, not 'abc'."),
+        ({"args": {"a": 1}}, "redbeat:x: args must be a list or a tuple"),
+        ({"kwargs": [1]}, "redbeat:x: kwargs and options must be dicts"),
+        ({"options": "queue"}, "redbeat:x: kwargs and options must be dicts"),
+        ({"enabled": "no"}, "redbeat:x: enabled must be True or False, not 'no'."),
+        ({"args": [object()]}, "redbeat:x: can't be stored as JSON: .*not JSON serializable"),
+        ({"kwargs": {"x": float("nan")}}, "redbeat:x: can't be stored as JSON: "),
+        ({"options": {"countdown": timedelta(1)}}, "redbeat:x: can't be stored as JSON: "),
+        ({"schedule": solar("sunset", 1, 1)}, "redbeat:x: can't be stored as JSON: "),
+        ({"schedule": schedule(0)}, "redbeat:x: its schedule .* can't be used: an interval must be longer"),
+        ({"schedule": schedule(-1, relative=True)}, "redbeat:x: its schedule .* can't be used: "),
+        ({"schedule": schedule(timedelta(days=3_640_000))}, "redbeat:x: its schedule .* can't be used: "),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_in_words(app: Celery, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EntryError, match=message):
+        entry(app, **change).plan_save(Stored("redbeat:x"), NOON)
+
+
+def test_a_key_that_holds_no_hash_is_not_written_over(app: Celery) -> None:
+    with pytest.raises(EntryCorrupt, match="holds no hash; delete it first"):
+        entry(app).plan_save(Stored("redbeat:x", is_hash=False), NOON)
+
+
+@pytest.mark.parametrize(
+    ("definition", "error"),
+    [("{oops", EntryCorrupt), ('{"schedule": {"__type__": "interval"}}', EntryCorrupt)],
+)
+def test_a_definition_that_cannot_be_decoded_is_one_kind_of_error(
+    app: Celery, definition: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=r"^redbeat:x: definition: "):
+        RedBeatSchedulerEntry.load_definition("redbeat:x", app, definition)
+
+
+def test_a_definition_given_is_decoded_without_a_look_at_the_server(app: Celery) -> None:
+    found = RedBeatSchedulerEntry.load_definition(
+        "k", app, '{"schedule": {"__type__": "crontab", "hour": 7}}'
+    )
+    assert found == {"schedule": crontab(hour=7)}
+
+
+@pytest.mark.parametrize("meta", ["", None])
+def test_a_missing_meta_is_an_entry_that_never_ran(meta: str | None) -> None:
+    assert RedBeatSchedulerEntry.decode_meta(meta) == {"last_run_at": None}
+
+
+def test_an_error_about_an_entry_has_its_key() -> None:
+    error = EntryNotFound("redbeat:x: there is no such entry.", "redbeat:x")
+    assert (error.key, isinstance(error, KeyError)) == ("redbeat:x", True)
+
+
+SCHEDULES = [schedule(60), crontab(hour=[7, 13]), rrule("DAILY", dtstart=NOON, byhour=7)]
+
+
+@pytest.mark.parametrize("rule", SCHEDULES, ids=repr)
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, lambda made: pickle.loads(pickle.dumps(made))], ids=["copy", "pickle"]
+)
+def test_it_can_be_copied_and_pickled(rule: Any, duplicate: Any) -> None:
+    made = entry(pickled_app, schedule=rule, args=[1], options={"headers": {"a": 1}}, enabled=False)
+    made.total_run_count = 5
+    found = duplicate(made)
+    assert type(found) is RedBeatSchedulerEntry
+    assert found.app.main == "pickled"
+    for name in (
+        "name",
+        "task",
+        "schedule",
+        "args",
+        "kwargs",
+        "options",
+        "enabled",
+        "total_run_count",
+        "key",
+    ):
+        assert getattr(found, name) == getattr(made, name)
+    assert found.last_run_at == made.last_run_at
+
+
+def test_what_it_is_due_by_is_counted_from_its_last_run(app: Celery) -> None:
+    made = entry(app, last_run_at=NOON, total_run_count=1)
+    assert (made.due_at, made.score) == (NOON + timedelta(minutes=1), NOON.timestamp() + 60)
+    made.last_run_at = NOON.replace(tzinfo=None)
+    assert made.due_at == NOON + timedelta(minutes=1)
+
+
+def test_a_rule_that_has_ended_has_no_due_time(app: Celery) -> None:
+    made = entry(app, schedule=rrule("DAILY", dtstart=NOON, count=1), last_run_at=NOON, total_run_count=1)
+    assert (made.due_at, made.score, tuple(made.is_due())) == (None, -1.0, (False, None))
+
+
+def test_an_entry_that_has_never_run_is_due_at_its_rules_first_occurrence(app: Celery) -> None:
+    made = entry(app, schedule=rrule("DAILY", dtstart=NOON), last_run_at=NOON)
+    assert made.due_at == NOON
+    made.total_run_count = 1
+    assert made.due_at == NOON + timedelta(days=1)
+
+
+def test_is_due_answers_as_celerys_entries_do(app: Celery) -> None:
+    waiting = entry(app, last_run_at=FUTURE, total_run_count=1).is_due()
+    assert not waiting.is_due
+    assert waiting.next == pytest.approx(86_460, abs=60)
+    assert entry(app, last_run_at=NOON - timedelta(days=4000)).is_due().is_due
+    disabled = entry(app, last_run_at=NOON - timedelta(days=4000), enabled=False)
+    assert tuple(disabled.is_due()) == (False, 5.0)

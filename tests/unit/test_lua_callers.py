@@ -1,0 +1,174 @@
+"""Each script's Python function sends what the script's header names, and nothing else calls scripts."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import NoScriptError
+
+from redbeat import lua
+from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
+
+FENCE = lua.Fence("the-lock", "the-token", 12)
+FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
+CLAIMED = lua.Claimed("k", "hash", "nominal", "claimed-score", "definition", "the-meta", None, None)
+COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
+SAVE = lua.Save("k", "old-definition", "old-meta", "definition", "the-meta", "the-score", must_exist=True)
+
+#: script to (call of its function for two entries, reply, expected by name, expected of each entry)
+CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
+    "claim_due": (
+        lambda client: lua.claim_due(
+            client, "the-schedule", FENCE, limit=3, max_bytes=4, lease_ms=5, prefix="the-prefix"
+        ),
+        ["ok", "1.5", "", 0, []],
+        {**FENCED, "limit": 3, "max_bytes": 4, "lease_ms": 5, "prefix": "the-prefix"},
+        {},
+    ),
+    "commit_runs": (
+        lambda client: lua.commit_runs(client, "the-schedule", FENCE, [COMMIT, COMMIT]),
+        ["ok", [1, 0]],
+        FENCED,
+        {
+            "type": "hash",
+            "decided_on": "=definition",
+            "claimed_score": "claimed-score",
+            "new_score": "new-score",
+            "claimed_meta": "the-meta",
+            "new_meta": "new-meta",
+            "new_error": "new-error",
+        },
+    ),
+    "read_entries": (
+        lambda client: lua.read_entries(client, "the-schedule", ["k", "k"]),
+        ["1.5", [["none"] + [None] * 5] * 2],
+        {"schedule": "the-schedule"},
+        {},
+    ),
+    "save_entries": (
+        lambda client: lua.save_entries(client, "the-schedule", FENCE, [SAVE, SAVE], wake="the-wake"),
+        ["ok", [1, 0]],
+        {**FENCED, "wake": "the-wake"},
+        {
+            "read_definition": "old-definition",
+            "read_meta": "old-meta",
+            "definition": "definition",
+            "meta": "the-meta",
+            "score": "the-score",
+            "must_exist": "1",
+        },
+    ),
+    "delete_entries": (
+        lambda client: lua.delete_entries(client, "the-schedule", ["k", "k"], wake="the-wake"),
+        2,
+        {"schedule": "the-schedule", "wake": "the-wake"},
+        {},
+    ),
+    "release_lock": (
+        lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake"),
+        1,
+        {"lock": "the-lock", "token": "the-token", "wake": "the-wake"},
+        {},
+    ),
+}
+
+
+def test_every_script_has_its_call_here() -> None:
+    assert CALLS.keys() == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
+    call, reply, by_name, of_each = CALLS[name]
+    sent: list[Any] = []
+
+    class Client:
+        def evalsha(self, sha1: str, number_of_keys: int, *values: Any) -> Any:
+            sent.extend((values[:number_of_keys], values[number_of_keys:]))
+            return reply
+
+    call(Client())
+    keys, args = sent
+    header = header_of(name)
+    assert {word: keys[place - 1] for place, word in header.keys.items()} | {
+        word: args[place - 1] for place, word in header.args.items()
+    } == by_name
+    assert list(keys[len(header.keys) :]) == (["k", "k"] if header.keys_from else [])
+    assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2
+
+
+def test_a_script_is_made_of_files_only() -> None:
+    tree = ast.parse(Path(lua.__file__).read_text("utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]
+    assert len(made) == len(SCRIPTS)
+    assert all(isinstance(argument, ast.Constant) for call in made for argument in call.args)
+    others = [path for path in FOLDER.parent.glob("*.py") if re.search(r"\.eval(sha)?\(", path.read_text())]
+    assert others == []
+
+
+def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
+    commands: list[tuple[Any, ...]] = []
+
+    class Client:
+        def evalsha(self, sha1: str, *values: Any) -> Any:
+            commands.append(("evalsha", sha1, *values))
+            raise NoScriptError
+
+        def eval(self, source: str, *values: Any) -> Any:
+            commands.append(("eval", source, *values))
+            return 1
+
+    assert lua.release_lock(Client(), "the-lock", "the-token", wake="the-wake") is True
+    values = (1, "the-lock", "the-token", "the-wake")
+    source = (FOLDER / "release_lock.lua").read_text("utf-8")
+    sha1 = hashlib.sha1(source.encode()).hexdigest()
+    assert commands == [("evalsha", sha1, *values), ("eval", source, *values)]
+
+
+class Replying:
+    """Answers every script with one reply."""
+
+    def __init__(self, reply: Any) -> None:
+        self.evalsha = lambda *_: reply
+
+
+def test_a_lost_lock_is_told_apart() -> None:
+    options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "lease_ms": 0, "prefix": "p"}
+    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).is_lost
+    assert lua.commit_runs(Replying(["lost", []]), "s", FENCE, [COMMIT]) is None
+    assert lua.save_entries(Replying([b"lost", []]), "s", FENCE, [SAVE]) is None
+    assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
+
+
+def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
+    row = [b"k\xff", b"hash", b"1", b"2", b"{}", None, None, None]
+    claim = lua.claim_due(
+        Replying([b"ok", b"1.5", b"2.5", 1, [row]]), "s", FENCE, limit=1, max_bytes=1, lease_ms=0, prefix="p"
+    )
+    assert claim == lua.Claim(
+        is_lost=False,
+        now=1.5,
+        next_score=2.5,
+        has_more=True,
+        rows=[lua.Claimed("k\udcff", "hash", "1", "2", "{}", None, None, None)],
+    )
+
+
+def test_a_commit_for_any_definition_sends_none() -> None:
+    sent: list[Any] = []
+    client = Replying(["ok", [1]])
+    client.evalsha = lambda *values: sent.extend(values) or ["ok", [1]]
+    assert lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")]) == [True]
+    assert sent[-7:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", ""]
+
+
+def test_without_a_lock_the_fence_names_the_schedule_again() -> None:
+    assert lua.Fence().keys("the-schedule") == ["the-schedule", "the-schedule"]
+    assert lua.Fence().args() == ["", 0]

@@ -1,0 +1,106 @@
+"""Each script's header says what its body does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from redbeat import lua
+from tests.support.lua_headers import FOLDER, SCRIPTS, code_of, header_of
+
+LUA_WORDS = set(
+    re.findall(
+        r"\w+",
+        "and break do else elseif end false for function if in local nil not or repeat return then true "
+        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs hold_lock",
+    )
+)
+
+
+def locals_of(code: str, table: str) -> dict[int, str]:
+    """Place in KEYS or ARGV to the local it is given to, and nothing else may read that place."""
+    found: dict[int, str] = {}
+    for names, values in re.findall(r"^local ([\w, ]+) = (.+)$", code, re.MULTILINE):
+        for local, value in zip(names.split(", "), values.split(", "), strict=False):
+            place = re.fullmatch(rf"(?:tonumber\()?{table}\[(\d+)\]\)?", value.strip())
+            if place:
+                found[int(place[1])] = local
+    assert len(re.findall(rf"{table}\[\d+\]", code)) == len(found), f"{table} is read elsewhere, too"
+    return found
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("table", ["KEYS", "ARGV"])
+def test_a_body_names_its_inputs_as_the_header_does(name: str, table: str) -> None:
+    header = header_of(name)
+    documented = header.keys if table == "KEYS" else header.args
+    assert locals_of(code_of(name), table) == documented
+    assert sorted(documented) == list(range(1, len(documented) + 1))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_inputs_are_named_before_anything_is_done(name: str) -> None:
+    lines = [line for line in code_of(name).splitlines() if line.strip()]
+    named = [number for number, line in enumerate(lines) if re.search(r"(KEYS|ARGV)\[\d+\]", line)]
+    assert named == list(range(len(named)))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_body_walks_the_entries_as_the_header_says(name: str) -> None:
+    header, code = header_of(name), code_of(name)
+    if header.keys_from is None:
+        assert "KEYS[i]" not in code
+        return
+    assert header.keys_from == len(header.keys) + 1
+    assert f"for i = {header.keys_from}, #KEYS do" in code
+    stride = re.search(r", (\d+) \+ \(i - (\d+)\) \* (\d+)", code)
+    assert (stride is None) == (header.args_from is None)
+    if stride:
+        assert tuple(map(int, stride.groups())) == (header.args_from, header.keys_from, len(header.group))
+        assert header.args_from == len(header.args) + 1
+    names = [
+        names.split(", ")
+        for names, values in re.findall(r"^  local ([\w, ]+) = (ARGV\[.+)$", code, re.MULTILINE)
+        if "ARGV[at" in values
+    ]
+    assert len(re.findall(r"ARGV\[at(?: \+ \d+)?\]", code)) == len(header.group)
+    assert [re.sub("^kind$", "type", name) for line in names for name in line] == header.group
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_return_has_the_fields_of_the_header(name: str) -> None:
+    header = header_of(name)
+    returns = re.findall(r"\breturn (.+?)(?: end)?$", code_of(name), re.MULTILINE)
+    assert returns
+    if header.returned is None:
+        assert not any(value.startswith("{") for value in returns)
+        return
+    assert header.described == header.returned
+    for value in returns:
+        inner = re.sub(r"[({][^(){}]*[)}]", "", re.sub(r"[({][^(){}]*[)}]", "", value[1:-1]))
+        assert len(inner.split(",")) == len(header.returned), value
+
+
+@pytest.mark.parametrize(("name", "row"), [("claim_due", lua.Claimed), ("read_entries", lua.Read)])
+def test_a_row_has_the_fields_of_its_class(name: str, row: type[Any]) -> None:
+    documented = re.search(r"--   rows +\{(.+?)\}", (FOLDER / f"{name}.lua").read_text("utf-8"))
+    assert documented is not None
+    names = [field.name for field in fields(row)]
+    assert documented[1].split(", ") == [field for field in names if field != "key" or name == "claim_due"]
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, "hold_lock"])
+def test_a_body_has_no_global_variables(name: str) -> None:
+    code = re.sub(r"'[^']*'", "''", code_of(name))
+    declared = {
+        variable
+        for names in re.findall(
+            r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+) (?:=|in)|function \w+\(([\w, ]*)\)", code
+        )
+        for variable in re.findall(r"\w+", " ".join(names))
+    }
+    used = set(re.findall(r"(?<![\w.])([A-Za-z_]\w*)", code))
+    assert used - declared - LUA_WORDS == set()

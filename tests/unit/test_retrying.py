@@ -1,0 +1,210 @@
+"""RetryingConnection: what is tried again, for how long, and what is said about it. The clock is a fake."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+import redis
+import redis.cluster
+from redis import exceptions
+
+from redbeat import lua
+from redbeat.connection import RetryingConnection, get_redis
+from tests.support.ticks import memory_app
+
+AWAY = exceptions.ConnectionError("away")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "sleep", made.sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+    return made
+
+
+class Flaky:
+    """A client that raises the errors it was given, one a call, and then answers."""
+
+    answer_to_everything = 42
+
+    def __init__(self, *errors: Exception, is_endless: bool = False) -> None:
+        self.errors = list(errors)
+        self.is_endless = is_endless
+        self.calls: list[Any] = []
+
+    def _answer(self, call: Any, reply: Any) -> Any:
+        self.calls.append(call)
+        if self.errors:
+            raise self.errors[0] if self.is_endless else self.errors.pop(0)
+        return reply
+
+    def get(self, key: str) -> Any:
+        return self._answer(("get", key), "value")
+
+    def evalsha(self, *values: Any) -> Any:
+        return self._answer(("evalsha", *values), 1)
+
+    def pipeline(self, transaction: bool = True) -> FlakyPipeline:
+        return FlakyPipeline(self, transaction)
+
+
+class FlakyPipeline:
+    def __init__(self, client: Flaky, transaction: bool) -> None:
+        self.client, self.transaction = client, transaction
+        self.commands: list[Any] = []
+
+    def set(self, key: str, value: str, nx: bool = False) -> None:
+        self.commands.append((key, value, nx))
+
+    def execute(self, raise_on_error: bool) -> Any:
+        commands, self.commands = self.commands, []
+        return self.client._answer((self.transaction, raise_on_error, commands), [True] * len(commands))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AWAY,
+        exceptions.TimeoutError(),
+        exceptions.BusyLoadingError(),
+        exceptions.ReadOnlyError(),
+        exceptions.ClusterDownError("CLUSTERDOWN"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_command_is_tried_again_until_redis_is_back(clock: Clock, error: Exception) -> None:
+    client = Flaky(error, error, error)
+    assert RetryingConnection(60, client).get("k") == "value"
+    assert client.calls == [("get", "k")] * 4
+    assert clock.pauses == sorted(clock.pauses)
+    assert max(clock.pauses) <= RetryingConnection.RETRY_MAX_WAIT
+
+
+def test_a_script_is_tried_again(clock: Clock) -> None:
+    client = Flaky(AWAY, AWAY)
+    assert lua.release_lock(RetryingConnection(60, client), "lock", "token", wake="wake")
+    assert len(client.calls) == 3
+
+
+def test_a_registered_script_and_a_lock_of_the_redis_client_are_tried_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flaky = Flaky(AWAY, AWAY)
+    monkeypatch.setattr(redis.Redis, "evalsha", lambda self, *values: flaky.evalsha(*values))
+    monkeypatch.setattr(redis.Redis, "set", lambda self, *values, **options: flaky.get("lock"))
+    retrying = RetryingConnection(60, redis.Redis())
+    assert retrying.register_script("return 1")() == 1
+    assert len(flaky.calls) == 3
+    flaky.errors = [AWAY]
+    assert retrying.lock("lock", timeout=5).acquire(blocking=False)
+    assert len(flaky.calls) == 5
+
+
+def test_a_pipeline_is_sent_whole_again_on_a_fresh_pipeline(clock: Clock) -> None:
+    client = Flaky(AWAY, AWAY)
+    with RetryingConnection(60, client).pipeline(transaction=False) as pipeline:
+        assert pipeline.set("a", "1").set("b", "2", nx=True) is pipeline
+        assert len(pipeline) == 2
+        assert pipeline.execute(raise_on_error=False) == [True, True]
+        assert pipeline.execute() == []
+    commands = [("a", "1", False), ("b", "2", True)]
+    assert client.calls == [(False, False, commands)] * 3 + [(False, True, [])]
+
+
+def test_a_pipeline_left_early_sends_nothing(clock: Clock) -> None:
+    client = Flaky()
+    pipeline = RetryingConnection(60, client).pipeline()
+    with pipeline:
+        pipeline.set("a", "1")
+    assert (len(pipeline), client.calls) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["watch", "multi", "unwatch"])
+def test_a_pipeline_that_needs_answers_in_between_is_refused(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"no {name}; use the client's transaction"):
+        getattr(RetryingConnection(60, Flaky()).pipeline(), name)
+
+
+@pytest.mark.parametrize("period", [0, 0.05, 10, 60])
+def test_after_the_period_it_gives_up_with_the_clients_error(clock: Clock, period: float) -> None:
+    client = Flaky(AWAY, is_endless=True)
+    with pytest.raises(exceptions.ConnectionError, match="away"):
+        RetryingConnection(period, client).get("k")
+    assert period <= clock.now - 1000 <= period + RetryingConnection.RETRY_MAX_WAIT
+    assert len(client.calls) == len(clock.pauses) + 1
+
+
+def test_minus_one_is_for_ever(clock: Clock) -> None:
+    client = Flaky(*[AWAY] * 500)
+    assert RetryingConnection(-1, client).get("k") == "value"
+    assert clock.now - 1000 > 400
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.AuthenticationError("WRONGPASS"),
+        exceptions.ResponseError("NOPERM"),
+        exceptions.NoScriptError(),
+        ValueError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_trying_again_does_not_help_is_not_tried_again(clock: Clock, error: Exception) -> None:
+    client = Flaky(error)
+    with pytest.raises(type(error)):
+        RetryingConnection(-1, client).get("k")
+    assert (len(client.calls), clock.pauses) == (1, [])
+
+
+def test_an_outage_is_logged_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "celery.beat"):
+        RetryingConnection(-1, Flaky(*[AWAY] * 50)).get("k")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "beat: Retrying Redis connection in 0.1 seconds... (away)")
+    ]
+
+
+def test_what_is_no_call_passes_through(clock: Clock) -> None:
+    retrying = RetryingConnection(60, Flaky())
+    assert retrying.answer_to_everything == 42
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = retrying.nothing
+
+
+def test_making_a_client_is_tried_again_too(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[Exception] = [AWAY, AWAY]
+
+    def from_url(*args: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return Flaky()
+
+    monkeypatch.setattr(redis.cluster.RedisCluster, "from_url", from_url)
+    options = {"retry_period": 60}
+    app = memory_app(redbeat_redis_url="redis-cluster://h", redbeat_redis_options=options)
+    assert get_redis(app).get("k") == "value"
+    assert len(clock.pauses) == 2
+
+
+@pytest.mark.parametrize("retry_period", [0, 5, -1])
+def test_with_a_retry_period_the_apps_client_is_wrapped(retry_period: float) -> None:
+    app = memory_app(redbeat_redis_url="redis://h", redbeat_redis_options={"retry_period": retry_period})
+    client = get_redis(app)
+    assert isinstance(client, RetryingConnection)
+    assert client.retry_period == retry_period
+    assert isinstance(client.wrapped_connection, redis.Redis)

@@ -1,0 +1,215 @@
+"""What is decided about a claimed entry, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat.decoder import encode_meta
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import EntryCorrupt
+from redbeat.failures import failure_of, sha1_of
+from redbeat.lua import Claimed, Commit
+from redbeat.runs import (
+    DISABLED_SECONDS,
+    MISSING_GRACE_SECONDS,
+    Run,
+    commit_failed,
+    commit_missing,
+    commit_quarantined,
+    plan_run,
+)
+
+UTC = timezone.utc
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+NOW = NOON.timestamp() + 5
+MINUTELY = {"__type__": "interval", "every": 60}
+HOURLY = {"__type__": "crontab", "minute": "0"}
+
+
+def seconds(offset: float = 0) -> str:
+    """Noon and so many seconds, as a score that RedBeat writes."""
+    return f"{NOON.timestamp() + offset:.6f}"
+
+
+def claimed(
+    nominal: str = seconds(), meta: str | None = None, error: str | None = None, **fields: Any
+) -> Claimed:
+    definition = json.dumps({"name": "x", "task": "t", "schedule": MINUTELY, **fields})
+    return Claimed("redbeat:x", "hash", nominal, nominal, definition, meta, None, error)
+
+
+def plan(app: Celery, entry: Claimed, now: float = NOW) -> Run:
+    run = plan_run(RedBeatSchedulerEntry, app, entry, now)
+    assert isinstance(run, Run)
+    return run
+
+
+def skipped(app: Celery, entry: Claimed, now: float = NOW) -> Commit:
+    commit = plan_run(RedBeatSchedulerEntry, app, entry, now)
+    assert isinstance(commit, Commit)
+    return commit
+
+
+def test_a_run_is_recorded_at_its_nominal_time_and_the_next_keeps_the_phase(app: Celery) -> None:
+    entry = claimed(meta=encode_meta(NOON - timedelta(minutes=1), 7))
+    run = plan(app, entry)
+    assert run.sent == Commit(entry, new_score=seconds(60), new_meta=encode_meta(NOON, 8))
+    assert (run.nominal, run.failure) == (seconds(), None)
+
+
+def test_missed_runs_are_one_run(app: Celery) -> None:
+    run = plan(app, claimed(), now=NOW + 3600)
+    assert run.sent.new_score == seconds(3660)
+    assert run.sent.new_meta == encode_meta(NOON + timedelta(hours=1), 1)
+
+
+def test_a_score_of_zero_means_now(app: Celery) -> None:
+    run = plan(app, claimed("0"))
+    assert (run.nominal, run.sent.new_score) == (seconds(5), seconds(65))
+    assert run.entry.options["headers"]["redbeat_due"] == "2026-06-01T12:00:05.000000+00:00"
+
+
+def test_a_run_carries_its_name_and_nominal_time_beside_the_users_headers(app: Celery) -> None:
+    entry = claimed(seconds(0.25), options={"queue": "q", "headers": {"mine": 1}}, name="another")
+    assert plan(app, entry).entry.options == {
+        "queue": "q",
+        "headers": {"mine": 1, "redbeat_entry": "x", "redbeat_due": "2026-06-01T12:00:00.250000+00:00"},
+    }
+
+
+def test_a_rule_without_another_occurrence_is_never_due_again(app: Celery) -> None:
+    once = {"__type__": "rrule", "freq": 3, "dtstart": NOON.timestamp(), "count": 1}
+    assert plan(app, claimed(schedule=once)).sent.new_score == "-1.000000"
+
+
+@pytest.mark.parametrize("enabled", [True, None, 1])
+def test_an_entry_runs_unless_it_is_disabled(app: Celery, enabled: Any) -> None:
+    plan(app, claimed(enabled=enabled))
+
+
+def test_a_disabled_entry_is_looked_at_again_at_its_first_due_time_after_a_while(app: Celery) -> None:
+    entry = claimed(enabled=False, schedule={**MINUTELY, "every": 7})
+    commit = skipped(app, entry)
+    assert commit == Commit(entry, new_score=seconds(70))
+    assert 5 + DISABLED_SECONDS < 70 <= 5 + DISABLED_SECONDS + 7
+
+
+@pytest.mark.parametrize(("late", "is_sent"), [(30, True), (61, False), (3600 + 30, True), (3700, False)])
+def test_a_crontab_past_celerys_starting_deadline_is_skipped(app: Celery, late: int, is_sent: bool) -> None:
+    app.conf.beat_cron_starting_deadline = 60
+    planned = plan_run(RedBeatSchedulerEntry, app, claimed(schedule=HOURLY), NOON.timestamp() + late)
+    assert isinstance(planned, Run) is is_sent
+    commit = planned.sent if isinstance(planned, Run) else planned
+    assert commit.new_score == seconds(3600 if late < 3600 else 7200)
+
+
+@pytest.mark.parametrize("fields", [{"enabled": False}, {}])
+def test_a_good_entry_loses_the_error_of_its_past(app: Celery, fields: dict[str, Any]) -> None:
+    planned = plan_run(RedBeatSchedulerEntry, app, claimed(error="{}", **fields), NOW)
+    assert (planned.sent if isinstance(planned, Run) else planned).new_error == "clear"
+
+
+def test_an_entry_that_cannot_be_used_is_an_exception(app: Celery) -> None:
+    with pytest.raises(EntryCorrupt, match="task: must be the name"):
+        plan_run(RedBeatSchedulerEntry, app, claimed(task=None), NOW)
+
+
+def test_a_quarantined_entry_is_kept_out_of_the_way_with_its_reason() -> None:
+    entry = claimed()
+    commit, is_news = commit_quarantined(entry, "bad", NOW, 300)
+    assert is_news
+    assert (commit.new_score, commit.new_meta) == (seconds(305), "")
+    assert commit.is_for_this_definition
+    assert json.loads(commit.new_error) == {
+        "reason": "bad",
+        "since": "2026-06-01T12:00:05+00:00",
+        "definition_sha1": sha1_of(entry),
+        "attempts": 0,
+        "due": "",
+        "retry_at": "",
+    }
+
+
+def test_the_same_quarantine_again_is_no_news_and_keeps_its_since() -> None:
+    first, _ = commit_quarantined(claimed(), "bad", NOW, 300)
+    again, is_news = commit_quarantined(claimed(error=first.new_error), "bad", NOW + 300, 300)
+    assert not is_news
+    assert again.new_error == first.new_error
+
+
+@pytest.mark.parametrize(("reason", "task"), [("worse", "t"), ("bad", "another")])
+def test_another_reason_or_another_definition_is_news(reason: str, task: str) -> None:
+    first, _ = commit_quarantined(claimed(), "bad", NOW, 300)
+    commit, is_news = commit_quarantined(claimed(error=first.new_error, task=task), reason, NOW + 300, 300)
+    assert is_news
+    assert json.loads(commit.new_error)["since"] == "2026-06-01T12:05:05+00:00"
+
+
+def test_what_is_no_hash_is_put_off_and_not_written() -> None:
+    commit, _ = commit_quarantined(replace(claimed(), type="string", definition=None), "bad", NOW, 300)
+    assert (commit.new_score, commit.new_error, commit.is_for_this_definition) == (seconds(305), "", False)
+
+
+def test_failing_runs_back_off_and_keep_their_nominal_time(app: Celery) -> None:
+    entry, now, pauses, news = claimed(), NOW, [], []
+    for _ in range(9):
+        run = plan(app, entry, now)
+        assert (run.nominal, run.sent.new_score > f"{now:.6f}") == (seconds(), True)
+        assert run.entry.options["headers"]["redbeat_due"] == NOON.isoformat(timespec="microseconds")
+        commit, is_news = commit_failed(run, "broken", now)
+        assert commit.new_meta == ""
+        pauses.append(float(commit.new_score) - now)
+        news.append(is_news)
+        now = float(commit.new_score)
+        entry = replace(entry, nominal=commit.new_score, score=commit.new_score, error=commit.new_error)
+    assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60, 60])
+    assert news == [True] + [False] * 8
+    assert json.loads(entry.error or "")["attempts"] == 9
+
+
+def test_a_failing_run_that_was_due_at_zero_keeps_the_time_of_its_first_try(app: Celery) -> None:
+    commit, _ = commit_failed(plan(app, claimed("0")), "broken", NOW)
+    retry = claimed(commit.new_score, error=commit.new_error)
+    assert plan(app, retry, NOW + 1).nominal == seconds(5)
+
+
+def test_another_reason_is_news_and_goes_on_counting(app: Celery) -> None:
+    first, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    run = plan(app, claimed(first.new_score, error=first.new_error), NOW + 1)
+    commit, is_news = commit_failed(run, "broken otherwise", NOW + 1)
+    assert is_news
+    assert (json.loads(commit.new_error)["attempts"], commit.new_score) == (2, seconds(8))
+
+
+def test_an_entry_re_timed_while_its_run_fails_is_due_when_it_was_re_timed_to(app: Celery) -> None:
+    failed, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    moved = claimed(seconds(30), error=failed.new_error)
+    run = plan(app, moved, NOW + 30)
+    assert (run.nominal, run.sent.new_error) == (seconds(30), "clear")
+
+
+def test_a_retry_after_the_next_due_time_covers_that_run_too(app: Celery) -> None:
+    failed, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    run = plan(app, claimed(failed.new_score, error=failed.new_error), NOW + 130)
+    assert (run.nominal, run.sent.new_score) == (seconds(), seconds(180))
+
+
+@pytest.mark.parametrize(
+    ("is_known", "new_score"), [(False, seconds(5 + MISSING_GRACE_SECONDS)), (True, "remove")]
+)
+def test_an_entry_without_its_hash_gets_one_moment_of_grace(is_known: bool, new_score: str) -> None:
+    entry = replace(claimed(), type="none", definition=None)
+    assert commit_missing(entry, NOW, is_known) == Commit(entry, new_score=new_score)
+
+
+def test_the_reasons_of_past_failures_are_read_back(app: Celery) -> None:
+    commit, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    failure = failure_of(claimed(error=commit.new_error))
+    assert failure is not None
+    assert (failure.reason, failure.attempts, failure.due) == ("broken", 1, seconds())

@@ -1,0 +1,158 @@
+"""Waiting: ended by a message, by time, and by nothing else; a broken channel is survived."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from redbeat.wake import MAX_MESSAGES, RECONNECT_SECONDS, WakeChannel
+
+
+class World:
+    """A clock and a channel: what arrives at which time. Serves as the client and as its subscription."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.messages: list[float] = []
+        self.error: Exception | None = None
+        self.subscriptions: list[str] = []
+        self.closed = 0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def pubsub(self, **options: Any) -> World:
+        assert options == {"ignore_subscribe_messages": True}
+        return self
+
+    def subscribe(self, channel: str) -> None:
+        if self.error:
+            raise self.error
+        self.subscriptions.append(channel)
+
+    def get_message(self, timeout: float) -> Any:
+        if self.error:
+            raise self.error
+        if self.messages and self.messages[0] <= self.now + timeout:
+            self.now = max(self.now, self.messages.pop(0))
+            return {"type": "message"}
+        self.now += timeout
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+@pytest.fixture
+def wake(world: World) -> WakeChannel:
+    return WakeChannel(world, "redbeat::wake")
+
+
+def test_without_a_message_it_waits_for_the_whole_time(world: World, wake: WakeChannel) -> None:
+    assert wake.wait(7) is False
+    assert world.now == pytest.approx(107)
+
+
+def test_a_message_ends_the_wait_at_once(world: World, wake: WakeChannel) -> None:
+    world.messages = [103]
+    assert wake.wait(7) is True
+    assert world.now == 103
+
+
+def test_a_storm_of_messages_is_one_wake_up_but_not_for_ever(world: World, wake: WakeChannel) -> None:
+    world.messages = [100.0] * (MAX_MESSAGES + 5)
+    assert wake.wait(7) is True
+    assert len(world.messages) == 5
+    assert world.now == 100
+
+
+def test_waiting_no_time_still_sees_what_has_come(world: World, wake: WakeChannel) -> None:
+    world.messages = [100.0]
+    assert (wake.wait(0), wake.wait(0)) == (True, False)
+
+
+def test_one_subscription_serves_every_wait(world: World, wake: WakeChannel) -> None:
+    wake.wait(1)
+    wake.wait(1)
+    assert world.subscriptions == ["redbeat::wake"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.ConnectionError("away"),
+        exceptions.NoPermissionError("no"),
+        OSError("gone"),
+        NotImplementedError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_channel_that_cannot_be_used_leaves_waiting_by_time(
+    world: World, wake: WakeChannel, error: Exception
+) -> None:
+    world.error = error
+    assert wake.wait(7) is False
+    assert world.now == pytest.approx(107)
+
+
+def test_a_broken_channel_is_tried_again_after_a_while(world: World, wake: WakeChannel) -> None:
+    wake.wait(1)
+    world.error = exceptions.ConnectionError("away")
+    wake.wait(1)
+    world.error = None
+    wake.wait(RECONNECT_SECONDS / 2)
+    assert len(world.subscriptions) == 1
+    wake.wait(RECONNECT_SECONDS)
+    wake.wait(1)
+    assert len(world.subscriptions) == 2
+
+
+def test_an_outage_of_the_channel_is_warned_of_once(
+    world: World, wake: WakeChannel, caplog: pytest.LogCaptureFixture
+) -> None:
+    def outage() -> list[str]:
+        caplog.clear()
+        for _ in range(5):
+            wake.wait(RECONNECT_SECONDS)
+        return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+    world.error = exceptions.ConnectionError("away")
+    warning = (
+        "beat: The wake-up channel redbeat::wake can't be used (away); changes are noticed a second later."
+    )
+    assert outage() == [warning]
+    world.error = None
+    assert outage() == []
+    world.error = exceptions.ConnectionError("away")
+    assert outage() == [warning]
+
+
+def test_closing_gives_the_connection_back_and_a_later_wait_subscribes_anew(
+    world: World, wake: WakeChannel
+) -> None:
+    wake.close()
+    assert world.closed == 0
+    wake.wait(1)
+    wake.close()
+    wake.wait(1)
+    assert (world.closed, len(world.subscriptions)) == (1, 2)
+
+
+def test_closing_a_broken_connection_is_no_error(world: World, wake: WakeChannel) -> None:
+    wake.wait(1)
+    world.error = exceptions.ConnectionError("away")
+    wake.close()
+    assert world.closed == 1
