@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery.app import app_or_default
@@ -47,6 +47,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     Raises:
         ConfigurationError: the app has no Redis to keep the schedule in.
+        EntryError: ``schedule`` is no schedule.
     """
 
     def __init__(
@@ -60,6 +61,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         options: Any = None,
         **clsargs: Any,
     ) -> None:
+        if not isinstance(schedule, (BaseSchedule, timedelta, int, float, type(None))):
+            raise EntryError(
+                f"{name}: schedule must be a schedule, a timedelta or a number of seconds, not {schedule!r}.",
+                str(name),
+            )
         clsargs["app"] = app_or_default(clsargs.get("app"))
         super().__init__(
             name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs

@@ -74,7 +74,7 @@ class RedBeatScheduler(Scheduler):
         self.store = Store(app)
         self.lock_key = self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key
         self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
-        self.lock_timeout = lock_timeout or self.config.lock_timeout or 5 * self.max_interval
+        self.lock_timeout: float = lock_timeout or self.config.lock_timeout or 5 * self.max_interval
         self._wake = WakeChannel(self.store.client, self.config.keys.wake)
         self._service: Any = None  # set while beat runs: then a tick does its own waiting
         self._candidacy: LeaderLock | None = None

@@ -201,7 +201,7 @@ def next_run(schedule_: Any, anchor: datetime, after: datetime) -> datetime | No
             return anchor + (passed + 1) * every
     local = after.astimezone(schedule_.tz)
     if isinstance(schedule_, crontab):
-        start, delta, _ = schedule_.remaining_delta(local)
+        start, delta, _ = _at(schedule_, local).remaining_delta(local)  # Celery 5.3 looks at its clock, too
         due = start + delta
     else:
         due = local + _at(schedule_, local).remaining_estimate(local)

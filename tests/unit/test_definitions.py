@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -107,6 +108,15 @@ def test_a_meta_keeps_the_keys_of_others(stored: str, kept: dict[str, Any]) -> N
     assert found == {"last_run_at": None, "total_run_count": 0, **kept}
 
 
+def test_a_naive_last_run_is_utc_whatever_the_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        meta = encode_meta(NOON.replace(tzinfo=None), 3)
+    time.tzset()
+    assert json.loads(meta)["last_run_at"] == NOON_JSON
+
+
 GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
 
 
@@ -152,7 +162,7 @@ def test_a_problem_is_a_sentence_that_says_where_and_what(definition: Any, meta:
     assert find_problem(definition, meta) == problem
 
 
-BAD = {**{name: (text, None) for name, text in BAD_DEFINITIONS.items()}}
+BAD: dict[str, Any] = {name: (text, None) for name, text in BAD_DEFINITIONS.items()}
 BAD |= {
     name: (json.dumps({"task": "t", "schedule": INTERVAL_JSON}), text) for name, text in BAD_METAS.items()
 }

@@ -39,6 +39,14 @@ def test_a_number_of_seconds_is_a_schedule(app: Celery, every: Any) -> None:
     assert entry(app, schedule=every).schedule == schedule(60)
 
 
+@pytest.mark.parametrize("wrong", ["hourly", {"every": 5}, [60]])
+def test_what_is_no_schedule_is_refused_in_words(app: Celery, wrong: Any) -> None:
+    with pytest.raises(
+        EntryError, match=r"^x: schedule must be a schedule, a timedelta or a number of seconds, not"
+    ):
+        entry(app, schedule=wrong)
+
+
 def test_options_that_are_not_given_are_empty(app: Celery) -> None:
     made = entry(app)
     assert (made.args or [], made.kwargs, made.options, made.enabled) == ([], {}, {}, True)

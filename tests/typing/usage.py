@@ -1,0 +1,138 @@
+"""What users write, as `mypy --strict` sees it. Never run: `make check` reads it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery import Celery
+from celery.schedules import crontab, schedule
+from typing_extensions import assert_type
+
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat.config import SETTINGS, Setting
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timestamp, to_timestamp
+from redbeat.errors import (
+    ConfigurationError,
+    EntryCorrupt,
+    EntryError,
+    EntryNotFound,
+    LockLost,
+    LockNotAcquired,
+    RedBeatError,
+    StoreUnavailable,
+)
+from redbeat.schedulers import (
+    RedBeatConfig,
+    RetryingConnection,
+    acquire_distributed_beat_lock,
+    ensure_conf,
+    get_redis,
+)
+from redbeat.schedules import rrule
+
+app = Celery("proj", broker="redis://127.0.0.1:6379/0")
+
+
+def entries_are_made_saved_and_deleted() -> None:
+    entry = RedBeatSchedulerEntry("report", "proj.report", schedule(60), args=["weekly"], app=app)
+    assert_type(entry.save(), RedBeatSchedulerEntry)
+    assert_type(entry.key, str)
+    assert_type(entry.due_at, "datetime | None")
+    assert_type(entry.score, float)
+    assert_type(entry.rank, "int | None")
+    assert_type(entry.enabled, bool)
+    assert_type(entry.last_run_at, "datetime | None")
+    assert_type(entry.total_run_count, int)
+    assert_type(entry.next(), RedBeatSchedulerEntry)
+    assert_type(next(entry), RedBeatSchedulerEntry)
+    entry.reschedule()
+    entry.reschedule(last_run_at=datetime.now(timezone.utc))
+    entry.delete()
+    is_due, seconds = entry.is_due()
+    print(is_due, seconds)
+
+
+def schedules_are_given_as_in_celery() -> None:
+    RedBeatSchedulerEntry("a", "proj.report", 60, app=app)
+    RedBeatSchedulerEntry("b", "proj.report", timedelta(minutes=1), app=app)
+    RedBeatSchedulerEntry("c", "proj.report", crontab(hour={7, 13}), kwargs={"full": True}, app=app)
+    RedBeatSchedulerEntry("d", "proj.report", rrule("DAILY", count=3), options={"queue": "q"}, app=app)
+    RedBeatSchedulerEntry("e", "proj.report", schedule(5), None, None, False, {"priority": 3}, app=app)
+
+
+def entries_are_read() -> None:
+    key = RedBeatSchedulerEntry.generate_key(app, "report")
+    assert_type(key, str)
+    assert_type(RedBeatSchedulerEntry.from_key(key, app=app), RedBeatSchedulerEntry)
+    assert_type(RedBeatSchedulerEntry.load_definition(key, app), "dict[str, Any]")
+    assert_type(RedBeatSchedulerEntry.load_meta(key, app), "dict[str, Any]")
+    assert_type(RedBeatSchedulerEntry.decode_definition("{}"), "dict[str, Any]")
+    assert_type(RedBeatSchedulerEntry.decode_meta(None), "dict[str, Any]")
+
+
+class OwnEntry(RedBeatSchedulerEntry):
+    """Entries and schedulers are subclassed."""
+
+    def due_in(self) -> timedelta | None:
+        return self.due_at - datetime.now(timezone.utc) if self.due_at else None
+
+
+class OwnScheduler(RedBeatScheduler):
+    Entry = OwnEntry
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+
+
+def a_scheduler_is_ticked() -> None:
+    scheduler = OwnScheduler(app, lock_key="mine", lock_timeout=60.0, max_interval=5, lazy=True)
+    assert_type(scheduler.tick(), float)
+    assert_type(scheduler.max_interval, float)
+    assert_type(scheduler.lock_timeout, float)
+    assert_type(scheduler.lock_key, "str | None")
+    assert_type(scheduler.info, str)
+    assert_type(scheduler.schedule, "dict[str, Any]")
+    scheduler.update_from_dict({"report": {"task": "proj.report", "schedule": 60}})
+    scheduler.setup_schedule()
+    scheduler.close()
+    acquire_distributed_beat_lock(sender=None)
+
+
+def times_recur() -> None:
+    rule = rrule("WEEKLY", dtstart=datetime.now(timezone.utc), byweekday=[0, 4], until=None)
+    assert_type(rule.occurrence(datetime.now(timezone.utc), inclusive=True), "datetime | None")
+    assert_type(to_timestamp(datetime.now(timezone.utc)), int)
+    assert_type(from_timestamp(0.5, 60), datetime)
+    assert_type(RedBeatJSONDecoder().decode("{}"), Any)
+    assert_type(RedBeatJSONEncoder().encode(rule), str)
+
+
+def the_configuration_is_looked_at() -> None:
+    config = ensure_conf(app)
+    assert_type(config, RedBeatConfig)
+    assert_type(config.key_prefix, str)
+    assert_type(config.schedule_key, str)
+    assert_type(config.statics_key, str)
+    assert_type(config.lock_key, "str | None")
+    assert_type(config.redis_url, str)
+    assert_type(config.batch_size, int)
+    assert_type(SETTINGS, dict[str, Setting])
+    RetryingConnection(-1, get_redis(app)).ping()
+
+
+def errors_are_caught_and_asked() -> None:
+    try:
+        entries_are_read()
+    except EntryNotFound as error:
+        assert_type(error.key, str)
+        caught_as_in_2x: KeyError = error
+        print(caught_as_in_2x)
+    except (EntryCorrupt, EntryError) as error:
+        print(error.key)
+    except ConfigurationError as error:
+        assert_type(error.setting, "str | None")
+    except (LockLost, LockNotAcquired) as error:
+        assert_type(error.lock_key, "str | None")
+    except (StoreUnavailable, RedBeatError) as error:
+        print(error)
