@@ -176,8 +176,9 @@ def test_several_beats_without_a_lock_share_the_work_and_double_nothing(
 ) -> None:
     schedulers = [make_scheduler(redbeat_lock_key=None, redbeat_batch_size=7) for _ in range(4)]
     names = [f"entry-{number}" for number in range(300)]
+    once = {"__type__": "interval", "every": 10**9}  # whatever the hour, the next run is not in this test
     for number, name in enumerate(names):
-        write_raw(client, name, score=1 + number)
+        write_raw(client, name, score=1 + number, schedule=once)
     busy = Counter[int]()
 
     def work(scheduler: RedBeatScheduler) -> None:

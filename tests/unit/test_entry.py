@@ -18,7 +18,6 @@ from redbeat.schedules import rrule
 from redbeat.store import Stored
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
-FUTURE = datetime.now(timezone.utc) + timedelta(days=1)
 
 pickled_app = Celery("pickled", set_as_current=False, broker="redis://127.0.0.1:1")
 
@@ -181,7 +180,8 @@ def test_an_entry_that_has_never_run_is_due_at_its_rules_first_occurrence(app: C
 
 
 def test_is_due_answers_as_celerys_entries_do(app: Celery) -> None:
-    waiting = entry(app, last_run_at=FUTURE, total_run_count=1).is_due()
+    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    waiting = entry(app, last_run_at=tomorrow, total_run_count=1).is_due()
     assert not waiting.is_due
     assert waiting.next == pytest.approx(86_460, abs=60)
     assert entry(app, last_run_at=NOON - timedelta(days=4000)).is_due().is_due
