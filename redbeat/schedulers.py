@@ -134,6 +134,9 @@ class RedBeatScheduler(Scheduler):
             return self._wait(BROKER_RETRY_SECONDS)
         claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
         self._claimed_at = time.monotonic()
+        if claim.status == "retaken":
+            logger.warning("beat: The lock %s was gone and is taken back.", self.lock_key)
+            self._has_statics = False  # what took the lock away may have taken them, too
         if self.lock:
             logger.debug("beat: Extending lock...")
         commits: list[Commit] = []
@@ -144,7 +147,7 @@ class RedBeatScheduler(Scheduler):
             results = self.store.commit_runs(self._fence, commits)
         if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)
-        if claim.has_more or not all(results):
+        if claim.has_more or not all(results) or not self._has_statics:
             return 0
         return self._wait(self._seconds_to_next(claim, commits))
 

@@ -90,7 +90,7 @@ class Store:
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
             )
-        if claim.is_lost:
+        if claim.status == "lost":
             raise self._lock_lost(fence)
         return claim
 

@@ -90,15 +90,17 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Claim:
-    """What one look at the schedule found; ``is_lost``: another beat holds the lock, and nothing was read.
+    """What one look at the schedule found.
 
     Attributes:
+        status: 'ok'; 'retaken': the lock was gone, perhaps with the data, and is the caller's again; 'lost':
+            another beat holds it, and nothing was read.
         now: the server's clock in UNIX seconds.
         next_score: when the first entry that isn't due yet will be, None when there is none.
         has_more: more is due than was returned.
     """
 
-    is_lost: bool
+    status: str
     now: float
     next_score: float | None
     has_more: bool
@@ -158,7 +160,7 @@ def claim_due(
     args = [*fence.args(), limit, max_bytes, lease_ms, prefix]
     status, now, upcoming, has_more, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
     return Claim(
-        is_lost=text_of(status) == "lost",
+        status=text_of(status),
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),

@@ -12,7 +12,8 @@
 -- the entry's key.
 --
 -- Returns {status, now, next, has_more, rows}
---   status    'ok', or 'lost' when another token holds the lock (then the rest is empty)
+--   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--             holds it (then the rest is empty)
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
@@ -24,7 +25,8 @@ local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
-if not hold_lock(lock, token, lock_ms) then return {'lost', now, '', 0, {}} end
+local status = hold_lock(lock, token, lock_ms)
+if status == 'lost' then return {status, now, '', 0, {}} end
 
 local due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', 0, limit)
 -- before any lease of ours is in the way
@@ -60,4 +62,4 @@ for i = 1, #due, 2 do
 end
 
 local has_more = (#due == 2 * limit or #rows < #due / 2) and 1 or 0
-return {'ok', now, upcoming[2] or '', has_more, rows}
+return {status, now, upcoming[2] or '', has_more, rows}

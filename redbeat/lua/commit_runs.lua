@@ -20,7 +20,7 @@
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms = ARGV[1], ARGV[2]
 
-if not hold_lock(lock, token, lock_ms) then return {'lost', {}} end
+if hold_lock(lock, token, lock_ms) == 'lost' then return {'lost', {}} end
 
 local results = {}
 for i = 3, #KEYS do

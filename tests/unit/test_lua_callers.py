@@ -141,7 +141,7 @@ class Replying:
 
 def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "lease_ms": 0, "prefix": "p"}
-    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).is_lost
+    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).status == "lost"
     assert lua.commit_runs(Replying(["lost", []]), "s", FENCE, [COMMIT]) is None
     assert lua.save_entries(Replying([b"lost", []]), "s", FENCE, [SAVE]) is None
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
@@ -153,7 +153,7 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
         Replying([b"ok", b"1.5", b"2.5", 1, [row]]), "s", FENCE, limit=1, max_bytes=1, lease_ms=0, prefix="p"
     )
     assert claim == lua.Claim(
-        is_lost=False,
+        status="ok",
         now=1.5,
         next_score=2.5,
         has_more=True,
