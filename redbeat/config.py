@@ -251,7 +251,7 @@ class RedBeatConfig:
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)
         self._explicit = dict(_explicit_settings(self.app.conf))
-        self._warn_of_unknown()
+        self._has_warned = False
         self.redis_url: str = self._redis_url()
         self.redbeat_redis_options: dict[str, Any] = self._redis_options()
         self.redis_use_ssl: bool | dict[str, Any] = self._redis_use_ssl()
@@ -297,7 +297,9 @@ class RedBeatConfig:
             shown = "its value (not shown here)" if setting.is_secret else repr(value)
             if name == "redbeat_redis_url" and isinstance(value, str):
                 shown = repr(sanitize_url(value))
-            raise ConfigurationError(f"{name}: {shown} isn't allowed; use {setting.allowed}.", name) from exc
+            message = f"{name}: {shown} isn't allowed; use {setting.allowed}."
+            # a cause that says something is worth its traceback
+            raise ConfigurationError(message, name) from (exc if str(exc) else None)
 
     def _redis_url(self) -> str:
         url: str | None = self._value("redbeat_redis_url")
@@ -359,7 +361,14 @@ class RedBeatConfig:
         lock_key: str | None = self._value("redbeat_lock_key")
         return lock_key and self.keys.prefixed(lock_key)
 
-    def _warn_of_unknown(self) -> None:
+    def warn_of_unknown(self) -> None:
+        """Log a warning for each redbeat_* setting there isn't, once.
+
+        Not done when the configuration is read: beat's banner reads it before there is a log.
+        """
+        if self._has_warned:
+            return
+        self._has_warned = True
         for name in sorted(self._explicit.keys() - SETTINGS.keys()):
             nearest = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else "RedBeat has no such setting."

@@ -1,4 +1,4 @@
-"""How RedBeat reaches Redis: one builder for each topology, one client for each app, and retrying.
+"""How RedBeat reaches Redis: one builder for each topology, one client for each app.
 
 Redis classes are looked up when they are called, so that patching ``redis.Redis`` and the others works.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -17,24 +17,14 @@ import redis.cluster
 import redis.exceptions
 import redis.sentinel
 from celery.app import app_or_default
-from celery.utils.log import get_logger
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    stop_after_delay,
-    stop_never,
-    wait_exponential,
-)
 
 from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf, sanitize_url, scheme_of
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
+from redbeat.retry import RetryingConnection, call_retrying, is_transient
 
-__all__ = ["RetryingConnection", "get_redis", "naming_the_server"]
-
-logger = get_logger("celery.beat")
+__all__ = ["get_hasty_redis", "get_redis", "naming_the_server"]
 
 #: the redis client's own arguments that every connection of ours gets unless the user says otherwise
 CLIENT_DEFAULTS: dict[str, Any] = {
@@ -42,7 +32,7 @@ CLIENT_DEFAULTS: dict[str, Any] = {
     # bytes that are no UTF-8 come back as they went: garbage in one hash must not fail a whole reply
     "encoding_errors": "surrogateescape",
     "socket_connect_timeout": 5,
-    "socket_timeout": 15,
+    "socket_timeout": 10,
     "socket_keepalive": True,
 }
 
@@ -79,16 +69,32 @@ def get_redis(app: Any = None) -> Any:
         if retry_period is None:
             client = build_client(config)
         else:
-            client = RetryingConnection(retry_period, _retry(retry_period, lambda: build_client(config)))
+            client = RetryingConnection(
+                retry_period, call_retrying(retry_period, lambda: build_client(config))
+            )
         app.redbeat_redis = client
         app.redbeat_redis_made = (client, os.getpid())
     return client
 
 
-def build_client(config: RedBeatConfig) -> Any:
-    """Return a new redis client for the topology that ``config`` describes, without retrying."""
+def get_hasty_redis(app: Any) -> Any:
+    """Return a client for what mustn't wait: an injected ``app.redbeat_redis``, or one that gives up soon."""
+    client = getattr(app, "redbeat_redis", None)
+    ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
+    if client is not None and client is not ours:
+        return client
+    return build_client(
+        ensure_conf(app), socket_connect_timeout=2, socket_timeout=2, retry=Retry(NoBackoff(), 0)
+    )
+
+
+def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
+    """Return a new redis client for the topology that ``config`` describes, without retrying.
+
+    ``overrides`` are the redis client's own arguments, stronger than those of the configuration.
+    """
     scheme = scheme_of(config.redis_url)
-    arguments = {**CLIENT_DEFAULTS, **_client_arguments(config)}
+    arguments = {**CLIENT_DEFAULTS, **_client_arguments(config), **overrides}
     try:
         if config.is_cluster:
             return _build_cluster(config, arguments)
@@ -155,6 +161,12 @@ def _plain_url(url: str, use_ssl: bool) -> str:
     query = dict(parse_qsl(parts.query))
     if "ssl_cert_reqs" in query:
         query["ssl_cert_reqs"] = _cert_reqs(query["ssl_cert_reqs"])
+    database = parts.path.strip("/")
+    if scheme != "unix" and database and not database.isdigit():
+        raise ConfigurationError(
+            f"redbeat_redis_url: {sanitize_url(url)!r}: the database must be a number, not {database!r}.",
+            "redbeat_redis_url",
+        )
     if "virtual_host" in query:
         query.setdefault("db", query.pop("virtual_host").strip("/"))
     # by hand: urlunsplit drops the slashes of a scheme it doesn't know
@@ -210,126 +222,6 @@ def _connect_cluster(config: RedBeatConfig, nodes: Any, arguments: dict[str, Any
     return redis.cluster.RedisCluster.from_url(_plain_url(url, use_ssl=False), **arguments)
 
 
-def is_transient(exc: BaseException) -> bool:
-    """Tell whether trying again may help: Redis is away, loading, failing over, or moving slots."""
-    if isinstance(exc, redis.exceptions.AuthenticationError):
-        return False
-    return isinstance(
-        exc,
-        (
-            redis.exceptions.ConnectionError,
-            redis.exceptions.TimeoutError,
-            redis.exceptions.ReadOnlyError,
-            redis.exceptions.ClusterDownError,
-            redis.exceptions.RedisClusterException,
-        ),
-    )
-
-
-def _retry(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 1) -> Any:
-    """Return ``call()``, called again while it fails for want of Redis, ``retry_period`` seconds long."""
-    retrying = Retrying(
-        stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
-        wait=wait_exponential(multiplier=0.1, max=max_wait_seconds),
-        retry=retry_if_exception(is_transient),
-        before_sleep=_log_retry,
-        reraise=True,
-    )
-    return retrying(call)
-
-
-def _log_retry(state: RetryCallState) -> None:
-    pause = state.next_action.sleep if state.next_action else 0
-    cause = state.outcome.exception() if state.outcome else None
-    # once per outage: a server that is away for an hour must not fill the disk
-    log = logger.warning if state.attempt_number == 1 else logger.debug
-    log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause)
-
-
-class RetryingConnection:
-    """A proxy of a client that goes on trying when Redis can't be reached.
-
-    Every command, script and pipeline of the client is covered: a pipeline records its commands and sends
-    them together, as often as it takes.
-
-    Arguments:
-        retry_period: seconds to go on trying; -1: for ever.
-        wrapped_connection: a redis client.
-    """
-
-    #: longest wait between two tries, seconds
-    RETRY_MAX_WAIT = 1
-
-    def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
-        self.retry_period = retry_period
-        self.wrapped_connection = wrapped_connection
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.wrapped_connection, name)
-        if not callable(value):
-            return value
-
-        def retrying(*args: Any, **kwargs: Any) -> Any:
-            return self._retry(lambda: value(*args, **kwargs))
-
-        return retrying
-
-    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a pipeline whose ``execute`` is retried as a whole."""
-        return _RetryingPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
-
-    def register_script(self, script: str | bytes) -> Any:
-        """Return a script whose calls are retried."""
-        return type(self.wrapped_connection).register_script(self, script)
-
-    def lock(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a lock of the redis client's whose calls are retried."""
-        return type(self.wrapped_connection).lock(self, *args, **kwargs)
-
-    def _retry(self, call: Callable[[], Any]) -> Any:
-        return _retry(self.retry_period, call, self.RETRY_MAX_WAIT)
-
-
-class _RetryingPipeline:
-    """Records commands, and replays them into a fresh pipeline at each try."""
-
-    def __init__(self, retry: Callable[[Callable[[], Any]], Any], make: Callable[[], Any]) -> None:
-        self._retry = retry
-        self._make = make
-        self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-
-    def __enter__(self) -> _RetryingPipeline:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._calls.clear()
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("watch", "multi", "unwatch", "immediate_execute_command"):
-            raise AttributeError(f"a retrying pipeline has no {name}; use the client's transaction().")
-
-        def record(*args: Any, **kwargs: Any) -> _RetryingPipeline:
-            self._calls.append((name, args, kwargs))
-            return self
-
-        return record
-
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send the recorded commands, again and again until Redis takes them; return their replies."""
-        calls, self._calls = self._calls, []
-
-        def replay() -> Any:
-            pipeline = self._make()
-            for name, args, kwargs in calls:
-                getattr(pipeline, name)(*args, **kwargs)
-            return pipeline.execute(raise_on_error=raise_on_error)
-
-        return self._retry(replay)  # type: ignore[no-any-return]
-
-
 @contextmanager
 def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
     """Turn the client's errors into StoreUnavailable and StoreRefused, which name the server."""
@@ -341,10 +233,11 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         redis.exceptions.RedisClusterException,
     ) as exc:
         url = sanitize_url(config.redis_url)
+        reason = str(exc).partition(" : <")[0]  # redis-py adds the repr of a whole client
         if not is_transient(exc):
-            raise StoreRefused(f"Redis at {url} refused the connection: {exc}") from exc
+            raise StoreRefused(f"Redis at {url} refused the connection: {reason}") from exc
         raise StoreUnavailable(
-            f"Redis at {url} can't be used: {exc} "
+            f"Redis at {url} can't be used: {reason} "
             "(redbeat_redis_options' retry_period makes beat wait for it)."
         ) from exc
     except redis.exceptions.ResponseError as exc:

@@ -7,7 +7,9 @@ written strictly: exactly the keys that 2.x writes and knows, and those that sto
 from __future__ import annotations
 
 import calendar
+import difflib
 import json
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any
@@ -91,11 +93,22 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         if decode is None:  # maybe a task's own argument; whoever needs a schedule here will say so
             return d
         try:
-            return decode(d)
+            decoded = decode(d)
         except KeyError as exc:
             raise ValueError(f"{kind}: {exc.args[0]!r} is missing.") from exc
         except (ValueError, TypeError, ArithmeticError, AttributeError, OSError, ParseException) as exc:
             raise ValueError(f"{kind}: {exc}") from exc
+        if kind in _SCHEDULE_FIELDS and (typos := _find_typos(d.keys(), _SCHEDULE_FIELDS[kind])):
+            decoded.typos = typos
+        return decoded
+
+
+def _find_typos(keys: Iterable[str], known: Iterable[str]) -> str:
+    """Return the unknown ones of ``keys`` that are nearly known ones, in words; '' when there are none."""
+    nearest = {
+        key: difflib.get_close_matches(key, known, n=1, cutoff=0.75) for key in keys if key not in known
+    }
+    return ", ".join(f"{key} (did you mean {match[0]}?)" for key, match in nearest.items() if match)
 
 
 def _encode_datetime(moment: datetime) -> dict[str, Any]:
@@ -239,9 +252,14 @@ def find_problem(definition: Any, meta: Any) -> str | None:
     if not isinstance(definition, dict):
         return f"definition: must be an object, not {_shown(definition)}."
     schedule_ = definition.get("schedule")
+    if schedule_ is None:
+        return "definition: schedule: is missing."
     if not isinstance(schedule_, BaseSchedule):
-        return f"definition: schedule: {_shown(schedule_)} is none of {', '.join(_SCHEDULE_FIELDS)}."
+        kinds = ", ".join(_SCHEDULE_FIELDS)
+        return f"definition: schedule: {_shown(schedule_)} is no object with one of the __type__ {kinds}."
     task = definition.get("task")
+    if task is None:
+        return "definition: task: is missing."
     if not isinstance(task, str) or not task or task != printable(task):
         return f"definition: task: must be the name of a task, not {_shown(task)}."
     headers = (definition.get("options") or {}).get("headers") if _is_object(definition, "options") else None

@@ -317,11 +317,11 @@ def decode_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> 
     try:
         definition = cls.decode_definition(stored.definition)
     except (ValueError, RecursionError) as exc:
-        raise EntryCorrupt(f"{key}: definition: {exc or type(exc).__name__}", key) from exc
+        raise EntryCorrupt(f"{key}: definition: {_why(exc)}", key) from exc
     try:
         meta = cls.decode_meta(stored.meta, app)
     except (ValueError, RecursionError) as exc:
-        raise EntryCorrupt(f"{key}: meta: {exc or type(exc).__name__}", key) from exc
+        raise EntryCorrupt(f"{key}: meta: {_why(exc)}", key) from exc
     problem = find_problem(definition, meta)
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
@@ -342,6 +342,12 @@ def decode_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> 
     return entry
 
 
+def _why(exc: Exception) -> str:
+    return (
+        f"no valid JSON: {exc}." if isinstance(exc, json.JSONDecodeError) else str(exc) or type(exc).__name__
+    )
+
+
 def _try_decode(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> RedBeatSchedulerEntry | None:
     try:
         return decode_entry(cls, stored, app)
@@ -353,6 +359,8 @@ def _check_writable(entry: RedBeatSchedulerEntry) -> None:
     """Raise EntryError for what could be written but never read again."""
     if not isinstance(entry.name, str) or not entry.name:
         raise EntryError("An entry must have a name, a non-empty string.", str(entry.name))
+    if entry.key in ensure_conf(entry.app).keys.reserved():
+        raise EntryError(f"An entry can't be called {entry.name!r}: that key is RedBeat's own.", entry.key)
     problem = None
     if not isinstance(entry.task, str) or not entry.task or entry.task != printable(entry.task):
         problem = f"task must be the name of a task, not {entry.task!r}"

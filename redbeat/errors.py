@@ -43,6 +43,10 @@ __all__ = [
 class RedBeatError(Exception):
     """The root of the tree."""
 
+    def __repr__(self) -> str:
+        # Celery logs the repr, and redis-py's has no message
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 class ConfigurationError(RedBeatError):
     """A setting has a value that can't be used.

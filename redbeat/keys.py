@@ -39,6 +39,10 @@ class Keys:
         """channel: every write to the schedule is announced here, so that a waiting beat looks at once."""
         return f"{self.prefix}:wake"
 
+    def reserved(self) -> tuple[str, ...]:
+        """Return the keys that no entry may have."""
+        return (self.schedule, self.statics, self.lock, self.wake)
+
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""
         return f"{self.prefix}{name}"

@@ -70,6 +70,13 @@ class LeaderLock:
             self.token, self._candidate = self._candidate, _new_token()
         return is_ours
 
+    def describe_holder(self) -> str:
+        """Return who holds the lock and for how long, in words for a log."""
+        client = self._store.client
+        with self._store.translating(self.key, "string"):
+            holder, rest_ms = text_of(client.get(self.key)), client.pttl(self.key)
+        return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
+
     def release(self) -> bool:
         """Give the lock up; return whether it was ours. The standbys are woken."""
         with self._store.translating(self.key, "string"):

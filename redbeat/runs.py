@@ -60,6 +60,11 @@ def plan_run(
     nominal = _nominal(claimed, failure, now)
     due_at = _moment(float(nominal))
     new_error = "clear" if claimed.error else ""
+    own_time = _time_by_schedule(entry, claimed)
+    if own_time is not None and own_time.timestamp() > now:
+        return Commit(claimed, new_score=score_text(score_of(own_time)), new_error=new_error)
+    if own_time is not None:
+        nominal, due_at = score_text(own_time.timestamp()), own_time
     if not entry.enabled:
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
         following = next_run(entry.schedule, due_at, look_at)
@@ -129,6 +134,19 @@ def _nominal(claimed: Claimed, failure: Failure | None, now: float) -> str:
     """Return when the run was due, UNIX seconds; a score of 0 is how people write "now"."""
     nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
     return nominal if float(nominal or 0) else score_text(now)
+
+
+def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed) -> datetime | None:
+    """Return when the schedule has it due, where its score is earlier in the way of celery-redbeat 2.x.
+
+    That one cuts its scores to whole seconds, moves those of entries that never ran at each start, and asks
+    the schedule again before it sends. Taken at their word, such scores would run a crontab early and twice.
+    """
+    score = float(claimed.nominal)
+    if entry.last_run_at is None or not score.is_integer() or score < entry.last_run_at.timestamp():
+        return None  # nothing to compare with, not 2.x's, or somebody's way to write "now"
+    due_at = entry.due_at
+    return due_at if due_at is not None and due_at.timestamp() > score else None
 
 
 def _moment(seconds: float) -> datetime:

@@ -19,7 +19,6 @@ from celery.utils.log import get_logger
 from redbeat.broker import Broker
 from redbeat.config import RedBeatConfig as RedBeatConfig
 from redbeat.config import ensure_conf as ensure_conf
-from redbeat.connection import RetryingConnection as RetryingConnection
 from redbeat.connection import get_redis as get_redis
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
@@ -27,6 +26,8 @@ from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, RedBeat
 from redbeat.keys import printable
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit, Fence
+from redbeat.reports import Reports
+from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined, plan_run
 from redbeat.startup import banner, check_eviction, default_entries, store_entries
 from redbeat.store import Store
@@ -80,15 +81,17 @@ class RedBeatScheduler(Scheduler):
         self._candidacy: LeaderLock | None = None
         self._head_score: float | None = None
         self._claimed_at = 0.0
-        self._missing_keys: set[str] = set()
-        self._reported_keys: dict[str, str] = {}
         self._broker = Broker(app, self.Producer)
+        self._reports = Reports()
         self._has_statics = False
-        self._trouble = ""
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
         if not lazy:
-            check_eviction(self.store)
+            self.config.warn_of_unknown()
+            try:
+                check_eviction(self.store)
+            except RedBeatError as exc:
+                raise _brief(exc) from None
             if self.lock_key is None:
                 self.setup_schedule()  # else it is the leader's to do, in the tick that makes it leader
 
@@ -110,24 +113,25 @@ class RedBeatScheduler(Scheduler):
         except StoreCorrupt as exc:
             if self._service is None:
                 raise
-            self._report_trouble(exc)
+            self._reports.report_trouble(str(exc))
             self._wake.wait(LOOK_SECONDS)
             return 0
+        except RedBeatError as exc:
+            if self._service is None:
+                raise
+            raise _brief(exc) from None
         else:
-            self._trouble = ""
+            self._reports.report_trouble("")
             return delay_seconds
         finally:
             self._ticking_thread = None
             if self._is_close_wanted:
                 self.close()
 
-    def _report_trouble(self, exc: StoreCorrupt) -> None:
-        if str(exc) != self._trouble:
-            logger.error("beat: Nothing can be sent: %s", exc)
-        self._trouble = str(exc)
-
     def _tick(self) -> float:
         if not self._is_leading():
+            if self._candidacy:
+                self._reports.report_standby(self._candidacy)
             return self._wait(LOOK_SECONDS)
         if self._broker.is_away and not self._broker.is_back():
             self.store.claim_due(self._fence, limit=0)  # keeps the lock
@@ -156,42 +160,27 @@ class RedBeatScheduler(Scheduler):
         runs: list[Run] = []
         for claimed in claim.rows:
             if claimed.type == "none":
-                commits.append(self._decide_missing(claimed, claim.now))
+                is_known = self._reports.report_missing(claimed)
+                commits.append(commit_missing(claimed, claim.now, is_known))
                 continue
-            self._missing_keys.discard(claimed.key)
+            self._reports.note_present(claimed)
             try:
                 plan = plan_run(self.Entry, self.app, claimed, claim.now)
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 commits.append(self._quarantine(claimed, exc, claim.now))
                 continue
             if isinstance(plan, Run):
+                self._reports.report_typos(plan)
                 runs.append(plan)
             else:
                 commits.append(plan)
         return runs
 
-    def _decide_missing(self, claimed: Claimed, now: float) -> Commit:
-        is_known = claimed.key in self._missing_keys
-        if is_known:
-            self._missing_keys.discard(claimed.key)
-            logger.error(
-                "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
-                "Redis evicted it (see maxmemory-policy).",
-                printable(claimed.key),
-            )
-        else:
-            self._missing_keys.add(claimed.key)
-        return commit_missing(claimed, now, is_known)
-
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
         reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
         reason = printable(reason)
         commit, is_news = commit_quarantined(claimed, reason, now, self.max_interval)
-        if claimed.type != "hash":  # nowhere to write the reason
-            is_news = self._reported_keys.get(claimed.key) != reason
-            self._reported_keys[claimed.key] = reason
-        if is_news:
-            logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
+        self._reports.report_quarantined(claimed, reason, is_news)
         return commit
 
     def _send_runs(self, runs: list[Run], claim: Claim, commits: list[Commit]) -> None:
@@ -379,6 +368,12 @@ class RedBeatScheduler(Scheduler):
     def info(self) -> str:
         """The banner's lines about Redis and the lock."""
         return banner(self.store, self.lock_key, self.lock_timeout)
+
+
+def _brief(exc: RedBeatError) -> RedBeatError:
+    """Return ``exc`` as beat ends with it: Celery prints all causes, twice, and the sentence says it all."""
+    logger.debug("beat: Ending because of this:", exc_info=exc)
+    return exc.with_traceback(None)
 
 
 @beat_init.connect

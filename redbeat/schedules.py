@@ -33,6 +33,24 @@ _STEP_SECONDS = {WEEKLY: 604_800, DAILY: 86_400, HOURLY: 3_600, MINUTELY: 60, SE
 FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
 
 
+#: a rule with a count and filters must be walked from its start; no further than this
+MAX_COUNTED_STEPS = 1_000_000
+
+_CALENDAR_CYCLE = timedelta(days=146_097)  # 400 years, whole weeks
+_FILTERS = (
+    "bysetpos",
+    "bymonth",
+    "bymonthday",
+    "byyearday",
+    "byeaster",
+    "byweekno",
+    "byweekday",
+    "byhour",
+    "byminute",
+    "bysecond",
+)
+
+
 class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
     """A recurrence rule of RFC 5545, as ``dateutil.rrule`` understands it.
 
@@ -113,23 +131,54 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         self.byhour = _listed(byhour)
         self.byminute = _listed(byminute)
         self.bysecond = _listed(bysecond)
+        self._check_positions()
         self.rrule = dateutil_rrule(**self._fields())
+
+    def _check_positions(self) -> None:
+        """Raise ValueError for a bysetpos that no hour, minute or second can have: dateutil looks for ever."""
+        size = {
+            HOURLY: _size(self.byminute) * _size(self.bysecond),
+            MINUTELY: _size(self.bysecond),
+            SECONDLY: 1,
+        }
+        positions = self.bysetpos if isinstance(self.bysetpos, list) else [self.bysetpos or 0]
+        if self.freq in size and any(abs(position) > size[self.freq] for position in positions):
+            raise ValueError(
+                f"rrule: bysetpos {self.bysetpos!r}: there are only {size[self.freq]} positions."
+            )
 
     def _fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.FIELDS}
 
     def occurrence(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return the first occurrence later than (with ``inclusive``: not before) ``after``, or None."""
-        step_seconds = _STEP_SECONDS.get(self.freq)
-        rule = self.rrule
-        if step_seconds and self.count is None and after > self.dtstart:
+        """Return the first occurrence later than (with ``inclusive``: not before) ``after``, or None.
+
+        Raises:
+            ValueError: it would take too long to find, because of ``count``.
+        """
+        tz, zone_start = self.dtstart.tzinfo, self.dtstart.replace(tzinfo=None)
+        wall = after.astimezone(tz).replace(tzinfo=None)  # dateutil walks on the wall clock, and so do we
+        changes: dict[str, Any] = {"until": self.until and self.until.astimezone(tz).replace(tzinfo=None)}
+        start, step_seconds = zone_start, _STEP_SECONDS.get(self.freq)
+        if step_seconds and wall > zone_start:
             # dateutil walks every step from dtstart; a year of minutes is half a million of them
             step = timedelta(seconds=step_seconds * self.interval)
-            elapsed = after.astimezone(self.dtstart.tzinfo) - self.dtstart  # on the wall clock, as it walks
-            skipped = max(elapsed // step - 1, 0)
-            rule = rule.replace(dtstart=self.dtstart + skipped * step)
-        found: datetime | None = rule.after(after, inc=inclusive)
-        return None if found is None else found.astimezone(timezone.utc)
+            skipped = max((wall - zone_start) // step - 1, 0)
+            if self.count is None:
+                start += skipped * step
+            elif not any(getattr(self, name) for name in _FILTERS):
+                skipped = min(skipped, self.count)
+                start, changes["count"] = start + skipped * step, self.count - skipped
+            elif skipped > MAX_COUNTED_STEPS:
+                raise ValueError(f"count: after {skipped} steps it can't be counted any more; use until.")
+        # dateutil gives up at the year 9999 only. The calendar repeats every 400 years (Easter doesn't), so
+        # the walk is done in the last of them, and a rule that never comes true soon ends.
+        cycles = 0 if self.byeaster is not None else max((9999 - max(wall, start).year) // 400, 0)
+        shift = cycles * _CALENDAR_CYCLE
+        changes["until"] = changes["until"] and _shifted(changes["until"], shift)
+        rule = self.rrule.replace(dtstart=start + shift, **changes)
+        found: datetime | None = rule.after(wall + shift, inc=inclusive)
+        return None if found is None else (found - shift).replace(tzinfo=tz).astimezone(timezone.utc)
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta | None:
         """Return how long from now to the first occurrence after ``last_run_at``; None: there is none."""
@@ -162,11 +211,19 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         return f"<rrule: {given}>"
 
 
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 1
+
+
 def _listed(value: Any) -> Any:
     """Return a by* argument as JSON has it: saved and read again, the rule must be equal to itself."""
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=str)  # weekdays have no order of their own
     return list(value) if isinstance(value, (tuple, range)) else value
+
+
+def _shifted(moment: datetime, shift: timedelta) -> datetime:
+    return moment + shift if moment < datetime.max - shift else datetime.max  # noqa: DTZ901 - a wall clock
 
 
 def _rebuild_rrule(fields: dict[str, Any]) -> rrule:
@@ -207,7 +264,10 @@ def next_run(schedule_: Any, anchor: datetime, after: datetime) -> datetime | No
         due = local + _at(schedule_, local).remaining_estimate(local)
     if due <= local and isinstance(schedule_, schedule):
         due = local + schedule_.run_every  # a relative interval below a second rounds down to nothing
-    return due.astimezone(timezone.utc)  # type: ignore[no-any-return]
+    due_utc: datetime = due.astimezone(timezone.utc)
+    if due_utc <= after:  # the second pass through an hour that the clocks repeat
+        due_utc = due.replace(fold=1).astimezone(timezone.utc)
+    return due_utc
 
 
 def _at(schedule_: Any, moment: datetime) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -14,6 +13,7 @@ from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
 
 from redbeat.config import sanitize_url
+from redbeat.connection import get_hasty_redis
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.store import Fence, Store, Stored, Write
 
@@ -66,11 +66,9 @@ def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> s
         lines.append(f"    . lock -> `{lock_key}` {timeout}")
     else:
         lines.append("    . lock -> none, several beats share the work")
-    impatient = copy.copy(store)
-    impatient.client = getattr(store.client, "wrapped_connection", store.client)
     if store.config.key_expiry_check != "ignore":
-        with suppress(RedBeatError, OSError):
-            warning = eviction_warning(impatient)
+        with suppress(RedBeatError):
+            warning = eviction_warning(Store(store.config.app, get_hasty_redis(store.config.app)))
             lines += [f"    . warning -> {warning}"] if warning else []
     return "\n".join(lines)
 

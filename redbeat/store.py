@@ -35,7 +35,7 @@ class Stored:
     """One entry as it stands in Redis; all None where there is none.
 
     Attributes:
-        is_hash: False where the key holds something else.
+        type: what the key holds, 'hash' where all is well.
         score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
     """
 
@@ -45,12 +45,17 @@ class Stored:
     policy: str | None = None
     error: str | None = None
     score: float | None = None
-    is_hash: bool = True
+    type: str = "none"
+
+    @property
+    def is_hash(self) -> bool:
+        """Whether the key holds what it should, or nothing."""
+        return self.type in ("hash", "none")
 
     @property
     def exists(self) -> bool:
-        """Whether there is an entry under the key."""
-        return self.definition is not None or self.meta is not None or not self.is_hash
+        """Whether there is something under the key."""
+        return self.type != "none" or self.definition is not None or self.meta is not None
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,10 @@ class Store:
     Every method raises StoreUnavailable when Redis can't be reached.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, client: Any = None) -> None:
         self.config: RedBeatConfig = ensure_conf(app)
         self.keys = self.config.keys
-        self.client = get_redis(app)
+        self.client = get_redis(app) if client is None else client
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
@@ -125,7 +130,7 @@ class Store:
             for row in rows:
                 score = None if row.score is None else float(row.score)
                 fields = row.definition, row.meta, row.policy, row.error
-                stored.append(Stored(row.key, *fields, score, is_hash=row.type in ("hash", "none")))
+                stored.append(Stored(row.key, *fields, score, row.type))
         return now, stored
 
     def write_entries(
@@ -280,9 +285,7 @@ def score_text(score: float | None) -> str:
 def read_claimed(claimed: Claimed) -> Stored:
     """Return a claimed row in the form that entries are decoded from."""
     fields = {name: getattr(claimed, name) for name in ("definition", "meta", "policy", "error")}
-    return replace(
-        Stored(claimed.key, score=float(claimed.nominal), is_hash=claimed.type == "hash"), **fields
-    )
+    return replace(Stored(claimed.key, score=float(claimed.nominal), type=claimed.type), **fields)
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

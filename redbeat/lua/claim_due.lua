@@ -31,7 +31,8 @@ if status == 'lost' then return {status, now, '', 0, {}} end
 local due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', 0, limit)
 -- before any lease of ours is in the way
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local rows, bytes = {}, 0
+local rows, bytes, seen = {}, 0, {}
+local has_more = #due == 2 * limit
 for i = 1, #due, 2 do
   local key, nominal = due[i], due[i + 1]
   local full_key, kind = prefix .. key, ''
@@ -40,26 +41,31 @@ for i = 1, #due, 2 do
   end
   if kind == '' or (kind == 'none' and redis.call('EXISTS', full_key) == 1) then
     redis.call('ZREM', schedule, key)
-    redis.call('ZADD', schedule, 'LT', nominal, full_key)
+    if not seen[full_key] then redis.call('ZADD', schedule, 'LT', nominal, full_key) end
     key, kind = full_key, redis.call('TYPE', full_key).ok
   end
-  local score = nominal
-  if lease_ms > 0 then
-    redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
-    score = redis.call('ZSCORE', schedule, key)
+  if not seen[key] then  -- both its key and its bare name may be due
+    seen[key] = true
+    local score = nominal
+    if lease_ms > 0 then
+      redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
+      score = redis.call('ZSCORE', schedule, key)
+    end
+    local row = {key, kind, nominal, score}
+    local fields = {false, false, false, false}
+    if kind == 'hash' then
+      fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+    end
+    for f = 1, 4 do
+      row[4 + f] = fields[f]
+      bytes = bytes + (fields[f] and #fields[f] or 0)
+    end
+    rows[#rows + 1] = row
+    if bytes >= max_bytes then
+      has_more = has_more or i + 1 < #due
+      break
+    end
   end
-  local row = {key, kind, nominal, score}
-  local fields = {false, false, false, false}
-  if kind == 'hash' then
-    fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
-  end
-  for f = 1, 4 do
-    row[4 + f] = fields[f]
-    bytes = bytes + (fields[f] and #fields[f] or 0)
-  end
-  rows[#rows + 1] = row
-  if bytes >= max_bytes then break end
 end
 
-local has_more = (#due == 2 * limit or #rows < #due / 2) and 1 or 0
-return {status, now, upcoming[2] or '', has_more, rows}
+return {status, now, upcoming[2] or '', has_more and 1 or 0, rows}

@@ -63,7 +63,7 @@ def test_an_interval_keeps_its_phase_over_fifty_late_runs(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
 ) -> None:
     scheduler = make_scheduler(**settings)
-    start = float(int(server_now(client))) - 10_000_000.0
+    start = int(server_now(client)) - 10_000_000.5  # a whole second would be read as 2.x's
     write_raw(client, "entry", schedule={"__type__": "interval", "every": 700_000}, score=start)
     scheduler.tick()
     phase = start % 700_000

@@ -101,7 +101,7 @@ def test_what_cannot_be_stored_is_refused_in_words(app: Celery, change: dict[str
 
 def test_a_key_that_holds_no_hash_is_not_written_over(app: Celery) -> None:
     with pytest.raises(EntryCorrupt, match="holds no hash; delete it first"):
-        entry(app).plan_save(Stored("redbeat:x", is_hash=False), NOON)
+        entry(app).plan_save(Stored("redbeat:x", type="string"), NOON)
 
 
 @pytest.mark.parametrize(

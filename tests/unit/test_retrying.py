@@ -12,7 +12,8 @@ import redis.cluster
 from redis import exceptions
 
 from redbeat import lua
-from redbeat.connection import RetryingConnection, get_redis
+from redbeat.connection import get_redis
+from redbeat.retry import RetryingConnection
 from tests.support.ticks import memory_app
 
 AWAY = exceptions.ConnectionError("away")

@@ -1,0 +1,76 @@
+"""What beat has told its log already: each thing once, however often it is seen again."""
+
+from __future__ import annotations
+
+import time
+
+from celery.utils.log import get_logger
+
+from redbeat.keys import printable
+from redbeat.lock import LeaderLock
+from redbeat.lua import Claimed
+from redbeat.runs import Run
+
+__all__ = ["Reports"]
+
+logger = get_logger("celery.beat")
+
+#: a standby says this often who it is waiting for; seconds
+STANDBY_SECONDS = 60.0
+
+
+class Reports:
+    """One beat's memory of its log; what is recorded with an entry itself needs no place here."""
+
+    def __init__(self) -> None:
+        self._missing: set[str] = set()
+        self._said: dict[str, str] = {}
+        self._next_standby_at = 0.0
+
+    def note_present(self, claimed: Claimed) -> None:
+        """Forget that an entry was missing: it is there."""
+        self._missing.discard(claimed.key)
+
+    def report_missing(self, claimed: Claimed) -> bool:
+        """Note that an entry's hash is gone; return whether it was so already, and is logged therefore."""
+        if claimed.key not in self._missing:
+            self._missing.add(claimed.key)
+            return False
+        self._missing.discard(claimed.key)
+        logger.error(
+            "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
+            "Redis evicted it (see maxmemory-policy).",
+            printable(claimed.key),
+        )
+        return True
+
+    def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
+        """Log why an entry can't be used. ``is_news``: its hash doesn't say so yet."""
+        if claimed.type != "hash":  # nowhere to write the reason
+            is_news = self._is_news(claimed.key, reason)
+        if is_news:
+            logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
+
+    def report_typos(self, run: Run) -> None:
+        """Log keys of an entry's schedule that are unknown and nearly known."""
+        typos = getattr(run.entry.schedule, "typos", "")
+        if typos and self._is_news(run.claimed.key, typos):
+            logger.warning(
+                "beat: The schedule of %s has keys RedBeat doesn't know: %s.", run.claimed.key, typos
+            )
+
+    def report_standby(self, candidacy: LeaderLock) -> None:
+        """Log, now and then, who this beat is waiting for."""
+        if time.monotonic() >= self._next_standby_at:
+            self._next_standby_at = time.monotonic() + STANDBY_SECONDS
+            logger.info("beat: Standing by: %s.", candidacy.describe_holder())
+
+    def report_trouble(self, trouble: str) -> None:
+        """Log what keeps all entries from being sent; '' once there is nothing any more."""
+        if self._is_news("", trouble) and trouble:
+            logger.error("beat: Nothing can be sent: %s", trouble)
+
+    def _is_news(self, about: str, text: str) -> bool:
+        is_news = self._said.get(about, "") != text
+        self._said[about] = text
+        return is_news

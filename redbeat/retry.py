@@ -1,0 +1,144 @@
+"""Going on when Redis can't be reached: which errors pass, and a client that tries again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import redis.exceptions
+from celery.utils.log import get_logger
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    stop_never,
+    wait_exponential,
+)
+
+__all__ = ["RetryingConnection", "call_retrying", "is_transient"]
+
+logger = get_logger("celery.beat")
+
+
+def is_transient(exc: BaseException) -> bool:
+    """Tell whether trying again may help: Redis is away, loading, failing over, or moving slots."""
+    if isinstance(exc, redis.exceptions.AuthenticationError):
+        return False
+    return isinstance(
+        exc,
+        (
+            redis.exceptions.ConnectionError,
+            redis.exceptions.TimeoutError,
+            redis.exceptions.ReadOnlyError,
+            redis.exceptions.ClusterDownError,
+            redis.exceptions.RedisClusterException,
+        ),
+    )
+
+
+def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 1) -> Any:
+    """Return ``call()``, called again while it fails for want of Redis, ``retry_period`` seconds long."""
+    retrying = Retrying(
+        stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
+        wait=wait_exponential(multiplier=0.1, max=max_wait_seconds),
+        retry=retry_if_exception(is_transient),
+        before_sleep=_log_retry,
+        reraise=True,
+    )
+    return retrying(call)
+
+
+def _log_retry(state: RetryCallState) -> None:
+    pause = state.next_action.sleep if state.next_action else 0
+    cause = state.outcome.exception() if state.outcome else None
+    # once per outage: a server that is away for an hour must not fill the disk
+    log = logger.warning if state.attempt_number == 1 else logger.debug
+    log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause)
+
+
+class RetryingConnection:
+    """A proxy of a client that goes on trying when Redis can't be reached.
+
+    Every command, script and pipeline of the client is covered: a pipeline records its commands and sends
+    them together, as often as it takes.
+
+    Arguments:
+        retry_period: seconds to go on trying; -1: for ever.
+        wrapped_connection: a redis client.
+    """
+
+    #: longest wait between two tries, seconds
+    RETRY_MAX_WAIT = 1
+
+    def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
+        self.retry_period = retry_period
+        self.wrapped_connection = wrapped_connection
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.wrapped_connection, name)
+        if not callable(value):
+            return value
+
+        def retrying(*args: Any, **kwargs: Any) -> Any:
+            return self._retry(lambda: value(*args, **kwargs))
+
+        return retrying
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a pipeline whose ``execute`` is retried as a whole."""
+        return _RetryingPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
+
+    def register_script(self, script: str | bytes) -> Any:
+        """Return a script whose calls are retried."""
+        return type(self.wrapped_connection).register_script(self, script)
+
+    def lock(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a lock of the redis client's whose calls are retried."""
+        return type(self.wrapped_connection).lock(self, *args, **kwargs)
+
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        return call_retrying(self.retry_period, call, self.RETRY_MAX_WAIT)
+
+
+class _RetryingPipeline:
+    """Records commands, and replays them into a fresh pipeline at each try."""
+
+    def __init__(self, retry: Callable[[Callable[[], Any]], Any], make: Callable[[], Any]) -> None:
+        self._retry = retry
+        self._make = make
+        self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __enter__(self) -> _RetryingPipeline:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._calls.clear()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("watch", "multi", "unwatch", "immediate_execute_command"):
+            raise AttributeError(f"a retrying pipeline has no {name}; use the client's transaction().")
+
+        def record(*args: Any, **kwargs: Any) -> _RetryingPipeline:
+            self._calls.append((name, args, kwargs))
+            return self
+
+        return record
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send the recorded commands, again and again until Redis takes them; return their replies."""
+        calls, self._calls = self._calls, []
+
+        def replay() -> Any:
+            pipeline = self._make()
+            for name, args, kwargs in calls:
+                getattr(pipeline, name)(*args, **kwargs)
+            return pipeline.execute(raise_on_error=raise_on_error)
+
+        return self._retry(replay)  # type: ignore[no-any-return]
