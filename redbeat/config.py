@@ -222,7 +222,7 @@ def sanitize_url(url: str) -> str:
 def _sanitize_server(url: str) -> str:
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     rest = re.sub(r"^([^:]*):.*@", r"\1:**@", rest, flags=re.DOTALL)
-    return scheme + separator + re.sub(r"(?<=[?&]password=)[^&]*", "**", rest)
+    return scheme + separator + re.sub(r"(?i)([?&]\w*password=)[^&]*", r"\1**", rest)
 
 
 def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:

@@ -164,7 +164,8 @@ def _plain_url(url: str, use_ssl: bool) -> str:
     database = parts.path.strip("/")
     if scheme != "unix" and database and not database.isdigit():
         raise ConfigurationError(
-            f"redbeat_redis_url: {sanitize_url(url)!r}: the database must be a number, not {database!r}.",
+            f"redbeat_redis_url: {sanitize_url(url)!r}: the database must be a number "
+            "(and a / in the password be written %2F).",
             "redbeat_redis_url",
         )
     if "virtual_host" in query:

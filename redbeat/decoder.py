@@ -276,6 +276,11 @@ def find_problem(definition: Any, meta: Any) -> str | None:
         return f"meta: must be an object, not {_shown(meta)}."
     if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
         return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
+    if meta.get("last_run_at") is not None:
+        try:
+            meta["last_run_at"].astimezone(timezone.utc)
+        except OverflowError:
+            return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
     count = meta.get("total_run_count")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
         return f"meta: total_run_count: must be a whole number, not {_shown(count)}."

@@ -178,6 +178,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises:
             EntryError: a part of it can't be stored.
         """
+        ensure_conf(self.app).warn_of_unknown()
         Store(self.app).write_entries([self.key], self.plan_save)
         return self
 
@@ -199,11 +200,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 self.last_run_at = now
             meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
         try:
-            return Write(definition, meta, self._score_to_save(before, stored, now))
+            score = self._score_to_save(before, stored, now)
         except (ValueError, OverflowError, RuntimeError) as exc:
             raise EntryError(
                 f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key
             ) from exc
+        try:
+            self.decode_definition(definition)
+        except ValueError as exc:
+            raise EntryError(f"{self.key}: couldn't be read again: {exc}", self.key) from exc
+        return Write(definition, meta, score)
 
     def _score_to_save(
         self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime
@@ -221,6 +227,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def delete(self) -> None:
         """Remove the entry; no error when it isn't there."""
+        _check_name(self)
         Store(self.app).delete_entries([self.key])
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
@@ -355,12 +362,16 @@ def _try_decode(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> R
         return None
 
 
-def _check_writable(entry: RedBeatSchedulerEntry) -> None:
-    """Raise EntryError for what could be written but never read again."""
+def _check_name(entry: RedBeatSchedulerEntry) -> None:
     if not isinstance(entry.name, str) or not entry.name:
         raise EntryError("An entry must have a name, a non-empty string.", str(entry.name))
     if entry.key in ensure_conf(entry.app).keys.reserved():
         raise EntryError(f"An entry can't be called {entry.name!r}: that key is RedBeat's own.", entry.key)
+
+
+def _check_writable(entry: RedBeatSchedulerEntry) -> None:
+    """Raise EntryError for what could be written but never read again."""
+    _check_name(entry)
     problem = None
     if not isinstance(entry.task, str) or not entry.task or entry.task != printable(entry.task):
         problem = f"task must be the name of a task, not {entry.task!r}"

@@ -61,6 +61,11 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def shorten(text: str, limit: int = 500) -> str:
+    """Return ``text``, cut to ``limit`` characters: bad values may be megabytes, a log line mustn't."""
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
 def has_hash_tag(prefix: str) -> bool:
     """Tell whether Redis Cluster puts all keys with this prefix into one slot."""
     opening = prefix.find("{")

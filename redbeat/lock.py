@@ -24,6 +24,7 @@ import socket
 import time
 
 from redbeat.lua import Fence, release_lock, text_of
+from redbeat.retry import without_retry
 from redbeat.store import Store
 
 __all__ = ["LeaderLock"]
@@ -78,9 +79,11 @@ class LeaderLock:
         return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
 
     def release(self) -> bool:
-        """Give the lock up; return whether it was ours. The standbys are woken."""
+        """Give the lock up; return whether it was ours. The standbys are woken. Redis isn't waited for."""
         with self._store.translating(self.key, "string"):
-            return release_lock(self._store.client, self.key, self.token, wake=self._store.keys.wake)
+            return release_lock(
+                without_retry(self._store.client), self.key, self.token, wake=self._store.keys.wake
+            )
 
 
 def _new_token() -> str:

@@ -6,14 +6,22 @@ import time
 
 from celery.utils.log import get_logger
 
+from redbeat.errors import RedBeatError
 from redbeat.keys import printable
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claimed
 from redbeat.runs import Run
 
-__all__ = ["Reports"]
+__all__ = ["Reports", "brief"]
 
 logger = get_logger("celery.beat")
+
+
+def brief(exc: RedBeatError) -> RedBeatError:
+    """Return ``exc`` as beat ends with it: Celery prints all causes, twice, and the sentence says it all."""
+    logger.debug("beat: Ending because of this:", exc_info=exc)
+    return exc.with_traceback(None)
+
 
 #: a standby says this often who it is waiting for; seconds
 STANDBY_SECONDS = 60.0

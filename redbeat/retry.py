@@ -16,25 +16,32 @@ from tenacity import (
     wait_exponential,
 )
 
-__all__ = ["RetryingConnection", "call_retrying", "is_transient"]
+__all__ = ["RetryingConnection", "call_retrying", "is_transient", "without_retry"]
 
 logger = get_logger("celery.beat")
 
 
+#: refusals that pass: the server is loading, full, short of replicas, or no master at the moment. The redis
+#: client takes the code off the text where it has a class for it
+_PASSING_CODES = ("OOM ", "NOREPLICAS ", "MISCONF ", "MASTERDOWN ", "TRYAGAIN ", "CLUSTERDOWN ")
+_PASSING_ERRORS = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.RedisClusterException,
+)
+
+
 def is_transient(exc: BaseException) -> bool:
-    """Tell whether trying again may help: Redis is away, loading, failing over, or moving slots."""
+    """Tell whether trying again may help: Redis is away, loading, full, failing over, or moving slots."""
     if isinstance(exc, redis.exceptions.AuthenticationError):
         return False
-    return isinstance(
-        exc,
-        (
-            redis.exceptions.ConnectionError,
-            redis.exceptions.TimeoutError,
-            redis.exceptions.ReadOnlyError,
-            redis.exceptions.ClusterDownError,
-            redis.exceptions.RedisClusterException,
-        ),
-    )
+    if isinstance(exc, redis.exceptions.ResponseError) and str(exc).startswith(_PASSING_CODES):
+        return True
+    if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
+        return True
+    return isinstance(exc, _PASSING_ERRORS)
 
 
 def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 1) -> Any:
@@ -99,6 +106,11 @@ class RetryingConnection:
 
     def _retry(self, call: Callable[[], Any]) -> Any:
         return call_retrying(self.retry_period, call, self.RETRY_MAX_WAIT)
+
+
+def without_retry(client: Any) -> Any:
+    """Return the client inside a RetryingConnection, or ``client`` itself: for what must end soon."""
+    return getattr(client, "wrapped_connection", client)
 
 
 class _RetryingPipeline:

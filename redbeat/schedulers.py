@@ -10,6 +10,7 @@ import copy
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -23,11 +24,13 @@ from redbeat.connection import get_redis as get_redis
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, RedBeatError, StoreCorrupt
-from redbeat.keys import printable
+from redbeat.interrupts import hold_interrupts
+from redbeat.keys import printable, shorten
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit, Fence
-from redbeat.reports import Reports
+from redbeat.reports import Reports, brief
 from redbeat.retry import RetryingConnection as RetryingConnection
+from redbeat.retry import without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined, plan_run
 from redbeat.startup import banner, check_eviction, default_entries, store_entries
 from redbeat.store import Store
@@ -91,7 +94,7 @@ class RedBeatScheduler(Scheduler):
             try:
                 check_eviction(self.store)
             except RedBeatError as exc:
-                raise _brief(exc) from None
+                raise brief(exc) from None
             if self.lock_key is None:
                 self.setup_schedule()  # else it is the leader's to do, in the tick that makes it leader
 
@@ -119,7 +122,7 @@ class RedBeatScheduler(Scheduler):
         except RedBeatError as exc:
             if self._service is None:
                 raise
-            raise _brief(exc) from None
+            raise brief(exc) from None
         else:
             self._reports.report_trouble("")
             return delay_seconds
@@ -127,6 +130,8 @@ class RedBeatScheduler(Scheduler):
             self._ticking_thread = None
             if self._is_close_wanted:
                 self.close()
+                if self._service is not None:
+                    self._service.stop()  # whatever became of the signal handler's SystemExit
 
     def _tick(self) -> float:
         if not self._is_leading():
@@ -146,9 +151,12 @@ class RedBeatScheduler(Scheduler):
         commits: list[Commit] = []
         try:
             self._send_runs(self._plan(claim, commits), claim, commits)
-        finally:
-            # also when a signal ends this beat: what was sent must be known as sent
             results = self.store.commit_runs(self._fence, commits)
+        except BaseException:
+            # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
+            with suppress(RedBeatError):
+                Store(self.app, without_retry(self.store.client)).commit_runs(self._fence, commits)
+            raise
         if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)
         if claim.has_more or not all(results) or not self._has_statics:
@@ -178,7 +186,7 @@ class RedBeatScheduler(Scheduler):
 
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
         reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
-        reason = printable(reason)
+        reason = shorten(printable(reason))
         commit, is_news = commit_quarantined(claimed, reason, now, self.max_interval)
         self._reports.report_quarantined(claimed, reason, is_news)
         return commit
@@ -188,7 +196,9 @@ class RedBeatScheduler(Scheduler):
         for position, run in enumerate(runs):
             logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)
             try:
-                result = self.apply_async(run.entry, producer=self.producer, advance=False)
+                with hold_interrupts():  # sent and not known as sent would be sent again
+                    self.apply_async(run.entry, producer=self.producer, advance=False)
+                    commits.append(run.sent)
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 if self._broker.has_failed(exc):
                     # the rest goes out, oldest first, as soon as it is back; what is leased is given back
@@ -196,16 +206,16 @@ class RedBeatScheduler(Scheduler):
                     commits += [Commit(waiting.claimed, waiting.claimed.nominal) for waiting in rest]
                     return
                 commits.append(self._retry_later(run, exc, claim.now))
-            else:
-                commits.append(run.sent)
-                logger.debug("%s sent. id->%s", run.entry.task, getattr(result, "id", None))
 
     def _retry_later(self, run: Run, exc: Exception, now: float) -> Commit:
         cause = exc.__cause__ or exc.__context__ or exc  # Celery wraps it in a SchedulingError
-        commit, is_news = commit_failed(run, f"{type(cause).__name__}: {cause}", now)
+        commit, is_news = commit_failed(run, shorten(f"{type(cause).__name__}: {cause}"), now)
         if is_news:
             logger.error(
-                "beat: Couldn't send %s (%s), trying again: %r", run.entry.name, run.entry.task, cause
+                "beat: Couldn't send %s (%s), trying again: %s",
+                run.entry.name,
+                run.entry.task,
+                shorten(repr(cause)),
             )
         return commit
 
@@ -286,7 +296,13 @@ class RedBeatScheduler(Scheduler):
             self.lock, self._candidacy = self._candidacy, None
             logger.info("beat: Acquired lock")
         if not self._has_statics:
-            self.setup_schedule()
+            try:
+                self.setup_schedule()
+            except StoreCorrupt as exc:
+                if exc.key != self.config.statics_key:
+                    raise
+                logger.warning("beat: beat_schedule isn't stored, the rest goes on: %s", exc)
+                self._has_statics = True
         return True
 
     def run_under(self, service: Any) -> None:
@@ -326,7 +342,8 @@ class RedBeatScheduler(Scheduler):
         if lock is not None:
             logger.info("beat: Releasing lock")
             try:
-                lock.release()
+                with hold_interrupts():  # a second signal must not leave the lock behind
+                    lock.release()
             except RedBeatError as exc:
                 logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
         self._wake.close()
@@ -338,7 +355,8 @@ class RedBeatScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Store ``beat_schedule``, and remove what was stored from it before and isn't in it any more."""
         statics = {**default_entries(self.app), **self.app.conf.beat_schedule}
-        removed = sorted(self.store.static_names() - statics.keys())
+        reserved = {self.config.keys.name(key) for key in self.config.keys.reserved()}
+        removed = sorted(self.store.static_names() - statics.keys() - reserved)
         for name in removed:
             logger.info("beat: Removing old static schedule entry '%s'.", name)
         self.store.delete_entries([self.config.keys.entry(name) for name in removed])
@@ -368,12 +386,6 @@ class RedBeatScheduler(Scheduler):
     def info(self) -> str:
         """The banner's lines about Redis and the lock."""
         return banner(self.store, self.lock_key, self.lock_timeout)
-
-
-def _brief(exc: RedBeatError) -> RedBeatError:
-    """Return ``exc`` as beat ends with it: Celery prints all causes, twice, and the sentence says it all."""
-    logger.debug("beat: Ending because of this:", exc_info=exc)
-    return exc.with_traceback(None)
 
 
 @beat_init.connect

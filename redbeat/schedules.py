@@ -135,7 +135,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         self.rrule = dateutil_rrule(**self._fields())
 
     def _check_positions(self) -> None:
-        """Raise ValueError for a bysetpos that no hour, minute or second can have: dateutil looks for ever."""
+        """Raise ValueError for a bysetpos that no hour, minute or second has: dateutil looks for ever."""
         size = {
             HOURLY: _size(self.byminute) * _size(self.bysecond),
             MINUTELY: _size(self.bysecond),

@@ -15,6 +15,7 @@ from celery.utils.time import humanize_seconds
 from redbeat.config import sanitize_url
 from redbeat.connection import get_hasty_redis
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
+from redbeat.keys import shorten
 from redbeat.store import Fence, Store, Stored, Write
 
 __all__ = ["check_eviction", "default_entries", "eviction_warning", "store_entries"]
@@ -118,4 +119,9 @@ def store_entries(
 
 
 def _report(name: str, exc: Exception) -> None:
-    logger.error("beat: Skipped the entry %r, it can't be stored: %s: %s", name, type(exc).__name__, exc)
+    logger.error(
+        "beat: Skipped the entry %r, it can't be stored (what was stored before stays): %s: %s",
+        name,
+        type(exc).__name__,
+        shorten(str(exc)),
+    )

@@ -270,6 +270,9 @@ class Store:
             if "WRONGTYPE" not in str(exc):
                 raise
             key = key or self.keys.schedule
+            lock_key = self.config.lock_key
+            if lock_key and text_of(self.client.type(lock_key)) not in ("string", "none"):
+                key, expected = lock_key, "string"
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",

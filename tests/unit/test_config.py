@@ -177,6 +177,9 @@ def test_an_unknown_setting_is_warned_of_once_with_the_nearest_name(
     app.conf[setting] = 1
     with caplog.at_level(logging.WARNING, "celery.beat"):
         assert ensure_conf(app) is ensure_conf(app) is app.redbeat_conf
+        assert caplog.records == []  # beat's banner reads the configuration before there is a log
+        for _ in range(2):
+            ensure_conf(app).warn_of_unknown()
     assert [record.getMessage() for record in caplog.records] == [
         f"beat: Unknown setting {setting.lower()} is ignored; {nearest}"
     ]

@@ -116,7 +116,7 @@ def test_a_good_entry_loses_the_error_of_its_past(app: Celery, fields: dict[str,
 
 
 def test_an_entry_that_cannot_be_used_is_an_exception(app: Celery) -> None:
-    with pytest.raises(EntryCorrupt, match="task: must be the name"):
+    with pytest.raises(EntryCorrupt, match="task: is missing"):
         plan_run(RedBeatSchedulerEntry, app, claimed(task=None), NOW)
 
 
