@@ -96,7 +96,7 @@ class RedBeatScheduler(Scheduler):
             except RedBeatError as exc:
                 raise brief(exc) from None
             if self.lock_key is None:
-                self.setup_schedule()  # else it is the leader's to do, in the tick that makes it leader
+                self.stand_for_leader()  # stores the statics; with a lock that's for whoever gets it
 
     # -- one tick
 

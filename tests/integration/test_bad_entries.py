@@ -18,7 +18,6 @@ from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
-    STATICS,
     field,
     meta_json,
     score_of,
@@ -191,7 +190,7 @@ def test_bytes_that_are_no_text_harm_nobody_else(
     assert "\udcff" not in "".join(errors_in(caplog))
 
 
-@pytest.mark.parametrize("key", [SCHEDULE, STATICS, LOCK])
+@pytest.mark.parametrize("key", [SCHEDULE, LOCK])
 def test_a_key_of_the_schedule_with_another_type_gets_a_sentence(
     make_scheduler: MakeScheduler, client: redis.Redis, key: str
 ) -> None:

@@ -138,7 +138,7 @@ def test_waiting_costs_under_two_commands_a_second(
         time.sleep(window)
         return (client.info("stats")["total_commands_processed"] - before - 1) / window
 
-    leader = commands_per_second()
+    leader = min(commands_per_second(), commands_per_second())  # its start may not be over in the first
     with celery_beat(tmp_path, "module") as standby:
         standby.wait_for("beat: Acquiring lock...")
         looks = looks_at_the_lock(client)

@@ -212,7 +212,7 @@ def test_an_unknown_option_is_named_before_anything_is_connected(url: str) -> No
 )
 def test_no_error_shows_a_password_nor_does_its_traceback(url: str, options: dict[str, Any]) -> None:
     app = app_for(url, **options)
-    with pytest.raises(ConfigurationError, match="no client can be made for |must be a number") as caught:
+    with pytest.raises(ConfigurationError, match=r"no client can be made for |must be a number") as caught:
         get_redis(app)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 

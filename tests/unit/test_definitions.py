@@ -139,7 +139,11 @@ def test_a_good_entry_has_no_problem(definition: Any, meta: Any) -> None:
         (None, {}, "definition: must be an object, not None."),
         ([], {}, "definition: must be an object, not []."),
         ({"task": "t"}, {}, "definition: schedule: is missing."),
-        ({"task": "t", "schedule": 60}, {}, "definition: schedule: 60 is no object with one of the __type__ interval, crontab, rrule."),
+        (
+            {"task": "t", "schedule": 60},
+            {},
+            "definition: schedule: 60 is no object with one of the __type__ interval, crontab, rrule.",
+        ),
         ({"schedule": schedule(60)}, {}, "definition: task: is missing."),
         ({**GOOD, "task": ""}, {}, "definition: task: must be the name of a task, not ''."),
         ({**GOOD, "args": {"a": 1}}, {}, "definition: args: must be a list, not {'a': 1}."),
