@@ -184,6 +184,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
+        _check_name(self)  # first: nobody shall be told to delete a key of RedBeat's own
         if not stored.is_hash:
             raise EntryCorrupt(f"{self.key}: the key holds no hash; delete it first.", self.key)
         definition = self.encode(stored)

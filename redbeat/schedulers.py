@@ -337,15 +337,15 @@ class RedBeatScheduler(Scheduler):
             self._is_close_wanted = True
             return
         self._is_close_wanted = False
-        lock, self.lock = self.lock, None
-        self._has_statics = False
-        if lock is not None:
-            logger.info("beat: Releasing lock")
-            try:
-                with hold_interrupts():  # a second signal must not leave the lock behind
+        with hold_interrupts():  # a second signal must not leave the lock behind
+            lock, self.lock = self.lock, None
+            self._has_statics = False
+            if lock is not None:
+                logger.info("beat: Releasing lock")
+                try:
                     lock.release()
-            except RedBeatError as exc:
-                logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
+                except RedBeatError as exc:
+                    logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
         self._wake.close()
         self._broker.close()
         super().close()

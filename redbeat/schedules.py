@@ -172,8 +172,9 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
             elif skipped > MAX_COUNTED_STEPS:
                 raise ValueError(f"count: after {skipped} steps it can't be counted any more; use until.")
         # dateutil gives up at the year 9999 only. The calendar repeats every 400 years (Easter doesn't), so
-        # the walk is done in the last of them, and a rule that never comes true soon ends.
-        cycles = 0 if self.byeaster is not None else max((9999 - max(wall, start).year) // 400, 0)
+        # the walk is done in the last of them that has a whole one after it, and a rule that never comes true
+        # soon ends.
+        cycles = 0 if self.byeaster is not None else max((9999 - max(wall, start).year) // 400 - 1, 0)
         shift = cycles * _CALENDAR_CYCLE
         changes["until"] = changes["until"] and _shifted(changes["until"], shift)
         rule = self.rrule.replace(dtstart=start + shift, **changes)

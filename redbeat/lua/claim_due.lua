@@ -46,6 +46,12 @@ for i = 1, #due, 2 do
   end
   if not seen[key] then  -- both its key and its bare name may be due
     seen[key] = true
+    local name = string.sub(key, #prefix + 1)
+    if string.sub(name, 1, #prefix) ~= prefix then  -- else it is another entry's key
+      local name_score = tonumber(redis.call('ZSCORE', schedule, name) or -1)
+      -- due later in the order, perhaps beyond this batch
+      if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
+    end
     local score = nominal
     if lease_ms > 0 then
       redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)

@@ -11,7 +11,13 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
-from redbeat.decoder import DEFINITION_FIELDS, encode_definition, encode_meta, find_problem
+from redbeat.decoder import (
+    DEFINITION_FIELDS,
+    RedBeatJSONEncoder,
+    encode_definition,
+    encode_meta,
+    find_problem,
+)
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.errors import EntryCorrupt
 from redbeat.store import Stored
@@ -164,6 +170,18 @@ def test_a_good_entry_has_no_problem(definition: Any, meta: Any) -> None:
 )
 def test_a_problem_is_a_sentence_that_says_where_and_what(definition: Any, meta: Any, problem: str) -> None:
     assert find_problem(definition, meta) == problem
+
+
+@pytest.mark.parametrize(("year", "hours"), [(1, 5), (9999, -5)])
+def test_a_last_run_that_no_calendar_has_in_utc_is_a_problem(app: Celery, year: int, hours: int) -> None:
+    edge = datetime(1, 1, 1) if year == 1 else datetime(9999, 12, 31, 23, 59)
+    moment = edge.replace(tzinfo=timezone(timedelta(hours=hours)))
+    problem = find_problem(GOOD, {"last_run_at": moment})
+    assert problem == f"meta: last_run_at: is out of range: {moment}."
+    meta = json.dumps({"last_run_at": moment}, cls=RedBeatJSONEncoder)
+    definition = json.dumps({"task": "t", "schedule": INTERVAL_JSON})
+    with pytest.raises(EntryCorrupt, match="last_run_at: is out of range"):
+        decode_entry(RedBeatSchedulerEntry, Stored("redbeat:x", definition, meta), app)
 
 
 BAD: dict[str, Any] = {name: (text, None) for name, text in BAD_DEFINITIONS.items()}

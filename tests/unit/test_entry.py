@@ -87,6 +87,8 @@ def test_the_current_app_is_used_where_none_is_given(monkeypatch: pytest.MonkeyP
         ({"enabled": "no"}, "redbeat:x: enabled must be True or False, not 'no'."),
         ({"args": [object()]}, "redbeat:x: can't be stored as JSON: .*not JSON serializable"),
         ({"kwargs": {"x": float("nan")}}, "redbeat:x: can't be stored as JSON: "),
+        ({"kwargs": {"at": {"__type__": "datetime"}}}, "redbeat:x: couldn't be read again: datetime: 'year'"),
+        ({"args": [{"__type__": "interval", "every": 0}]}, "redbeat:x: couldn't be read again: interval: "),
         ({"options": {"countdown": timedelta(1)}}, "redbeat:x: can't be stored as JSON: "),
         ({"schedule": solar("sunset", 1, 1)}, "redbeat:x: can't be stored as JSON: "),
         ({"schedule": schedule(0)}, "redbeat:x: its schedule .* can't be used: an interval must be longer"),

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.errors import EntryNotFound, LockNotAcquired
+from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired
 from tests.support.ticks import assert_entry_runs, leader, make_due, memory_app, take_messages
 
 
@@ -108,3 +108,13 @@ def test_the_banner_shows_server_and_lock_without_a_password(fake_app: Celery) -
     info = RedBeatScheduler(fake_app, lazy=True).info
     assert "    . redis -> redis://user:**@h:1/0\n    . lock -> `redbeat::lock` " in info
     assert "hunter2" not in info
+
+
+@pytest.mark.parametrize("name", [":schedule", ":statics", ":lock", ":wake"])
+def test_a_name_whose_key_is_redbeats_own_is_neither_saved_nor_deleted(fake_app: Celery, name: str) -> None:
+    RedBeatSchedulerEntry("kept", "t", 60, app=fake_app).save()
+    before = sorted(fake_app.redbeat_redis.keys())
+    for change in ("save", "delete"):
+        with pytest.raises(EntryError, match=f"can't be called '{name}'"):
+            getattr(RedBeatSchedulerEntry(name, "t", 60, app=fake_app), change)()
+    assert sorted(fake_app.redbeat_redis.keys()) == before

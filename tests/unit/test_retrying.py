@@ -13,7 +13,7 @@ from redis import exceptions
 
 from redbeat import lua
 from redbeat.connection import get_redis
-from redbeat.retry import RetryingConnection
+from redbeat.retry import RetryingConnection, is_transient
 from tests.support.ticks import memory_app
 
 AWAY = exceptions.ConnectionError("away")
@@ -170,6 +170,25 @@ def test_what_trying_again_does_not_help_is_not_tried_again(clock: Clock, error:
     with pytest.raises(type(error)):
         RetryingConnection(-1, client).get("k")
     assert (len(client.calls), clock.pauses) == (1, [])
+
+
+@pytest.mark.parametrize("code", ["OOM", "NOREPLICAS", "MISCONF", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN"])
+def test_a_refusal_that_passes_is_transient_by_its_code_only(code: str) -> None:
+    assert is_transient(exceptions.ResponseError(f"{code} not at the moment"))
+    assert not is_transient(exceptions.ResponseError(f"ERR {code} not at the moment"))
+
+
+def test_errors_with_a_class_of_their_own_are_told_apart() -> None:
+    passing = ("ReadOnlyError", "BusyLoadingError", "OutOfMemoryError", "ClusterDownError", "TimeoutError")
+    lasting = (
+        "AuthenticationError",
+        "NoPermissionError",
+        "AuthenticationWrongNumberOfArgsError",
+        "DataError",
+    )
+    classes = {name: getattr(exceptions, name, None) for name in (*passing, *lasting)}
+    for name, error in classes.items():  # some are in newer versions of the redis client only
+        assert error is None or is_transient(error("as it is")) is (name in passing), name
 
 
 def test_an_outage_is_logged_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
