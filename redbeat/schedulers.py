@@ -143,9 +143,6 @@ class RedBeatScheduler(Scheduler):
             return self._wait(BROKER_RETRY_SECONDS)
         claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
         self._claimed_at = time.monotonic()
-        if claim.status == "retaken":
-            logger.warning("beat: The lock %s was gone and is taken back.", self.lock_key)
-            self._has_statics = False  # what took the lock away may have taken them, too
         if self.lock:
             logger.debug("beat: Extending lock...")
         commits: list[Commit] = []
@@ -159,7 +156,7 @@ class RedBeatScheduler(Scheduler):
             raise
         if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)
-        if claim.has_more or not all(results) or not self._has_statics:
+        if claim.has_more or not all(results) or self.store.has_retaken_lock:
             return 0
         return self._wait(self._seconds_to_next(claim, commits))
 
@@ -274,6 +271,10 @@ class RedBeatScheduler(Scheduler):
         return self.lock_key is None or self.lock is not None
 
     def _is_leading(self) -> bool:
+        if self.store.has_retaken_lock:
+            logger.warning("beat: The lock %s was gone and is taken back.", self.lock_key)
+            self.store.has_retaken_lock = False
+            self._has_statics = False  # what took the lock away may have taken them, too
         if self._is_leader and self._has_statics:
             return True
         if self._service is None and not self._is_leader:

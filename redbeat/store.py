@@ -71,6 +71,10 @@ class Write:
 class Store:
     """The schedule of one app.
 
+    Attributes:
+        has_retaken_lock: the scheduler's lock was gone, perhaps with all data, and a write took it back;
+            whoever deals with that sets it to False.
+
     Every method raises StoreUnavailable when Redis can't be reached.
     """
 
@@ -78,6 +82,7 @@ class Store:
         self.config: RedBeatConfig = ensure_conf(app)
         self.keys = self.config.keys
         self.client = get_redis(app) if client is None else client
+        self.has_retaken_lock = False
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
@@ -95,8 +100,7 @@ class Store:
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
             )
-        if claim.status == "lost":
-            raise self._lock_lost(fence)
+        self._check_lock(claim.status, fence)
         return claim
 
     def commit_runs(self, fence: Fence, commits: Sequence[Commit]) -> list[bool]:
@@ -108,9 +112,8 @@ class Store:
         if not commits:
             return []
         with self.translating():
-            results = lua.commit_runs(self.client, self.keys.schedule, fence, commits)
-        if results is None:
-            raise self._lock_lost(fence)
+            status, results = lua.commit_runs(self.client, self.keys.schedule, fence, commits)
+        self._check_lock(status, fence)
         return results
 
     def head_score(self) -> float | None:
@@ -187,9 +190,10 @@ class Store:
         if not saves:
             return []
         with self.translating():
-            results = lua.save_entries(self.client, self.keys.schedule, fence, saves, wake=self.keys.wake)
-        if results is None:
-            raise self._lock_lost(fence)
+            status, results = lua.save_entries(
+                self.client, self.keys.schedule, fence, saves, wake=self.keys.wake
+            )
+        self._check_lock(status, fence)
         for save, result in zip(saves, results, strict=True):
             if result == -1:
                 raise EntryNotFound(f"{save.key}: there is no such entry.", save.key)
@@ -251,10 +255,14 @@ class Store:
         # the volatile-* policies evict only keys with a time to live, and the schedule has none
         return next((policy for policy in sorted(policies) if policy.startswith("allkeys")), None)
 
-    def _lock_lost(self, fence: Fence) -> LockLost:
+    def _check_lock(self, status: str, fence: Fence) -> None:
+        if status == "retaken":
+            self.has_retaken_lock = True
+        if status != "lost":
+            return
         with self.translating():
             holder = text_of(self.client.get(fence.lock_key))
-        return LockLost(
+        raise LockLost(
             f"Another beat holds the lock {fence.lock_key} now ({holder}); this one must not go on.",
             fence.lock_key,
             holder,

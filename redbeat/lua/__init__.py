@@ -168,8 +168,10 @@ def claim_due(
     )
 
 
-def commit_runs(client: Any, schedule_key: str, fence: Fence, commits: Iterable[Commit]) -> list[bool] | None:
-    """Record ``commits``; return for each whether its score was written, or None when the lock is lost."""
+def commit_runs(
+    client: Any, schedule_key: str, fence: Fence, commits: Iterable[Commit]
+) -> tuple[str, list[bool]]:
+    """Record ``commits``; return the lock's status and, for each, whether its score was written."""
     keys, args = fence.keys(schedule_key), fence.args()
     for commit in commits:
         claimed = commit.claimed
@@ -178,7 +180,7 @@ def commit_runs(client: Any, schedule_key: str, fence: Fence, commits: Iterable[
         args += [claimed.type, decided_on, claimed.score, commit.new_score]
         args += [claimed.meta or "", commit.new_meta, commit.new_error]
     status, results = _COMMIT_RUNS(client, keys, args)
-    return None if text_of(status) == "lost" else [bool(result) for result in results]
+    return text_of(status), [bool(result) for result in results]
 
 
 def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[float, list[Read]]:
@@ -189,15 +191,15 @@ def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[f
 
 def save_entries(
     client: Any, schedule_key: str, fence: Fence, saves: Iterable[Save], *, wake: str = ""
-) -> list[int] | None:
-    """Store ``saves``; return the code of each (see the script), or None when the lock is lost."""
+) -> tuple[str, list[int]]:
+    """Store ``saves``; return the lock's status and the code of each (see the script)."""
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
     for save in saves:
         keys.append(save.key)
         args += [save.read_definition, save.read_meta, save.definition, save.meta, save.score]
         args += ["1" if save.must_exist else ""]
     status, results = _SAVE_ENTRIES(client, keys, args)
-    return None if text_of(status) == "lost" else [int(result) for result in results]
+    return text_of(status), [int(result) for result in results]
 
 
 def delete_entries(client: Any, schedule_key: str, keys: Sequence[str], *, wake: str) -> int:

@@ -15,12 +15,14 @@
 --   new_error        '' to leave it, 'clear' to remove it, else JSON
 --
 -- Returns {status, results}
---   status   'ok', or 'lost' when another token holds the lock (then nothing was written)
+--   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--            holds it (then nothing was written)
 --   results  for each entry 1 when its score was written as decided, else 0
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms = ARGV[1], ARGV[2]
 
-if hold_lock(lock, token, lock_ms) == 'lost' then return {'lost', {}} end
+local status = hold_lock(lock, token, lock_ms)
+if status == 'lost' then return {status, {}} end
 
 local results = {}
 for i = 3, #KEYS do
@@ -54,4 +56,4 @@ for i = 3, #KEYS do
     end
   end
 end
-return {'ok', results}
+return {status, results}

@@ -15,12 +15,14 @@
 --   must_exist       '1': only when the entry exists
 --
 -- Returns {status, results}
---   status   'ok', or 'lost' when another token holds the lock (then nothing was written)
+--   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--            holds it (then nothing was written)
 --   results  for each entry 1 saved, 0 changed since it was read, -1 no such entry, -2 the key is no hash
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, wake = ARGV[1], ARGV[2], ARGV[3]
 
-if hold_lock(lock, token, lock_ms) == 'lost' then return {'lost', {}} end
+local status = hold_lock(lock, token, lock_ms)
+if status == 'lost' then return {status, {}} end
 
 local results, has_saved = {}, false
 for i = 3, #KEYS do
@@ -50,4 +52,4 @@ for i = 3, #KEYS do
 end
 -- a wake-up only makes it quicker: who may not publish may still save
 if has_saved and wake ~= '' then redis.pcall('PUBLISH', wake, 'saved') end
-return {'ok', results}
+return {status, results}

@@ -41,7 +41,7 @@ def test_an_unknown_setting_is_one_warning_with_the_nearest_name(valkey: Server,
         assert "did you mean redbeat_lock_timeout?" in lines[0]
 
 
-def test_without_redis_the_critical_line_says_why_and_the_log_is_short(own: Server, tmp_path: Path) -> None:
+def test_without_redis_the_critical_line_says_why_and_no_cause_follows(own: Server, tmp_path: Path) -> None:
     write(tmp_path, own, own)
     own.kill()
     with celery_beat(tmp_path, "module") as beat:
@@ -49,7 +49,8 @@ def test_without_redis_the_critical_line_says_why_and_the_log_is_short(own: Serv
         critical = [line for line in beat.output().splitlines() if "CRITICAL" in line]
         assert critical
         assert f"Redis at {own.url(1)} can't be used" in critical[0]
-        assert len(beat.output().splitlines()) < 150, beat.output()
+        # what else is printed is Celery's own traceback; redis-py's three would come on top of it
+        assert "redis/connection.py" not in beat.output()
 
 
 @ONLY_VALKEY

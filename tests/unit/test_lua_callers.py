@@ -142,8 +142,8 @@ class Replying:
 def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "lease_ms": 0, "prefix": "p"}
     assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).status == "lost"
-    assert lua.commit_runs(Replying(["lost", []]), "s", FENCE, [COMMIT]) is None
-    assert lua.save_entries(Replying([b"lost", []]), "s", FENCE, [SAVE]) is None
+    assert lua.commit_runs(Replying(["lost", []]), "s", FENCE, [COMMIT]) == ("lost", [])
+    assert lua.save_entries(Replying([b"lost", []]), "s", FENCE, [SAVE]) == ("lost", [])
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
 
@@ -165,7 +165,7 @@ def test_a_commit_for_any_definition_sends_none() -> None:
     sent: list[Any] = []
     client = Replying(["ok", [1]])
     client.evalsha = lambda *values: sent.extend(values) or ["ok", [1]]
-    assert lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")]) == [True]
+    assert lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")]) == ("ok", [True])
     assert sent[-7:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", ""]
 
 
