@@ -1,7 +1,7 @@
 """A configuration to copy from. Try it as it stands, with a Redis or Valkey server running:
 
-    celery --config exampleconf worker
-    celery --config exampleconf beat -S redbeat.RedBeatScheduler
+    celery --config exampleconf worker --loglevel INFO
+    celery --config exampleconf beat -S redbeat.RedBeatScheduler --loglevel INFO
 
 Every setting of RedBeat's own is shown with its default. Settings may also be written
 in upper case, and carry a prefix if your application uses `config_from_object(..., namespace="CELERY")`.
@@ -18,7 +18,8 @@ broker_url = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 # Where the tasks are.
 imports = ["demo.tasks"]
 
-# So that nobody has to type `-S redbeat.RedBeatScheduler`.
+# With this, nobody has to type `celery beat -S redbeat.RedBeatScheduler`,
+# or `celery worker -B --scheduler redbeat.RedBeatScheduler`.
 # beat_scheduler = "redbeat.RedBeatScheduler"
 
 # Entries that belong to the code. Beat stores them when it starts, keeps their history when they change,
@@ -63,10 +64,10 @@ beat_schedule = {
 # The key that the working beat holds while others stand by. None: no lock.
 # redbeat_lock_key = "redbeat::lock"
 
-# Seconds until the lock of a beat that is gone expires. None: five times beat's `max_interval`.
+# Seconds until the lock of a killed beat expires. None or 0: five times beat's `max_interval`.
 # redbeat_lock_timeout = None
 
 # ---- RedBeat: the tick -------------------------------------------------------------------------------
 
-# At most so many due entries are taken from the server, and sent, in one go.
+# How many due entries are read, sent and recorded at a time, at most.
 # redbeat_batch_size = 500

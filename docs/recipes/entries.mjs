@@ -1,11 +1,16 @@
 // The entry "report", from Node. Needs: npm install redis
-//   REDIS_URL=redis://127.0.0.1:6379/1 node entries.mjs add|change|pause|resume|delete
+// REDIS_URL is what redbeat_redis_url is in your configuration.
+//   REDIS_URL=redis://127.0.0.1:6379/0 node entries.mjs add|change|pause|resume|delete
 import { createClient } from 'redis';
 
 const SCHEDULE = 'redbeat::schedule';
 const WAKE = 'redbeat::wake';
 const KEY = 'redbeat:report';
 
+if (!process.env.REDIS_URL) {
+  console.error('entries.mjs: REDIS_URL is not set; use the value of redbeat_redis_url');
+  process.exit(2);
+}
 const client = createClient({ url: process.env.REDIS_URL });
 
 async function add() {
@@ -25,7 +30,7 @@ async function add() {
     .exec();
 }
 
-// Read the definition, change it, write it back. With `run`, the entry is due at once.
+// Read the definition, change it, and write the whole of it back. With `run`, the entry is due at once.
 async function update(change, { run }) {
   const stored = await client.hGet(KEY, 'definition');
   if (!stored) throw new Error(`${KEY}: there is no such entry`);

@@ -1,7 +1,8 @@
 #!/bin/sh
-# The entry "report", by redis-cli alone.
-#   REDIS_URL=redis://127.0.0.1:6379/1 sh redis-cli.sh add|change|pause|resume|delete
+# The entry "report", by redis-cli alone. REDIS_URL is what redbeat_redis_url is in your configuration.
+#   REDIS_URL=redis://127.0.0.1:6379/0 sh redis-cli.sh add|change|pause|resume|delete
 set -eu
+: "${REDIS_URL:?is not set; use the value of redbeat_redis_url}"
 
 key=redbeat:report
 task=${TASK:-proj.tasks.report}
@@ -25,7 +26,7 @@ change) # another argument and another interval; XX: never bring back what was d
     redis HSET "$key" definition "$(definition 30 daily true)"
     redis ZADD redbeat::schedule XX 0 "$key"
     ;;
-pause) # kept, and not run
+pause) # kept, and not run; this writes the whole definition: redis-cli can't change a part of JSON
     redis HSET "$key" definition "$(definition 30 daily false)"
     ;;
 resume) # due at once, then every 30 seconds
