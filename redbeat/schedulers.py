@@ -40,14 +40,12 @@ __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
 logger = get_logger("celery.beat")
 
-#: a waiting leader looks at the schedule, and a standby at the lock, this often; seconds
+#: how often, in seconds, a waiting leader looks at the schedule and a standby at the lock,
 LOOK_SECONDS = 1.0
-
-#: how long beats that share the work hide what they claimed from each other; seconds
-LEASE_SECONDS = 30.0
-
-#: a broker that is away is tried this often; seconds
+#: a broker that is away is tried,
 BROKER_RETRY_SECONDS = 1.0
+#: and how long beats that share the work hide what they claimed from each other
+LEASE_SECONDS = 30.0
 
 
 class RedBeatScheduler(Scheduler):
@@ -279,9 +277,8 @@ class RedBeatScheduler(Scheduler):
             return True
         if self._service is None and not self._is_leader:
             raise LockNotAcquired(
-                f"A tick without the lock {self.lock_key}: beat takes it when it starts; in a program of "
-                "your own call redbeat.schedulers.acquire_distributed_beat_lock(service) first, or set "
-                "redbeat_lock_key = None.",
+                f"A tick without the lock {self.lock_key}, which beat takes at its start: in your own program "
+                "call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
                 self.lock_key,
             )
         return self.stand_for_leader()
@@ -320,12 +317,10 @@ class RedBeatScheduler(Scheduler):
         while (left := deadline - time.monotonic()) > 0:
             if self._wake.wait(min(left, LOOK_SECONDS)) or self._is_stopping():
                 break
-            if self._is_leader and time.monotonic() < deadline and self._has_head_changed():
+            is_early = self._is_leader and time.monotonic() < deadline
+            if is_early and self.store.head_score() != self._head_score:
                 break
         return 0
-
-    def _has_head_changed(self) -> bool:
-        return self.store.head_score() != self._head_score
 
     def _is_stopping(self) -> bool:
         shutdown = getattr(self._service, "_is_shutdown", None)

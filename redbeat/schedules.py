@@ -37,18 +37,6 @@ FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
 MAX_COUNTED_STEPS = 1_000_000
 
 _CALENDAR_CYCLE = timedelta(days=146_097)  # 400 years, whole weeks
-_FILTERS = (
-    "bysetpos",
-    "bymonth",
-    "bymonthday",
-    "byyearday",
-    "byeaster",
-    "byweekno",
-    "byweekday",
-    "byhour",
-    "byminute",
-    "bysecond",
-)
 
 
 class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
@@ -166,7 +154,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
             skipped = max((wall - zone_start) // step - 1, 0)
             if self.count is None:
                 start += skipped * step
-            elif not any(getattr(self, name) for name in _FILTERS):
+            elif not any(getattr(self, name) for name in self.FIELDS if name.startswith("by")):
                 skipped = min(skipped, self.count)
                 start, changes["count"] = start + skipped * step, self.count - skipped
             elif skipped > MAX_COUNTED_STEPS:
