@@ -277,8 +277,8 @@ class RedBeatScheduler(Scheduler):
             return True
         if self._service is None and not self._is_leader:
             raise LockNotAcquired(
-                f"A tick without the lock {self.lock_key}, which beat takes at its start: in your own program "
-                "call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
+                f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
+                "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
                 self.lock_key,
             )
         return self.stand_for_leader()

@@ -18,6 +18,7 @@ from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
+    SELDOM,
     field,
     meta_json,
     score_of,
@@ -88,7 +89,7 @@ def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
 ) -> None:
     write_bad_ones(client)
     before = dump_all(client)
-    write_raw(client, "good", score=2)
+    write_raw(client, "good", score=2, schedule=SELDOM)
     scheduler = make_scheduler(**settings)
     scheduler.tick()
     assert sent_names(broker) == ["good"]
@@ -180,7 +181,7 @@ def test_bytes_that_are_no_text_harm_nobody_else(
     client.hset("redbeat:meta", "meta", b"\xff\xfe")
     client.hset(b"redbeat:\xff", "definition", b"\xff")
     client.zadd(SCHEDULE, {b"redbeat:\xff": 1, b"gone\xfe": 1})
-    write_raw(client, "good", score=2)
+    write_raw(client, "good", score=2, schedule=SELDOM)
     scheduler.tick()
     assert sent_names(broker)[-1] == "good"
     raw: Any = client.execute_command("HGET", "redbeat:latin", "definition", NEVER_DECODE=True)

@@ -15,7 +15,16 @@ from celery.schedules import schedule
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.integration.conftest import MakeScheduler
-from tests.support.schedule import SCHEDULE, field, meta_json, score_of, sent_names, server_now, write_raw
+from tests.support.schedule import (
+    SCHEDULE,
+    SELDOM,
+    field,
+    meta_json,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
 
 Change = Callable[[redis.Redis, Any], object]
 
@@ -176,9 +185,8 @@ def test_several_beats_without_a_lock_share_the_work_and_double_nothing(
 ) -> None:
     schedulers = [make_scheduler(redbeat_lock_key=None, redbeat_batch_size=7) for _ in range(4)]
     names = [f"entry-{number}" for number in range(300)]
-    once = {"__type__": "interval", "every": 10**9}  # whatever the hour, the next run is not in this test
     for number, name in enumerate(names):
-        write_raw(client, name, score=1 + number, schedule=once)
+        write_raw(client, name, score=1 + number, schedule=SELDOM)
     busy = Counter[int]()
 
     def work(scheduler: RedBeatScheduler) -> None:

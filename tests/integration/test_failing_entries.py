@@ -17,6 +17,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
     SCHEDULE,
+    SELDOM,
     field,
     messages,
     meta_json,
@@ -116,7 +117,7 @@ def test_options_that_celery_refuses_stop_nobody_else(
 ) -> None:
     for name, fields in UNSENDABLE.items():
         write_raw(client, name, score=1, **fields)
-    write_raw(client, "good", score=2)
+    write_raw(client, "good", score=2, schedule=SELDOM)
     scheduler.tick()
     assert sent_names(broker) == ["good"]
     for name in UNSENDABLE:

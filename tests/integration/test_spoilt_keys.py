@@ -16,7 +16,16 @@ from redbeat.errors import StoreCorrupt
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, SCHEDULE, STATICS, score_of, sent_names, server_now, write_raw
+from tests.support.schedule import (
+    LOCK,
+    SCHEDULE,
+    SELDOM,
+    STATICS,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
 from tests.support.servers import Server
 
 HOURLY = {"task": "echo", "schedule": 3600}
@@ -64,7 +73,7 @@ def test_twins_in_a_batch_leave_nothing_due_behind(
 ) -> None:
     names = [f"entry-{number}" for number in range(6)]
     for number, name in enumerate(names):
-        write_raw(client, name, score=10 + 2 * number)
+        write_raw(client, name, score=10 + 2 * number, schedule=SELDOM)
         client.zadd(SCHEDULE, {name: 9 + 2 * number + 2 * (number % 2)})  # before its key, or after it
     scheduler = make_scheduler(redbeat_batch_size=batch_size, **settings)
     ticks = tick_all(scheduler)

@@ -14,6 +14,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
     SCHEDULE,
+    SELDOM,
     field,
     messages,
     meta_json,
@@ -160,7 +161,7 @@ def test_a_batch_is_no_larger_than_set_and_the_oldest_go_first(
 ) -> None:
     scheduler = make_scheduler(redbeat_batch_size=4)
     for number in reversed(range(10)):
-        write_raw(client, f"entry-{number}", score=1 + number)
+        write_raw(client, f"entry-{number}", score=1 + number, schedule=SELDOM)
     sizes = []
     while not scheduler.tick():
         sizes.append(len(messages(broker)))
@@ -172,7 +173,9 @@ def test_large_entries_are_sent_whole(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     for number in range(12):  # more than one claim takes
-        write_raw(client, f"large-{number}", args=[str(number) * 1_000_000], score=1 + number)
+        write_raw(
+            client, f"large-{number}", args=[str(number) * 1_000_000], score=1 + number, schedule=SELDOM
+        )
     tick_all(scheduler)
     assert sent_names(broker) == [f"large-{number}" for number in range(12)]
     assert all(len(message["body"]) > 1_000_000 for message in messages(broker))

@@ -21,6 +21,10 @@ STATICS = "redbeat::statics"
 LOCK = "redbeat::lock"
 
 
+#: for entries that are due since the epoch: the next run is in no test, whatever the time of day
+SELDOM: dict[str, Any] = {"__type__": "interval", "every": 10**9}
+
+
 def write_raw(
     client: redis.Redis,
     name: str,
