@@ -148,8 +148,9 @@ SETTINGS: dict[str, Setting] = {
             None,
             _options,
             "a dict; in it retry_period is a number of seconds, or -1 for ever",
-            "How to connect: the options of the table below; all others are passed to the redis client.",
-            default_words="of ``broker_transport_options`` the options in the table below, no others",
+            "How to connect: a dict of the :ref:`options <options>` that RedBeat reads itself; it passes all "
+            "others to the redis client.",
+            default_words="those of ``broker_transport_options`` that RedBeat itself knows, and no others",
             is_secret=True,
         ),
         Setting(
@@ -183,7 +184,7 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_lock_timeout",
             None,
             _lock_timeout,
-            "a number of seconds, 1 or more",
+            "a number of seconds, 1 or more; 0 and None count as unset",
             "Seconds after which the lock of a beat that doesn't renew it any more is free.",
             default_words="5 x ``max_interval``, so 1500",
         ),
