@@ -127,6 +127,18 @@ def _batch_size(value: Any) -> int:
     return value
 
 
+def _delivery(value: Any) -> str:
+    if value not in ("exactly_once", "at_most_once"):
+        raise ValueError
+    return str(value)
+
+
+def _publish_timeout(value: Any) -> float:
+    if not _is_number(value) or not 0.1 <= value <= 3600:
+        raise ValueError
+    return float(value)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -203,6 +215,23 @@ SETTINGS: dict[str, Setting] = {
             "a whole number from 1 to 5000",
             "How many due entries are read, sent and recorded at a time.",
         ),
+        Setting(
+            "redbeat_delivery",
+            "exactly_once",
+            _delivery,
+            "'exactly_once' or 'at_most_once'",
+            "``exactly_once``: a run is never lost, and never doubled where schedule and broker are on one "
+            "server; elsewhere a crash may send it again with the same task id. ``at_most_once``: a run is "
+            "never doubled, and a crash or a broker that is away may lose it. See :doc:`delivery`.",
+        ),
+        Setting(
+            "redbeat_publish_timeout",
+            10,
+            _publish_timeout,
+            "a number of seconds from 0.1 to 3600",
+            "Seconds after which beat stops waiting for the broker while it sends a batch. What wasn't sent "
+            "by then stays due.",
+        ),
     )
 }
 
@@ -243,7 +272,7 @@ class RedBeatConfig:
     Attributes (the names are those of celery-redbeat 2.x):
         app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
         None), redis_url, redis_use_ssl (bool or dict), redbeat_redis_options (dict),
-        key_expiry_check, batch_size, keys (:class:`redbeat.keys.Keys`).
+        key_expiry_check, batch_size, delivery, publish_timeout (seconds), keys (:class:`redbeat.keys.Keys`).
 
     Raises:
         ConfigurationError: naming the setting, its value and what is allowed.
@@ -264,6 +293,8 @@ class RedBeatConfig:
         self.lock_timeout: float | None = self._value("redbeat_lock_timeout")
         self.key_expiry_check: str = self._value("redbeat_key_expiry_check")
         self.batch_size: int = self._value("redbeat_batch_size")
+        self.delivery: str = self._value("redbeat_delivery")
+        self.publish_timeout: float = self._value("redbeat_publish_timeout")
 
     @property
     def schedule(self) -> Any:

@@ -3,20 +3,82 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 __all__ = ["hold_interrupts"]
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 @contextmanager
-def hold_interrupts() -> Iterator[None]:
-    """Let SIGTERM and SIGINT arrive when the block is done, where the platform can."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
+def hold_interrupts(patience_seconds: float = 0.5) -> Iterator[Callable[[], None]]:
+    """Let SIGTERM and SIGINT arrive when the block is done, or where it calls what is yielded.
+
+    Or after ``patience_seconds``, or when they are sent a second time, anywhere in the block: it may be
+    waiting for a server that never answers. Not done by masking them: with another thread beside, the kernel
+    would give the signal to that one, and Python would run the handler in this one all the same.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only that one runs handlers
+        yield lambda: None
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    hold = _Hold(patience_seconds)
     try:
-        yield
+        yield hold.let_arrive
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        hold.end()
+
+
+class _Hold:
+    """The handlers of one block, and the signal that came in it."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._arrived: int | None = None
+        self._timer: threading.Timer | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        for number in _SIGNALS:
+            self._before[number] = signal.getsignal(number) or signal.SIG_DFL
+            signal.signal(number, self._handle)
+
+    def let_arrive(self) -> None:
+        """Let what came arrive."""
+        number, self._arrived = self._arrived, None
+        if number is not None:
+            self.end()
+            signal.raise_signal(number)
+
+    def end(self) -> None:
+        """Put the handlers back, and let what came arrive."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._restore()
+        self.let_arrive()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self._handle:  # else the block has set one of its own
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._arrived is None:
+            self._arrived = number
+            self._timer = threading.Timer(self._patience_seconds, _interrupt_main_thread, [number])
+            self._timer.daemon = True
+            self._timer.start()
+            return
+        self._arrived = None
+        self._restore()
+        signal.raise_signal(number)
+
+
+def _interrupt_main_thread(number: int) -> None:
+    # sent to the thread, not to the process: a call that blocks there returns
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, number)
+    else:
+        signal.raise_signal(number)

@@ -5,6 +5,7 @@ A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that record
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -20,7 +21,10 @@ from redbeat.store import read_claimed, score_text
 
 logger = get_logger("celery.beat")
 
-__all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run"]
+__all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run", "task_id_of"]
+
+#: task ids are UUIDs of version 5 in this namespace
+TASK_ID_NAMESPACE = uuid.UUID("6f0d8a52-3a5c-4e0b-9d0e-2c1f5f3b7a41")
 
 #: a disabled entry is looked at again at its first due time after so many seconds: often enough for those
 #: who enable it by hand without touching the schedule, seldom enough to cost nothing
@@ -57,8 +61,8 @@ def plan_run(
     """
     entry = decode_entry(entry_class, read_claimed(claimed), app)
     failure = failure_of(claimed)
-    nominal = _nominal(claimed, failure, now)
-    due_at = _moment(float(nominal))
+    nominal = _nominal(claimed, failure)
+    due_at = _moment(float(nominal) or now)  # a score of 0 is how people write "now"
     new_error = "clear" if claimed.error else ""
     own_time = _time_by_schedule(entry, claimed)
     if own_time is not None and own_time.timestamp() > now:
@@ -90,7 +94,9 @@ def plan_run(
         "redbeat_entry": entry.name,
         "redbeat_due": due_at.isoformat(timespec="microseconds"),
     }
-    entry.options = {**entry.options, "headers": headers}
+    # "now" is another time at each try, so what hasn't been counted yet tells one such run from the next
+    occasion = due_at.isoformat(timespec="microseconds") if float(nominal) else f"now {claimed.meta}"
+    entry.options = {"task_id": task_id_of(claimed.key, occasion), **entry.options, "headers": headers}
     return Run(claimed, entry, nominal, sent, failure)
 
 
@@ -130,10 +136,20 @@ def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
     return Commit(claimed, new_score="remove" if is_known else score_text(now + MISSING_GRACE_SECONDS))
 
 
-def _nominal(claimed: Claimed, failure: Failure | None, now: float) -> str:
-    """Return when the run was due, UNIX seconds; a score of 0 is how people write "now"."""
+def task_id_of(key: str, occasion: str) -> str:
+    """Return the task id of an entry's run: the same on every beat and at every try.
+
+    Arguments:
+        key: the entry's key in Redis.
+        occasion: when the run is due, ISO 8601 in UTC with microseconds.
+    """
+    return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{occasion}"))
+
+
+def _nominal(claimed: Claimed, failure: Failure | None) -> str:
+    """Return when the run was due, UNIX seconds."""
     nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
-    return nominal if float(nominal or 0) else score_text(now)
+    return nominal or "0"
 
 
 def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed) -> datetime | None:

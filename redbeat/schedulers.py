@@ -10,7 +10,6 @@ import copy
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -21,17 +20,16 @@ from redbeat.broker import Broker
 from redbeat.config import RedBeatConfig as RedBeatConfig
 from redbeat.config import ensure_conf as ensure_conf
 from redbeat.connection import get_redis as get_redis
+from redbeat.dispatch import Batch, Dispatcher
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, RedBeatError, StoreCorrupt
 from redbeat.interrupts import hold_interrupts
-from redbeat.keys import printable, shorten
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit, Fence
 from redbeat.reports import Reports, brief
 from redbeat.retry import RetryingConnection as RetryingConnection
-from redbeat.retry import without_retry
-from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined, plan_run
+from redbeat.runs import Run, plan_run
 from redbeat.startup import banner, check_eviction, default_entries, store_entries
 from redbeat.store import Store
 from redbeat.wake import WakeChannel
@@ -82,8 +80,12 @@ class RedBeatScheduler(Scheduler):
         self._candidacy: LeaderLock | None = None
         self._head_score: float | None = None
         self._claimed_at = 0.0
-        self._broker = Broker(app, self.Producer)
+        patience_seconds = (self.lock_timeout if self.lock_key else LEASE_SECONDS) / 3
+        self._broker = Broker(app, self.Producer, min(self.config.publish_timeout, patience_seconds))
         self._reports = Reports()
+        self._dispatcher = Dispatcher(
+            self.store, self._broker, self._reports, self._plan_run, self._send_run, self.max_interval
+        )
         self._has_statics = False
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
@@ -143,76 +145,22 @@ class RedBeatScheduler(Scheduler):
         self._claimed_at = time.monotonic()
         if self.lock:
             logger.debug("beat: Extending lock...")
-        commits: list[Commit] = []
-        try:
-            self._send_runs(self._plan(claim, commits), claim, commits)
-            results = self.store.commit_runs(self._fence, commits)
-        except BaseException:
-            # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
-            with suppress(RedBeatError):
-                Store(self.app, without_retry(self.store.client)).commit_runs(self._fence, commits)
-            raise
+        batch = Batch(claim, self._fence, is_leased=self._lease_ms > 0)
+        self._dispatcher.dispatch(batch)
         if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)
-        if claim.has_more or not all(results) or self.store.has_retaken_lock:
+        if self._dispatcher.delivery.is_in_doubt():
+            return self._wait(LOOK_SECONDS)
+        if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0
-        return self._wait(self._seconds_to_next(claim, commits))
+        return self._wait(self._seconds_to_next(claim, batch.commits))
 
-    def _plan(self, claim: Claim, commits: list[Commit]) -> list[Run]:
-        """Return the runs to send; what is not to be sent goes to ``commits`` at once."""
-        runs: list[Run] = []
-        for claimed in claim.rows:
-            if claimed.type == "none":
-                is_known = self._reports.report_missing(claimed)
-                commits.append(commit_missing(claimed, claim.now, is_known))
-                continue
-            self._reports.note_present(claimed)
-            try:
-                plan = plan_run(self.Entry, self.app, claimed, claim.now)
-            except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-                commits.append(self._quarantine(claimed, exc, claim.now))
-                continue
-            if isinstance(plan, Run):
-                self._reports.report_typos(plan)
-                runs.append(plan)
-            else:
-                commits.append(plan)
-        return runs
+    def _plan_run(self, claimed: Claimed, now: float) -> Run | Commit:
+        return plan_run(self.Entry, self.app, claimed, now)
 
-    def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
-        reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
-        reason = shorten(printable(reason))
-        commit, is_news = commit_quarantined(claimed, reason, now, self.max_interval)
-        self._reports.report_quarantined(claimed, reason, is_news)
-        return commit
-
-    def _send_runs(self, runs: list[Run], claim: Claim, commits: list[Commit]) -> None:
-        """Send ``runs``; what is to be recorded about each goes to ``commits`` as soon as it is known."""
-        for position, run in enumerate(runs):
-            logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)
-            try:
-                with hold_interrupts():  # sent and not known as sent would be sent again
-                    self.apply_async(run.entry, producer=self.producer, advance=False)
-                    commits.append(run.sent)
-            except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-                if self._broker.has_failed(exc):
-                    # the rest goes out, oldest first, as soon as it is back; what is leased is given back
-                    rest = runs[position:] if self._lease_ms else []
-                    commits += [Commit(waiting.claimed, waiting.claimed.nominal) for waiting in rest]
-                    return
-                commits.append(self._retry_later(run, exc, claim.now))
-
-    def _retry_later(self, run: Run, exc: Exception, now: float) -> Commit:
-        cause = exc.__cause__ or exc.__context__ or exc  # Celery wraps it in a SchedulingError
-        commit, is_news = commit_failed(run, shorten(f"{type(cause).__name__}: {cause}"), now)
-        if is_news:
-            logger.error(
-                "beat: Couldn't send %s (%s), trying again: %s",
-                run.entry.name,
-                run.entry.task,
-                shorten(repr(cause)),
-            )
-        return commit
+    def _send_run(self, run: Run) -> None:
+        logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)
+        self.apply_async(run.entry, producer=self.producer, advance=False)
 
     def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
         scores = [float(commit.new_score) for commit in commits if commit.new_score not in ("", "remove")]

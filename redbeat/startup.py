@@ -14,6 +14,7 @@ from celery.utils.time import humanize_seconds
 
 from redbeat.config import sanitize_url
 from redbeat.connection import get_hasty_redis
+from redbeat.delivery import describe_delivery
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.keys import shorten
 from redbeat.store import Fence, Store, Stored, Write
@@ -67,9 +68,11 @@ def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> s
         lines.append(f"    . lock -> `{lock_key}` {timeout}")
     else:
         lines.append("    . lock -> none, several beats share the work")
+    hasty_store = Store(store.config.app, get_hasty_redis(store.config.app))
+    lines.append(f"    . delivery -> {describe_delivery(store.config.app, hasty_store)}")
     if store.config.key_expiry_check != "ignore":
         with suppress(RedBeatError):
-            warning = eviction_warning(Store(store.config.app, get_hasty_redis(store.config.app)))
+            warning = eviction_warning(hasty_store)
             lines += [f"    . warning -> {warning}"] if warning else []
     return "\n".join(lines)
 

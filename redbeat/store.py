@@ -16,7 +16,8 @@ from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
-from redbeat.lua import Claim, Claimed, Commit, Fence, text_of
+from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Target, text_of
+from redbeat.retry import without_retry
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Store", "Stored", "Write"]
 
@@ -103,18 +104,40 @@ class Store:
         self._check_lock(claim.status, fence)
         return claim
 
-    def commit_runs(self, fence: Fence, commits: Sequence[Commit]) -> list[bool]:
-        """Record ``commits``; return for each whether its score was written; one round trip.
+    def commit_runs(
+        self,
+        fence: Fence,
+        commits: Sequence[Commit],
+        target: Target = Target("", 0, 0),  # noqa: B008 - immutable
+    ) -> Committed:
+        """Record ``commits`` and make their pushes at ``target``; one round trip.
 
         Raises:
             LockLost: another beat holds the lock; nothing was written.
         """
         if not commits:
-            return []
+            return Committed("ok", is_moved=False, results=[])
         with self.translating():
-            status, results = lua.commit_runs(self.client, self.keys.schedule, fence, commits)
-        self._check_lock(status, fence)
-        return results
+            committed = lua.commit_runs(self.client, self.keys.schedule, fence, commits, target)
+        self._check_lock(committed.status, fence)
+        return committed
+
+    def server_id(self) -> str | None:
+        """Return the run id of the schedule's server; None where it has none to tell, as in a cluster."""
+        if self.config.is_cluster:
+            return None
+        try:
+            with self.translating():
+                server_id = self.client.info("server").get("run_id")
+        except StoreRefused:  # an ACL without INFO
+            return None
+        return text_of(server_id) or None
+
+    def database(self) -> int | None:
+        """Return the number of the schedule's database; None where the client doesn't tell."""
+        pool = getattr(without_retry(self.client), "connection_pool", None)
+        options = getattr(pool, "connection_kwargs", None)
+        return None if options is None else int(options.get("db") or 0)
 
     def head_score(self) -> float | None:
         """Return the lowest score that isn't negative, or None: the cheap look of a waiting beat."""
@@ -268,12 +291,18 @@ class Store:
             holder,
         )
 
+    @staticmethod
+    def on_round_trip() -> None:
+        """Do nothing, before and after every round trip: tests end a beat here, exactly between two."""
+
     @contextmanager
     def translating(self, key: str = "", expected: str = "sorted set") -> Iterator[None]:
         """Turn the client's errors into ours: no server, or ``key`` has another type."""
         try:
             with naming_the_server(self.config):
+                self.on_round_trip()
                 yield
+                self.on_round_trip()
         except StoreRefused as exc:
             if "WRONGTYPE" not in str(exc):
                 raise

@@ -17,9 +17,12 @@ __all__ = [
     "Claim",
     "Claimed",
     "Commit",
+    "Committed",
     "Fence",
+    "Push",
     "Read",
     "Save",
+    "Target",
     "claim_due",
     "commit_runs",
     "delete_entries",
@@ -108,11 +111,30 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Push:
+    """One write to a broker's list: 'lpush' of a message, or 'pexpire' of the list in milliseconds."""
+
+    command: str
+    queue: str
+    value: str | int
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where pushes go: the server's run id, the schedule's database there and the broker's."""
+
+    server: str
+    home_db: int
+    broker_db: int
+
+
+@dataclass(frozen=True)
 class Commit:
     """What to record about one claimed entry; see ``commit_runs.lua`` for each field's meaning of ''.
 
     Attributes:
         is_for_this_definition: nothing is recorded when the entry has another definition by then.
+        pushes: made in the same step, if nothing about the entry has changed by then.
     """
 
     claimed: Claimed
@@ -120,6 +142,23 @@ class Commit:
     new_meta: str = ""
     new_error: str = ""
     is_for_this_definition: bool = False
+    pushes: tuple[Push, ...] = ()
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What became of commits.
+
+    Attributes:
+        status: as a Claim's.
+        is_moved: the server isn't the one that the pushes were for: none was made.
+        results: for each commit True: recorded (and pushed); False: the entry was left alone; or the server's
+            words when a push was refused, and the entry was left alone.
+    """
+
+    status: str
+    is_moved: bool
+    results: list[bool | str]
 
 
 @dataclass(frozen=True)
@@ -169,18 +208,34 @@ def claim_due(
 
 
 def commit_runs(
-    client: Any, schedule_key: str, fence: Fence, commits: Iterable[Commit]
-) -> tuple[str, list[bool]]:
-    """Record ``commits``; return the lock's status and, for each, whether its score was written."""
-    keys, args = fence.keys(schedule_key), fence.args()
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    commits: Sequence[Commit],
+    target: Target = Target("", 0, 0),
+) -> Committed:
+    """Record ``commits`` and make their pushes at ``target``."""
+    queues: dict[str, int] = {}
+    entries: list[Any] = []
+    pushes: list[Any] = []
     for commit in commits:
         claimed = commit.claimed
-        keys.append(claimed.key)
-        decided_on = f"={claimed.definition or ''}" if commit.is_for_this_definition else ""
-        args += [claimed.type, decided_on, claimed.score, commit.new_score]
-        args += [claimed.meta or "", commit.new_meta, commit.new_error]
-    status, results = _COMMIT_RUNS(client, keys, args)
-    return text_of(status), [bool(result) for result in results]
+        is_strict = commit.is_for_this_definition or commit.pushes
+        decided_on = f"={claimed.definition or ''}" if is_strict else ""
+        entries += [claimed.type, decided_on, claimed.score, commit.new_score]
+        entries += [claimed.meta or "", commit.new_meta, commit.new_error, len(commit.pushes)]
+        for push in commit.pushes:
+            queue = queues.setdefault(push.queue, len(queues) + 1)
+            pushes += [push.command, queue, push.value]
+    keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *queues]
+    server = target.server if pushes else ""
+    args = [*fence.args(), len(commits), server, target.home_db, target.broker_db, *entries, *pushes]
+    status, is_moved, results = _COMMIT_RUNS(client, keys, args)
+    return Committed(
+        text_of(status),
+        bool(is_moved),
+        [bool(result) if isinstance(result, int) else text_of(result) for result in results],
+    )
 
 
 def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[float, list[Read]]:

@@ -1,11 +1,17 @@
--- commit_runs: record what was decided about claimed entries, changing only what was read.
+-- commit_runs: record what was decided about claimed entries, changing only what was read, and push the
+-- messages of the runs that are recorded: both or neither.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3..] entries  the entries' keys
+-- KEYS[3..] entries  the entries' keys, and after them
+-- KEYS[..] queues    the lists that messages are pushed to, in the broker's database
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
--- ARGV[3..] seven for each entry:
+-- ARGV[3] count      how many entries there are
+-- ARGV[4] server     run id of the server that the messages are for; another one pushes nothing
+-- ARGV[5] home_db    the schedule's database
+-- ARGV[6] broker_db  the broker's database
+-- ARGV[7..] eight for each entry:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   decided_on       '' or '=' and the definition it was decided on; another one now: leave the entry alone
 --   claimed_score    the score that new_score replaces; another one now: that one stays
@@ -13,47 +19,103 @@
 --   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
 --   new_meta         '' to leave the meta
 --   new_error        '' to leave it, 'clear' to remove it, else JSON
+--   pushes           how many writes to queues it takes with it. With any, the entry is left alone as soon as
+--                    one thing about it is another than claimed
+-- ARGV[..] three for each write to a queue, in the order of the entries:
+--   command          'lpush' or 'pexpire'
+--   queue            which of the queues, 1 for the first
+--   value            the message, or milliseconds
 --
--- Returns {status, results}
---   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
---            holds it (then nothing was written)
---   results  for each entry 1 when its score was written as decided, else 0
+-- Returns {status, is_moved, results}
+--   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--             holds it (then nothing was written)
+--   is_moved  1 when this isn't the server that the messages are for, else 0
+--   results   for each entry 1 when its score was written as decided and its messages are pushed, 0 when it
+--             was left alone, and the server's words when a message couldn't be pushed (and it was left alone)
 local schedule, lock = KEYS[1], KEYS[2]
-local token, lock_ms = ARGV[1], ARGV[2]
+local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local home_db, broker_db = ARGV[5], ARGV[6]
 
 local status = hold_lock(lock, token, lock_ms)
-if status == 'lost' then return {status, {}} end
+if status == 'lost' then return {status, 0, {}} end
 
-local results = {}
-for i = 3, #KEYS do
-  local key, at = KEYS[i], 3 + (i - 3) * 7
+local is_moved = 0
+if server ~= '' then
+  local info = redis.pcall('INFO', 'server')
+  if type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true) then is_moved = 1 end
+end
+
+-- Make the writes whose arguments begin at first; the server's words when one can't be made (then what was
+-- pushed is taken back), else nil.
+local function push(first, pushes)
+  local failure
+  local done = {}
+  if broker_db ~= home_db then failure = redis.pcall('SELECT', broker_db).err end
+  if failure then return failure end
+  for p = first, first + 3 * (pushes - 1), 3 do
+    local command, queue, value = ARGV[p], KEYS[2 + count + tonumber(ARGV[p + 1])], ARGV[p + 2]
+    local reply
+    if command == 'lpush' then
+      reply = redis.pcall('LPUSH', queue, value)
+    else
+      reply = redis.pcall('PEXPIRE', queue, value)
+    end
+    if type(reply) == 'table' and reply.err then
+      failure = reply.err
+      break
+    end
+    if command == 'lpush' then done[#done + 1] = queue end
+  end
+  if failure then
+    for _, queue in ipairs(done) do redis.pcall('LPOP', queue) end
+  end
+  if broker_db ~= home_db then redis.call('SELECT', home_db) end
+  return failure
+end
+
+local results, next_push = {}, 7 + 8 * count
+for i = 3, 2 + count do
+  local key, at = KEYS[i], 7 + (i - 3) * 8
   local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local claimed_meta, new_meta, new_error = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  local pushes, first = tonumber(ARGV[at + 7]), next_push
+  next_push = first + 3 * pushes
 
-  local is_unchanged = redis.call('TYPE', key).ok == kind
-  if is_unchanged and decided_on ~= '' then
-    is_unchanged = '=' .. (redis.call('HGET', key, 'definition') or '') == decided_on
+  local is_unchanged, has_meta = redis.call('TYPE', key).ok == kind, false
+  if is_unchanged and kind == 'hash' then
+    local stored = redis.call('HMGET', key, 'definition', 'meta')
+    is_unchanged = decided_on == '' or '=' .. (stored[1] or '') == decided_on
+    has_meta = is_unchanged and (stored[2] or '') == claimed_meta
   end
-  results[i - 2] = 0
+  local has_score = is_unchanged and redis.call('ZSCORE', schedule, key) == claimed_score
+  if pushes > 0 then is_unchanged = has_meta and has_score and is_moved == 0 end
+  local result = 0
   if is_unchanged then
-    if kind == 'hash' then
-      if new_meta ~= '' and (redis.call('HGET', key, 'meta') or '') == claimed_meta then
-        redis.call('HSET', key, 'meta', new_meta)
-      end
-      if new_error == 'clear' then
-        redis.call('HDEL', key, 'error')
-      elseif new_error ~= '' then
-        redis.call('HSET', key, 'error', new_error)
-      end
-    end
-    if new_score ~= '' and redis.call('ZSCORE', schedule, key) == claimed_score then
+    if new_meta ~= '' and has_meta then redis.call('HSET', key, 'meta', new_meta) end
+    if new_score ~= '' and has_score then
       if new_score == 'remove' then
         redis.call('ZREM', schedule, key)
       else
         redis.call('ZADD', schedule, 'XX', new_score, key)
       end
-      results[i - 2] = 1
+      result = 1
+    end
+    local failure = pushes > 0 and push(first, pushes)
+    if failure then
+      -- recorded first and taken back, not pushed first: whoever may push and not record would send for ever
+      redis.call('ZADD', schedule, claimed_score, key)
+      if new_meta ~= '' and claimed_meta == '' then
+        redis.call('HDEL', key, 'meta')
+      elseif new_meta ~= '' then
+        redis.call('HSET', key, 'meta', claimed_meta)
+      end
+      result = failure
+    elseif kind == 'hash' and new_error == 'clear' then
+      redis.call('HDEL', key, 'error')
+    elseif kind == 'hash' and new_error ~= '' then
+      redis.call('HSET', key, 'error', new_error)
     end
   end
+  results[i - 2] = result
 end
-return {status, results}
+return {status, is_moved, results}

@@ -1,0 +1,116 @@
+"""Which guarantee a run is sent with: what the setting asks for, and what the topology allows.
+
+::
+
+    broker is the schedule's own server       message and record are one step        exactly once
+    broker is anything else                   message first, record after it         at least once
+    redbeat_delivery = 'at_most_once'         record first, message after it         at most once
+
+Invariant: a server is recognised by the run id it tells itself, asked anew for each connection, and checked
+again in the very step that pushes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from redbeat.broker import Broker
+from redbeat.lua import Target
+from redbeat.outbox import Outbox
+from redbeat.store import Store
+
+__all__ = ["Delivery", "describe_delivery"]
+
+logger = get_logger("celery.beat")
+
+#: after a failover schedule and broker may name two servers for a moment; longer than this, they are two
+DOUBT_SECONDS = 10.0
+
+EXACTLY_ONCE = "exactly once"
+AT_LEAST_ONCE = "at least once, each run with one task id"
+AT_MOST_ONCE = "at most once"
+
+
+class Delivery:
+    """The guarantee of one scheduler, found out when there is something to send."""
+
+    def __init__(self, store: Store, broker: Broker) -> None:
+        self._store = store
+        self._broker = broker
+        self._target: Target | None = None
+        self._asked: Outbox | None = None
+        self._moved_at: float | None = None
+        self._is_refused = False
+        self._said = ""
+
+    @property
+    def is_at_most_once(self) -> bool:
+        """Whether a run is recorded before it is sent."""
+        return self._store.config.delivery == "at_most_once"
+
+    def target(self) -> Target | None:
+        """Return where a commit may push messages; None: they are to be sent by the broker's client."""
+        outbox = self._broker.outbox
+        if self.is_at_most_once or self._is_refused or outbox is None:
+            return None
+        if self._asked is not outbox:
+            target = _find_target(self._store, outbox)
+            if target is None and self._is_doubtful():
+                return None  # and asked again the next time
+            self._asked, self._target, self._moved_at = outbox, target, None
+            self._say(AT_LEAST_ONCE if target is None else EXACTLY_ONCE)
+        return self._target
+
+    def is_in_doubt(self) -> bool:
+        """Tell whether schedule and broker were one server a moment ago, and aren't now: wait."""
+        return self.target() is None and self._is_doubtful()
+
+    def _is_doubtful(self) -> bool:
+        return self._moved_at is not None and time.monotonic() < self._moved_at + DOUBT_SECONDS
+
+    def note_moved(self) -> None:
+        """Take notice that the schedule is on another server than its last commit was for."""
+        self._asked = self._target = None
+        self._moved_at = self._moved_at or time.monotonic()
+        self._broker.close()
+
+    def note_refused(self, reason: str) -> None:
+        """Take notice that the schedule's user may not write the broker's queues."""
+        self._is_refused = True
+        logger.warning(
+            "beat: The user of the schedule may not write to the broker's queues, so runs are delivered %s "
+            "(docs: delivery): %s",
+            AT_LEAST_ONCE,
+            reason,
+        )
+
+    def _say(self, guarantee: str) -> None:
+        if guarantee != self._said:
+            self._said = guarantee
+            logger.info("beat: Delivery: %s.", guarantee)
+
+
+def _find_target(store: Store, outbox: Outbox) -> Target | None:
+    server, home_db = store.server_id(), store.database()
+    if server is None or home_db is None or server != outbox.server_id():
+        return None
+    return Target(server, home_db, outbox.database)
+
+
+def describe_delivery(app: Any, store: Store) -> str:
+    """Return the guarantee in words for the banner. ``store`` and the broker aren't waited for long."""
+    broker = Broker(app, app.amqp.Producer, timeout_seconds=2)
+    try:
+        if store.config.delivery == "at_most_once":
+            return AT_MOST_ONCE
+        if broker.producer is None or broker.outbox is None:
+            return AT_LEAST_ONCE
+        return AT_LEAST_ONCE if _find_target(store, broker.outbox) is None else EXACTLY_ONCE
+    except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail
+        logger.debug("beat: The guarantee isn't known yet: %r", exc)
+        return "known when schedule and broker can be reached"
+    finally:
+        broker.close()

@@ -1,0 +1,304 @@
+"""One batch: what was claimed is decided about, sent, and recorded.
+
+Invariant: whatever ends a batch amid its steps, a run that has left is recorded as sent if Redis can be
+reached, and one that hasn't stays due.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from redbeat.broker import Broker
+from redbeat.delivery import Delivery
+from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
+from redbeat.interrupts import hold_interrupts
+from redbeat.keys import printable, shorten
+from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
+from redbeat.reports import Reports
+from redbeat.retry import without_retry
+from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
+from redbeat.store import Store
+
+__all__ = ["Batch", "Dispatcher"]
+
+logger = get_logger("celery.beat")
+
+#: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
+AT_MOST_ONCE_GROUP = 20
+
+#: how a server says that its user may not do what a push takes
+_NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Don't look for cyclic garbage in the block: with so many new objects it would take a third of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@dataclass
+class Batch:
+    """One claim on its way.
+
+    Attributes:
+        is_leased: what isn't sent must be given back to the other beats.
+        commits: what may be recorded at any time: nothing of theirs is still to be sent.
+        collected: runs whose messages wait to be pushed.
+        is_cut: not everything that was claimed was dealt with.
+    """
+
+    claim: Claim
+    fence: Fence
+    is_leased: bool
+    commits: list[Commit] = field(default_factory=list)
+    collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
+    is_cut: bool = False
+
+    def give_back(self, runs: Sequence[Run]) -> None:
+        """Leave ``runs`` due as they were."""
+        self.is_cut = self.is_cut or bool(runs)
+        if self.is_leased:
+            self.commits += [Commit(run.claimed, run.claimed.nominal) for run in runs]
+
+
+class Dispatcher:
+    """Sends what a scheduler has claimed.
+
+    Arguments:
+        plan: decides about a claimed entry at a time (UNIX seconds): a Run, or a Commit of why not.
+        send: sends a run, or raises.
+        quarantine_seconds: how soon an entry that can't be used is looked at again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        reports: Reports,
+        plan: Callable[[Claimed, float], Run | Commit],
+        send: Callable[[Run], Any],
+        quarantine_seconds: float,
+    ) -> None:
+        self._store = store
+        self._broker = broker
+        self._reports = reports
+        self._plan_run = plan
+        self._send = send
+        self._quarantine_seconds = quarantine_seconds
+        self.delivery = Delivery(store, broker)
+
+    def dispatch(self, batch: Batch) -> None:
+        """Deal with ``batch``; ``batch.commits`` then tells what was decided."""
+        with _garbage_kept():
+            self._dispatch(batch)
+
+    def _dispatch(self, batch: Batch) -> None:
+        runs = self._plan(batch)
+        self._broker.begin_batch()
+        target = None
+        try:
+            if self.delivery.is_at_most_once:
+                self._record_and_send(batch, runs)
+                return
+            self._send_runs(batch, runs)
+            if batch.collected and self.delivery.is_in_doubt():
+                self._reports.report_trouble("schedule and broker are on two servers, and were on one.")
+                batch.give_back([run for run, _ in batch.collected])
+                batch.collected.clear()
+            target = self.delivery.target() if batch.collected else None
+            self._record(batch, target)
+        except BaseException:
+            # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
+            with suppress(RedBeatError):
+                Store(self._store.config.app, without_retry(self._store.client)).commit_runs(
+                    batch.fence, batch.commits
+                )
+            raise
+
+    # -- deciding
+
+    def _plan(self, batch: Batch) -> list[Run]:
+        """Return the runs to send; what is not to be sent goes to ``batch.commits``."""
+        runs: list[Run] = []
+        now = batch.claim.now
+        for claimed in batch.claim.rows:
+            if claimed.type == "none":
+                is_known = self._reports.report_missing(claimed)
+                batch.commits.append(commit_missing(claimed, now, is_known))
+                continue
+            self._reports.note_present(claimed)
+            try:
+                plan = self._plan_run(claimed, now)
+            except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+                batch.commits.append(self._quarantine(claimed, exc, now))
+                continue
+            if isinstance(plan, Run):
+                self._reports.report_typos(plan)
+                runs.append(plan)
+            else:
+                batch.commits.append(plan)
+        return runs
+
+    def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
+        reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
+        reason = shorten(printable(reason))
+        commit, is_news = commit_quarantined(claimed, reason, now, self._quarantine_seconds)
+        self._reports.report_quarantined(claimed, reason, is_news)
+        return commit
+
+    # -- sending, then recording; or both in one step
+
+    def _send_runs(self, batch: Batch, runs: Sequence[Run]) -> None:
+        with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
+            for position, run in enumerate(runs):
+                let_interrupt()
+                if not self._broker.seconds_left():
+                    batch.give_back(runs[position:])
+                    return
+                try:
+                    pushes = self._send_run(run)
+                    if pushes:
+                        batch.collected.append((run, pushes))
+                    else:
+                        batch.commits.append(run.sent)
+                except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+                    if self._broker.is_away:
+                        # the rest goes out, oldest first, as soon as it is back
+                        batch.give_back(runs[position:])
+                        return
+                    batch.commits.append(self._retry_later(run, exc, batch.claim.now))
+
+    def _send_run(self, run: Run) -> tuple[Push, ...]:
+        """Send one run; return what was collected of it instead of being sent."""
+        try:
+            return self._collect(run)
+        except Exception as exc:
+            if not self._broker.is_connection_error(exc):
+                self._broker.renew_channel()
+                raise
+            # a connection that has gone stale costs the run nothing; one that breaks twice does
+            if not self._broker.reconnect(exc) or not self._broker.seconds_left():
+                raise
+        try:
+            return self._collect(run)
+        except Exception as exc:
+            if self._broker.is_connection_error(exc):
+                self._broker.reconnect(exc)
+            raise
+
+    def _collect(self, run: Run) -> tuple[Push, ...]:
+        with self._broker.collecting() as pushes:
+            self._send(run)
+        return tuple(pushes)
+
+    def _record(self, batch: Batch, target: Target | None) -> None:
+        if target is None:
+            self._send_collected(batch)
+            self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
+            return
+        recorded = [*batch.commits, *(replace(run.sent, pushes=pushes) for run, pushes in batch.collected)]
+        try:
+            committed = self._store.commit_runs(batch.fence, recorded, target)
+        except StoreRefused as exc:
+            if not _NO_PERMISSION.search(str(exc)):
+                raise
+            self.delivery.note_refused(str(exc))
+            self._record(batch, None)
+            return
+        if committed.is_moved:
+            self.delivery.note_moved()
+        refused: list[Commit] = []
+        for (run, _), result in zip(batch.collected, committed.results[len(batch.commits) :], strict=True):
+            if not isinstance(result, str):
+                continue
+            if _NO_PERMISSION.search(result):
+                self.delivery.note_refused(result)
+            else:
+                refused.append(self._retry_later(run, StoreRefused(result), batch.claim.now))
+        batch.commits = recorded
+        self._note_changes(batch, committed)
+        if refused:
+            self._note_changes(batch, self._store.commit_runs(batch.fence, refused))
+
+    def _note_changes(self, batch: Batch, committed: Committed) -> None:
+        batch.is_cut = batch.is_cut or any(result is not True for result in committed.results)
+
+    def _send_collected(self, batch: Batch) -> None:
+        """Send what was collected, to a broker that isn't the schedule's server."""
+        collected, batch.collected = batch.collected, []
+        if not collected or self._broker.outbox is None:
+            return
+        try:
+            with hold_interrupts():
+                outcomes = self._broker.outbox.send([pushes for _, pushes in collected])
+                sent = zip(collected, outcomes, strict=True)
+                batch.commits += [run.sent for (run, _), failure in sent if failure is None]
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises: nothing is known to be sent
+            self._broker.reconnect(exc)
+            self._broker.is_away = True  # even if it answers: what breaks it mustn't be sent in a loop
+            batch.give_back([run for run, _ in collected])
+            return
+        for (run, _), failure in zip(collected, outcomes, strict=True):
+            if failure is not None:
+                batch.commits.append(self._retry_later(run, failure, batch.claim.now))
+
+    def _retry_later(self, run: Run, exc: Exception, now: float) -> Commit:
+        cause = exc.__cause__ or exc.__context__ or exc  # Celery wraps it in a SchedulingError
+        commit, is_news = commit_failed(run, shorten(f"{type(cause).__name__}: {cause}"), now)
+        if is_news:
+            logger.error(
+                "beat: Couldn't send %s (%s), trying again: %s",
+                run.entry.name,
+                run.entry.task,
+                shorten(repr(cause)),
+            )
+        return commit
+
+    # -- recording, then sending
+
+    def _record_and_send(self, batch: Batch, runs: Sequence[Run]) -> None:
+        others, batch.commits = batch.commits, []
+        self._note_changes(batch, self._store.commit_runs(batch.fence, others))
+        for start in range(0, len(runs), AT_MOST_ONCE_GROUP):
+            if self._broker.is_away or not self._broker.seconds_left():
+                batch.give_back(runs[start:])
+                self._store.commit_runs(batch.fence, batch.commits)
+                break
+            group = runs[start : start + AT_MOST_ONCE_GROUP]
+            committed = self._store.commit_runs(batch.fence, [run.sent for run in group])
+            self._note_changes(batch, committed)
+            others += [run.sent for run in group]
+            for run, result in zip(group, committed.results, strict=True):
+                if result is True:
+                    self._send_or_lose(run)
+        batch.commits += others
+
+    def _send_or_lose(self, run: Run) -> None:
+        try:
+            pushes = () if self._broker.is_away else self._send_run(run)
+            if self._broker.is_away:
+                raise ConnectionError("the broker is away")
+            if pushes and self._broker.outbox is not None:
+                [failure] = self._broker.outbox.send([pushes])
+                if failure is not None:
+                    raise failure
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+            logger.error(  # noqa: TRY400 - the sentence says it all
+                "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
+                run.entry.name,
+                run.entry.task,
+                shorten(repr(exc.__cause__ or exc.__context__ or exc)),
+            )
