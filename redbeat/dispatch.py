@@ -79,7 +79,8 @@ class Dispatcher:
 
     Arguments:
         plan: decides about a claimed entry at a time (UNIX seconds): a Run, or a Commit of why not.
-        send: sends a run, or raises.
+        connect: returns the producer to send with, or raises.
+        send: sends a run with a producer, or raises.
         quarantine_seconds: how soon an entry that can't be used is looked at again.
     """
 
@@ -89,13 +90,15 @@ class Dispatcher:
         broker: Broker,
         reports: Reports,
         plan: Callable[[Claimed, float], Run | Commit],
-        send: Callable[[Run], Any],
+        connect: Callable[[], Any],
+        send: Callable[[Run, Any], Any],
         quarantine_seconds: float,
     ) -> None:
         self._store = store
         self._broker = broker
         self._reports = reports
         self._plan_run = plan
+        self._connect = connect
         self._send = send
         self._quarantine_seconds = quarantine_seconds
         self.delivery = Delivery(store, broker)
@@ -200,8 +203,9 @@ class Dispatcher:
             raise
 
     def _collect(self, run: Run) -> tuple[Push, ...]:
+        producer = self._connect()  # first: there is an outbox only once there is a channel
         with self._broker.collecting() as pushes:
-            self._send(run)
+            self._send(run, producer)
         return tuple(pushes)
 
     def _record(self, batch: Batch, target: Target | None) -> None:

@@ -84,7 +84,13 @@ class RedBeatScheduler(Scheduler):
         self._broker = Broker(app, self.Producer, min(self.config.publish_timeout, patience_seconds))
         self._reports = Reports()
         self._dispatcher = Dispatcher(
-            self.store, self._broker, self._reports, self._plan_run, self._send_run, self.max_interval
+            self.store,
+            self._broker,
+            self._reports,
+            plan=self._plan_run,
+            connect=lambda: self.producer,
+            send=self._send_run,
+            quarantine_seconds=self.max_interval,
         )
         self._has_statics = False
         self._ticking_thread: int | None = None
@@ -158,9 +164,9 @@ class RedBeatScheduler(Scheduler):
     def _plan_run(self, claimed: Claimed, now: float) -> Run | Commit:
         return plan_run(self.Entry, self.app, claimed, now)
 
-    def _send_run(self, run: Run) -> None:
+    def _send_run(self, run: Run, producer: Any) -> None:
         logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)
-        self.apply_async(run.entry, producer=self.producer, advance=False)
+        self.apply_async(run.entry, producer=producer, advance=False)
 
     def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
         scores = [float(commit.new_score) for commit in commits if commit.new_score not in ("", "remove")]
