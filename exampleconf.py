@@ -71,3 +71,10 @@ beat_schedule = {
 
 # How many due entries are read, sent and recorded at a time, at most.
 # redbeat_batch_size = 500
+
+# A run is never lost, and never doubled where schedule and broker are on one server. "at_most_once": a run is
+# never doubled, and a crash, or a broker that is away, may lose it.
+# redbeat_delivery = "exactly_once"
+
+# Seconds after which beat stops waiting for the broker while it sends a batch.
+# redbeat_publish_timeout = 10

@@ -73,6 +73,7 @@ class Delivery:
 
     def note_moved(self) -> None:
         """Take notice that the schedule is on another server than its last commit was for."""
+        logger.info("beat: The schedule is on another server now, and the broker is looked for there.")
         self._asked = self._target = None
         self._moved_at = self._moved_at or time.monotonic()
         self._broker.close()

@@ -58,6 +58,7 @@ class Batch:
         commits: what may be recorded at any time: nothing of theirs is still to be sent.
         collected: runs whose messages wait to be pushed.
         is_cut: not everything that was claimed was dealt with.
+        is_in_doubt: schedule and broker were one server and aren't now; nothing more can be sent at once.
     """
 
     claim: Claim
@@ -66,6 +67,7 @@ class Batch:
     commits: list[Commit] = field(default_factory=list)
     collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
     is_cut: bool = False
+    is_in_doubt: bool = False
 
     def give_back(self, runs: Sequence[Run]) -> None:
         """Leave ``runs`` due as they were."""
@@ -118,7 +120,7 @@ class Dispatcher:
                 return
             self._send_runs(batch, runs)
             if batch.collected and self.delivery.is_in_doubt():
-                self._reports.report_trouble("schedule and broker are on two servers, and were on one.")
+                batch.is_in_doubt = True
                 batch.give_back([run for run, _ in batch.collected])
                 batch.collected.clear()
             target = self.delivery.target() if batch.collected else None
@@ -224,18 +226,19 @@ class Dispatcher:
             return
         if committed.is_moved:
             self.delivery.note_moved()
-        refused: list[Commit] = []
-        for (run, _), result in zip(batch.collected, committed.results[len(batch.commits) :], strict=True):
-            if not isinstance(result, str):
-                continue
-            if _NO_PERMISSION.search(result):
+        results = committed.results[len(batch.commits) :]
+        batch.commits = []
+        for (run, _), result in zip(batch.collected, results, strict=True):
+            if isinstance(result, str) and _NO_PERMISSION.search(result):
                 self.delivery.note_refused(result)
-            else:
-                refused.append(self._retry_later(run, StoreRefused(result), batch.claim.now))
-        batch.commits = recorded
+                batch.give_back([run])
+            elif isinstance(result, str):
+                batch.commits.append(self._retry_later(run, StoreRefused(result), batch.claim.now))
+            elif not result:  # it isn't what it was any more, so it is decided anew
+                batch.give_back([run])
+        self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
         self._note_changes(batch, committed)
-        if refused:
-            self._note_changes(batch, self._store.commit_runs(batch.fence, refused))
+        batch.commits = recorded
 
     def _note_changes(self, batch: Batch, committed: Committed) -> None:
         batch.is_cut = batch.is_cut or any(result is not True for result in committed.results)

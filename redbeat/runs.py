@@ -61,8 +61,10 @@ def plan_run(
     """
     entry = decode_entry(entry_class, read_claimed(claimed), app)
     failure = failure_of(claimed)
-    nominal = _nominal(claimed, failure)
-    due_at = _moment(float(nominal) or now)  # a score of 0 is how people write "now"
+    waiting = failure if failure is not None and failure.is_waiting_for(claimed) else None
+    is_now = waiting is None and not float(claimed.nominal)  # a score of 0 is how people write "now"
+    nominal = waiting.due if waiting is not None else score_text(now) if is_now else claimed.nominal
+    due_at = _moment(float(nominal))
     new_error = "clear" if claimed.error else ""
     own_time = _time_by_schedule(entry, claimed)
     if own_time is not None and own_time.timestamp() > now:
@@ -94,9 +96,10 @@ def plan_run(
         "redbeat_entry": entry.name,
         "redbeat_due": due_at.isoformat(timespec="microseconds"),
     }
-    # "now" is another time at each try, so what hasn't been counted yet tells one such run from the next
-    occasion = due_at.isoformat(timespec="microseconds") if float(nominal) else f"now {claimed.meta}"
-    entry.options = {"task_id": task_id_of(claimed.key, occasion), **entry.options, "headers": headers}
+    # "now" is another time after a crash, so what hasn't been counted yet tells one such run from the next
+    occasion = f"now {claimed.meta}" if is_now else headers["redbeat_due"]
+    task_id = waiting.task_id if waiting is not None else task_id_of(claimed.key, occasion)
+    entry.options = {"task_id": task_id, **entry.options, "headers": headers}
     return Run(claimed, entry, nominal, sent, failure)
 
 
@@ -125,7 +128,7 @@ def commit_failed(run: Run, reason: str, now: float) -> tuple[Commit, bool]:
     is_news = run.failure is None or not run.failure.is_about(run.claimed, reason)
     failure = new_failure(run.claimed, reason, now) if run.failure is None or is_news else run.failure
     attempts = run.failure.attempts + 1 if run.failure is not None else 1
-    failure = failure.again(attempts=attempts, due=run.nominal)
+    failure = failure.again(attempts=attempts, due=run.nominal, task_id=str(run.entry.options["task_id"]))
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)
     return Commit(run.claimed, new_score=retry_at, new_error=failure.to_json()), is_news
@@ -144,12 +147,6 @@ def task_id_of(key: str, occasion: str) -> str:
         occasion: when the run is due, ISO 8601 in UTC with microseconds.
     """
     return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{occasion}"))
-
-
-def _nominal(claimed: Claimed, failure: Failure | None) -> str:
-    """Return when the run was due, UNIX seconds."""
-    nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
-    return nominal or "0"
 
 
 def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed) -> datetime | None:

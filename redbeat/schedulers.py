@@ -155,7 +155,7 @@ class RedBeatScheduler(Scheduler):
         self._dispatcher.dispatch(batch)
         if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)
-        if self._dispatcher.delivery.is_in_doubt():
+        if batch.is_in_doubt:
             return self._wait(LOOK_SECONDS)
         if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0

@@ -47,7 +47,7 @@ class Script:
 
 
 _CLAIM_DUE = Script("hold_lock", "claim_due")
-_COMMIT_RUNS = Script("hold_lock", "commit_runs")
+_COMMIT_RUNS = Script("hold_lock", "push_messages", "commit_runs")
 _READ_ENTRIES = Script("read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "save_entries")
 _DELETE_ENTRIES = Script("delete_entries")

@@ -45,41 +45,12 @@ if server ~= '' then
   if type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true) then is_moved = 1 end
 end
 
--- Make the writes whose arguments begin at first; the server's words when one can't be made (then what was
--- pushed is taken back), else nil.
-local function push(first, pushes)
-  local failure
-  local done = {}
-  if broker_db ~= home_db then failure = redis.pcall('SELECT', broker_db).err end
-  if failure then return failure end
-  for p = first, first + 3 * (pushes - 1), 3 do
-    local command, queue, value = ARGV[p], KEYS[2 + count + tonumber(ARGV[p + 1])], ARGV[p + 2]
-    local reply
-    if command == 'lpush' then
-      reply = redis.pcall('LPUSH', queue, value)
-    else
-      reply = redis.pcall('PEXPIRE', queue, value)
-    end
-    if type(reply) == 'table' and reply.err then
-      failure = reply.err
-      break
-    end
-    if command == 'lpush' then done[#done + 1] = queue end
-  end
-  if failure then
-    for _, queue in ipairs(done) do redis.pcall('LPOP', queue) end
-  end
-  if broker_db ~= home_db then redis.call('SELECT', home_db) end
-  return failure
-end
-
 local results, next_push = {}, 7 + 8 * count
 for i = 3, 2 + count do
   local key, at = KEYS[i], 7 + (i - 3) * 8
   local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local claimed_meta, new_meta, new_error = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
-  local pushes, first = tonumber(ARGV[at + 7]), next_push
-  next_push = first + 3 * pushes
+  local claimed_meta, new_meta, new_error, pushes = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
+  pushes = tonumber(pushes)
 
   local is_unchanged, has_meta = redis.call('TYPE', key).ok == kind, false
   if is_unchanged and kind == 'hash' then
@@ -100,8 +71,8 @@ for i = 3, 2 + count do
       end
       result = 1
     end
-    local failure = pushes > 0 and push(first, pushes)
-    if failure then
+    local refused = pushes > 0 and push_messages(next_push, pushes, 2 + count, home_db, broker_db)
+    if refused then
       -- recorded first and taken back, not pushed first: whoever may push and not record would send for ever
       redis.call('ZADD', schedule, claimed_score, key)
       if new_meta ~= '' and claimed_meta == '' then
@@ -109,13 +80,14 @@ for i = 3, 2 + count do
       elseif new_meta ~= '' then
         redis.call('HSET', key, 'meta', claimed_meta)
       end
-      result = failure
+      result = refused
     elseif kind == 'hash' and new_error == 'clear' then
       redis.call('HDEL', key, 'error')
     elseif kind == 'hash' and new_error ~= '' then
       redis.call('HSET', key, 'error', new_error)
     end
   end
+  next_push = next_push + 3 * pushes
   results[i - 2] = result
 end
 return {status, is_moved, results}

@@ -9,7 +9,9 @@ from pathlib import Path
 from redbeat import lua
 
 FOLDER = Path(lua.__file__).parent
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua") if path.stem != "hold_lock")
+#: not scripts of their own, but put in front of some
+FRAGMENTS = ["hold_lock", "push_messages"]
+SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - set(FRAGMENTS))
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
 
 

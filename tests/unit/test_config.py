@@ -50,6 +50,8 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_lock_timeout", None, "lock_timeout", None),
     ("redbeat_key_expiry_check", "raise", "key_expiry_check", "raise"),
     ("redbeat_batch_size", 5000, "batch_size", 5000),
+    ("redbeat_delivery", "at_most_once", "delivery", "at_most_once"),
+    ("redbeat_publish_timeout", 2, "publish_timeout", 2.0),
 ]
 
 REFUSED: list[tuple[str, Any]] = [
@@ -78,6 +80,11 @@ REFUSED: list[tuple[str, Any]] = [
     ("redbeat_batch_size", 5001),
     ("redbeat_batch_size", 10.0),
     ("redbeat_batch_size", True),
+    ("redbeat_delivery", "twice"),
+    ("redbeat_delivery", None),
+    ("redbeat_publish_timeout", 0),
+    ("redbeat_publish_timeout", -1),
+    ("redbeat_publish_timeout", "10"),
 ]
 
 

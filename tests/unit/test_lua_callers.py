@@ -19,6 +19,7 @@ FENCE = lua.Fence("the-lock", "the-token", 12)
 FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
 CLAIMED = lua.Claimed("k", "hash", "nominal", "claimed-score", "definition", "the-meta", None, None)
 COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
+TARGET = lua.Target("the-server", 3, 4)
 SAVE = lua.Save("k", "old-definition", "old-meta", "definition", "the-meta", "the-score", must_exist=True)
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
@@ -32,9 +33,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "commit_runs": (
-        lambda client: lua.commit_runs(client, "the-schedule", FENCE, [COMMIT, COMMIT]),
-        ["ok", [1, 0]],
-        FENCED,
+        lambda client: lua.commit_runs(client, "the-schedule", FENCE, [COMMIT, COMMIT], TARGET),
+        ["ok", 0, [1, 0]],
+        {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4},
         {
             "type": "hash",
             "decided_on": "=definition",
@@ -43,6 +44,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "claimed_meta": "the-meta",
             "new_meta": "new-meta",
             "new_error": "new-error",
+            "pushes": 0,
         },
     ),
     "read_entries": (
@@ -142,7 +144,7 @@ class Replying:
 def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "lease_ms": 0, "prefix": "p"}
     assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).status == "lost"
-    assert lua.commit_runs(Replying(["lost", []]), "s", FENCE, [COMMIT]) == ("lost", [])
+    assert lua.commit_runs(Replying([b"lost", 0, []]), "s", FENCE, [COMMIT]).status == "lost"
     assert lua.save_entries(Replying([b"lost", []]), "s", FENCE, [SAVE]) == ("lost", [])
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
@@ -163,10 +165,28 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
 
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent: list[Any] = []
-    client = Replying(["ok", [1]])
-    client.evalsha = lambda *values: sent.extend(values) or ["ok", [1]]
-    assert lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")]) == ("ok", [True])
-    assert sent[-7:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", ""]
+    client = Replying(None)
+    client.evalsha = lambda *values: sent.extend(values) or ["ok", 0, [1]]
+    committed = lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")])
+    assert committed == lua.Committed("ok", is_moved=False, results=[True])
+    assert sent[-8:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", "", 0]
+
+
+def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
+    sent: list[Any] = []
+    client = Replying(None)
+    client.evalsha = lambda *values: sent.extend(values) or ["ok", 1, [0, b"WRONGTYPE", 1]]
+    first = lua.Commit(
+        CLAIMED, "new-score", pushes=(lua.Push("lpush", "q", "m1"), lua.Push("lpush", "p", "m2"))
+    )
+    second = lua.Commit(CLAIMED, "new-score", pushes=(lua.Push("pexpire", "q", 5),))
+    committed = lua.commit_runs(client, "s", FENCE, [first, second, COMMIT], TARGET)
+    assert committed == lua.Committed("ok", is_moved=True, results=[False, "WRONGTYPE", True])
+    keys, args = sent[2 : 2 + sent[1]], sent[2 + sent[1] :]
+    assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
+    assert args[2:6] == [3, "the-server", 3, 4]
+    assert args[6:14] == ["hash", "=definition", "claimed-score", "new-score", "the-meta", "", "", 2]
+    assert args[-9:] == ["lpush", 1, "m1", "lpush", 2, "m2", "pexpire", 1, 5]
 
 
 def test_without_a_lock_the_fence_names_the_schedule_again() -> None:

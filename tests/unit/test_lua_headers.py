@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from redbeat import lua
-from tests.support.lua_headers import FOLDER, SCRIPTS, code_of, header_of
+from tests.support.lua_headers import FOLDER, FRAGMENTS, SCRIPTS, code_of, header_of
 
 LUA_WORDS = set(
     re.findall(
         r"\w+",
         "and break do else elseif end false for function if in local nil not or repeat return then true "
-        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs hold_lock",
+        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type "
+        "hold_lock push_messages",
     )
 )
 
@@ -55,7 +56,8 @@ def test_a_body_walks_the_entries_as_the_header_says(name: str) -> None:
         assert "KEYS[i]" not in code
         return
     assert header.keys_from == len(header.keys) + 1
-    assert f"for i = {header.keys_from}, #KEYS do" in code
+    end = "2 + count" if "count" in header.args.values() else "#KEYS"
+    assert f"for i = {header.keys_from}, {end} do" in code
     stride = re.search(r", (\d+) \+ \(i - (\d+)\) \* (\d+)", code)
     assert (stride is None) == (header.args_from is None)
     if stride:
@@ -92,7 +94,7 @@ def test_a_row_has_the_fields_of_its_class(name: str, row: type[Any]) -> None:
     assert documented[1].split(", ") == [field for field in names if field != "key" or name == "claim_due"]
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "hold_lock"])
+@pytest.mark.parametrize("name", [*SCRIPTS, *FRAGMENTS])
 def test_a_body_has_no_global_variables(name: str) -> None:
     code = re.sub(r"'[^']*'", "''", code_of(name))
     declared = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -18,11 +19,13 @@ from redbeat.lua import Claimed, Commit
 from redbeat.runs import (
     DISABLED_SECONDS,
     MISSING_GRACE_SECONDS,
+    TASK_ID_NAMESPACE,
     Run,
     commit_failed,
     commit_missing,
     commit_quarantined,
     plan_run,
+    task_id_of,
 )
 
 UTC = timezone.utc
@@ -80,6 +83,7 @@ def test_a_run_carries_its_name_and_nominal_time_beside_the_users_headers(app: C
     assert plan(app, entry).entry.options == {
         "queue": "q",
         "headers": {"mine": 1, "redbeat_entry": "x", "redbeat_due": "2026-06-01T12:00:00.250000+00:00"},
+        "task_id": task_id_of("redbeat:x", "2026-06-01T12:00:00.250000+00:00"),
     }
 
 
@@ -133,6 +137,7 @@ def test_a_quarantined_entry_is_kept_out_of_the_way_with_its_reason() -> None:
         "attempts": 0,
         "due": "",
         "retry_at": "",
+        "task_id": "",
     }
 
 
@@ -173,10 +178,40 @@ def test_failing_runs_back_off_and_keep_their_nominal_time(app: Celery) -> None:
     assert json.loads(entry.error or "")["attempts"] == 9
 
 
-def test_a_failing_run_that_was_due_at_zero_keeps_the_time_of_its_first_try(app: Celery) -> None:
-    commit, _ = commit_failed(plan(app, claimed("0")), "broken", NOW)
-    retry = claimed(commit.new_score, error=commit.new_error)
-    assert plan(app, retry, NOW + 1).nominal == seconds(5)
+def test_a_failing_run_that_was_due_at_zero_keeps_the_time_and_the_id_of_its_first_try(app: Celery) -> None:
+    first = plan(app, claimed("0"))
+    commit, _ = commit_failed(first, "broken", NOW)
+    retry = plan(app, claimed(commit.new_score, error=commit.new_error), NOW + 1)
+    assert retry.nominal == seconds(5)
+    assert retry.entry.options["task_id"] == first.entry.options["task_id"]
+
+
+def test_a_run_has_one_task_id_at_every_try_and_on_every_beat(app: Celery) -> None:
+    first = plan(app, claimed())
+    commit, _ = commit_failed(first, "broken", NOW)
+    again = plan(app, claimed(commit.new_score, error=commit.new_error), NOW + 1)
+    elsewhere = plan(Celery("another", set_as_current=False, broker="redis://"), claimed(), NOW + 100)
+    assert {run.entry.options["task_id"] for run in (first, again, elsewhere)} == {
+        str(uuid.uuid5(TASK_ID_NAMESPACE, "redbeat:x\n2026-06-01T12:00:00.000000+00:00"))
+    }
+
+
+def test_runs_of_other_times_and_entries_have_other_ids(app: Celery) -> None:
+    entries = [claimed(), claimed(seconds(1e-6)), replace(claimed(), key="redbeat:y")]
+    assert len({plan(app, entry).entry.options["task_id"] for entry in entries}) == 3
+
+
+def test_a_run_that_is_due_now_has_one_id_until_it_is_counted(app: Celery) -> None:
+    counted = [encode_meta(NOON - timedelta(days=1), count) for count in (7, 7, 8)]
+    ids = [
+        plan(app, claimed("0", meta), NOW + later).entry.options["task_id"]
+        for later, meta in enumerate(counted)
+    ]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_task_id_among_the_options_is_the_users(app: Celery) -> None:
+    assert plan(app, claimed(options={"task_id": "mine"})).entry.options["task_id"] == "mine"
 
 
 def test_another_reason_is_news_and_goes_on_counting(app: Celery) -> None:
