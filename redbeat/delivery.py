@@ -80,6 +80,8 @@ class Delivery:
 
     def note_refused(self, reason: str) -> None:
         """Take notice that the schedule's user may not write the broker's queues."""
+        if self._is_refused:
+            return
         self._is_refused = True
         logger.warning(
             "beat: The user of the schedule may not write to the broker's queues, so runs are delivered %s "

@@ -1,0 +1,305 @@
+"""Which guarantee a run gets: by the servers there are, what their users may do, and the setting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import redis
+
+from redbeat import RedBeatScheduler, delivery
+from redbeat.lua import Target
+from tests.integration.conftest import MakeScheduler
+from tests.support.schedule import (
+    SCHEDULE,
+    SELDOM,
+    field,
+    messages,
+    meta_json,
+    monitoring,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
+from tests.support.servers import Server
+from tests.support.ticks import leader, memory_app
+from tests.support.topologies import ClusterTopology, SentinelTopology
+
+EXACTLY = ". delivery -> exactly once"
+AT_LEAST = ". delivery -> at least once, each run with one task id"
+AT_MOST = ". delivery -> at most once"
+
+
+@pytest.fixture
+def other(server: Server, request: pytest.FixtureRequest) -> Server:
+    """A second server, of the other kind."""
+    chosen: Server = request.getfixturevalue("redis" if server.kind == "valkey" else "valkey")
+    return chosen
+
+
+@pytest.mark.parametrize("database", [0, 1], ids=["another db", "one db"])
+def test_on_one_server_message_and_record_are_one_step(
+    server: Server, make_scheduler: MakeScheduler, client: redis.Redis, database: int
+) -> None:
+    scheduler = make_scheduler(broker_url=server.url(database))
+    assert EXACTLY in scheduler.info
+    write_raw(client, "entry")
+    with monitoring(server, with_scripts=True) as commands:
+        scheduler.tick()
+    pushes = [command for command in commands if command.upper().startswith("LPUSH")]
+    assert len(pushes) == 1
+    with monitoring(server) as outside:
+        client.zadd(SCHEDULE, {"redbeat:entry": 1})
+        scheduler.tick()
+    assert not [command for command in outside if command.upper().startswith("LPUSH")]
+    with server.client(db=database) as broker:
+        assert sent_names(broker) == ["entry", "entry"]
+    assert field(client, "entry", "meta")["total_run_count"] == 2
+
+
+def test_a_server_is_known_by_its_run_id_and_not_by_its_name(
+    valkey: Server, make_scheduler: MakeScheduler
+) -> None:
+    by_name = f"redis://localhost:{valkey.port}/0"
+    assert EXACTLY in make_scheduler(broker_url=by_name, redbeat_redis_url=valkey.url(1)).info
+    with Server(unix_socket=True) as server:
+        by_socket = f"redis+socket://{server.socket_path}"
+        assert EXACTLY in make_scheduler(broker_url=by_socket, redbeat_redis_url=server.url(1)).info
+
+
+def test_on_two_servers_a_batch_is_sent_in_one_round_trip_before_it_is_recorded(
+    server: Server, other: Server, make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler(broker_url=other.url(0))
+    assert AT_LEAST in scheduler.info
+    write_raw(client, "warm-up", schedule=SELDOM)
+    scheduler.tick()
+    names = [f"entry-{number}" for number in range(20)]
+    for number, name in enumerate(names):
+        write_raw(client, name, schedule=SELDOM, score=1 + number)
+    with (
+        mock.patch.object(
+            redis.client.Pipeline, "execute", autospec=True, side_effect=redis.client.Pipeline.execute
+        ) as execute,
+        monitoring(other) as commands,
+    ):
+        scheduler.tick()
+    assert execute.call_count == 1
+    assert [command.split()[0].upper() for command in commands] == ["LPUSH"] * 20
+    with other.client() as broker:
+        assert sent_names(broker) == ["warm-up", *names]
+    assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
+
+
+def test_in_a_cluster_and_without_redis_delivery_is_at_least_once(cluster: ClusterTopology) -> None:
+    app = memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True})
+    with leader(app) as scheduler:
+        assert AT_LEAST in scheduler.info
+
+
+def test_behind_sentinels_delivery_is_exactly_once(sentinel: SentinelTopology) -> None:
+    app = memory_app(
+        broker_url=sentinel.url(db=0), broker_transport_options={"master_name": sentinel.service_name}
+    )
+    with leader(app) as scheduler:
+        assert EXACTLY in scheduler.info
+
+
+def test_a_broker_that_cannot_be_asked_leaves_it_open_in_the_banner(server: Server) -> None:
+    app = memory_app(broker_url="redis://127.0.0.1:1/0", redbeat_redis_url=server.url(1))
+    with leader(app) as scheduler:
+        assert ". delivery -> known when schedule and broker can be reached" in scheduler.info
+
+
+def test_a_commit_on_another_server_than_it_was_for_pushes_nothing(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler()
+    write_raw(client, "before", schedule=SELDOM)
+    scheduler.tick()
+    scheduler._dispatcher.delivery._target = Target("0" * 40, 1, 0)  # as after a failover
+    write_raw(client, "after", schedule=SELDOM)
+    assert scheduler.tick() == 0
+    assert (sent_names(broker), score_of(client, "after")) == (["before"], 0)
+    scheduler.tick()
+    assert sent_names(broker) == ["before", "after"]
+    assert field(client, "after", "meta")["total_run_count"] == 1
+
+
+def test_two_servers_that_were_one_are_waited_for_and_then_believed(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    scheduler = make_scheduler()
+    write_raw(client, "entry", schedule=SELDOM)
+    scheduler._dispatcher.delivery.note_moved()
+    monkeypatch.setattr("redbeat.outbox.Outbox.server_id", lambda self: "f" * 40)
+    for _ in range(3):
+        assert scheduler.tick() == 1.0
+    assert sent_names(broker) == []
+    monkeypatch.setattr(delivery, "DOUBT_SECONDS", 0)
+    scheduler.tick()
+    assert sent_names(broker) == ["entry"]
+    assert caplog.text.count("beat: Delivery: at least once") == 1
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [
+        "~redbeat:* +@all",
+        "~* +@all -lpush",
+        "~* +@all -info",
+        "~* +@all -select",
+    ],
+    ids=["no queue", "no LPUSH", "no INFO", "no SELECT in scripts"],
+)
+def test_a_schedule_whose_user_may_not_push_is_delivered_by_the_brokers_user(
+    server: Server,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    rights: str,
+) -> None:
+    client.execute_command("ACL SETUSER", "limited", "reset", "on", ">secret", "&*", *rights.split())
+    home = 0 if "-select" in rights else 1  # without SELECT a client can't get to another database
+    url = f"redis://limited:secret@127.0.0.1:{server.port}/{home}"
+    scheduler = make_scheduler(redbeat_redis_url=url, broker_url=server.url(1 - home))
+    schedule = broker if home == 0 else client
+    queues = client if home == 0 else broker
+    for name in ("first", "second"):
+        write_raw(schedule, name, schedule=SELDOM)
+    for _ in range(3):
+        scheduler.tick()
+    assert sorted(sent_names(queues)) == ["first", "second"]
+    assert field(schedule, "first", "meta")["total_run_count"] == 1
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == (0 if "-info" in rights else 1)
+    assert [
+        record for record in warnings if "may not write to the broker's queues" in record.getMessage()
+    ] == (warnings)
+
+
+@pytest.mark.parametrize("broker_is", ["same", "other"])
+def test_a_queue_that_is_no_list_holds_up_its_own_runs_only(
+    server: Server, other: Server, make_scheduler: MakeScheduler, client: redis.Redis, broker_is: str
+) -> None:
+    broker_server = server if broker_is == "same" else other
+    scheduler = make_scheduler(broker_url=broker_server.url(0))
+    with broker_server.client() as broker:
+        broker.set("spoilt", "a string")
+        meta = meta_json(None, 5)
+        write_raw(client, "held", schedule=SELDOM, options={"queue": "spoilt"}, meta=meta, score=1)
+        write_raw(client, "free", schedule=SELDOM, score=2)
+        scheduler.tick()
+        scheduler.tick()
+        assert sent_names(broker) == ["free"]
+        assert "WRONGTYPE" in field(client, "held", "error")["reason"]
+        assert field(client, "held", "meta")["total_run_count"] == 5
+        assert 0 < (score_of(client, "held") or 0) - server_now(client) <= 1
+        broker.delete("spoilt")
+        error = field(client, "held", "error")
+        client.zadd(SCHEDULE, {"redbeat:held": error["retry_at"]})
+        while scheduler.tick() < 1:
+            pass
+        [message] = messages(broker, "spoilt")
+    assert message["headers"]["id"] == error["task_id"]
+    assert client.hget("redbeat:held", "error") is None
+    assert field(client, "held", "meta")["total_run_count"] == 6
+
+
+def test_a_message_for_several_queues_goes_to_all_of_them_or_none(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    class Twice(RedBeatScheduler):
+        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+            for queue in ("good", "spoilt"):
+                entry.options["queue"] = queue
+                super().apply_async(entry, *args, **kwargs)
+
+    broker.set("spoilt", "a string")
+    scheduler = make_scheduler(scheduler=Twice)
+    write_raw(client, "entry", schedule=SELDOM)
+    scheduler.tick()
+    assert broker.exists("good") == 0
+    assert "WRONGTYPE" in field(client, "entry", "error")["reason"]
+
+
+class Ending(RedBeatScheduler):
+    """Ends when it is about to send `last`, as a crash would."""
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        if entry.name == "last":
+            raise SystemExit
+        return super().apply_async(entry, *args, **kwargs)
+
+
+@pytest.fixture(params=["same", "other"])
+def at_most_once(
+    request: pytest.FixtureRequest, server: Server, other: Server
+) -> Iterator[tuple[dict[str, Any], redis.Redis]]:
+    """The settings, and a client of the broker."""
+    broker_server = server if request.param == "same" else other
+    with broker_server.client() as broker:
+        yield {"redbeat_delivery": "at_most_once", "broker_url": broker_server.url(0)}, broker
+
+
+def test_at_most_once_records_a_run_before_it_is_sent(
+    at_most_once: tuple[dict[str, Any], redis.Redis], make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    settings, broker = at_most_once
+    scheduler = make_scheduler(scheduler=Ending, **settings)
+    assert AT_MOST in scheduler.info
+    for number, name in enumerate(["first", "last", "unreached"]):
+        write_raw(client, name, schedule=SELDOM, score=1 + number)
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    scheduler.close()
+    make_scheduler(**settings).tick()
+    assert sent_names(broker) == ["first"]  # the others' runs are lost, and none is doubled
+    assert field(client, "last", "meta")["total_run_count"] == 1
+
+
+def test_at_most_once_says_which_run_it_lost(
+    at_most_once: tuple[dict[str, Any], redis.Redis],
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings, broker = at_most_once
+    broker.set("spoilt", "a string")
+    write_raw(client, "held", schedule=SELDOM, options={"queue": "spoilt"}, score=1)
+    write_raw(client, "free", schedule=SELDOM, score=2)
+    scheduler = make_scheduler(**settings)
+    scheduler.tick()
+    scheduler.tick()
+    assert sent_names(broker) == ["free"]
+    [lost] = [record.getMessage() for record in caplog.records if "Lost a run" in record.getMessage()]
+    assert "held" in lost
+    assert "at_most_once" in lost
+    assert "WRONGTYPE" in lost
+
+
+def test_at_most_once_loses_few_runs_when_the_broker_goes_away(
+    server: Server, make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    with Server() as away:
+        scheduler = make_scheduler(redbeat_delivery="at_most_once", broker_url=away.url(0))
+        for number in range(100):
+            write_raw(client, f"entry-{number}", schedule=SELDOM, score=1 + number)
+        away.kill()
+        scheduler.tick()
+        away.restart()
+        while scheduler.tick() < 2:
+            pass
+        with away.client() as broker:
+            sent = sent_names(broker)
+    assert sent == [f"entry-{number}" for number in range(20, 100)]
