@@ -22,9 +22,10 @@ _BURST_WAYS = {OURS: "scheduler", OLD: "scheduler", LOOP: "loop", FLOOR: "floor"
 def burst(bench: Bench) -> None:
     """All entries of a schedule due at once; the loop and the floor send as many messages."""
     for due in bench.sizes.bursts:
-        repeats = bench.sizes.repeats if due <= bench.sizes.bursts_repeated else 1
-        for _ in range(repeats):
+        for repeat in range(bench.sizes.repeats):
             for subject, way in _BURST_WAYS.items():
+                if subject == OLD and repeat and due > bench.sizes.burst_repeated_with_old:
+                    continue
                 bench.clear()
                 limit = bench.sizes.limit_seconds
                 report = bench.run(subject, "burst", way=way, due=due, db=1, limit_seconds=limit)

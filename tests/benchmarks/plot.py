@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from . import cases
 from .results import FLOOR, LOOP, OLD, OURS, Results
@@ -30,6 +30,10 @@ def draw(results: Results, path: Path) -> None:
     left, right = figure.subplots(1, 2)
     _panel(left, results, cases.IDLE, "Idle tick: lower is better", "entries stored", "milliseconds")
     _panel(right, results, cases.BURST, "Burst: higher is better", "entries due at once", "messages a second")
+    by_subject = {line.get_label(): line for panel in (left, right) for line in panel.get_lines()}
+    if shown := [subject for subject in _STYLE if subject in by_subject]:
+        lines = [by_subject[subject] for subject in shown]
+        figure.legend(lines, shown, loc="outside lower center", ncols=len(shown), frameon=False)
     figure.savefig(path, dpi=130)
 
 
@@ -41,10 +45,16 @@ def _panel(axes: Any, results: Results, case: str, title: str, x_label: str, y_l
     if not drawn:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#555555")
         return
-    for subject, (sizes, values) in drawn.items():
-        axes.plot(sizes, values, markersize=6, label=subject, **_STYLE[subject])
     values = [value for _, line in drawn.values() for value in line]
-    axes.set_ylim(min(values) / 2, max(values) * 2)  # flat lines are to look flat
+    low, high = min(values) / 2, max(values) * 2
+    label_gap = (high / low) ** 0.05
+    label_at = 0.0
+    for subject, (sizes, line) in sorted(drawn.items(), key=lambda item: item[1][1][-1]):
+        axes.plot(sizes, line, markersize=6, label=subject, **_STYLE[subject])
+        label_at = max(line[-1], label_at * label_gap)  # labels of lines that meet stand above each other
+        _label(axes, sizes[-1], label_at, line[-1], _STYLE[subject]["color"])
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.set_xticks(results.sizes(case))
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
     axes.xaxis.set_major_formatter(plain)
@@ -52,4 +62,9 @@ def _panel(axes: Any, results: Results, case: str, title: str, x_label: str, y_l
     axes.minorticks_off()
     axes.grid(visible=True, color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="best")
+
+
+def _label(axes: Any, x: float, y: float, value: float, color: str) -> None:
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (x, y), fontsize=9, color=color, **place)

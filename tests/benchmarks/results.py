@@ -39,9 +39,7 @@ class Results:
         self.figures: list[Figure] = []
         self.failures: dict[str, str] = {}
 
-    def add(
-        self, case: str, subject: str, size: int, unit: str, value: float | None, note: str = ""
-    ) -> None:
+    def add(self, case: str, subject: str, size: int, unit: str, value: float | None, note: str = "") -> None:
         """Add one repeat; None for what can't be measured, for the reason in `note`."""
         figure = self.find(case, subject, size)
         if figure is None:

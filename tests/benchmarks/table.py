@@ -28,7 +28,7 @@ def _gain(ours: Figure | None, old: Figure | None) -> str:
     if not (ours and old and ours.values and old.values) or ours.unit not in _BETTER_IS:
         return ""
     better, worse = (ours, old) if _BETTER_IS[ours.unit] == "more" else (old, ours)
-    return f"{better.value / worse.value:.3g} x" if worse.value else ""
+    return f"{_number(better.value / worse.value)} x" if worse.value else ""
 
 
 def _cell(figure: Figure | None) -> str:

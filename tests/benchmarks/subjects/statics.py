@@ -1,4 +1,4 @@
-"""A start with a large `beat_schedule`, until the scheduler has the lock and all is stored: option `count`."""
+"""A start with a large `beat_schedule`, until this is the leader and all is stored: option `count`."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 QUEUE = "celery"
 
 
-class TimeUp(BaseException):  # noqa: N818 - no error: no `except Exception` may swallow it
-    """The time that a subject has is over."""
+class TimeUp(BaseException):
+    """The time that a subject has is over; no `except Exception` may swallow it."""
 
 
 def read_options() -> SimpleNamespace:
