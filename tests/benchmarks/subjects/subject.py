@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import redis.connection
+import redis
 from celery import Celery
 from fill import TASK
 
@@ -79,15 +79,14 @@ class RoundTrips:
 
     def __init__(self) -> None:
         self.count = 0
-        connection = redis.connection.AbstractConnection
-        send = connection.send_packed_command
+        send = redis.Connection.send_packed_command
 
         def send_and_count(*args: Any, **kwargs: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
                 self.count += 1
             return send(*args, **kwargs)
 
-        connection.send_packed_command = send_and_count  # type: ignore[method-assign]
+        redis.Connection.send_packed_command = send_and_count  # type: ignore[method-assign]
 
 
 def peak_rss_bytes() -> int:
