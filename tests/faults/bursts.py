@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+import redis
+
 from redbeat.runs import task_id_of
 from tests.faults.layouts import Layout, Sent
+from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, SELDOM, STATICS, write_raw
 
 _FIRST_DUE = 1e9
@@ -68,6 +71,12 @@ class Burst:
     def is_out(self) -> bool:
         """Whether every run has been recorded as sent."""
         return self._layout.client.zcount(SCHEDULE, "-inf", _FAR) == 0
+
+    def await_messages(self, more: int) -> None:
+        """Wait until so many more messages are on the queue, or all runs are out."""
+        count = self._layout.queue.count
+        wanted = count() + more
+        eventually(lambda: count() >= wanted or self.is_out(), 30, 0.001, retry_on=(redis.ConnectionError,))
 
     def tally(self, kills: int) -> Tally:
         """Count what is on the queue, after so many kills."""

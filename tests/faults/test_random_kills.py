@@ -14,12 +14,11 @@ from tests.faults.bursts import Burst
 from tests.faults.conftest import IS_LONG, LAYOUTS, Report
 from tests.faults.layouts import Layout
 from tests.support.apps import celery_beat
-from tests.support.polling import eventually
 from tests.support.processes import Process
 
 ROUNDS = range(12 if IS_LONG else 1)
 RUNS = 1500
-KILLS = 10 if IS_LONG else 4
+KILLS = 10 if IS_LONG else 6
 
 #: how many of the kills hit a beat that is just starting
 STARTING = 0.2
@@ -49,8 +48,7 @@ def kill_until_out(layout: Layout, burst: Burst, chance: random.Random, director
             if chance.random() < STARTING:
                 time.sleep(chance.uniform(0, 1))  # the instant of the fault, not a wait for something
             else:
-                wanted = layout.queue.count() + chance.randint(1, 2 * RUNS // KILLS)
-                await_messages(layout, burst, wanted)
+                burst.await_messages(chance.randint(1, 2 * RUNS // KILLS))
                 if burst.is_out():
                     break
                 time.sleep(chance.uniform(0, 0.02))
@@ -66,8 +64,3 @@ def kill_until_out(layout: Layout, burst: Burst, chance: random.Random, director
         for beat in beats:
             beat.kill()
     return kills
-
-
-def await_messages(layout: Layout, burst: Burst, wanted: int) -> None:
-    """Wait until so many messages are on the queue, or all that there will be."""
-    eventually(lambda: layout.queue.count() >= wanted or burst.is_out(), 30, interval=0.001)
