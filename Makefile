@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest check docs bench clean
+.PHONY: help demo test test-oldest faults bench check docs clean
 
 help:  ## show this list
 	@echo "RedBeat, a Celery beat scheduler in Redis. Commands:"
@@ -22,6 +22,9 @@ test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule 
 test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
 	  REQUIREMENTS="-r requirements.dev.txt -c requirements.oldest.txt"
+
+faults: $(STAMP)  ## beats and servers killed thousands of times, in 15 minutes; again: REDBEAT_FAULTS_SEED=...
+	@REDBEAT_FAULTS=long $(BIN)/python -m pytest tests/faults $(ARGS)
 
 check: $(STAMP)  ## lint, types, layers and docs
 	@$(BIN)/ruff check .

@@ -9,7 +9,8 @@
 -- ARGV[5] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
 -- ARGV[6] prefix     what every entry's key starts with
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
--- the entry's key.
+-- the entry's key. What is hidden has a field lease, '<score it is hidden by> <nominal>': when the beat that
+-- claimed it has died, it surfaces as the same run.
 --
 -- Returns {status, now, next, has_more, rows}
 --   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
@@ -53,15 +54,21 @@ for i = 1, #due, 2 do
       if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
     end
     local score = nominal
+    local fields = {false, false, false, false}
+    if kind == 'hash' then
+      fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error', 'lease')
+      local hidden_by, hidden_nominal = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)$')
+      local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
+      if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
+        nominal = hidden_nominal
+      end
+    end
     if lease_ms > 0 then
       redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
       score = redis.call('ZSCORE', schedule, key)
+      if kind == 'hash' then redis.call('HSET', key, 'lease', score .. ' ' .. nominal) end
     end
     local row = {key, kind, nominal, score}
-    local fields = {false, false, false, false}
-    if kind == 'hash' then
-      fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
-    end
     for f = 1, 4 do
       row[4 + f] = fields[f]
       bytes = bytes + (fields[f] and #fields[f] or 0)
