@@ -17,15 +17,16 @@ from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedstate
 
 from redbeat.config import ensure_conf
-from redbeat.decoder import (
-    DEFINITION_FIELDS,
-    RedBeatJSONDecoder,
-    encode_definition,
-    encode_meta,
-    find_problem,
-)
+from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.keys import printable
+from redbeat.problems import (
+    check_readable,
+    find_meta_problem,
+    find_name_problem,
+    find_problem,
+    find_unwritable,
+)
 from redbeat.schedules import first_run, next_run, runs_from
 from redbeat.store import Store, Stored, Write
 
@@ -114,12 +115,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @staticmethod
     def decode_definition(definition: str) -> dict[str, Any]:
         """Return ``definition`` with its schedule and datetimes as objects; ValueError when it can't be."""
-        return json.loads(definition, cls=RedBeatJSONDecoder)  # type: ignore[no-any-return]
+        return decode(definition)  # type: ignore[no-any-return]
 
     @staticmethod
     def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004 - 2.x's signature
         """Return ``meta`` with its datetime as an object; ValueError when it can't be."""
-        return json.loads(meta, cls=RedBeatJSONDecoder) if meta else {"last_run_at": None}
+        return decode(meta) if meta else {"last_run_at": None}
 
     @classmethod
     def from_key(cls, key: str, app: Any = None) -> RedBeatSchedulerEntry:
@@ -188,7 +189,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if not stored.is_hash:
             raise EntryCorrupt(f"{self.key}: the key holds no hash; delete it first.", self.key)
         definition = self.encode(stored)
-        before = _try_decode(type(self), stored, self.app)
+        before = self._before(stored, definition)
         # a definition that was unusable so far says nothing against the meta beside it
         kept = before if stored.meta else None
         if stored.meta and before is None:
@@ -207,10 +208,27 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key
             ) from exc
         try:
-            self.decode_definition(definition)
-        except ValueError as exc:
+            check_readable(definition)
+        except (ValueError, RecursionError) as exc:
             raise EntryError(f"{self.key}: couldn't be read again: {exc}", self.key) from exc
         return Write(definition, meta, score)
+
+    def _before(self, stored: Stored, definition: str) -> RedBeatSchedulerEntry | None:
+        """Return the entry that ``stored`` is, None when there is none that can be used."""
+        if not stored.exists:
+            return None
+        if stored.definition != definition:
+            return _try_decode(type(self), stored, self.app)
+        try:
+            meta = self.decode_meta(stored.meta, self.app)
+        except (ValueError, RecursionError):
+            return None
+        if find_meta_problem(meta):
+            return None
+        before = _copy(self)  # all but the meta is what decoding it would give
+        before.last_run_at = meta.get("last_run_at")
+        before.total_run_count = meta.get("total_run_count") or 0
+        return before
 
     def _score_to_save(
         self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime
@@ -271,7 +289,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises:
             EntryError: a part of it can't be stored.
         """
-        _check_writable(self)
+        _check_name(self)
+        problem = find_unwritable(self)
+        if problem:
+            raise EntryError(f"{self.key}: {problem}.", self.key)
         try:
             known = {name: getattr(self, name) for name in DEFINITION_FIELDS}
             return encode_definition(known, stored.definition)
@@ -364,25 +385,6 @@ def _try_decode(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> R
 
 
 def _check_name(entry: RedBeatSchedulerEntry) -> None:
-    if not isinstance(entry.name, str) or not entry.name:
-        raise EntryError("An entry must have a name, a non-empty string.", str(entry.name))
-    if entry.key in ensure_conf(entry.app).keys.reserved():
-        raise EntryError(f"An entry can't be called {entry.name!r}: that key is RedBeat's own.", entry.key)
-
-
-def _check_writable(entry: RedBeatSchedulerEntry) -> None:
-    """Raise EntryError for what could be written but never read again."""
-    _check_name(entry)
-    problem = None
-    if not isinstance(entry.task, str) or not entry.task or entry.task != printable(entry.task):
-        problem = f"task must be the name of a task, not {entry.task!r}"
-    elif not isinstance(entry.schedule, BaseSchedule):
-        problem = f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"
-    elif not isinstance(entry.args, (list, tuple, type(None))):
-        problem = f"args must be a list or a tuple, not {entry.args!r}"
-    elif not isinstance(entry.kwargs, dict) or not isinstance(entry.options, dict):
-        problem = "kwargs and options must be dicts"
-    elif not isinstance(entry.enabled, bool):
-        problem = f"enabled must be True or False, not {entry.enabled!r}"
+    problem = find_name_problem(entry.name)
     if problem:
-        raise EntryError(f"{entry.key}: {problem}.", entry.key)
+        raise EntryError(problem, entry.key if isinstance(entry.name, str) else str(entry.name))
