@@ -115,7 +115,7 @@ def store_entries(
             return None
         return write
 
-    store.write_entries(made, decide, fence)
+    store.write_entries(list(made), decide, fence)
 
 
 def _report(name: str, exc: Exception) -> None:

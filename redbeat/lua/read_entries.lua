@@ -5,17 +5,19 @@
 --
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
---   rows  {type, score, definition, meta, policy, error} for each entry; what is missing is nil
+--   rows  {definition, meta, policy, error, score, type} for each entry; what is missing is nil, and so is
+--         the row of an entry of which there is nothing at all
 local schedule = KEYS[1]
 
 local time = redis.call('TIME')
 local rows = {}
 for i = 2, #KEYS do
-  local key = KEYS[i]
-  local kind, fields = redis.call('TYPE', key).ok, {false, false, false, false}
+  local key, row = KEYS[i], {false, false, false, false}
+  local kind, score = redis.call('TYPE', key).ok, redis.call('ZSCORE', schedule, key)
   if kind == 'hash' then
-    fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+    row = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
   end
-  rows[i - 1] = {kind, redis.call('ZSCORE', schedule, key), fields[1], fields[2], fields[3], fields[4]}
+  row[5], row[6] = score, kind
+  rows[i - 1] = (score or kind ~= 'none') and row
 end
 return {string.format('%d.%06d', tonumber(time[1]), tonumber(time[2])), rows}
