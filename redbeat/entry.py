@@ -6,8 +6,7 @@ Owns the way between the two. Reading is tolerant and names what is wrong (Entry
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -16,17 +15,13 @@ from celery.app import app_or_default
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedstate
 
+from redbeat import bulk
 from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
-from redbeat.keys import printable
-from redbeat.problems import (
-    check_readable,
-    find_meta_problem,
-    find_name_problem,
-    find_problem,
-    find_unwritable,
-)
+from redbeat.problems import check_readable, find_meta_problem, find_name_problem, find_unwritable
+from redbeat.reader import decode_entry as decode_entry
+from redbeat.reader import try_decode
 from redbeat.schedules import first_run, next_run, runs_from
 from redbeat.store import Store, Stored, Write
 
@@ -183,6 +178,44 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Store(self.app).write_entries([self.key], self.plan_save)
         return self
 
+    @staticmethod
+    def save_many(
+        entries: Iterable[RedBeatSchedulerEntry], *, progress: Callable[[int], object] | None = None
+    ) -> bulk.SaveResult:
+        """Store entries, each as :meth:`save` would; return the names of the new, changed and same ones.
+
+        They are stored 500 at a time, all of them or none, and wake the beat once. An entry that stands in
+        Redis just so already isn't written. Where a name comes twice, the last one counts. Interrupted, the
+        call can simply be made again.
+
+        Arguments:
+            entries: of one app; any iterable. No more than 500 are held at a time.
+            progress: called after each 500 with the number of entries handled so far.
+
+        Raises:
+            EntryError: an entry can't be stored. None of its 500 was; ``done``, the number before, were.
+            StoreUnavailable: Redis can't be reached. The 500 at hand are stored all or not at all.
+        """
+        return bulk.save_many(entries, progress)
+
+    @staticmethod
+    def delete_many(
+        names: Iterable[str], app: Any = None, *, progress: Callable[[int], object] | None = None
+    ) -> int:
+        """Remove the entries with these names or keys; return how many there were.
+
+        A name that isn't there is no error. They are removed 500 at a time, all of them or none.
+
+        Arguments:
+            names: any iterable.
+            progress: called after each 500 with the number of names handled so far.
+
+        Raises:
+            EntryError: a name is one of RedBeat's own keys, or no name at all. None of its 500 was removed;
+                ``done``, the number before, were.
+        """
+        return bulk.delete_many(names, app, progress)
+
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
         _check_name(self)  # first: nobody shall be told to delete a key of RedBeat's own
@@ -193,7 +226,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         # a definition that was unusable so far says nothing against the meta beside it
         kept = before if stored.meta else None
         if stored.meta and before is None:
-            kept = _try_decode(type(self), replace(stored, definition=definition), self.app)
+            kept = try_decode(type(self), replace(stored, definition=definition), self.app)
         meta = ""
         if kept is not None:
             self.last_run_at, self.total_run_count = kept.last_run_at, kept.total_run_count
@@ -218,7 +251,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if not stored.exists:
             return None
         if stored.definition != definition:
-            return _try_decode(type(self), stored, self.app)
+            return try_decode(type(self), stored, self.app)
         try:
             meta = self.decode_meta(stored.meta, self.app)
         except (ValueError, RecursionError):
@@ -274,7 +307,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def _write_meta(self, decide: Callable[[datetime], tuple[datetime, int]]) -> None:
         def plan(stored: Stored, now: datetime) -> Write:
-            before = _try_decode(type(self), stored, self.app)
+            before = try_decode(type(self), stored, self.app)
             if before is not None:
                 self.total_run_count = before.total_run_count
             self.last_run_at, self.total_run_count = decide(now)
@@ -325,63 +358,6 @@ def _in_utc(moment: datetime) -> datetime:
 def score_of(due_at: datetime | None) -> float:
     """Return a due time as the schedule's score."""
     return -1.0 if due_at is None else due_at.timestamp()
-
-
-def decode_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> RedBeatSchedulerEntry:
-    """Return the entry that ``stored`` describes.
-
-    Raises:
-        EntryNotFound: there is nothing.
-        EntryCorrupt: it can't be used; the message says why.
-    """
-    key = stored.key
-    if key != printable(key):
-        raise EntryCorrupt(f"{printable(key)}: the key is no UTF-8.", key)
-    if not stored.is_hash:
-        raise EntryCorrupt(f"{key}: the key holds something that is no hash.", key)
-    if not stored.exists:
-        raise EntryNotFound(f"{key}: there is no such entry.", key)
-    if stored.definition is None:
-        raise EntryCorrupt(f"{key}: the hash has no field 'definition'.", key)
-    try:
-        definition = cls.decode_definition(stored.definition)
-    except (ValueError, RecursionError) as exc:
-        raise EntryCorrupt(f"{key}: definition: {_why(exc)}", key) from exc
-    try:
-        meta = cls.decode_meta(stored.meta, app)
-    except (ValueError, RecursionError) as exc:
-        raise EntryCorrupt(f"{key}: meta: {_why(exc)}", key) from exc
-    problem = find_problem(definition, meta)
-    if problem:
-        raise EntryCorrupt(f"{key}: {problem}", key)
-    enabled = definition.get("enabled")
-    entry = cls(
-        name=ensure_conf(app).keys.name(key),  # whatever the definition says: the key is what it's found by
-        task=definition["task"],
-        schedule=definition["schedule"],
-        args=definition.get("args"),
-        kwargs=definition.get("kwargs"),
-        options=definition.get("options"),
-        enabled=enabled is None or bool(enabled),
-        last_run_at=meta.get("last_run_at"),
-        total_run_count=meta.get("total_run_count") or 0,
-        app=app,
-    )
-    entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
-    return entry
-
-
-def _why(exc: Exception) -> str:
-    return (
-        f"no valid JSON: {exc}." if isinstance(exc, json.JSONDecodeError) else str(exc) or type(exc).__name__
-    )
-
-
-def _try_decode(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> RedBeatSchedulerEntry | None:
-    try:
-        return decode_entry(cls, stored, app)
-    except (EntryNotFound, EntryCorrupt):
-        return None
 
 
 def _check_name(entry: RedBeatSchedulerEntry) -> None:

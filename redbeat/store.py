@@ -273,8 +273,7 @@ def _save(stored: Stored, write: Write) -> lua.Save:
         )
     return lua.Save(
         stored.key,
-        f"={stored.definition or ''}" if stored.exists else "",
-        stored.meta or "",
+        f"{stored.definition or ''}\0{stored.meta or ''}" if stored.exists else "",
         write.definition,
         write.meta,
         score_text(write.score),

@@ -154,8 +154,7 @@ class Save(NamedTuple):
     """One entry to store; see ``save_entries.lua`` for each field's meaning of ''."""
 
     key: str
-    read_definition: str = ""
-    read_meta: str = ""
+    read: str = ""
     definition: str = ""
     meta: str = ""
     score: str = ""

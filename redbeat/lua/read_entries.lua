@@ -6,18 +6,20 @@
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
 --   rows  {definition, meta, policy, error, score, type} for each entry; what is missing is nil, and so is
---         the row of an entry of which there is nothing at all
+--         the row of an entry that isn't there
 local schedule = KEYS[1]
 
 local time = redis.call('TIME')
 local rows = {}
 for i = 2, #KEYS do
-  local key, row = KEYS[i], {false, false, false, false}
-  local kind, score = redis.call('TYPE', key).ok, redis.call('ZSCORE', schedule, key)
+  local key, row = KEYS[i], false
+  local kind = redis.call('TYPE', key).ok
   if kind == 'hash' then
     row = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+  elseif kind ~= 'none' then
+    row = {false, false, false, false}
   end
-  row[5], row[6] = score, kind
-  rows[i - 1] = (score or kind ~= 'none') and row
+  if row then row[5], row[6] = redis.call('ZSCORE', schedule, key), kind end
+  rows[i - 1] = row
 end
 return {string.format('%d.%06d', tonumber(time[1]), tonumber(time[2])), rows}

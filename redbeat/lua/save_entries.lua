@@ -6,12 +6,11 @@
 -- ARGV[1] token      '' for an application; the scheduler's token when beat stores its statics
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] wake       channel that is told, '' for none
--- ARGV[4..] five for each entry:
---   read_definition  '' when the caller read no entry, else '=' and the definition it read, if any
---   read_meta        the meta that the caller read, '' for none
---   definition       '' to leave it
---   meta             '' to leave it
---   score            '' to leave it, else the next due time
+-- ARGV[4..] four for each entry:
+--   read        what the caller read: '' for no entry, else definition and meta with a NUL between
+--   definition  '' to leave it
+--   meta        '' to leave it
+--   score       '' to leave it, else the next due time
 --
 -- Returns {status, changed}
 --   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
@@ -25,22 +24,20 @@ if status == 'lost' then return {status, 0} end
 
 local kinds = {}
 for i = 3, #KEYS do
-  local key, at = KEYS[i], 4 + (i - 3) * 5
-  local read_definition, read_meta = ARGV[at], ARGV[at + 1]
-  local kind, found, meta = redis.call('TYPE', key).ok, '', ''
+  local key, at = KEYS[i], 4 + (i - 3) * 4
+  local read = ARGV[at]
+  local kind, found = redis.call('TYPE', key).ok, ''
   if kind == 'hash' then
     local fields = redis.call('HMGET', key, 'definition', 'meta')
-    found, meta = '=' .. (fields[1] or ''), fields[2] or ''
+    found = (fields[1] or '') .. '\0' .. (fields[2] or '')
   end
-  if (kind ~= 'hash' and kind ~= 'none') or found ~= read_definition or meta ~= read_meta then
-    return {status, i - 2}
-  end
+  if (kind ~= 'hash' and kind ~= 'none') or found ~= read then return {status, i - 2} end
   kinds[i] = kind
 end
 
 for i = 3, #KEYS do
-  local key, at = KEYS[i], 4 + (i - 3) * 5
-  local definition, meta, score = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local key, at = KEYS[i], 4 + (i - 3) * 4
+  local definition, meta, score = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   if definition ~= '' and meta ~= '' then
     redis.call('HSET', key, 'definition', definition, 'meta', meta)
   elseif definition ~= '' then

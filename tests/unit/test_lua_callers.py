@@ -19,7 +19,7 @@ FENCE = lua.Fence("the-lock", "the-token", 12)
 FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
 CLAIMED = lua.Claimed("k", "hash", "nominal", "claimed-score", "definition", "the-meta", None, None)
 COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
-SAVE = lua.Save("k", "old-definition", "old-meta", "definition", "the-meta", "the-score")
+SAVE = lua.Save("k", "what-was-read", "definition", "the-meta", "the-score")
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
@@ -56,8 +56,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         ["ok", 2],
         {**FENCED, "wake": "the-wake"},
         {
-            "read_definition": "old-definition",
-            "read_meta": "old-meta",
+            "read": "what-was-read",
             "definition": "definition",
             "meta": "the-meta",
             "score": "the-score",
