@@ -96,6 +96,7 @@ def store_entries(
     What is stored already just so is left alone.
     """
     made: dict[str, Any] = {}
+    bad: set[str] = set()
     for name, fields in entries.items():
         try:
             entry = make_entry(name, fields)
@@ -111,7 +112,9 @@ def store_entries(
                 return None
             write: Write = entry.plan_save(stored, now)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-            _report(entry.name, exc)
+            if stored.key not in bad:  # a chunk that somebody else wrote to meanwhile is decided again
+                _report(entry.name, exc)
+            bad.add(stored.key)
             return None
         return write
 

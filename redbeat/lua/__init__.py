@@ -134,9 +134,9 @@ class Stored:
     key: str
     definition: str | None = None
     meta: str | None = None
+    score: float | None = None
     policy: str | None = None
     error: str | None = None
-    score: float | None = None
     type: str = "none"
 
     @property
@@ -202,10 +202,14 @@ def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[f
 
 
 def _stored(key: str, row: Sequence[Any] | None) -> Stored:
-    if not row:
+    if row is None:
         return Stored(key)
-    definition, meta, policy, error, score, kind = map(text_of, row)
-    return Stored(key, definition, meta, policy, error, None if score is None else float(score), kind)
+    values = [*map(text_of, row), *_ALL_MISSING[len(row) :]]
+    definition, meta, score, policy, error, kind = values
+    return Stored(key, definition, meta, score and float(score), policy, error, kind or "hash")
+
+
+_ALL_MISSING = (None,) * 6
 
 
 def save_entries(

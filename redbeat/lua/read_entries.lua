@@ -5,8 +5,8 @@
 --
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
---   rows  {definition, meta, policy, error, score, type} for each entry; what is missing is nil, and so is
---         the row of an entry that isn't there
+--   rows  {definition, meta, score, policy, error, type} for each entry; what is missing is nil, the type of
+--         a hash, too. A row ends with the last that isn't nil, and is nil when there is no such key.
 local schedule = KEYS[1]
 
 local time = redis.call('TIME')
@@ -15,11 +15,16 @@ for i = 2, #KEYS do
   local key, row = KEYS[i], false
   local kind = redis.call('TYPE', key).ok
   if kind == 'hash' then
-    row = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+    local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+    row = {fields[1], fields[2], redis.call('ZSCORE', schedule, key), fields[3], fields[4]}
+    -- most have neither policy nor error, and each nil costs the reader as much as a value
+    for last = 5, 1, -1 do
+      if row[last] then break end
+      row[last] = nil
+    end
   elseif kind ~= 'none' then
-    row = {false, false, false, false}
+    row = {false, false, redis.call('ZSCORE', schedule, key), false, false, kind}
   end
-  if row then row[5], row[6] = redis.call('ZSCORE', schedule, key), kind end
   rows[i - 1] = row
 end
 return {string.format('%d.%06d', tonumber(time[1]), tonumber(time[2])), rows}
