@@ -109,5 +109,6 @@ def _each_chunk(items: Iterable[Any], handle: Callable[[list[Any]], None], progr
             exc.args = (f"{exc} Nothing was done for these {len(chunk)}; the {done} before them are done.",)
             raise
         done += len(chunk)
+        chunk.clear()  # before the next one is read
         if progress is not None:
             progress(done)

@@ -276,8 +276,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return self.score
         if before is None or before.schedule != self.schedule or (self.enabled and not before.enabled):
             return score_of(next_run(self.schedule, _in_utc(self.last_run_at or now), now))
-        if before.last_run_at is None and stored.score is not None:
-            return None  # whoever wrote it has said when it shall run first
+        if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
+            return None if stored.score is not None else now.timestamp()
         score = self.score
         if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
             return None  # a beat that shares the work is sending that run, or somebody has put it off
