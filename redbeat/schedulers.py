@@ -182,7 +182,7 @@ class RedBeatScheduler(Scheduler):
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         """Send ``entry``'s task: every dispatch goes through here. With ``advance`` it is recorded, too."""
-        sent = type(entry).__new__(type(entry))  # copy.copy() takes as long as planning the entry's run
+        sent = object.__new__(type(entry))  # copy.copy() takes as long as planning the entry's run
         sent.__dict__.update(entry.__dict__, options=dict(entry.options))
         if "headers" in sent.options:  # Celery adds to them, and they are the user's
             sent.options["headers"] = dict(sent.options["headers"] or {})

@@ -117,6 +117,7 @@ def store_entries(
     What is stored already just so is left alone.
     """
     made: dict[str, Any] = {}
+    bad: set[str] = set()
     for name, fields in entries.items():
         try:
             entry = make_entry(name, fields)
@@ -132,11 +133,13 @@ def store_entries(
                 return None
             write: Write = entry.plan_save(stored, now)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-            _report(entry.name, exc)
+            if stored.key not in bad:  # a chunk that somebody else wrote to meanwhile is decided again
+                _report(entry.name, exc)
+            bad.add(stored.key)
             return None
         return write
 
-    store.write_entries(made, decide, fence)
+    store.write_entries(list(made), decide, fence)
 
 
 def _report(name: str, exc: Exception) -> None:
