@@ -34,6 +34,12 @@ def patient(proxy: Proxy) -> Iterator[redis.Redis]:
         yield client
 
 
+def is_connected(server: Server, name: str) -> bool:
+    """Whether the server has a connection that called itself so."""
+    with server.client() as direct:
+        return name in [connection["name"] for connection in direct.client_list()]
+
+
 def connect(proxy: Proxy, **options: Any) -> redis.Redis:
     return redis.Redis(host=proxy.host, port=proxy.port, retry=Retry(NoBackoff(), 0), **options)
 
@@ -45,10 +51,10 @@ def test_a_proxy_forwards_in_both_directions_whatever_the_size(valkey: Server, p
         client.set("key", value)
         assert client.get("key") == value
         assert client.client_info()["db"] == 1
+        client.client_setname("name")
         assert proxy.connections == 1
-    eventually(lambda: proxy.connections == 0, message="the end of the client's connection was not noticed")
-    with valkey.client() as direct:
-        eventually(lambda: len(direct.client_list()) == 1, message="nor was it passed on")
+    eventually(lambda: not is_connected(valkey, "name"), message="the end was not passed on")
+    eventually(lambda: proxy.connections == 0, message="nor was it noticed")
 
 
 def test_a_frozen_connection_is_silent_and_thaws_with_nothing_lost(
@@ -80,14 +86,13 @@ def test_a_frozen_connection_is_silent_and_thaws_with_nothing_lost(
 def test_the_end_of_a_frozen_connection_is_withheld_until_it_thaws(
     valkey: Server, proxy: Proxy, patient: redis.Redis
 ) -> None:
-    patient.ping()
-    with valkey.client() as direct:
-        proxy.freeze()
-        patient.close()
-        time.sleep(TIMEOUT_SECONDS)  # nothing to wait for: that the server does not notice is the claim
-        assert len(direct.client_list()) == 2
-        proxy.thaw()
-        eventually(lambda: len(direct.client_list()) == 1, message="the end never came")
+    patient.client_setname("name")
+    proxy.freeze()
+    patient.close()
+    time.sleep(TIMEOUT_SECONDS)  # nothing to wait for: that the server does not notice is the claim
+    assert is_connected(valkey, "name")
+    proxy.thaw()
+    eventually(lambda: not is_connected(valkey, "name"), message="the end never came")
 
 
 def test_what_was_withheld_is_lost_when_dropped(valkey: Server, proxy: Proxy) -> None:
@@ -104,13 +109,13 @@ def test_what_was_withheld_is_lost_when_dropped(valkey: Server, proxy: Proxy) ->
 def test_dropped_connections_are_reset_on_both_sides(
     valkey: Server, proxy: Proxy, patient: redis.Redis
 ) -> None:
-    with socket.create_connection((proxy.host, proxy.port)) as raw, valkey.client() as direct:
-        raw.sendall(b"PING\r\n")
-        assert raw.recv(100) == b"+PONG\r\n"
+    with socket.create_connection((proxy.host, proxy.port)) as raw:
+        raw.sendall(b"CLIENT SETNAME name\r\n")
+        assert raw.recv(100) == b"+OK\r\n"
         proxy.drop()
         with pytest.raises(ConnectionResetError):
             raw.recv(100)
-        eventually(lambda: len(direct.client_list()) == 1, message="the server was not told")
+        eventually(lambda: not is_connected(valkey, "name"), message="the server was not told")
     assert proxy.connections == 0
     assert patient.ping()
 
@@ -136,10 +141,17 @@ def test_a_delay_counts_in_each_direction(proxy: Proxy, patient: redis.Redis) ->
     started = time.monotonic()
     patient.ping()
     assert 0.2 <= time.monotonic() - started < 5
+
+
+def test_a_healed_proxy_is_an_ordinary_one(proxy: Proxy, patient: redis.Redis) -> None:
+    cut = proxy.cut_on(b"PING", "request")
+    proxy.delay_seconds = 60
+    proxy.freeze()
+    proxy.refuse()
     proxy.heal()
-    started = time.monotonic()
-    patient.ping()
-    assert time.monotonic() - started < 0.2
+    assert patient.ping()
+    assert proxy.delay_seconds == 0
+    assert not cut.is_set()
 
 
 @pytest.mark.parametrize(("loss", "value"), [("request", None), ("reply", "1")])
