@@ -19,7 +19,6 @@ from types import TracebackType
 from .processes import Process
 from .servers import ServerMissingError, pick_port
 
-_HOST = "127.0.0.1"
 # Debian's rabbitmq-server on PATH changes to another user and keeps a shell around; this is what it calls.
 _DEBIAN_PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _READY = ["Server startup complete", "redbeat control\n"]
@@ -76,7 +75,7 @@ def find_program() -> Path:
 class RabbitMQ:
     """A node that runs from construction until `stop()`, without plugins, for the user guest."""
 
-    host = _HOST
+    host = "127.0.0.1"
     port: int
     process: Process
 
