@@ -232,13 +232,23 @@ def encode_definition(fields: dict[str, Any], stored: str | None = None) -> str:
     encoded = _STRICT_ENCODER.encode(fields)
     if stored is None or stored == encoded:
         return encoded
-    before, plain = _plain(stored), json.loads(encoded)
+    before = _plain(stored)
     unknown = {name: value for name, value in before.items() if name not in DEFINITION_FIELDS}
-    schedule_before, kind = before.get("schedule"), plain["schedule"]["__type__"]
-    if isinstance(schedule_before, dict) and schedule_before.get("__type__") == kind:
-        known = SCHEDULE_FIELDS[kind]
-        plain["schedule"].update({key: value for key, value in schedule_before.items() if key not in known})
+    kind, unknown_of_schedule = _unknown_of_schedule(before.get("schedule"))
+    if not unknown and not unknown_of_schedule:
+        return encoded
+    plain = json.loads(encoded)
+    if plain["schedule"]["__type__"] == kind:
+        plain["schedule"].update(unknown_of_schedule)
     return json.dumps({**plain, **unknown})
+
+
+def _unknown_of_schedule(encoded: Any) -> tuple[str, dict[str, Any]]:
+    """Return a schedule's kind and what its JSON holds besides keys of ours; '' and {} for no schedule."""
+    kind = encoded.get("__type__") if isinstance(encoded, dict) else None
+    if not isinstance(kind, str) or kind not in SCHEDULE_FIELDS:
+        return "", {}
+    return kind, {key: value for key, value in encoded.items() if key not in SCHEDULE_FIELDS[kind]}
 
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str | None = None) -> str:
