@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -311,8 +311,15 @@ def _save(stored: Stored, write: Write) -> lua.Save:
 
 def read_claimed(claimed: Claimed) -> Stored:
     """Return a claimed row in the form that entries are decoded from."""
-    fields = {name: getattr(claimed, name) for name in ("definition", "meta", "policy", "error")}
-    return replace(Stored(claimed.key, score=float(claimed.nominal), type=claimed.type), **fields)
+    return Stored(
+        claimed.key,
+        claimed.definition,
+        claimed.meta,
+        float(claimed.nominal),
+        claimed.policy,
+        claimed.error,
+        claimed.type,
+    )
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -40,10 +40,16 @@ class Script:
         self.sha1 = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        values = [_bytes_of(value) for value in (*keys, *args)]
         try:
-            return client.evalsha(self.sha1, len(keys), *keys, *args)
+            return client.evalsha(self.sha1, len(keys), *values)
         except NoScriptError:
-            return client.eval(self.source, len(keys), *keys, *args)
+            return client.eval(self.source, len(keys), *values)
+
+
+def _bytes_of(value: Any) -> Any:
+    """Return text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those."""
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
 _CLAIM_DUE = Script("hold_lock", "claim_due")
