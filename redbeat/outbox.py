@@ -35,6 +35,7 @@ class Outbox:
         self._channel = channel
         self._put_now = channel._put  # noqa: SLF001 - kombu's transports have no public hook for a write
         self._get_table_now = channel.get_table
+        self._queue_bind_now = channel._queue_bind  # noqa: SLF001
         with channel.conn_or_acquire() as client:
             self.client = client
         if getattr(channel, "global_keyprefix", ""):
@@ -44,6 +45,7 @@ class Outbox:
         self._tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
         channel.get_table = self._get_table
+        channel._queue_bind = self._queue_bind  # noqa: SLF001
 
     @classmethod
     def of(cls, channel: Any) -> Outbox | None:
@@ -107,12 +109,16 @@ class Outbox:
         return str(arguments[1])
 
     def _get_table(self, exchange: str) -> Any:
-        # bindings don't change within a batch: one look at them for all of its messages
+        # one look at the bindings for all messages of a batch; only what the batch itself declares changes them
         if self._pushes is None:
             return self._get_table_now(exchange)
         if exchange not in self._tables:
             self._tables[exchange] = self._get_table_now(exchange)
         return self._tables[exchange]
+
+    def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
+        self._tables.pop(exchange, None)
+        return self._queue_bind_now(exchange, *args, **kwargs)
 
     def _put(self, queue: str, message: Any, **kwargs: Any) -> Any:
         if self._pushes is None:
