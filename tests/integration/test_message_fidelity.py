@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -18,7 +18,6 @@ import pytest
 import redis
 from celery import Celery, Task, signature
 from celery.schedules import schedule
-from celery.signals import after_task_publish, before_task_publish
 from kombu import Exchange, Queue, binding, pools
 from kombu.common import Broadcast
 
