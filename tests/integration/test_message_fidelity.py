@@ -7,49 +7,28 @@ kombu's delivery tag tells the two apart.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-import celery.beat
 import pytest
 import redis
 from celery import Celery, Task, signature
-from celery.schedules import schedule
-from kombu import Exchange, Queue, binding, pools
+from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
-from redbeat import RedBeatScheduler
-from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
-from tests.support.fidelity import Written, writing
-from tests.support.schedule import SCHEDULE
+from tests.support.fidelity import Recording, Row, Written, prepare, send_both_ways
 from tests.support.servers import Server
 from tests.support.topologies import SentinelTopology
 
-#: what Celery's own scheduler adds to every message; the oldest one adds nothing
-BEAT_HEADERS = {"celery_beat_task": True} if "celery_beat_task" in inspect.getsource(celery.beat) else {}
-
-NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 LATER = datetime(2030, 1, 1, 13, 0, 0, 250_000, tzinfo=timezone.utc)
 
 
 #: messages are kombu's work: one kind of server is enough where there are many cases of them
 ONE_KIND = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One call, and the settings of the app that makes it."""
-
-    options: dict[str, Any] = field(default_factory=dict)
-    task: str = "echo"
-    args: list[Any] = field(default_factory=lambda: [1, "two", None])
-    kwargs: dict[str, Any] = field(default_factory=lambda: {"naïve": {"deep": [1.5, True]}})
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
 ORDERS = Exchange("orders", type="topic")
@@ -192,67 +171,6 @@ def add_tasks(app: Celery) -> None:
     app.task(name="another", base=Another, shared=False)(run)
 
 
-class Recording(RedBeatScheduler):
-    """Keeps the options that it sends each entry with, and what had been pushed when the last was sent."""
-
-    broker: redis.Redis
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.sent: dict[str, dict[str, Any]] = {}
-        self.pushed_early: set[str] = set()
-        super().__init__(*args, **kwargs)
-
-    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        self.sent[entry.name] = entry.options
-        result = super().apply_async(entry, *args, **kwargs)
-        self.pushed_early = set(self.broker.scan_iter(_type="list"))
-        return result
-
-
-def prepare(app: Celery, rows: dict[str, Row]) -> None:
-    """Store an entry for each row, all of them due in the rows' order; let the app's clock stand still."""
-    add_tasks(app)
-    app.now = lambda: NOW
-    for position, (name, row) in enumerate(rows.items()):
-        entry = Entry(name, row.task, schedule(10**9), row.args, row.kwargs, options=row.options, app=app)
-        entry.save()
-        app.redbeat_redis.zadd(SCHEDULE, {entry.key: 1.5 + position})
-
-
-def send_directly(app: Celery, row: Row, sent: dict[str, Any]) -> None:
-    """Make the row's call as a program would that knows the headers that a run carries."""
-    headers = {**sent["headers"], **BEAT_HEADERS}
-    options = {**row.options, "task_id": sent["task_id"], "headers": headers}
-    task = app.tasks.get(row.task)
-    if task is None:
-        app.send_task(row.task, row.args, row.kwargs, **options)
-    else:
-        task.apply_async(row.args, row.kwargs, **options)
-
-
-def forget_connections(app: Celery) -> None:
-    """Let the app send by new connections: those of kombu's pools remember what they have declared."""
-    app._pool = app.amqp._producer_pool = None
-    pools.reset()
-
-
-def send_both_ways(
-    scheduler: Recording, rows: dict[str, Row], broker: redis.Redis
-) -> tuple[Written, Written]:
-    """Send the rows by a tick, then directly; return what was written to the broker either way."""
-    scheduler.broker = broker
-    forget_connections(scheduler.app)
-    with writing(broker) as by_tick:
-        while not scheduler.tick():
-            pass
-    assert scheduler.sent.keys() == rows.keys()
-    forget_connections(scheduler.app)
-    with writing(broker) as directly:
-        for name, row in rows.items():
-            send_directly(scheduler.app, row, scheduler.sent[name])
-    return by_tick, directly
-
-
 @ONE_KIND
 @pytest.mark.parametrize("row", PARAMETERS)
 def test_a_message_is_the_same_as_of_a_direct_call(
@@ -260,6 +178,7 @@ def test_a_message_is_the_same_as_of_a_direct_call(
 ) -> None:
     app = make_app(**{"task_queues": QUEUES, **row.settings})
     scheduler = make_scheduler(app, scheduler=Recording)
+    add_tasks(app)
     prepare(app, {"entry": row})
     by_tick, directly = send_both_ways(scheduler, {"entry": row}, broker)
     assert by_tick == directly
@@ -300,6 +219,7 @@ def place(request: pytest.FixtureRequest, server: Server) -> Iterator[Place]:
 
 def assert_a_batch_is_the_same(scheduler: Recording, broker: redis.Redis) -> Written:
     """Send the batch either way; return what was written."""
+    add_tasks(scheduler.app)
     prepare(scheduler.app, BATCH)
     by_tick, directly = send_both_ways(scheduler, BATCH, broker)
     assert by_tick == directly
@@ -356,6 +276,7 @@ def test_topics_reach_every_queue_that_workers_have_bound(
         "none": Row({"queue": "paid", "routing_key": "x"}),
     }
     scheduler = make_scheduler(app, scheduler=Recording)
+    add_tasks(app)
     prepare(app, rows)
     bound = {queue.name: queue for queue in QUEUES if queue.exchange == ORDERS}
     with app.connection_for_read() as connection:
@@ -377,6 +298,7 @@ def test_a_queue_that_is_bound_amid_a_batch_gets_its_message(
         name: Row({"queue": name, "routing_key": f"order.paid.{name}"}) for name in ("paid", "all-orders")
     }
     scheduler = make_scheduler(app, scheduler=Recording)
+    add_tasks(app)
     prepare(app, rows)
     by_tick, directly = send_both_ways(scheduler, rows, broker)
     assert by_tick == directly
