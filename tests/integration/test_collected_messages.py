@@ -201,8 +201,10 @@ OPTIONS = pytest.mark.parametrize(
 
 
 def _make_due(client: redis.Redis, count: int) -> None:
-    for number in range(count):
-        write_raw(client, f"entry-{number}", schedule=SELDOM)
+    with client.pipeline() as pipeline:
+        for number in range(count):
+            write_raw(pipeline, f"entry-{number}", schedule=SELDOM)
+        pipeline.execute()
 
 
 @OPTIONS

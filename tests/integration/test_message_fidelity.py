@@ -122,6 +122,7 @@ ROWS: dict[str, Row] = {
             "task_queues": None,
         }
     ),
+    "results-by-messages": Row(settings={"result_backend": "rpc://"}),
     "large": Row(args=["ü" * 300_000]),
 }
 ROWS_TO_NOBODY = [ROWS["exchange-nobody-knows"], ROWS["broadcast"]]  # who listens would have bound a queue
