@@ -54,7 +54,7 @@ class Delivery:
     def target(self) -> Target | None:
         """Return where a commit may push messages; None: they are to be sent by the broker's client."""
         outbox = self._broker.outbox
-        if self.is_at_most_once or self._is_refused or outbox is None:
+        if self.is_at_most_once or self._is_refused or outbox is None or outbox.has_given_up:
             return None
         if self._asked is not outbox:
             target = _find_target(self._store, outbox)

@@ -19,6 +19,9 @@ __all__ = ["Outbox"]
 
 logger = get_logger("celery.beat")
 
+#: what was said already: once is enough, however often the connection is made anew
+_said: set[str] = set()
+
 
 class Outbox:
     """The list writes of one kombu channel.
@@ -29,12 +32,16 @@ class Outbox:
     Attributes:
         client: kombu's own client of the broker.
         database: the number of the broker's database.
+        has_given_up: this channel writes in a way that can't be collected, so all is sent at once.
     """
+
+    has_given_up = False
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._put_now = channel._put  # noqa: SLF001 - kombu's transports have no public hook for a write
         self._get_table_now = channel.get_table
+        self._queue_bind_now = channel._queue_bind  # noqa: SLF001
         with channel.conn_or_acquire() as client:
             self.client = client
         if getattr(channel, "global_keyprefix", ""):
@@ -44,6 +51,7 @@ class Outbox:
         self._tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
         channel.get_table = self._get_table
+        channel._queue_bind = self._queue_bind  # noqa: SLF001
 
     @classmethod
     def of(cls, channel: Any) -> Outbox | None:
@@ -54,11 +62,7 @@ class Outbox:
         try:
             return cls(channel)
         except (AttributeError, TypeError, ValueError) as exc:
-            logger.warning(
-                "beat: This version of kombu writes to Redis in a way that RedBeat doesn't know (%s): "
-                "messages are sent one by one, and at least once.",
-                exc,
-            )
+            _say_once(f"This version of kombu writes to Redis in a way that RedBeat doesn't know ({exc})")
             return None
 
     @contextmanager
@@ -107,33 +111,46 @@ class Outbox:
         return str(arguments[1])
 
     def _get_table(self, exchange: str) -> Any:
-        # bindings don't change within a batch: one look at them for all of its messages
+        # one look at the bindings for all messages of a batch: only what it declares itself may change them
         if self._pushes is None:
             return self._get_table_now(exchange)
         if exchange not in self._tables:
             self._tables[exchange] = self._get_table_now(exchange)
         return self._tables[exchange]
 
+    def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
+        self._tables.pop(exchange, None)
+        return self._queue_bind_now(exchange, *args, **kwargs)
+
     def _put(self, queue: str, message: Any, **kwargs: Any) -> Any:
         if self._pushes is None:
             return self._put_now(queue, message, **kwargs)
         recorder = _Recorder(self._full_key)
-        self._channel.conn_or_acquire = lambda _client=None: nullcontext(recorder)
+        self._channel.conn_or_acquire = lambda *_args, **_kwargs: nullcontext(recorder)
         try:
-            self._put_now(queue, message, **kwargs)
+            result = self._put_now(queue, message, **kwargs)
         except _UnknownWriteError as exc:
-            logger.warning(
-                "beat: This version of kombu writes a message by %s, which RedBeat doesn't know: "
-                "messages are sent one by one, and at least once.",
-                exc,
-            )
-            self._channel._put = self._put_now  # noqa: SLF001
+            self._give_up(f"by {exc}")
         else:
+            if not recorder.pushes and "_publish_batch" not in kwargs:  # kombu's own way to collect
+                self._give_up("without asking for a connection")
             self._pushes += recorder.pushes
-            return None
+            return result
         finally:
             del self._channel.conn_or_acquire
         return self._put_now(queue, message, **kwargs)
+
+    def _give_up(self, way: str) -> None:
+        """From now on let the channel write by itself."""
+        _say_once(f"This version of kombu writes a message {way}, which RedBeat doesn't know")
+        self._channel._put = self._put_now  # noqa: SLF001
+        self.has_given_up = True
+
+
+def _say_once(reason: str) -> None:
+    if reason not in _said:
+        _said.add(reason)
+        logger.warning("beat: %s: messages are sent one by one, and at least once.", reason)
 
 
 class _UnknownWriteError(Exception):
