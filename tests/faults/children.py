@@ -50,6 +50,12 @@ def between_round_trips(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Store, "on_round_trip", staticmethod(fuse.touch))
 
 
+def between_messages(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
+    """Touch the fuse before and after each message, too: where they are sent at once, one by one."""
+    between_round_trips(fuse, patch)
+    _touch_around(fuse, patch, RedBeatScheduler, "apply_async")
+
+
 def on_the_wire(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     """Touch the fuse before and after every sending to, and every reading from a Redis server."""
     for name in ("send_packed_command", "read_response"):

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.bursts import Burst
+from tests.faults.bursts import Burst, Tally
 from tests.faults.conftest import IS_LONG, Report
 from tests.faults.layouts import Layout, RedisQueue
 from tests.support.apps import celery_beat
 from tests.support.servers import Server
 
 ROUNDS = range(12 if IS_LONG else 1)
-RUNS = 1500
-KILLS = 10 if IS_LONG else 5
+RUNS = 1500 if IS_LONG else 600
+KILLS = 10 if IS_LONG else 4
 
 #: how many of the kills end beat, too
 WITH_BEAT = 0.3
@@ -47,13 +47,21 @@ def test_a_server_killed_at_random(
     layout: Layout, round_number: int, chance: random.Random, tmp_path: Path, report: Report
 ) -> None:
     layout.write_app(tmp_path, redbeat_batch_size=chance.randint(20, 50))
-    burst = Burst(layout, RUNS)
-    burst.write()
+    total = Tally()
+    while total.kills < KILLS:
+        burst = Burst(layout, RUNS)
+        burst.write()
+        total += burst.tally(kill_until_out(layout, burst, chance, tmp_path))
+    report(total)
+
+
+def kill_until_out(layout: Layout, burst: Burst, chance: random.Random, directory: Path) -> int:
+    """Kill the server, and now and then beat, about KILLS times; return how often."""
     kills = 0
     with ExitStack() as stack:
-        beat = stack.enter_context(celery_beat(tmp_path, "module"))
+        beat = stack.enter_context(celery_beat(directory, "module"))
         while True:
-            burst.await_messages(chance.randint(1, 2 * RUNS // KILLS))
+            burst.await_messages(chance.randint(RUNS // KILLS // 2, RUNS // KILLS * 3 // 2))
             if burst.is_out():
                 break
             time.sleep(chance.uniform(0, 0.02))  # the instant of the fault, not a wait for something
@@ -66,8 +74,7 @@ def test_a_server_killed_at_random(
             layout.server.restart()
             if is_with_beat:
                 layout.drop_lock()
-                beat = stack.enter_context(celery_beat(tmp_path, "module"))
+                beat = stack.enter_context(celery_beat(directory, "module"))
         assert beat.is_running, beat.output()
         assert "Traceback" not in beat.output(), beat.output()
-    assert kills >= KILLS // 4, "too few kills to tell anything"
-    report(burst.tally(kills))
+    return kills
