@@ -62,7 +62,7 @@ def report(request: pytest.FixtureRequest) -> Report:
 
     def add(tally: Tally) -> None:
         _tallies[title] += tally
-        tally.check(is_exactly_once=layout.is_exactly_once)
+        assert tally.is_good(is_exactly_once=layout.is_exactly_once), tally
 
     return add
 

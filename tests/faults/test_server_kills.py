@@ -1,20 +1,25 @@
 """The Redis server ended by SIGKILL amid a burst, and started again on what it had written to its disk.
 
-Beat lives through it, or is killed at the same time.
+At random instants, where beat lives through it or is killed at the same time; and right before each command,
+and right before each reply, which is what a beat can't tell apart.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.faults.bursts import Burst, Tally
+from tests.faults.children import Fuse, on_the_wire, run_child, run_scheduler
 from tests.faults.conftest import IS_LONG, Report
 from tests.faults.layouts import Layout, RedisQueue
 from tests.support.apps import celery_beat
@@ -78,3 +83,56 @@ def kill_until_out(layout: Layout, burst: Burst, chance: random.Random, director
         assert beat.is_running, beat.output()
         assert "Traceback" not in beat.output(), beat.output()
     return kills
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_killed", [True, False], ids=["server killed", "only the connection"])
+def test_a_server_killed_at_commands_and_replies(
+    layout: Layout,
+    durable_server: Server,
+    is_killed: bool,
+    chance: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    report: Report,
+) -> None:
+    def break_off() -> None:
+        if is_killed:
+            os.kill(durable_server.process.pid, signal.SIGKILL)
+        raise redis.ConnectionError("broken off by the test")
+
+    def bring_back() -> None:
+        if not durable_server.is_running:
+            durable_server.restart()
+
+    burst = Burst(layout, 15)
+    burst.write()
+    run_scheduler(layout, burst, Fuse(0))  # what it imports the children need not
+    total = Tally()
+    stride = 1 if IS_LONG else 9
+    for step in itertools.count(chance.randint(1, stride), stride):
+        burst.write()
+        is_broken_off = break_off_once(layout, burst, Fuse(step, break_off), bring_back, monkeypatch)
+        tally = burst.tally(kills=int(is_broken_off))
+        total += tally
+        if not is_broken_off or not tally.is_good(is_exactly_once=True):
+            print(f"the last step was {step}")
+            break
+    report(total)
+
+
+def break_off_once(
+    layout: Layout, burst: Burst, fuse: Fuse, watch: Callable[[], None], patch: pytest.MonkeyPatch
+) -> bool:
+    """Let a scheduler send the burst; return whether it had as many steps as the fuse."""
+    blown = 3
+
+    def work() -> int:
+        run_scheduler(layout, burst, fuse, redbeat_batch_size=5)
+        return blown if fuse.is_blown else 0
+
+    with patch.context() as patched:
+        on_the_wire(fuse, patched)
+        code = run_child(work, watch)
+    assert code in (0, blown), "the scheduler didn't survive it"
+    layout.drop_lock()
+    return code == blown
