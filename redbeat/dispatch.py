@@ -113,18 +113,12 @@ class Dispatcher:
     def _dispatch(self, batch: Batch) -> None:
         runs = self._plan(batch)
         self._broker.begin_batch()
-        target = None
         try:
             if self.delivery.is_at_most_once:
                 self._record_and_send(batch, runs)
                 return
             self._send_runs(batch, runs)
-            if batch.collected and self.delivery.is_in_doubt():
-                batch.is_in_doubt = True
-                batch.give_back([run for run, _ in batch.collected])
-                batch.collected.clear()
-            target = self.delivery.target() if batch.collected else None
-            self._record(batch, target)
+            self._record(batch, self._find_target(batch) if batch.collected else None)
         except BaseException:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
             with suppress(RedBeatError):
@@ -239,6 +233,23 @@ class Dispatcher:
         self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
         self._note_changes(batch, committed)
         batch.commits = recorded
+
+    def _find_target(self, batch: Batch) -> Target | None:
+        """Return where a commit may push what was collected; give that back if it can't be known now."""
+        try:
+            if not self.delivery.is_in_doubt():
+                return self.delivery.target()
+            batch.is_in_doubt = True
+        except RedBeatError:  # about the schedule's server
+            raise
+        except Exception as exc:
+            if not self._broker.is_connection_error(exc):
+                raise
+            self._broker.reconnect(exc)
+            self._broker.is_away = True  # even if it answers: it mustn't be asked in a loop
+        batch.give_back([run for run, _ in batch.collected])
+        batch.collected.clear()
+        return None
 
     def _note_changes(self, batch: Batch, committed: Committed) -> None:
         batch.is_cut = batch.is_cut or any(result is not True for result in committed.results)
