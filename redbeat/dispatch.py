@@ -10,7 +10,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -209,7 +209,7 @@ class Dispatcher:
             self._send_collected(batch)
             self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
             return
-        recorded = [*batch.commits, *(replace(run.sent, pushes=pushes) for run, pushes in batch.collected)]
+        recorded = [*batch.commits, *(run.sent.with_pushes(pushes) for run, pushes in batch.collected)]
         try:
             committed = self._store.commit_runs(batch.fence, recorded, target)
         except StoreRefused as exc:

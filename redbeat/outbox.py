@@ -8,7 +8,7 @@ channel of a kombu to come) is sent at once, by kombu itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -44,9 +44,10 @@ class Outbox:
         self._queue_bind_now = channel._queue_bind  # noqa: SLF001
         with channel.conn_or_acquire() as client:
             self.client = client
-        if getattr(channel, "global_keyprefix", ""):
-            self._full_key("lpush", "")  # raises when this client has another way to put the prefix in front
+        self._has_prefix = bool(getattr(channel, "global_keyprefix", ""))
+        self._full_key("lpush", "")  # raises when this client has another way to put a prefix in front
         self.database = int(client.connection_pool.connection_kwargs.get("db") or 0)
+        self._recorder = _Recorder(self._full_key)
         self._pushes: list[Push] | None = None
         self._tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
@@ -105,7 +106,7 @@ class Outbox:
 
     def _full_key(self, command: str, key: str) -> str:
         """Return ``key`` as kombu's client sends it: with the transport option ``global_keyprefix``."""
-        if not getattr(self._channel, "global_keyprefix", ""):
+        if not self._has_prefix:
             return key
         arguments = self.client._prefix_args([command.upper(), key])  # noqa: SLF001 - it has no public name
         return str(arguments[1])
@@ -125,8 +126,9 @@ class Outbox:
     def _put(self, queue: str, message: Any, **kwargs: Any) -> Any:
         if self._pushes is None:
             return self._put_now(queue, message, **kwargs)
-        recorder = _Recorder(self._full_key)
-        self._channel.conn_or_acquire = lambda *_args, **_kwargs: nullcontext(recorder)
+        recorder = self._recorder
+        recorder.pushes = []
+        self._channel.conn_or_acquire = recorder.acquire
         try:
             result = self._put_now(queue, message, **kwargs)
         except _UnknownWriteError as exc:
@@ -164,8 +166,13 @@ class _Recorder:
         self._full_key = full_key
         self.pushes: list[Push] = []
 
+    def acquire(self, *_args: Any, **_kwargs: Any) -> _Recorder:
+        return self
+
     def lpush(self, key: str, *values: Any) -> _Recorder:
-        self.pushes += [Push("lpush", self._full_key("lpush", key), text_of(value)) for value in values]
+        full_key = self._full_key("lpush", key)
+        for value in values:
+            self.pushes.append(Push("lpush", full_key, text_of(value)))
         return self
 
     def pexpire(self, key: str, milliseconds: int) -> _Recorder:

@@ -34,7 +34,7 @@ DISABLED_SECONDS = 60.0
 MISSING_GRACE_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Run:
     """One run to send, with all that is to be recorded when it has been sent.
 
