@@ -27,6 +27,9 @@ from tests.support.topologies import SentinelTopology
 LATER = datetime(2030, 1, 1, 13, 0, 0, 250_000, tzinfo=timezone.utc)
 
 
+#: a task may say itself how it is sent, though Celery advises against some of it
+pytestmark = pytest.mark.filterwarnings(r"ignore:\s*The '\w+' task attribute is deprecated")
+
 #: messages are kombu's work: one kind of server is enough where there are many cases of them
 ONE_KIND = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
