@@ -18,7 +18,7 @@ from redbeat.store import Store
 from tests.faults.bursts import Burst
 from tests.faults.layouts import Layout
 
-_PATIENCE_SECONDS = 20
+_PATIENCE_SECONDS = 60
 
 
 def _kill_this_process() -> None:
@@ -66,6 +66,18 @@ def on_the_wire(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     """Touch the fuse before and after every sending to, and every reading from a Redis server."""
     for name in ("send_packed_command", "read_response"):
         _touch_around(fuse, patch, redis.connection.AbstractConnection, name)
+
+
+def at_replies(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
+    """Touch the fuse when a Redis server has done what it was told, and nobody has heard of it yet."""
+    original = redis.connection.AbstractConnection.read_response
+
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        reply = original(*args, **kwargs)
+        fuse.touch()
+        return reply
+
+    patch.setattr(redis.connection.AbstractConnection, "read_response", reading)
 
 
 def _touch_around(fuse: Fuse, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
