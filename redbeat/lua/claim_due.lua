@@ -18,7 +18,8 @@
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
 --   rows      {key, type, nominal, score, definition, meta, policy, error} each; nominal is the score the
---             entry was due at, score is what it has now; a field that is missing is nil
+--             entry was due at, score is what it has now; a field that is missing is nil. A lease is noted in
+--             the hash, as "score nominal": when it has ended, the run is still the one that was due then
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
@@ -52,16 +53,19 @@ for i = 1, #due, 2 do
       -- due later in the order, perhaps beyond this batch
       if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
     end
-    local score = nominal
+    local fields = {false, false, false, false, false}
+    if kind == 'hash' then
+      fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error', 'lease')
+    end
+    local leased, origin = string.match(fields[5] or '', '^(%d+%.?%d*) (%d+%.?%d*)$')
+    if leased and tonumber(leased) == tonumber(nominal) then nominal = origin end
+    local score = due[i + 1]
     if lease_ms > 0 then
       redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
       score = redis.call('ZSCORE', schedule, key)
+      if kind == 'hash' then redis.call('HSET', key, 'lease', score .. ' ' .. nominal) end
     end
     local row = {key, kind, nominal, score}
-    local fields = {false, false, false, false}
-    if kind == 'hash' then
-      fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
-    end
     for f = 1, 4 do
       row[4 + f] = fields[f]
       bytes = bytes + (fields[f] and #fields[f] or 0)

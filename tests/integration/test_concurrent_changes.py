@@ -14,11 +14,14 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.runs import task_id_of
 from tests.integration.conftest import MakeScheduler
+from tests.support.polling import eventually
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
     field,
+    messages,
     meta_json,
     score_of,
     sent_names,
@@ -249,3 +252,27 @@ def test_what_a_dead_beat_had_claimed_comes_back_when_its_lease_ends(
     client.zadd(SCHEDULE, {"redbeat:entry": server_now(client) - 0.001})
     survivor.tick()
     assert sent_names(broker) == ["entry"]
+
+
+def test_a_run_whose_lease_ends_is_sent_with_the_id_and_due_time_it_had(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dying(RedBeatScheduler):
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            raise SystemExit
+
+    write_raw(client, "entry", score=1000.5, schedule=SELDOM)
+    monkeypatch.setattr("redbeat.schedulers.LEASE_SECONDS", 0.01)
+    for _ in range(2):
+        scheduler = make_scheduler(scheduler=Dying, redbeat_lock_key=None, broker_url=url_of(broker))
+        eventually(lambda: server_now(client) > (score_of(client, "entry") or 0))
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+    survivor = make_scheduler(redbeat_lock_key=None, broker_url=url_of(broker))
+    eventually(lambda: survivor.tick() > 1)
+    [message] = messages(broker)
+    assert message["headers"]["redbeat_due"] == "1970-01-01T00:16:40.500000+00:00"
+    assert message["headers"]["id"] == task_id_of("redbeat:entry", message["headers"]["redbeat_due"])
+    client.zadd(SCHEDULE, {"redbeat:entry": 2000.5})  # a new time is a new run
+    survivor.tick()
+    assert messages(broker)[-1]["headers"]["redbeat_due"] == "1970-01-01T00:33:20.500000+00:00"
