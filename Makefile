@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest check docs clean
+.PHONY: help demo test test-oldest faults bench check docs clean
 
 help:  ## show this list
 	@echo "RedBeat, a Celery beat scheduler in Redis. Commands:"
@@ -23,6 +23,9 @@ test-oldest:  ## the test suite on the oldest supported versions, e.g. make test
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
 	  REQUIREMENTS="-r requirements.dev.txt -c requirements.oldest.txt"
 
+faults: $(STAMP)  ## beats and servers killed thousands of times, in 15 minutes; again: REDBEAT_FAULTS_SEED=...
+	@REDBEAT_FAULTS=long $(BIN)/python -m pytest tests/faults $(ARGS)
+
 check: $(STAMP)  ## lint, types, layers and docs
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -32,6 +35,9 @@ check: $(STAMP)  ## lint, types, layers and docs
 docs: $(STAMP)  ## the documentation as HTML, in build/docs
 	@$(BIN)/sphinx-build -q docs build/docs
 	@echo "Open build/docs/index.html"
+
+bench: $(STAMP)  ## what RedBeat costs, beside 2.4.2; 15 minutes, or: make bench ARGS="--quick --only burst"
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean:  ## remove everything that the other commands made
 	@rm -rf .venv .venv-oldest .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

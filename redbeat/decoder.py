@@ -15,19 +15,19 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from celery.schedules import BaseSchedule, ParseException, crontab, schedule
+from celery.schedules import ParseException, crontab, schedule
 from dateutil.rrule import weekday
 
-from redbeat.keys import printable
 from redbeat.schedules import rrule
 
 __all__ = [
     "DEFINITION_FIELDS",
+    "SCHEDULE_FIELDS",
     "RedBeatJSONDecoder",
     "RedBeatJSONEncoder",
+    "decode",
     "encode_definition",
     "encode_meta",
-    "find_problem",
     "from_timestamp",
     "to_timestamp",
 ]
@@ -39,7 +39,7 @@ _CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_ye
 _RRULE_FIELDS = tuple(name for name in rrule.FIELDS if name not in ("dtstart", "until"))
 
 #: what each schedule's JSON may hold; other keys are somebody else's and kept when it is rewritten
-_SCHEDULE_FIELDS: dict[str, frozenset[str]] = {
+SCHEDULE_FIELDS: dict[str, frozenset[str]] = {
     "interval": frozenset({"__type__", "every", "relative"}),
     "crontab": frozenset({"__type__", *_CRONTAB_FIELDS}),
     "rrule": frozenset({"__type__", *_RRULE_FIELDS, "dtstart", "dtstart_tz", "until", "until_tz"}),
@@ -98,7 +98,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
             raise ValueError(f"{kind}: {exc.args[0]!r} is missing.") from exc
         except (ValueError, TypeError, ArithmeticError, AttributeError, OSError, ParseException) as exc:
             raise ValueError(f"{kind}: {exc}") from exc
-        if kind in _SCHEDULE_FIELDS and (typos := _find_typos(d.keys(), _SCHEDULE_FIELDS[kind])):
+        if kind in SCHEDULE_FIELDS and (typos := _find_typos(d.keys(), SCHEDULE_FIELDS[kind])):
             decoded.typos = typos
         return decoded
 
@@ -213,29 +213,57 @@ _DECODERS = {
 }
 
 
+#: making one takes longer than using it
+_ENCODER = RedBeatJSONEncoder()
+_STRICT_ENCODER = RedBeatJSONEncoder(allow_nan=False)
+_DECODER = RedBeatJSONDecoder()
+
+
+def decode(text: str) -> Any:
+    """Return what ``text`` stands for, schedules and datetimes as objects; ValueError for bad JSON."""
+    return _DECODER.decode(text)
+
+
 def encode_definition(fields: dict[str, Any], stored: str | None = None) -> str:
     """Return a definition's JSON; what ``stored`` holds besides keys of ours is kept.
 
     Raises TypeError, ValueError or RecursionError for what has no form in JSON.
     """
-    encoded = json.dumps(fields, cls=RedBeatJSONEncoder, allow_nan=False)
+    encoded = _STRICT_ENCODER.encode(fields)
     if stored is None or stored == encoded:
         return encoded
-    before, plain = _plain(stored), json.loads(encoded)
+    before = _plain(stored)
     unknown = {name: value for name, value in before.items() if name not in DEFINITION_FIELDS}
-    schedule_before, kind = before.get("schedule"), plain["schedule"]["__type__"]
-    if isinstance(schedule_before, dict) and schedule_before.get("__type__") == kind:
-        known = _SCHEDULE_FIELDS[kind]
-        plain["schedule"].update({key: value for key, value in schedule_before.items() if key not in known})
+    kind, unknown_of_schedule = _unknown_of_schedule(before.get("schedule"))
+    if not unknown and not unknown_of_schedule:
+        return encoded
+    plain = json.loads(encoded)
+    if plain["schedule"]["__type__"] == kind:
+        plain["schedule"].update(unknown_of_schedule)
     return json.dumps({**plain, **unknown})
+
+
+def _unknown_of_schedule(encoded: Any) -> tuple[str, dict[str, Any]]:
+    """Return a schedule's kind and what its JSON holds besides keys of ours; '' and {} for no schedule."""
+    kind = encoded.get("__type__") if isinstance(encoded, dict) else None
+    if not isinstance(kind, str) or kind not in SCHEDULE_FIELDS:
+        return "", {}
+    return kind, {key: value for key, value in encoded.items() if key not in SCHEDULE_FIELDS[kind]}
 
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str | None = None) -> str:
     """Return a meta's JSON, its time in UTC; what else ``stored`` holds is kept."""
     is_aware = last_run_at is not None and last_run_at.tzinfo is not None
     moment = last_run_at.astimezone(timezone.utc) if last_run_at and is_aware else last_run_at
-    meta = {**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count}
-    return json.dumps(meta, cls=RedBeatJSONEncoder)
+    if stored:
+        meta = {**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count}
+        return _ENCODER.encode(meta)
+    return _encode_new_meta(moment, total_run_count)
+
+
+@lru_cache(maxsize=64, typed=True)  # entries that are stored together have the same
+def _encode_new_meta(last_run_at: datetime | None, total_run_count: int) -> str:
+    return _ENCODER.encode({"last_run_at": last_run_at, "total_run_count": total_run_count})
 
 
 def _plain(text: str | None) -> dict[str, Any]:
@@ -245,53 +273,3 @@ def _plain(text: str | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def find_problem(definition: Any, meta: Any) -> str | None:
-    """Return what is wrong with a decoded definition and meta, as a sentence; None when nothing is."""
-    if not isinstance(definition, dict):
-        return f"definition: must be an object, not {_shown(definition)}."
-    schedule_ = definition.get("schedule")
-    if schedule_ is None:
-        return "definition: schedule: is missing."
-    if not isinstance(schedule_, BaseSchedule):
-        kinds = ", ".join(_SCHEDULE_FIELDS)
-        return f"definition: schedule: {_shown(schedule_)} is no object with one of the __type__ {kinds}."
-    task = definition.get("task")
-    if task is None:
-        return "definition: task: is missing."
-    if not isinstance(task, str) or not task or task != printable(task):
-        return f"definition: task: must be the name of a task, not {_shown(task)}."
-    headers = (definition.get("options") or {}).get("headers") if _is_object(definition, "options") else None
-    if definition.get("args") is not None and not isinstance(definition["args"], list):
-        return f"definition: args: must be a list, not {_shown(definition['args'])}."
-    for name in ("kwargs", "options"):
-        if not _is_object(definition, name):
-            return f"definition: {name}: must be an object, not {_shown(definition[name])}."
-    if not isinstance(headers, (dict, type(None))):
-        return f"definition: options: headers: must be an object, not {_shown(headers)}."
-    if definition.get("enabled") not in (True, False, None):
-        return f"definition: enabled: must be true or false, not {_shown(definition['enabled'])}."
-    if not isinstance(meta, dict):
-        return f"meta: must be an object, not {_shown(meta)}."
-    if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
-        return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
-    if meta.get("last_run_at") is not None:
-        try:
-            meta["last_run_at"].astimezone(timezone.utc)
-        except OverflowError:
-            return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
-    count = meta.get("total_run_count")
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
-        return f"meta: total_run_count: must be a whole number, not {_shown(count)}."
-    return None
-
-
-def _is_object(definition: dict[str, Any], name: str) -> bool:
-    return isinstance(definition.get(name), (dict, type(None)))
-
-
-def _shown(value: Any) -> str:
-    """Return ``value`` as an error message shows it, cut to a readable length."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

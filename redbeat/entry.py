@@ -6,8 +6,7 @@ Owns the way between the two. Reading is tolerant and names what is wrong (Entry
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -16,16 +15,13 @@ from celery.app import app_or_default
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedstate
 
+from redbeat import bulk
 from redbeat.config import ensure_conf
-from redbeat.decoder import (
-    DEFINITION_FIELDS,
-    RedBeatJSONDecoder,
-    encode_definition,
-    encode_meta,
-    find_problem,
-)
+from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
-from redbeat.keys import printable
+from redbeat.problems import check_readable, find_meta_problem, find_name_problem, find_unwritable
+from redbeat.reader import decode_entry as decode_entry
+from redbeat.reader import try_decode
 from redbeat.schedules import first_run, next_run, runs_from
 from redbeat.store import Store, Stored, Write
 
@@ -77,6 +73,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         #: whether last_run_at was given, and isn't just the time at which this object was made
         self._has_last_run_at = clsargs.get("last_run_at") is not None
 
+    def default_now(self) -> datetime:
+        """Return what ``last_run_at`` is when none was given."""
+        if getattr(self.schedule, "nowfun", None):
+            return super().default_now()  # type: ignore[no-any-return]
+        return datetime.now(timezone.utc)  # the same instant in the app's zone takes ten times as long
+
     # -- what an entry is in Redis
 
     @property
@@ -114,12 +116,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @staticmethod
     def decode_definition(definition: str) -> dict[str, Any]:
         """Return ``definition`` with its schedule and datetimes as objects; ValueError when it can't be."""
-        return json.loads(definition, cls=RedBeatJSONDecoder)  # type: ignore[no-any-return]
+        return decode(definition)  # type: ignore[no-any-return]
 
     @staticmethod
     def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004 - 2.x's signature
         """Return ``meta`` with its datetime as an object; ValueError when it can't be."""
-        return json.loads(meta, cls=RedBeatJSONDecoder) if meta else {"last_run_at": None}
+        return decode(meta) if meta else {"last_run_at": None}
 
     @classmethod
     def from_key(cls, key: str, app: Any = None) -> RedBeatSchedulerEntry:
@@ -182,17 +184,55 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Store(self.app).write_entries([self.key], self.plan_save)
         return self
 
+    @staticmethod
+    def save_many(
+        entries: Iterable[RedBeatSchedulerEntry], *, progress: Callable[[int], object] | None = None
+    ) -> bulk.SaveResult:
+        """Store entries, each as :meth:`save` would; return the names of the new, changed and same ones.
+
+        They are stored 500 at a time, all of them or none, and wake the beat once. An entry that stands in
+        Redis just so already isn't written. Where a name comes twice, the last one counts. Interrupted, the
+        call can simply be made again.
+
+        Arguments:
+            entries: of one app; any iterable. No more than 500 are held at a time.
+            progress: called after each 500 with the number of entries handled so far.
+
+        Raises:
+            EntryError: an entry can't be stored. None of its 500 was; ``done``, the number before, were.
+            StoreUnavailable: Redis can't be reached. The 500 at hand are stored all or not at all.
+        """
+        return bulk.save_many(entries, progress)
+
+    @staticmethod
+    def delete_many(
+        names: Iterable[str], app: Any = None, *, progress: Callable[[int], object] | None = None
+    ) -> int:
+        """Remove the entries with these names or keys; return how many there were.
+
+        A name that isn't there is no error. They are removed 500 at a time, all of them or none.
+
+        Arguments:
+            names: any iterable.
+            progress: called after each 500 with the number of names handled so far.
+
+        Raises:
+            EntryError: a name is one of RedBeat's own keys, or no name at all. None of its 500 was removed;
+                ``done``, the number before, were.
+        """
+        return bulk.delete_many(names, app, progress)
+
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
         _check_name(self)  # first: nobody shall be told to delete a key of RedBeat's own
         if not stored.is_hash:
             raise EntryCorrupt(f"{self.key}: the key holds no hash; delete it first.", self.key)
         definition = self.encode(stored)
-        before = _try_decode(type(self), stored, self.app)
+        before = self._before(stored, definition)
         # a definition that was unusable so far says nothing against the meta beside it
         kept = before if stored.meta else None
         if stored.meta and before is None:
-            kept = _try_decode(type(self), replace(stored, definition=definition), self.app)
+            kept = try_decode(type(self), replace(stored, definition=definition), self.app)
         meta = ""
         if kept is not None:
             self.last_run_at, self.total_run_count = kept.last_run_at, kept.total_run_count
@@ -207,10 +247,27 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key
             ) from exc
         try:
-            self.decode_definition(definition)
-        except ValueError as exc:
+            check_readable(definition)
+        except (ValueError, RecursionError) as exc:
             raise EntryError(f"{self.key}: couldn't be read again: {exc}", self.key) from exc
         return Write(definition, meta, score)
+
+    def _before(self, stored: Stored, definition: str) -> RedBeatSchedulerEntry | None:
+        """Return the entry that ``stored`` is, None when there is none that can be used."""
+        if not stored.exists:
+            return None
+        if stored.definition != definition:
+            return try_decode(type(self), stored, self.app)
+        try:
+            meta = self.decode_meta(stored.meta, self.app)
+        except (ValueError, RecursionError):
+            return None
+        if find_meta_problem(meta):
+            return None
+        before = _copy(self)  # all but the meta is what decoding it would give
+        before.last_run_at = meta.get("last_run_at")
+        before.total_run_count = meta.get("total_run_count") or 0
+        return before
 
     def _score_to_save(
         self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime
@@ -219,8 +276,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return self.score
         if before is None or before.schedule != self.schedule or (self.enabled and not before.enabled):
             return score_of(next_run(self.schedule, _in_utc(self.last_run_at or now), now))
-        if before.last_run_at is None and stored.score is not None:
-            return None  # whoever wrote it has said when it shall run first
+        if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
+            return None if stored.score is not None else now.timestamp()
         score = self.score
         if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
             return None  # a beat that shares the work is sending that run, or somebody has put it off
@@ -256,7 +313,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def _write_meta(self, decide: Callable[[datetime], tuple[datetime, int]]) -> None:
         def plan(stored: Stored, now: datetime) -> Write:
-            before = _try_decode(type(self), stored, self.app)
+            before = try_decode(type(self), stored, self.app)
             if before is not None:
                 self.total_run_count = before.total_run_count
             self.last_run_at, self.total_run_count = decide(now)
@@ -271,7 +328,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises:
             EntryError: a part of it can't be stored.
         """
-        _check_writable(self)
+        _check_name(self)
+        problem = find_unwritable(self)
+        if problem:
+            raise EntryError(f"{self.key}: {problem}.", self.key)
         try:
             known = {name: getattr(self, name) for name in DEFINITION_FIELDS}
             return encode_definition(known, stored.definition)
@@ -306,83 +366,7 @@ def score_of(due_at: datetime | None) -> float:
     return -1.0 if due_at is None else due_at.timestamp()
 
 
-def decode_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> RedBeatSchedulerEntry:
-    """Return the entry that ``stored`` describes.
-
-    Raises:
-        EntryNotFound: there is nothing.
-        EntryCorrupt: it can't be used; the message says why.
-    """
-    key = stored.key
-    if key != printable(key):
-        raise EntryCorrupt(f"{printable(key)}: the key is no UTF-8.", key)
-    if not stored.is_hash:
-        raise EntryCorrupt(f"{key}: the key holds something that is no hash.", key)
-    if not stored.exists:
-        raise EntryNotFound(f"{key}: there is no such entry.", key)
-    if stored.definition is None:
-        raise EntryCorrupt(f"{key}: the hash has no field 'definition'.", key)
-    try:
-        definition = cls.decode_definition(stored.definition)
-    except (ValueError, RecursionError) as exc:
-        raise EntryCorrupt(f"{key}: definition: {_why(exc)}", key) from exc
-    try:
-        meta = cls.decode_meta(stored.meta, app)
-    except (ValueError, RecursionError) as exc:
-        raise EntryCorrupt(f"{key}: meta: {_why(exc)}", key) from exc
-    problem = find_problem(definition, meta)
-    if problem:
-        raise EntryCorrupt(f"{key}: {problem}", key)
-    enabled = definition.get("enabled")
-    entry = cls(
-        name=ensure_conf(app).keys.name(key),  # whatever the definition says: the key is what it's found by
-        task=definition["task"],
-        schedule=definition["schedule"],
-        args=definition.get("args"),
-        kwargs=definition.get("kwargs"),
-        options=definition.get("options"),
-        enabled=enabled is None or bool(enabled),
-        last_run_at=meta.get("last_run_at"),
-        total_run_count=meta.get("total_run_count") or 0,
-        app=app,
-    )
-    entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
-    return entry
-
-
-def _why(exc: Exception) -> str:
-    return (
-        f"no valid JSON: {exc}." if isinstance(exc, json.JSONDecodeError) else str(exc) or type(exc).__name__
-    )
-
-
-def _try_decode(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> RedBeatSchedulerEntry | None:
-    try:
-        return decode_entry(cls, stored, app)
-    except (EntryNotFound, EntryCorrupt):
-        return None
-
-
 def _check_name(entry: RedBeatSchedulerEntry) -> None:
-    if not isinstance(entry.name, str) or not entry.name:
-        raise EntryError("An entry must have a name, a non-empty string.", str(entry.name))
-    if entry.key in ensure_conf(entry.app).keys.reserved():
-        raise EntryError(f"An entry can't be called {entry.name!r}: that key is RedBeat's own.", entry.key)
-
-
-def _check_writable(entry: RedBeatSchedulerEntry) -> None:
-    """Raise EntryError for what could be written but never read again."""
-    _check_name(entry)
-    problem = None
-    if not isinstance(entry.task, str) or not entry.task or entry.task != printable(entry.task):
-        problem = f"task must be the name of a task, not {entry.task!r}"
-    elif not isinstance(entry.schedule, BaseSchedule):
-        problem = f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"
-    elif not isinstance(entry.args, (list, tuple, type(None))):
-        problem = f"args must be a list or a tuple, not {entry.args!r}"
-    elif not isinstance(entry.kwargs, dict) or not isinstance(entry.options, dict):
-        problem = "kwargs and options must be dicts"
-    elif not isinstance(entry.enabled, bool):
-        problem = f"enabled must be True or False, not {entry.enabled!r}"
+    problem = find_name_problem(entry.name)
     if problem:
-        raise EntryError(f"{entry.key}: {problem}.", entry.key)
+        raise EntryError(problem, entry.key if isinstance(entry.name, str) else str(entry.name))

@@ -85,11 +85,13 @@ class EntryError(RedBeatError):
 
     Attributes:
         key: the entry's full key in Redis, or its name where there is no key yet.
+        done: how many entries ``save_many`` or ``delete_many`` had done before, whole chunks.
     """
 
     def __init__(self, message: str, key: str) -> None:
         super().__init__(message)
         self.key = key
+        self.done = 0
 
 
 class EntryNotFound(EntryError, KeyError):

@@ -12,6 +12,9 @@ DEFAULT_PREFIX = "redbeat:"
 #: all keys of one schedule must be in one slot of a cluster, so the prefix carries a hash tag there
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
+#: what no entry may be called: these keys are RedBeat's own
+RESERVED_NAMES = frozenset({":schedule", ":statics", ":lock", ":wake"})
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -41,7 +44,7 @@ class Keys:
 
     def reserved(self) -> tuple[str, ...]:
         """Return the keys that no entry may have."""
-        return (self.schedule, self.statics, self.lock, self.wake)
+        return tuple(map(self.entry, sorted(RESERVED_NAMES)))
 
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""

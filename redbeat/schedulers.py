@@ -6,7 +6,6 @@ decided (one script). Then it waits for the next due time, or for somebody who w
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -30,7 +29,7 @@ from redbeat.lua import Claim, Claimed, Commit, Fence
 from redbeat.reports import Reports, brief
 from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.runs import Run, plan_run
-from redbeat.startup import banner, check_eviction, default_entries, store_entries
+from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
 from redbeat.store import Store
 from redbeat.wake import WakeChannel
 
@@ -97,6 +96,7 @@ class RedBeatScheduler(Scheduler):
         self._is_close_wanted = False
         if not lazy:
             self.config.warn_of_unknown()
+            pin_settings(app)
             try:
                 check_eviction(self.store)
             except RedBeatError as exc:
@@ -182,8 +182,8 @@ class RedBeatScheduler(Scheduler):
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         """Send ``entry``'s task: every dispatch goes through here. With ``advance`` it is recorded, too."""
-        sent = copy.copy(entry)
-        sent.options = dict(entry.options)
+        sent = object.__new__(type(entry))  # copy.copy() takes as long as planning the entry's run
+        sent.__dict__.update(entry.__dict__, options=dict(entry.options))
         if "headers" in sent.options:  # Celery adds to them, and they are the user's
             sent.options["headers"] = dict(sent.options["headers"] or {})
         return super().apply_async(sent, producer=producer, advance=advance, **kwargs)

@@ -19,9 +19,17 @@ from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.keys import shorten
 from redbeat.store import Fence, Store, Stored, Write
 
-__all__ = ["check_eviction", "default_entries", "eviction_warning", "store_entries"]
+__all__ = ["check_eviction", "default_entries", "eviction_warning", "pin_settings", "store_entries"]
 
 logger = get_logger("celery.beat")
+
+_LOOKED_UP = (
+    "task_always_eager",
+    "task_default_queue",
+    "task_send_sent_event",
+    "task_repr_maxlevels",
+    "broker_pool_acquire_timeout",
+)
 
 
 def eviction_warning(store: Store) -> str | None:
@@ -58,6 +66,16 @@ def check_eviction(store: Store) -> None:
         raise ConfigurationError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")
     if warning:
         (logger.warning if level == "warn" else logger.error)("beat: %s", warning)
+
+
+def pin_settings(app: Any) -> None:
+    """Set what Celery looks up for every message to the values that it finds.
+
+    It finds a default last, after 3 us; all of them make a quarter of the time that a message takes.
+    """
+    for name in _LOOKED_UP:
+        if name in app.conf:
+            app.conf[name] = app.conf[name]
 
 
 def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> str:
@@ -99,6 +117,7 @@ def store_entries(
     What is stored already just so is left alone.
     """
     made: dict[str, Any] = {}
+    bad: set[str] = set()
     for name, fields in entries.items():
         try:
             entry = make_entry(name, fields)
@@ -114,11 +133,13 @@ def store_entries(
                 return None
             write: Write = entry.plan_save(stored, now)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-            _report(entry.name, exc)
+            if stored.key not in bad:  # a chunk that somebody else wrote to meanwhile is decided again
+                _report(entry.name, exc)
+            bad.add(stored.key)
             return None
         return write
 
-    store.write_entries(made, decide, fence)
+    store.write_entries(list(made), decide, fence)
 
 
 def _report(name: str, exc: Exception) -> None:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Literal
 
 from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
-from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Target, text_of
+from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, text_of
 from redbeat.retry import without_retry
 
-__all__ = ["Claim", "Claimed", "Commit", "Fence", "Store", "Stored", "Write"]
+__all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
 
 #: how many entries one script reads, stores or deletes
 CHUNK_SIZE = 500
@@ -31,32 +31,8 @@ CLAIM_MAX_BYTES = 8 * 1024 * 1024
 MAX_SAVE_ATTEMPTS = 100
 
 
-@dataclass(frozen=True)
-class Stored:
-    """One entry as it stands in Redis; all None where there is none.
-
-    Attributes:
-        type: what the key holds, 'hash' where all is well.
-        score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
-    """
-
-    key: str
-    definition: str | None = None
-    meta: str | None = None
-    policy: str | None = None
-    error: str | None = None
-    score: float | None = None
-    type: str = "none"
-
-    @property
-    def is_hash(self) -> bool:
-        """Whether the key holds what it should, or nothing."""
-        return self.type in ("hash", "none")
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is something under the key."""
-        return self.type != "none" or self.definition is not None or self.meta is not None
+#: what a write was: the entry wasn't there, it was another one, or it was this very one and is left alone
+Outcome = Literal["new", "changed", "same"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +43,14 @@ class Write:
     meta: str = ""
     score: float | None = None
     must_exist: bool = False
+
+    def changes(self, stored: Stored) -> bool:
+        """Tell whether ``stored`` is another one after this write."""
+        if self.definition and (self.definition != stored.definition or stored.error is not None):
+            return True
+        if self.meta and self.meta != stored.meta:
+            return True
+        return self.score is not None and score_text(self.score) != score_text(stored.score)
 
 
 class Store:
@@ -151,88 +135,74 @@ class Store:
         now = datetime.now(timezone.utc)
         for chunk in _chunks(keys):
             with self.translating():
-                seconds, rows = lua.read_entries(self.client, self.keys.schedule, chunk)
+                seconds, found = lua.read_entries(self.client, self.keys.schedule, chunk)
             now = datetime.fromtimestamp(seconds, timezone.utc)
-            for row in rows:
-                score = None if row.score is None else float(row.score)
-                fields = row.definition, row.meta, row.policy, row.error
-                stored.append(Stored(row.key, *fields, score, row.type))
+            stored += found
         return now, stored
 
     def write_entries(
         self,
-        keys: Iterable[str],
+        keys: Sequence[str],
         decide: Callable[[Stored, datetime], Write | None],
         fence: Fence = Fence(),  # noqa: B008 - immutable
-    ) -> None:
+    ) -> list[Outcome]:
         """Read the entries, let ``decide(stored, now)`` say what to write, and write that.
 
-        Where somebody else wrote in between, that entry is read and decided again. ``decide`` returns
-        None to write nothing, and may raise. Entries are stored in chunks, each in one step.
+        Entries are written in chunks of 500, each whole or not at all: where somebody else has written
+        one of a chunk's entries in between, all of them are read and decided again. ``decide`` returns None
+        to leave an entry as it is, and may raise; what would change nothing isn't written.
+
+        Returns what became of each entry, in the order of ``keys``.
 
         Raises:
             EntryNotFound: ``must_exist``, and there is no entry.
             EntryCorrupt: the key holds something that is no hash.
+            EntryError: somebody else changes the entries all the time.
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
-        open_keys = list(keys)
-        for _ in range(MAX_SAVE_ATTEMPTS):
-            now, stored = self.read_entries(open_keys)
-            open_keys = []
-            for chunk in _chunks(stored):
-                open_keys += self._write_chunk(chunk, now, decide, fence)
-            if not open_keys:
-                return
-        raise EntryError(
-            f"{open_keys[0]}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
-            "saved; look for a program that writes it all the time.",
-            open_keys[0],
-        )
+        outcomes: list[Outcome] = []
+        for chunk in _chunks(keys):
+            outcomes += self._write_chunk(chunk, decide, fence)
+        return outcomes
 
     def _write_chunk(
-        self,
-        chunk: Sequence[Stored],
-        now: datetime,
-        decide: Callable[[Stored, datetime], Write | None],
-        fence: Fence,
-    ) -> list[str]:
-        """Write one chunk; return the keys that somebody else changed meanwhile."""
-        saves = [
-            lua.Save(
-                stored.key,
-                stored.definition or "",
-                stored.meta or "",
-                write.definition,
-                write.meta,
-                score_text(write.score),
-                write.must_exist,
-            )
-            for stored in chunk
-            if (write := decide(stored, now)) is not None
-        ]
-        if not saves:
-            return []
-        with self.translating():
-            status, results = lua.save_entries(
-                self.client, self.keys.schedule, fence, saves, wake=self.keys.wake
-            )
-        self._check_lock(status, fence)
-        for save, result in zip(saves, results, strict=True):
-            if result == -1:
-                raise EntryNotFound(f"{save.key}: there is no such entry.", save.key)
-            if result == -2:
-                raise EntryCorrupt(
-                    f"{save.key}: the key holds something that is no hash; delete it first.", save.key
+        self, keys: Sequence[str], decide: Callable[[Stored, datetime], Write | None], fence: Fence
+    ) -> list[Outcome]:
+        changed_key = ""
+        for _ in range(MAX_SAVE_ATTEMPTS):
+            now, found = self.read_entries(keys)
+            outcomes: list[Outcome] = []
+            saves: list[lua.Save] = []
+            for stored in found:
+                write = decide(stored, now)
+                if write is None or not write.changes(stored):
+                    outcomes.append("same")
+                else:
+                    outcomes.append("changed" if stored.exists else "new")
+                    saves.append(_save(stored, write))
+            if not saves:
+                return outcomes
+            with self.translating():
+                status, changed = lua.save_entries(
+                    self.client, self.keys.schedule, fence, saves, wake=self.keys.wake
                 )
-        return [save.key for save, result in zip(saves, results, strict=True) if result == 0]
+            self._check_lock(status, fence)
+            if not changed:
+                return outcomes
+            changed_key = saves[changed - 1].key
+        raise EntryError(
+            f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
+            "saved; look for a program that writes it all the time.",
+            changed_key,
+        )
 
-    def delete_entries(self, keys: Sequence[str]) -> None:
-        """Remove entries from the schedule, hash and all; what isn't there is no error."""
-        if not keys:
-            return
+    def delete_entries(self, keys: Sequence[str]) -> int:
+        """Remove entries from the schedule, hash and all; return how many there were."""
+        deleted = 0
         for chunk in _chunks(keys):
             with self.translating():
-                lua.delete_entries(self.client, self.keys.schedule, chunk, wake=self.keys.wake)
+                deleted += lua.delete_entries(self.client, self.keys.schedule, chunk, wake=self.keys.wake)
+        return deleted
 
     def static_names(self) -> set[str]:
         """Return the names of the entries that were stored from ``beat_schedule``."""
@@ -320,6 +290,23 @@ class Store:
 def score_text(score: float | None) -> str:
     """Return ``score`` as the scripts take it, to the microsecond; '' for None."""
     return "" if score is None else f"{score:.6f}"
+
+
+def _save(stored: Stored, write: Write) -> lua.Save:
+    """Return what the script needs to put ``write`` over ``stored`` and nothing else."""
+    if write.must_exist and not stored.exists:
+        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    if not stored.is_hash:
+        raise EntryCorrupt(
+            f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
+        )
+    return lua.Save(
+        stored.key,
+        f"{stored.definition or ''}\0{stored.meta or ''}" if stored.exists else "",
+        write.definition,
+        write.meta,
+        score_text(write.score),
+    )
 
 
 def read_claimed(claimed: Claimed) -> Stored:

@@ -9,21 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
 from celery import Celery
 
 from tests.support import topologies, venv
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server, ServerMissingError
 
 MakeApp = Callable[..., Celery]
+Started = TypeVar("Started")
 
 
-def _start(**options: Any) -> Server:
+def _start(start: Callable[..., Started], **options: Any) -> Started:
     try:
-        return Server(**options)
+        return start(**options)
     except ServerMissingError as exc:
         if os.environ.get("REQUIRE_SERVICES") == "1":
             pytest.fail(str(exc))
@@ -39,19 +41,19 @@ def _ready(server: Server) -> Server:
 
 @pytest.fixture(scope="session")
 def valkey_session() -> Iterator[Server]:
-    with _start(kind="valkey") as server:
+    with _start(Server, kind="valkey") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_session() -> Iterator[Server]:
-    with _start(kind="redis") as server:
+    with _start(Server, kind="redis") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def tls_session() -> Iterator[Server]:
-    with _start(kind="redis", tls=True) as server:
+    with _start(Server, kind="redis", tls=True) as server:
         yield server
 
 
@@ -65,6 +67,12 @@ def sentinel_session() -> Iterator[topologies.SentinelTopology]:
 def cluster_session() -> Iterator[topologies.ClusterTopology]:
     with topologies.cluster() as topology:
         yield topology
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_session() -> Iterator[RabbitMQ]:
+    with _start(RabbitMQ) as node:
+        yield node
 
 
 @pytest.fixture
@@ -106,6 +114,16 @@ def cluster(cluster_session: topologies.ClusterTopology) -> topologies.ClusterTo
     cluster_session.heal()
     cluster_session.flush()
     return cluster_session
+
+
+@pytest.fixture
+def rabbitmq(rabbitmq_session: RabbitMQ) -> RabbitMQ:
+    """A RabbitMQ node."""
+    rabbitmq_session.resume()
+    if not rabbitmq_session.is_running:
+        rabbitmq_session.restart()
+    rabbitmq_session.flush()
+    return rabbitmq_session
 
 
 @pytest.fixture(scope="session")

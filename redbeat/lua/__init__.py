@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError
 
@@ -20,8 +20,8 @@ __all__ = [
     "Committed",
     "Fence",
     "Push",
-    "Read",
     "Save",
+    "Stored",
     "Target",
     "claim_due",
     "commit_runs",
@@ -162,29 +162,41 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Read:
-    """One entry as it stands in Redis; ``type`` is 'none' where there is none."""
+class Stored:
+    """One entry as it stands in Redis; all None where there is none.
+
+    Attributes:
+        score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
+        type: what the key holds, 'hash' where all is well.
+    """
 
     key: str
-    type: str
-    score: str | None
-    definition: str | None
-    meta: str | None
-    policy: str | None
-    error: str | None
+    definition: str | None = None
+    meta: str | None = None
+    score: float | None = None
+    policy: str | None = None
+    error: str | None = None
+    type: str = "none"
+
+    @property
+    def is_hash(self) -> bool:
+        """Whether the key holds what it should, or nothing."""
+        return self.type in ("hash", "none")
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something under the key."""
+        return self.type != "none" or self.definition is not None or self.meta is not None
 
 
-@dataclass(frozen=True)
-class Save:
+class Save(NamedTuple):
     """One entry to store; see ``save_entries.lua`` for each field's meaning of ''."""
 
     key: str
-    read_definition: str
-    read_meta: str
+    read: str = ""
     definition: str = ""
     meta: str = ""
     score: str = ""
-    must_exist: bool = False
 
 
 def text_of(value: Any) -> Any:
@@ -238,23 +250,33 @@ def commit_runs(
     )
 
 
-def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[float, list[Read]]:
+def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[float, list[Stored]]:
     """Read the entries under ``keys``, in their order; return the server's clock in UNIX seconds, too."""
     now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [])
-    return float(now), [Read(key, *map(text_of, row)) for key, row in zip(keys, rows, strict=True)]
+    return float(now), [_stored(key, row) for key, row in zip(keys, rows, strict=True)]
+
+
+def _stored(key: str, row: Sequence[Any] | None) -> Stored:
+    if row is None:
+        return Stored(key)
+    values = [*map(text_of, row), *_ALL_MISSING[len(row) :]]
+    definition, meta, score, policy, error, kind = values
+    return Stored(key, definition, meta, score and float(score), policy, error, kind or "hash")
+
+
+_ALL_MISSING = (None,) * 6
 
 
 def save_entries(
     client: Any, schedule_key: str, fence: Fence, saves: Iterable[Save], *, wake: str = ""
-) -> tuple[str, list[int]]:
-    """Store ``saves``; return the lock's status and the code of each (see the script)."""
+) -> tuple[str, int]:
+    """Store ``saves``, or none of them; return the lock's status and which one has changed, 0 for none."""
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
     for save in saves:
         keys.append(save.key)
-        args += [save.read_definition, save.read_meta, save.definition, save.meta, save.score]
-        args += ["1" if save.must_exist else ""]
-    status, results = _SAVE_ENTRIES(client, keys, args)
-    return text_of(status), [int(result) for result in results]
+        args += save[1:]
+    status, changed = _SAVE_ENTRIES(client, keys, args)
+    return text_of(status), int(changed)
 
 
 def delete_entries(client: Any, schedule_key: str, keys: Sequence[str], *, wake: str) -> int:

@@ -9,7 +9,8 @@
 -- ARGV[5] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
 -- ARGV[6] prefix     what every entry's key starts with
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
--- the entry's key.
+-- the entry's key. What is hidden has a field lease, '<score it is hidden by> <nominal>': when the beat that
+-- claimed it has died, it surfaces as the same run.
 --
 -- Returns {status, now, next, has_more, rows}
 --   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
@@ -18,8 +19,7 @@
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
 --   rows      {key, type, nominal, score, definition, meta, policy, error} each; nominal is the score the
---             entry was due at, score is what it has now; a field that is missing is nil. A lease is noted in
---             the hash, as "score nominal": when it has ended, the run is still the one that was due then
+--             entry was due at, score is what it has now; a field that is missing is nil
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
@@ -53,13 +53,16 @@ for i = 1, #due, 2 do
       -- due later in the order, perhaps beyond this batch
       if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
     end
-    local fields = {false, false, false, false, false}
+    local score = nominal
+    local fields = {false, false, false, false}
     if kind == 'hash' then
       fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error', 'lease')
+      local hidden_by, hidden_nominal = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)$')
+      local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
+      if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
+        nominal = hidden_nominal
+      end
     end
-    local leased, origin = string.match(fields[5] or '', '^(%d+%.?%d*) (%d+%.?%d*)$')
-    if leased and tonumber(leased) == tonumber(nominal) then nominal = origin end
-    local score = due[i + 1]
     if lease_ms > 0 then
       redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
       score = redis.call('ZSCORE', schedule, key)

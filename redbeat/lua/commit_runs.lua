@@ -52,11 +52,11 @@ for i = 3, 2 + count do
   local claimed_meta, new_meta, new_error, pushes = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
   pushes = tonumber(pushes)
 
-  local is_unchanged, has_meta = redis.call('TYPE', key).ok == kind, false
+  local is_unchanged, has_meta, has_lease = redis.call('TYPE', key).ok == kind, false, false
   if is_unchanged and kind == 'hash' then
-    local stored = redis.call('HMGET', key, 'definition', 'meta')
+    local stored = redis.call('HMGET', key, 'definition', 'meta', 'lease')
     is_unchanged = decided_on == '' or '=' .. (stored[1] or '') == decided_on
-    has_meta = is_unchanged and (stored[2] or '') == claimed_meta
+    has_meta, has_lease = is_unchanged and (stored[2] or '') == claimed_meta, stored[3]
   end
   local has_score = is_unchanged and redis.call('ZSCORE', schedule, key) == claimed_score
   if pushes > 0 then is_unchanged = has_meta and has_score and is_moved == 0 end
@@ -87,6 +87,7 @@ for i = 3, 2 + count do
       redis.call('HSET', key, 'error', new_error)
     end
   end
+  if has_lease and result == 1 then redis.call('HDEL', key, 'lease') end
   next_push = next_push + 3 * pushes
   results[i - 2] = result
 end

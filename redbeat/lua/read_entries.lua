@@ -5,17 +5,26 @@
 --
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
---   rows  {type, score, definition, meta, policy, error} for each entry; what is missing is nil
+--   rows  {definition, meta, score, policy, error, type} for each entry; what is missing is nil, the type of
+--         a hash, too. A row ends with the last that isn't nil, and is nil when there is no such key.
 local schedule = KEYS[1]
 
 local time = redis.call('TIME')
 local rows = {}
 for i = 2, #KEYS do
-  local key = KEYS[i]
-  local kind, fields = redis.call('TYPE', key).ok, {false, false, false, false}
+  local key, row = KEYS[i], false
+  local kind = redis.call('TYPE', key).ok
   if kind == 'hash' then
-    fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+    local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+    row = {fields[1], fields[2], redis.call('ZSCORE', schedule, key), fields[3], fields[4]}
+    -- most have neither policy nor error, and each nil costs the reader as much as a value
+    for last = 5, 1, -1 do
+      if row[last] then break end
+      row[last] = nil
+    end
+  elseif kind ~= 'none' then
+    row = {false, false, redis.call('ZSCORE', schedule, key), false, false, kind}
   end
-  rows[i - 1] = {kind, redis.call('ZSCORE', schedule, key), fields[1], fields[2], fields[3], fields[4]}
+  rows[i - 1] = row
 end
 return {string.format('%d.%06d', tonumber(time[1]), tonumber(time[2])), rows}

@@ -70,6 +70,10 @@ def test_the_writer_may_do_all_that_applications_do(server: Server, app_of: AppO
     assert entry.rank == 0
     assert RedBeatSchedulerEntry.from_key("redbeat:report", app=app).total_run_count == 1
     entry.delete()
+    for args in ([], [1], [1]):
+        entries = [RedBeatSchedulerEntry(name, "tasks.report", 60, args, app=app) for name in ("a", "b")]
+        RedBeatSchedulerEntry.save_many(entries)
+    assert RedBeatSchedulerEntry.delete_many(["a", "b", "c"], app) == 2
     assert refusals(server) == []
 
 

@@ -77,6 +77,22 @@ def test_a_save_and_a_delete_and_a_reschedule_are_seen_by_others(
         RedBeatSchedulerEntry.from_key("{redbeat}:report", app=app)
 
 
+def test_many_are_saved_and_deleted_at_once(cluster: ClusterTopology, app: Celery) -> None:
+    def entries(**fields: Any) -> list[RedBeatSchedulerEntry]:
+        return [
+            RedBeatSchedulerEntry(f"report-{number}", "tasks.report", 60, app=app, **fields)
+            for number in range(1_100)
+        ]
+
+    assert len(RedBeatSchedulerEntry.save_many(entries()).new) == 1_100
+    assert cluster.client().zcard("{redbeat}::schedule") == 1_100
+    result = RedBeatSchedulerEntry.save_many([*entries()[:600], *entries(args=[1])[600:]])
+    assert (result.new, len(result.changed), len(result.same)) == ((), 500, 600)
+    names = [*(f"report-{number}" for number in range(1_099)), "{redbeat}:report-1099"]
+    assert RedBeatSchedulerEntry.delete_many(names, app) == 1_100
+    assert not cluster.client().keys(target_nodes="all")
+
+
 def test_statics_come_and_go_with_the_configuration(cluster: ClusterTopology, app: Celery) -> None:
     app.conf.beat_schedule = {
         f"static-{number}": {"task": "tasks.report", "schedule": 60} for number in range(1_100)

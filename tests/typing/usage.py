@@ -10,6 +10,7 @@ from celery.schedules import crontab, schedule
 from typing_extensions import assert_type
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat.bulk import SaveResult
 from redbeat.config import SETTINGS, Setting
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timestamp, to_timestamp
 from redbeat.errors import (
@@ -51,6 +52,22 @@ def entries_are_made_saved_and_deleted() -> None:
     entry.delete()
     is_due, seconds = entry.is_due()
     print(is_due, seconds)
+
+
+def many_entries_are_saved_and_deleted() -> None:
+    names = [f"report-{number}" for number in range(3)]
+    result = RedBeatSchedulerEntry.save_many(
+        (OwnEntry(name, "proj.report", 60, app=app) for name in names), progress=print
+    )
+    assert_type(result, SaveResult)
+    assert_type(result.new, "tuple[str, ...]")
+    assert_type(result.changed, "tuple[str, ...]")
+    assert_type(result.same, "tuple[str, ...]")
+    try:
+        assert_type(RedBeatSchedulerEntry.delete_many(names, app, progress=lambda done: None), int)
+        RedBeatSchedulerEntry.delete_many({"report": 1})
+    except EntryError as error:
+        assert_type(error.done, int)
 
 
 def schedules_are_given_as_in_celery() -> None:

@@ -11,15 +11,10 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
-from redbeat.decoder import (
-    DEFINITION_FIELDS,
-    RedBeatJSONEncoder,
-    encode_definition,
-    encode_meta,
-    find_problem,
-)
+from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, encode_definition, encode_meta
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.errors import EntryCorrupt
+from redbeat.problems import find_problem
 from redbeat.store import Stored
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 

@@ -89,6 +89,15 @@ def test_the_current_app_is_used_where_none_is_given(monkeypatch: pytest.MonkeyP
         ({"kwargs": {"x": float("nan")}}, "redbeat:x: can't be stored as JSON: "),
         ({"kwargs": {"at": {"__type__": "datetime"}}}, "redbeat:x: couldn't be read again: datetime: 'year'"),
         ({"args": [{"__type__": "interval", "every": 0}]}, "redbeat:x: couldn't be read again: interval: "),
+        (
+            {"kwargs": {"__type__": "interval", "every": 5}},
+            "redbeat:x: couldn't be read again: definition: kwargs",
+        ),
+        (
+            {"args": [{"a": '"__type__"', "__type__": "weekday"}]},
+            "redbeat:x: couldn't be read again: weekday: ",
+        ),
+        ({"options": {"headers": [1]}}, "redbeat:x: options: headers must be a dict, not \\[1\\]."),
         ({"options": {"countdown": timedelta(1)}}, "redbeat:x: can't be stored as JSON: "),
         ({"schedule": solar("sunset", 1, 1)}, "redbeat:x: can't be stored as JSON: "),
         ({"schedule": schedule(0)}, "redbeat:x: its schedule .* can't be used: an interval must be longer"),

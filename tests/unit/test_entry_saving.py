@@ -108,6 +108,47 @@ def test_enabled_again_it_does_not_make_up_for_the_runs_it_was_disabled_for(app:
     assert write.score == after_noon(3660)
 
 
+METAS = [None, RAN, encode_meta(None, 0), "{oops", "[]", '{"last_run_at": 5}', '{"total_run_count": true}']
+RULES = [schedule(60), schedule(60, relative=True), crontab(minute="*/5"), rrule("HOURLY", dtstart=NOON)]
+
+
+@pytest.mark.parametrize("meta", METAS)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("score", [None, -1.0, NOON.timestamp() + 60, NOW.timestamp() + 1e6])
+@pytest.mark.parametrize("error", [None, "{}"])
+def test_of_the_very_definition_it_is_decided_as_of_one_that_only_means_the_same(
+    app: Celery, rule: Any, meta: str | None, score: float | None, error: str | None
+) -> None:
+    definition = planned(entry(app, schedule=rule), Stored("redbeat:x")).definition
+    other_text = json.dumps(json.loads(definition), indent=1)
+    writes = [
+        planned(entry(app, schedule=rule), Stored("redbeat:x", text, meta, score, error=error, type="hash"))
+        for text in (definition, other_text)
+    ]
+    assert writes[0] == writes[1]
+
+
+@pytest.mark.parametrize(
+    ("write", "changes"),
+    [
+        (Write(), False),
+        (Write("d", "m", 5.0), False),
+        (Write("d"), False),
+        (Write(meta="m", score=5.0, must_exist=True), False),
+        (Write("e", "m", 5.0), True),
+        (Write("d", "n", 5.0), True),
+        (Write("d", "m", 5.000001), True),
+    ],
+)
+def test_a_write_that_changes_nothing_is_known_as_such(write: Write, changes: bool) -> None:
+    assert write.changes(Stored("redbeat:x", "d", "m", 5.0)) is changes
+
+
+def test_a_write_to_an_entry_with_an_error_or_off_the_schedule_changes_it() -> None:
+    assert Write("d", "m", 5.0).changes(Stored("redbeat:x", "d", "m", 5.0, error="{}"))
+    assert Write("d", "m", 5.0).changes(Stored("redbeat:x", "d", "m"))
+
+
 def test_disabled_it_keeps_its_place(app: Celery) -> None:
     assert planned(entry(app, enabled=False), stored(app)).score == after_noon(60)
 

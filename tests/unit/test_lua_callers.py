@@ -20,7 +20,7 @@ FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", 
 CLAIMED = lua.Claimed("k", "hash", "nominal", "claimed-score", "definition", "the-meta", None, None)
 COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
 TARGET = lua.Target("the-server", 3, 4)
-SAVE = lua.Save("k", "old-definition", "old-meta", "definition", "the-meta", "the-score", must_exist=True)
+SAVE = lua.Save("k", "what-was-read", "definition", "the-meta", "the-score")
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
@@ -49,21 +49,19 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "read_entries": (
         lambda client: lua.read_entries(client, "the-schedule", ["k", "k"]),
-        ["1.5", [["none"] + [None] * 5] * 2],
+        ["1.5", [None, None]],
         {"schedule": "the-schedule"},
         {},
     ),
     "save_entries": (
         lambda client: lua.save_entries(client, "the-schedule", FENCE, [SAVE, SAVE], wake="the-wake"),
-        ["ok", [1, 0]],
+        ["ok", 2],
         {**FENCED, "wake": "the-wake"},
         {
-            "read_definition": "old-definition",
-            "read_meta": "old-meta",
+            "read": "what-was-read",
             "definition": "definition",
             "meta": "the-meta",
             "score": "the-score",
-            "must_exist": "1",
         },
     ),
     "delete_entries": (
@@ -145,7 +143,7 @@ def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "lease_ms": 0, "prefix": "p"}
     assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).status == "lost"
     assert lua.commit_runs(Replying([b"lost", 0, []]), "s", FENCE, [COMMIT]).status == "lost"
-    assert lua.save_entries(Replying([b"lost", []]), "s", FENCE, [SAVE]) == ("lost", [])
+    assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [SAVE]) == ("lost", 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
 

@@ -86,7 +86,7 @@ def test_every_return_has_the_fields_of_the_header(name: str) -> None:
         assert len(inner.split(",")) == len(header.returned), value
 
 
-@pytest.mark.parametrize(("name", "row"), [("claim_due", lua.Claimed), ("read_entries", lua.Read)])
+@pytest.mark.parametrize(("name", "row"), [("claim_due", lua.Claimed), ("read_entries", lua.Stored)])
 def test_a_row_has_the_fields_of_its_class(name: str, row: type[Any]) -> None:
     documented = re.search(r"--   rows +\{(.+?)\}", (FOLDER / f"{name}.lua").read_text("utf-8"))
     assert documented is not None

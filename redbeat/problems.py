@@ -1,0 +1,121 @@
+"""What is wrong with an entry's values, in words: with what was read, and with what is to be written.
+
+Invariant: what may be written is found good when it is read again. Pure: values in, a sentence or None out.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from redbeat.decoder import SCHEDULE_FIELDS, decode
+from redbeat.keys import RESERVED_NAMES, printable
+
+__all__ = ["check_readable", "find_meta_problem", "find_name_problem", "find_problem", "find_unwritable"]
+
+#: the end of a definition whose schedule has no objects in it
+_PLAIN_END = re.compile(r'"schedule": (\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}\Z')
+#: deeper than this, JSON that could be written may be too deep to be read
+_PLAIN_BRACKETS = 200
+
+
+def find_problem(definition: Any, meta: Any) -> str | None:
+    """Return what is wrong with a decoded definition and meta, as a sentence; None when nothing is."""
+    if not isinstance(definition, dict):
+        return f"definition: must be an object, not {_shown(definition)}."
+    schedule_ = definition.get("schedule")
+    if schedule_ is None:
+        return "definition: schedule: is missing."
+    if not isinstance(schedule_, BaseSchedule):
+        kinds = ", ".join(SCHEDULE_FIELDS)
+        return f"definition: schedule: {_shown(schedule_)} is no object with one of the __type__ {kinds}."
+    task = definition.get("task")
+    if task is None:
+        return "definition: task: is missing."
+    if not isinstance(task, str) or not task or task != printable(task):
+        return f"definition: task: must be the name of a task, not {_shown(task)}."
+    headers = (definition.get("options") or {}).get("headers") if _is_object(definition, "options") else None
+    if definition.get("args") is not None and not isinstance(definition["args"], list):
+        return f"definition: args: must be a list, not {_shown(definition['args'])}."
+    for name in ("kwargs", "options"):
+        if not _is_object(definition, name):
+            return f"definition: {name}: must be an object, not {_shown(definition[name])}."
+    if not isinstance(headers, (dict, type(None))):
+        return f"definition: options: headers: must be an object, not {_shown(headers)}."
+    if definition.get("enabled") not in (True, False, None):
+        return f"definition: enabled: must be true or false, not {_shown(definition['enabled'])}."
+    return find_meta_problem(meta)
+
+
+def find_meta_problem(meta: Any) -> str | None:
+    """Return what is wrong with a decoded meta, as a sentence; None when nothing is."""
+    if not isinstance(meta, dict):
+        return f"meta: must be an object, not {_shown(meta)}."
+    if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
+        return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
+    if meta.get("last_run_at") is not None:
+        try:
+            meta["last_run_at"].astimezone(timezone.utc)
+        except OverflowError:
+            return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
+    count = meta.get("total_run_count")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+        return f"meta: total_run_count: must be a whole number, not {_shown(count)}."
+    return None
+
+
+def find_name_problem(name: Any) -> str | None:
+    """Return why no entry may be called ``name``, as a sentence; None when one may."""
+    if not isinstance(name, str) or not name:
+        return "An entry must have a name, a non-empty string."
+    if name in RESERVED_NAMES:
+        return f"An entry can't be called {name!r}: that key is RedBeat's own."
+    return None
+
+
+def find_unwritable(entry: Any) -> str | None:
+    """Return which of an entry's parts could be written but never read again, and why; None for none."""
+    if not isinstance(entry.task, str) or not entry.task or entry.task != printable(entry.task):
+        return f"task must be the name of a task, not {entry.task!r}"
+    if not isinstance(entry.schedule, BaseSchedule):
+        return f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"
+    if not isinstance(entry.args, (list, tuple, type(None))):
+        return f"args must be a list or a tuple, not {entry.args!r}"
+    if not isinstance(entry.kwargs, dict) or not isinstance(entry.options, dict):
+        return "kwargs and options must be dicts"
+    if not isinstance(entry.options.get("headers"), (dict, type(None))):
+        return f"options: headers must be a dict, not {entry.options['headers']!r}"
+    if not isinstance(entry.enabled, bool):
+        return f"enabled must be True or False, not {entry.enabled!r}"
+    return None
+
+
+def check_readable(definition: str) -> None:
+    """Raise ValueError or RecursionError when a definition just encoded couldn't be used once read again."""
+    is_flat = definition.count("{") + definition.count("[") < _PLAIN_BRACKETS
+    plain = _PLAIN_END.search(definition) if is_flat and definition.count('"__type__"') == 1 else None
+    if plain:  # all but the schedule is JSON without a meaning of its own
+        _decode_schedule(plain[1])
+        return
+    problem = find_problem(decode(definition), {})
+    if problem:
+        raise ValueError(problem)
+
+
+@lru_cache(maxsize=1024)  # thousands of entries have a handful of schedules
+def _decode_schedule(text: str) -> Any:
+    return decode(text)
+
+
+def _is_object(definition: dict[str, Any], name: str) -> bool:
+    return isinstance(definition.get(name), (dict, type(None)))
+
+
+def _shown(value: Any) -> str:
+    """Return ``value`` as an error message shows it, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,103 @@
+"""`python -m tests.benchmarks`: run the cases, print the tables, write JSON and PNG."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.servers import Server
+
+from . import cases, plot, table
+from .bench import QUICK, ROOT, Bench, Sizes, SubjectError, machine
+from .lateness import lateness
+from .targets import verdicts
+
+CASES: dict[str, Callable[[Bench], None]] = {
+    "burst": cases.burst,
+    "trips": cases.trips,
+    "idle": cases.idle,
+    "statics": cases.statics,
+    "saving": cases.saving,
+    "memory": cases.memory,
+    "lateness": lateness,
+}
+PUBLISHED = ROOT / "docs" / "_static"
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, once each: does it all work?")
+    parser.add_argument("--only", metavar="CASE,CASE", default=",".join(CASES), help=", ".join(CASES))
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where JSON and PNG go")
+    parser.add_argument("--publish", action="store_true", help="put them into the documentation, too")
+    options = parser.parse_args(arguments)
+    options.only = options.only.split(",")
+    if unknown := set(options.only) - CASES.keys():
+        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    if options.publish and (options.quick or set(options.only) != CASES.keys()):
+        parser.error("--publish takes a whole run: neither --quick nor --only")
+    return options
+
+
+def run_cases(bench: Bench, names: Sequence[str]) -> None:
+    """Run the cases in turn; one that fails is noted, and the others go on."""
+    for name, case in CASES.items():
+        if name not in names:
+            continue
+        started = time.monotonic()
+        try:
+            case(bench)
+        except (SubjectError, AssertionError) as exc:
+            bench.results.failures[name] = str(exc)
+        print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def summary(bench: Bench, names: Sequence[str], on: dict[str, Any]) -> dict[str, Any]:
+    """All that was found, for results.json: figures with every repeat, and the tables as they are shown."""
+    verdict_list = list(verdicts(bench.results, bench.sizes))
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "machine": on,
+        "cases": list(names),
+        "failures": bench.results.failures,
+        "figures": bench.results.as_json(),
+        "targets": [verdict.as_json() for verdict in verdict_list],
+        "tables": {
+            "figures": {"header": table.FIGURES_HEADER, "rows": list(table.figure_rows(bench.results))},
+            "targets": {"header": table.TARGETS_HEADER, "rows": [one.cells for one in verdict_list]},
+        },
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    with Server() as server:
+        bench = Bench(server, QUICK if options.quick else Sizes())
+        on = machine(bench)
+        run_cases(bench, options.only)
+    found = summary(bench, options.only, on)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    plot.draw(bench.results, options.out / "bench.png")
+    for shown in found["tables"].values():
+        print(f"\n{table.aligned(shown['header'], shown['rows'])}")
+    print(f"\n{', '.join(f'{name} {value}' for name, value in on.items())}")
+    print(f"{options.out / 'results.json'}\n{options.out / 'bench.png'}")
+    for name, reason in bench.results.failures.items():
+        print(f"\n{name} FAILED: {reason}", file=sys.stderr)
+    if options.publish and not bench.results.failures:
+        PUBLISHED.mkdir(exist_ok=True)
+        shutil.copy(options.out / "results.json", PUBLISHED / "performance.json")
+        shutil.copy(options.out / "bench.png", PUBLISHED / "performance.png")
+    return 1 if bench.results.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

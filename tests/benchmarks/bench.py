@@ -1,0 +1,134 @@
+"""The ground that the subjects stand on: one server, two Pythons, sizes, and schedules filled once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import celery
+import kombu
+import redis
+
+from tests.support.processes import Process
+from tests.support.servers import Server
+from tests.support.venv import redbeat2_python
+
+from .results import OLD, Results
+from .subjects.fill import fill
+
+ROOT = Path(__file__).parents[2]
+_SUBJECTS = Path(__file__).parent / "subjects"
+#: no subject takes longer: a hung one must not hold up the rest
+_TIMEOUT_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything; numbers of entries, messages, seconds and rounds."""
+
+    bursts: tuple[int, ...] = (1_000, 10_000, 100_000)
+    stored: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    batch: int = 500
+    due: int = 10_000
+    statics: int = 5_000
+    saved: int = 5_000
+    intervals: int = 200
+    lateness_seconds: int = 60
+    idle_rounds: int = 1_000
+    repeats: int = 3
+    burst_repeated_with_old: int = 10_000  # 2.4.2 takes more than a minute for a larger one: once is enough
+    limit_seconds: int = 150
+
+
+QUICK = Sizes(
+    bursts=(100, 1_000),
+    stored=(100, 1_000, 10_000),
+    due=1_000,
+    statics=200,
+    saved=200,
+    intervals=20,
+    lateness_seconds=5,
+    idle_rounds=50,
+    repeats=1,
+)
+
+
+class SubjectError(Exception):
+    """A subject ended without a result, or measured another package than it should."""
+
+
+class Bench:
+    """Runs subjects, each in a process of its own, and keeps what they report."""
+
+    def __init__(self, server: Server, sizes: Sizes) -> None:
+        self.server = server
+        self.sizes = sizes
+        self.results = Results()
+        self.old_python = redbeat2_python()
+        self._databases: dict[int, int] = {}
+
+    def python(self, subject: str) -> Path:
+        return self.old_python if subject == OLD else Path(sys.executable)
+
+    def environment(self, subject: str) -> dict[str, str]:
+        """What lets the Python of `subject` import the right redbeat: this checkout, or 2.4.2 alone."""
+        return {"PYTHONPATH": "" if subject == OLD else str(ROOT)}
+
+    def clear(self) -> None:
+        """Empty the broker (database 0) and the schedule that is written anew each time (database 1)."""
+        for db in (0, 1):
+            with self.server.client(db=db) as client:
+                client.flushdb()
+
+    def stored(self, count: int) -> int:
+        """The database with a schedule of `count` entries of which none is due, filled when first asked for.
+
+        A subject may let some of them be due, if it sends them all.
+        """
+        if count not in self._databases:
+            self._databases[count] = len(self._databases) + 2
+            with self.server.client(db=self._databases[count]) as client:
+                fill(client, count)
+        return self._databases[count]
+
+    def run(self, subject: str, script: str, **options: Any) -> dict[str, Any]:
+        """What the script reports, run for `subject` with the options.
+
+        Raises SubjectError with the script's output.
+        """
+        for db in range(len(self._databases) + 2):
+            with self.server.client(db=db) as client:
+                client.delete("redbeat::lock")  # of a subject that was stopped by its time limit
+        server = self.server.url(0).removesuffix("0")
+        argument = json.dumps({"server": server, **options})
+        command: list[str | Path] = [self.python(subject), _SUBJECTS / f"{script}.py", argument]
+        with Process(command, cwd=_SUBJECTS, env=self.environment(subject)) as process:
+            try:
+                code = process.wait(_TIMEOUT_SECONDS)
+            except AssertionError as exc:
+                raise SubjectError(str(exc)) from exc
+            output = process.output()
+        reports = [line for line in output.splitlines() if line.startswith('{"package"')]
+        if code or not reports:
+            raise SubjectError(f"{subject}, {script} {options} ended with {code}:\n{output}")
+        report: dict[str, Any] = json.loads(reports[-1])
+        if (report["package"] == str(ROOT / "redbeat")) is (subject == OLD):
+            raise SubjectError(f"{subject} was to be measured, and {report['package']} was")
+        return report
+
+
+def machine(bench: Bench) -> dict[str, Any]:
+    """Where this was measured: versions, and how busy the machine was at the start."""
+    return {
+        "python": sys.version.split()[0],
+        "celery": celery.__version__,
+        "kombu": kombu.__version__,
+        "redis-py": redis.__version__,
+        "server": f"{bench.server.kind} {bench.server.version}",
+        "processors": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }

@@ -1,0 +1,93 @@
+"""The cases: which subjects run, on how much, and which figures come of it.
+
+Subjects take turns inside of a repeat: ours, 2.4.2, the loop, the floor, and again.
+"""
+
+from __future__ import annotations
+
+from .bench import Bench
+from .results import FLOOR, LOOP, NOT_YET, OLD, OURS
+
+BURST = "burst, messages/s"
+BATCH_TRIPS = "round trips for a batch due"
+IDLE = "idle tick, ms"
+IDLE_TRIPS = "round trips of an idle tick"
+COLD, WARM = "beat_schedule stored first (cold), s", "beat_schedule stored again (warm), s"
+SAVE, SAVE_MANY = "save in a loop, entries/s", "save_many, entries/s"
+MEMORY = "peak memory, MB"
+
+_BURST_WAYS = {OURS: "scheduler", OLD: "scheduler", LOOP: "loop", FLOOR: "floor"}
+
+
+def burst(bench: Bench) -> None:
+    """All entries of a schedule due at once; the loop and the floor send as many messages."""
+    for due in bench.sizes.bursts:
+        for repeat in range(bench.sizes.repeats):
+            for subject, way in _BURST_WAYS.items():
+                if subject == OLD and repeat and due > bench.sizes.burst_repeated_with_old:
+                    continue
+                bench.clear()
+                limit = bench.sizes.limit_seconds
+                report = bench.run(subject, "burst", way=way, due=due, db=1, limit_seconds=limit)
+                sent, seconds = report["sent"], report["seconds"]
+                note = "" if sent == due else f"{sent:,} sent within {seconds:.0f} s"
+                bench.results.add(BURST, subject, due, "messages/s", sent / seconds, note)
+
+
+def trips(bench: Bench) -> None:
+    """What crosses the wire for one batch, until nothing more is due; pipelines count as one."""
+    due = bench.sizes.batch
+    for subject in (OURS, OLD):
+        bench.clear()
+        report = bench.run(subject, "burst", way="scheduler", due=due, db=1, limit_seconds=60)
+        bench.results.add(BATCH_TRIPS, subject, due, "round trips", report["round_trips"])
+
+
+def idle(bench: Bench) -> None:
+    """A tick with nothing due, at every size of schedule."""
+    sizes = bench.sizes.stored
+    databases = [bench.stored(count) for count in sizes]
+    for _ in range(bench.sizes.repeats):
+        for subject in (OURS, OLD):
+            report = bench.run(subject, "idle", dbs=databases, rounds=bench.sizes.idle_rounds)
+            for count, seconds, trips in zip(sizes, report["seconds"], report["round_trips"], strict=True):
+                bench.results.add(IDLE, subject, count, "ms", seconds * 1000)
+                bench.results.add(IDLE_TRIPS, subject, count, "round trips", trips)
+
+
+def statics(bench: Bench) -> None:
+    """From nothing to a leader with all of beat_schedule stored; then the same again."""
+    count = bench.sizes.statics
+    for _ in range(bench.sizes.repeats):
+        for subject in (OURS, OLD):
+            bench.clear()
+            for case in (COLD, WARM):
+                report = bench.run(subject, "statics", count=count)
+                bench.results.add(case, subject, count, "s", report["seconds"])
+
+
+def saving(bench: Bench) -> None:
+    """New entries, made already, are saved: one after the other, and all at once."""
+    count = bench.sizes.saved
+    for _ in range(bench.sizes.repeats):
+        for subject, way, case in (
+            (OURS, "save", SAVE),
+            (OLD, "save", SAVE),
+            (OURS, "save_many", SAVE_MANY),
+        ):
+            bench.clear()
+            report = bench.run(subject, "saving", way=way, count=count)
+            rate, note = (None, NOT_YET) if report["is_missing"] else (count / report["seconds"], "")
+            bench.results.add(case, subject, count, "entries/s", rate, note)
+
+
+def memory(bench: Bench) -> None:
+    """The peak of a process that sends what is due (all, where fewer are stored)."""
+    for stored in (bench.sizes.stored[0], bench.sizes.stored[-1]):
+        for subject in (OURS, OLD):
+            bench.clear()
+            due = min(bench.sizes.due, stored)
+            db, limit = bench.stored(stored), bench.sizes.limit_seconds
+            report = bench.run(subject, "burst", way="scheduler", due=due, db=db, limit_seconds=limit)
+            assert report["sent"] == due, report
+            bench.results.add(MEMORY, subject, stored, "MB", report["peak_rss_bytes"] / 1e6)

@@ -1,0 +1,70 @@
+"""The picture: what an idle tick costs, and how fast a burst leaves, both on logarithmic axes.
+
+Colours are Okabe and Ito's, which colour-blind people can tell apart; each line has a marker of its own, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from . import cases
+from .results import FLOOR, LOOP, OLD, OURS, Results
+
+_STYLE: dict[str, dict[str, Any]] = {
+    OURS: {"color": "#0072B2", "marker": "o", "linewidth": 2.4, "zorder": 3},
+    OLD: {"color": "#D55E00", "marker": "s"},
+    LOOP: {"color": "#009E73", "marker": "^"},
+    FLOOR: {"color": "#555555", "marker": "D", "linestyle": "--"},
+}
+
+
+def draw(results: Results, path: Path) -> None:
+    """Write the PNG; a case that was not run leaves its half empty."""
+    matplotlib.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    figure = Figure(figsize=(10.4, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _panel(left, results, cases.IDLE, "Idle tick: lower is better", "entries stored", "milliseconds")
+    _panel(right, results, cases.BURST, "Burst: higher is better", "entries due at once", "messages a second")
+    by_subject = {line.get_label(): line for panel in (left, right) for line in panel.get_lines()}
+    if shown := [subject for subject in _STYLE if subject in by_subject]:
+        lines = [by_subject[subject] for subject in shown]
+        figure.legend(lines, shown, loc="outside lower center", ncols=len(shown), frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def _panel(axes: Any, results: Results, case: str, title: str, x_label: str, y_label: str) -> None:
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
+    lines = {subject: results.series(case, subject) for subject in _STYLE}
+    drawn = {subject: line for subject, line in lines.items() if line[0]}
+    if not drawn:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#555555")
+        return
+    values = [value for _, line in drawn.values() for value in line]
+    low, high = min(values) / 2, max(values) * 2
+    label_gap = (high / low) ** 0.05
+    label_at = 0.0
+    for subject, (sizes, line) in sorted(drawn.items(), key=lambda item: item[1][1][-1]):
+        axes.plot(sizes, line, markersize=6, label=subject, **_STYLE[subject])
+        label_at = max(line[-1], label_at * label_gap)  # labels of lines that meet stand above each other
+        _label(axes, sizes[-1], label_at, line[-1], _STYLE[subject]["color"])
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.set_xticks(results.sizes(case))
+    plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
+    axes.xaxis.set_major_formatter(plain)
+    axes.yaxis.set_major_formatter(plain)
+    axes.minorticks_off()
+    axes.grid(visible=True, color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _label(axes: Any, x: float, y: float, value: float, color: str) -> None:
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (x, y), fontsize=9, color=color, **place)

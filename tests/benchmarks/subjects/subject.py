@@ -1,0 +1,100 @@
+"""What the subjects share: the app, a leading scheduler, a count of round trips, the report."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import redis
+from celery import Celery
+from fill import TASK
+
+import redbeat
+from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
+
+QUEUE = "celery"
+
+
+class TimeUp(BaseException):
+    """The time that a subject has is over; no `except Exception` may swallow it."""
+
+
+def read_options() -> SimpleNamespace:
+    """The script's argument; `server` is the URL of the server without a database, ending in a slash."""
+    return SimpleNamespace(**json.loads(sys.argv[1]))
+
+
+def report(**values: Any) -> None:
+    print(json.dumps({"package": str(Path(redbeat.__file__).parent), **values}))
+
+
+def make_app(server: str, db: int, **settings: Any) -> Celery:
+    """An app with its broker on database 0 and its schedule on database `db`, logging as beat does."""
+    logging.basicConfig(level=logging.WARNING)
+    app = Celery("bench", set_as_current=False)
+    app.conf.update(broker_url=f"{server}0", redbeat_redis_url=f"{server}{db}", **settings)
+    app.conf.result_expires = None  # no entry celery.backend_cleanup among those that are counted
+
+    @app.task(name=TASK)
+    def nothing() -> None:
+        pass
+
+    return app
+
+
+def lead(app: Celery) -> RedBeatScheduler:
+    """A scheduler that has the lock."""
+    scheduler = RedBeatScheduler(app)
+    acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
+    assert scheduler.lock, "no lock"
+    return scheduler
+
+
+@contextmanager
+def time_limit(seconds: float) -> Any:
+    """End the block after so many seconds, whatever it is doing."""
+
+    def stop(*_: Any) -> None:
+        raise TimeUp
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except TimeUp:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class RoundTrips:
+    """Counts what the main thread sends through redis-py: a command or a pipeline is one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        send = redis.Connection.send_packed_command
+
+        def send_and_count(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                self.count += 1
+            return send(*args, **kwargs)
+
+        redis.Connection.send_packed_command = send_and_count  # type: ignore[method-assign]
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has had at any time."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except FileNotFoundError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes where there is no /proc: macOS
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024

@@ -1,0 +1,104 @@
+"""A burst of due runs, and what became of it: the measure of every test in this package.
+
+Each run is of an entry of its own, so it must be on the queue once, whoever died on the way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import redis
+
+from redbeat.runs import task_id_of
+from tests.faults.layouts import Layout, Sent
+from tests.support.polling import eventually
+from tests.support.schedule import SCHEDULE, SELDOM, STATICS, write_raw
+
+_FIRST_DUE = 1e9
+#: later than now, and earlier than the next run of an entry that has been sent
+_FAR = 1.99e9
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of bursts; all but `runs` and `kills` should be empty or 0.
+
+    Attributes:
+        lost: runs without a message.
+        doubled: messages of a run beyond its first.
+        strange: messages that no run asked for, or with another task id than the run's own.
+        miscounted: entries whose meta counts another number of runs than one.
+    """
+
+    runs: int = 0
+    kills: int = 0
+    lost: list[str] = field(default_factory=list)
+    doubled: list[Sent] = field(default_factory=list)
+    strange: list[Sent] = field(default_factory=list)
+    miscounted: list[str] = field(default_factory=list)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+    def check(self, *, is_exactly_once: bool) -> None:
+        """Fail if a promise was broken."""
+        assert self.lost == []
+        assert self.strange == []
+        assert self.miscounted == []
+        if is_exactly_once:
+            assert self.doubled == []
+
+
+class Burst:
+    """So many runs, due since long ago, one every quarter of a second."""
+
+    def __init__(self, layout: Layout, runs: int) -> None:
+        self._layout = layout
+        self._dues = {f"entry-{number}": _FIRST_DUE + number / 4 for number in range(runs)}
+
+    def write(self) -> None:
+        """Write the entries to a schedule that has none, raw."""
+        self._layout.clear()
+        with self._layout.client.pipeline() as pipeline:
+            for name, due in self._dues.items():
+                write_raw(pipeline, name, score=due, schedule=SELDOM, args=[name])
+            pipeline.execute()
+
+    def is_out(self) -> bool:
+        """Whether every run has been recorded as sent."""
+        return self._layout.client.zcount(SCHEDULE, "-inf", _FAR) == 0
+
+    def await_messages(self, more: int) -> None:
+        """Wait until so many more messages are on the queue, or all runs are out."""
+        count = self._layout.queue.count
+        wanted = count() + more
+        eventually(lambda: count() >= wanted or self.is_out(), 30, 0.001, retry_on=(redis.ConnectionError,))
+
+    def tally(self, kills: int) -> Tally:
+        """Count what is on the queue, after so many kills."""
+        expected = set(map(_expect, self._dues, self._dues.values()))
+        sent = Counter(self._layout.queue.messages())
+        with self._layout.client.pipeline() as pipeline:
+            for name in self._dues:
+                pipeline.hget(f"redbeat:{name}", "meta")
+            metas: list[Any] = pipeline.execute()
+        counts = [json.loads(meta)["total_run_count"] if meta else 0 for meta in metas]
+        assert self._layout.client.smembers(STATICS) == {"static"}
+        assert self._layout.client.zscore(SCHEDULE, "redbeat:static") is not None
+        return Tally(
+            runs=len(self._dues),
+            kills=kills,
+            lost=sorted(run.entry for run in expected - sent.keys()),
+            doubled=sorted((sent - Counter(dict.fromkeys(sent, 1))).elements()),
+            strange=sorted(sent.keys() - expected),
+            miscounted=[name for name, count in zip(self._dues, counts, strict=True) if count != 1],
+        )
+
+
+def _expect(name: str, due: float) -> Sent:
+    moment = datetime.fromtimestamp(due, timezone.utc).isoformat(timespec="microseconds")
+    return Sent(name, moment, task_id_of(f"redbeat:{name}", moment))

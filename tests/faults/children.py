@@ -1,0 +1,98 @@
+"""Schedulers in forked children: real processes, really killed, without a second of imports each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis.connection
+
+from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
+from redbeat.store import Store
+from tests.faults.bursts import Burst
+from tests.faults.layouts import Layout
+
+_PATIENCE_SECONDS = 20
+
+
+class Fuse:
+    """Ends this process by SIGKILL when it is touched for the so-manieth time; 0: never."""
+
+    def __init__(self, touches: int) -> None:
+        self._left = touches
+        self._is_armed = False
+
+    def touch(self) -> None:
+        if self._is_armed:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Only in this block it counts."""
+        self._is_armed = True
+        try:
+            yield
+        finally:
+            self._is_armed = False
+
+
+def between_round_trips(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
+    """Touch the fuse before and after every round trip to the schedule."""
+    patch.setattr(Store, "on_round_trip", staticmethod(fuse.touch))
+
+
+def on_the_wire(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
+    """Touch the fuse before and after every sending to, and every reading from a Redis server."""
+    for name in ("send_packed_command", "read_response"):
+        _touch_around(fuse, patch, redis.connection.AbstractConnection, name)
+
+
+def _touch_around(fuse: Fuse, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    original = getattr(owner, name)
+
+    def touching(*args: Any, **kwargs: Any) -> Any:
+        fuse.touch()
+        result = original(*args, **kwargs)
+        fuse.touch()
+        return result
+
+    patch.setattr(owner, name, touching)
+
+
+def run_child(work: Callable[[], None]) -> int:
+    """Run `work` in a forked process; return its exit code, negative: the signal that ended it."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:  # whatever happens: this process must not return into the test run
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_PATIENCE_SECONDS)
+        work()
+        code = 0
+    except BaseException:  # noqa: BLE001 - it is printed, and the parent sees the exit code
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def run_scheduler(layout: Layout, burst: Burst, fuse: Fuse, **settings: Any) -> None:
+    """Tick a scheduler until the burst is out, and close it."""
+    with fuse.armed():
+        scheduler = RedBeatScheduler(layout.make_app(**settings))
+        acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
+    while not burst.is_out():
+        with fuse.armed():
+            delay_seconds = scheduler.tick()
+        time.sleep(min(delay_seconds, 0.01))  # only where something must surface first: a lease
+    with fuse.armed():
+        scheduler.close()

@@ -1,0 +1,77 @@
+"""Schedulers ended by SIGKILL at their first step, at their second, and so on until one survives a burst.
+
+Each time another scheduler finishes what is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from redbeat import schedulers
+from tests.faults.bursts import Burst, Tally
+from tests.faults.children import Fuse, between_round_trips, on_the_wire, run_child, run_scheduler
+from tests.faults.conftest import IS_LONG, LAYOUTS, Report
+from tests.faults.layouts import Layout
+
+BATCH = 5
+BATCHES = 3
+
+#: short enough to wait for; it needn't be longer than a pause, as one scheduler works at a time
+LEASE_SECONDS = 0.1
+
+Wiring = Callable[[Fuse, pytest.MonkeyPatch], None]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
+def test_a_scheduler_killed_at_every_round_trip(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    report(kill_at_every_step(layout, between_round_trips, itertools.count(1), monkeypatch))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
+def test_a_scheduler_killed_on_the_wire(
+    layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    stride = 1 if IS_LONG else 7
+    steps = itertools.count(chance.randint(1, stride), stride)
+    report(kill_at_every_step(layout, on_the_wire, steps, monkeypatch))
+
+
+def kill_at_every_step(
+    layout: Layout, wire: Wiring, steps: itertools.count[int], patch: pytest.MonkeyPatch
+) -> Tally:
+    """Kill a scheduler at each of the steps, until one has fewer; return what became of the bursts."""
+    settings = {"redbeat_batch_size": BATCH}
+    patch.setattr(schedulers, "LEASE_SECONDS", LEASE_SECONDS)
+    burst = Burst(layout, BATCH * BATCHES)
+    burst.write()
+    run_scheduler(layout, burst, Fuse(0), **settings)  # what it imports the children need not
+    total = Tally()
+    for step in steps:
+        burst.write()
+        with patch.context() as patched:
+            fuse = Fuse(step)
+            wire(fuse, patched)
+            code = run_child(partial(run_scheduler, layout, burst, fuse, **settings))
+        is_killed = code == -signal.SIGKILL
+        assert is_killed or code == 0, f"its end at step {step} was {code}"
+        if is_killed:
+            layout.drop_lock()
+            assert run_child(partial(run_scheduler, layout, burst, Fuse(0), **settings)) == 0
+        tally = burst.tally(kills=int(is_killed))
+        print(f"killed at step {step}")
+        tally.check(is_exactly_once=layout.is_exactly_once)
+        total += tally
+        if not is_killed:
+            break
+    assert total.kills > 2 * BATCHES, "the fuse isn't touched"
+    return total

@@ -1,0 +1,79 @@
+"""The benchmarks run, and show every case that was asked for. What they measure is no test's matter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import cases, targets
+from tests.benchmarks.bench import QUICK, ROOT, Sizes
+from tests.benchmarks.results import FLOOR, LOOP, NOT_YET, OLD, OURS, Results
+from tests.benchmarks.table import figure_rows
+
+pytest.importorskip("matplotlib")
+
+PNG_MARK = b"\x89PNG\r\n\x1a\n"
+
+
+def run_benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.usefixtures("redbeat2_python")  # its first making takes longer than a run may
+def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path) -> None:
+    done = run_benchmarks("--quick", "--only", "burst,trips,idle,saving", "--out", str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "results.json").read_text())
+    figures = {(figure["case"], figure["subject"], figure["size"]) for figure in found["figures"]}
+    subjects = (OURS, OLD, LOOP, FLOOR)
+    assert figures >= {(cases.BURST, subject, size) for subject in subjects for size in QUICK.bursts}
+    assert figures >= {(cases.IDLE, subject, size) for subject in (OURS, OLD) for size in QUICK.stored}
+    assert figures >= {(cases.BATCH_TRIPS, subject, QUICK.batch) for subject in (OURS, OLD)}
+    assert figures >= {(cases.SAVE, subject, QUICK.saved) for subject in (OURS, OLD)}
+    assert (cases.SAVE_MANY, OURS, QUICK.saved) in figures
+    for case, _, _ in figures:
+        assert case in done.stdout
+    assert len(found["targets"]) == 6
+    for target in found["targets"]:
+        assert target["target"] in done.stdout
+    assert (tmp_path / "bench.png").read_bytes().startswith(PNG_MARK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--only", "burts"], "no such case: burts"),
+        (["--publish", "--quick"], "--publish takes a whole run"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_measured(arguments: list[str], reason: str) -> None:
+    done = run_benchmarks(*arguments)
+
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_a_target_is_reached_missed_or_not_there_yet() -> None:
+    results, sizes = Results(), Sizes()
+    for subject, rate in ((OURS, 6_000), (OLD, 1_000), (LOOP, 4_000)):
+        results.add(cases.BURST, subject, sizes.due, "messages/s", rate)
+    results.add(cases.SAVE_MANY, OURS, sizes.saved, "entries/s", None, NOT_YET)
+
+    verdicts = [(one.measured, one.is_reached) for one in targets.verdicts(results, sizes)]
+
+    assert verdicts == [("6.00 x", True), ("1.50 x", False), (NOT_YET, False)]
+
+
+def test_a_row_has_medians_and_how_many_times_better_ours_is() -> None:
+    results = Results()
+    for seconds in (9.0, 1.0, 2.0):
+        results.add(cases.COLD, OURS, 5_000, "s", seconds)
+    results.add(cases.COLD, OLD, 5_000, "s", 30)
+
+    assert list(figure_rows(results)) == [[cases.COLD, "5,000", "2", "30", "", "", "15 x"]]

@@ -1,0 +1,117 @@
+"""A connection through the proxy of the tests: what is forwarded, and the faults that befall it on the way.
+
+Invariant: each direction is forwarded in the order read, one chunk at a time, so that a fault meets the bytes
+that come after it began. Everything here runs in the event loop of the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn
+
+_CHUNK_BYTES = 65_536
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER, for no time
+
+Loss = Literal["request", "reply"]
+
+
+class _CutReached(Exception):
+    """The connection is to be reset now."""
+
+
+@dataclass(eq=False)
+class Cut:
+    """A reset to come, on the connection on which `pattern` is sent to the server."""
+
+    pattern: bytes
+    loss: Loss
+    has_happened: threading.Event = field(default_factory=threading.Event)
+
+    def reach(self) -> NoReturn:
+        self.has_happened.set()
+        raise _CutReached
+
+
+@dataclass
+class Faults:
+    """What all connections of a proxy suffer: withheld while not `thawed`, slowed, or the first cut."""
+
+    thawed: asyncio.Event = field(default_factory=asyncio.Event)
+    delay_seconds: float = 0
+    cut: Cut | None = None
+
+    def __post_init__(self) -> None:
+        self.thawed.set()
+
+
+@dataclass(eq=False)
+class Link:
+    """A connection of a client and the one to the server that goes with it."""
+
+    client: socket.socket
+    server: socket.socket = field(default_factory=socket.socket)
+    cut: Cut | None = None  # one whose pattern was sent here: the next reply brings it about
+
+    def __post_init__(self) -> None:
+        for end in (self.client, self.server):
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+
+    async def forward(self, target: tuple[str, int], faults: Faults) -> bool:
+        """Forward both directions; True when both have ended, False when one side has reset, or by a cut."""
+        loop = asyncio.get_running_loop()
+        pumps: list[asyncio.Task[None]] = []
+        try:
+            await loop.sock_connect(self.server, target)
+            for source, sink in ((self.client, self.server), (self.server, self.client)):
+                pumps.append(loop.create_task(self._pump(source, sink, faults)))
+            await asyncio.gather(*pumps)
+            return True
+        except (OSError, _CutReached):
+            return False
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)  # no socket is closed under a pump
+
+    async def _pump(self, source: socket.socket, sink: socket.socket, faults: Faults) -> None:
+        loop = asyncio.get_running_loop()
+        sent = b""
+        while True:
+            try:
+                chunk = await loop.sock_recv(source, _CHUNK_BYTES)
+            except OSError:
+                await faults.thawed.wait()
+                raise
+            if chunk:
+                await asyncio.sleep(faults.delay_seconds)
+            await faults.thawed.wait()
+            if not chunk:
+                sink.shutdown(socket.SHUT_WR)
+                return
+            if source is self.client:
+                sent = self._look_for_cut(sent + chunk, faults)
+            elif self.cut:
+                self.cut.reach()
+            await loop.sock_sendall(sink, chunk)
+
+    def _look_for_cut(self, sent: bytes, faults: Faults) -> bytes:
+        """Act on the pattern in what was sent to the server; returns the end, where it may have begun."""
+        cut = faults.cut
+        if cut is None or cut.pattern not in sent:
+            return sent[1 - len(cut.pattern) :] if cut and len(cut.pattern) > 1 else b""
+        faults.cut = None
+        self.cut = cut
+        if cut.loss == "request":
+            cut.reach()
+        return b""
+
+    def close(self, is_orderly: bool) -> None:
+        for end in (self.client, self.server):
+            if not is_orderly:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            end.close()

@@ -1,0 +1,201 @@
+"""A real RabbitMQ node on a free port of 127.0.0.1, with its data, logs, cookie and home in one directory.
+
+Invariant: one node is one process that `stop()` ends by its own pid. The start script is made to `exec`, so
+the process is the Erlang VM itself, and dies with the test run; and there is no epmd, the daemon that the
+first Erlang node of a machine otherwise leaves running. Nodes never meet, so they need no distribution port.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import socket
+import struct
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from .processes import Process
+from .servers import ServerMissingError, pick_port
+
+# Debian's rabbitmq-server on PATH changes to another user and keeps a shell around; this is what it calls.
+_DEBIAN_PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+_READY = ["Server startup complete", "redbeat control\n"]
+_PORT_TAKEN = re.compile(r"eaddrinuse|address already in use")
+
+# In Erlang's own format: reading rabbitmq.conf adds half a second to every start.
+_CONFIGURATION = """\
+[{{rabbit, [
+    {{tcp_listeners, [{{"{host}", {port}}}]}},
+    {{num_tcp_acceptors, 2}},
+    {{vm_memory_high_watermark, 0.9}},
+    {{disk_free_limit, 1000000}},
+    {{log, [{{console, [{{enabled, true}}, {{level, info}}]}}, {{file, [{{file, false}}]}}]}}
+]}}].
+"""
+
+# RABBITMQ_… to what is there in a node's directory, or is not.
+_PATHS = {
+    "ADVANCED_CONFIG_FILE": "no-advanced.config",
+    "CONFIG_FILE": "rabbitmq.config",
+    "CONF_ENV_FILE": "no-env.conf",
+    "ENABLED_PLUGINS_FILE": "enabled_plugins",
+    "GENERATED_CONFIG_DIR": "config",
+    "LOG_BASE": "log",
+    "MNESIA_BASE": "data",
+}
+
+# No name is ever looked up: a resolver that is away would cost the start seconds.
+_NAME_RESOLUTION = '{lookup, [file]}.\n{host, {127, 0, 0, 1}, ["localhost"]}.\n'
+
+# Evaluates what `evaluate` sends: rabbitmqctl would take a second, and an Erlang distribution.
+_CONTROL = Path(__file__).with_name("rabbitmq_control.script")
+_RUN_CONTROL = 'file:script(os:getenv("REDBEAT_CONTROL_SCRIPT"))'
+
+# Closes all connections too. They are closed by a handler of events: until the last line has been answered, a
+# connection to the new virtual host could be taken for one to the old.
+_FLUSH = """
+    ok = rabbit_vhost:delete(<<"/">>, <<"tests">>),
+    ok = rabbit_vhost:add(<<"/">>, <<"tests">>),
+    ok = rabbit_auth_backend_internal:set_permissions(<<"guest">>, <<"/">>, <<".*">>, <<".*">>, <<".*">>,
+                                                      <<"tests">>),
+    gen_event:which_handlers(rabbit_event).
+"""
+
+
+def find_program() -> Path:
+    """The start script; ServerMissingError when there is none."""
+    path = _DEBIAN_PROGRAM if _DEBIAN_PROGRAM.exists() else shutil.which("rabbitmq-server")
+    if path is None or shutil.which("erl") is None:
+        raise ServerMissingError("no rabbitmq-server, or no Erlang, on PATH")
+    return Path(path)
+
+
+class RabbitMQ:
+    """A node that runs from construction until `stop()`, without plugins, for the user guest."""
+
+    host = "127.0.0.1"
+    port: int
+    process: Process
+
+    def __init__(self) -> None:
+        self._program = find_program()
+        self.directory = Path(tempfile.mkdtemp(prefix="redbeat-rabbitmq-"))
+        try:
+            self._start_on_a_free_port()
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+
+    def url(self) -> str:
+        """amqp:// of the virtual host `/`."""
+        return f"amqp://guest:guest@{self.host}:{self.port}//"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there, paused or not."""
+        return self.process.is_running
+
+    def evaluate(self, source: str, timeout: float = 10) -> str:
+        """The value of Erlang expressions, such as `rabbit_amqqueue:count().`, inside the broker.
+
+        Raises AssertionError when they fail, TimeoutError of a paused broker after `timeout` seconds.
+        """
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(self._control_path))
+            request = source.encode()
+            connection.sendall(struct.pack(">I", len(request)) + request)
+            with connection.makefile("rb") as answer:
+                (length,) = struct.unpack(">I", answer.read(4))
+                status, _, value = answer.read(length).decode().partition(" ")
+        assert status == "ok", f"{source} failed: {value}"
+        return value
+
+    def flush(self) -> None:
+        """Delete all queues and exchanges, and close all connections, by a new virtual host."""
+        self.evaluate(_FLUSH)
+
+    def pause(self) -> None:
+        """Freeze it: the kernel still accepts connections and bytes for it, and nothing answers."""
+        self.process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on where it was paused. Harmless when it was not."""
+        self.process.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it as a crash would; `restart()` brings it back."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Stop it if need be, and start it on the same port and data; ready on return."""
+        self.process.stop(timeout=20)
+        self.process = self._launch()
+
+    def stop(self) -> None:
+        """End it for good and remove its data. Harmless when repeated."""
+        self.process.kill()  # nothing is worth an orderly end
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The last lines that it logged since its last start."""
+        return "\n".join(self.process.output().splitlines()[-lines:])
+
+    def __enter__(self) -> RabbitMQ:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _control_path(self) -> Path:
+        return self.directory / "control"
+
+    def _start_on_a_free_port(self) -> None:
+        (self.directory / "inetrc").write_text(_NAME_RESOLUTION)
+        (self.directory / "enabled_plugins").write_text("[].\n")
+        for _ in range(20):
+            self.port = pick_port()
+            configuration = _CONFIGURATION.format(host=self.host, port=self.port)
+            (self.directory / "rabbitmq.config").write_text(configuration)
+            try:
+                self.process = self._launch()
+                return
+            except AssertionError as exc:
+                if not _PORT_TAKEN.search(str(exc)):
+                    raise
+        raise RuntimeError("found no free port in 20 tries")
+
+    def _launch(self) -> Process:
+        process = Process([self._program], cwd=self.directory, env=self._environment())
+        try:
+            # Its own log, not a connection: another server might answer at the port it failed to get.
+            for line in _READY:
+                process.wait_for(line, timeout=60)
+        except BaseException:
+            process.kill()
+            raise
+        return process
+
+    def _environment(self) -> dict[str, str]:
+        node = f"redbeat-{self.port}@localhost"
+        return {
+            "HOME": str(self.directory),  # of the cookie
+            "REDBEAT_CONTROL": str(self._control_path),
+            "REDBEAT_CONTROL_SCRIPT": str(_CONTROL),
+            "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the Erlang VM; nothing else looks at it
+            # Also seen by the VM that RabbitMQ starts every minute, to have an epmd. With a fixed port of the
+            # distribution nobody asks an epmd, and nobody listens on it either (by Erlang 25 or newer).
+            "ERL_FLAGS": f"-start_epmd false -dist_listen false -erl_epmd_port {pick_port()}",
+            "ERL_EPMD_PORT": "1",
+            "ERL_INETRC": str(self.directory / "inetrc"),
+            "RABBITMQ_NODENAME": node,
+            # Split at every space; one scheduler is as quick as one for each core.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S 1:1 -sname {node} -eval {_RUN_CONTROL}",
+            "RABBITMQ_LOGS": "-",
+            **{f"RABBITMQ_{name}": str(self.directory / path) for name, path in _PATHS.items()},
+        }
