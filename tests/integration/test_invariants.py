@@ -302,13 +302,14 @@ class Machine(RuleBasedStateMachine):
     def _save_again(self, name: str) -> None:
         self._change(name, lambda entry: entry.save())
 
-    def _reschedule(self, name: str, is_due: bool) -> None:
-        def reschedule(entry: Entry) -> None:
-            every = entry.schedule.run_every.total_seconds()
-            since = (self._time("due") or 0) - every
-            entry.reschedule(datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=since))
+    def _reschedule(self, name: str, is_early: bool) -> None:
+        def reschedule(
+            entry: Entry,
+        ) -> None:  # one of the two intervals makes it due in 2001, the other in 2033
+            since = timedelta(seconds=self._time("due") or 0)
+            entry.reschedule(datetime(1970, 1, 1, tzinfo=timezone.utc) + since)
 
-        self._change(name, reschedule if is_due else lambda entry: entry.reschedule())
+        self._change(name, reschedule if is_early else lambda entry: entry.reschedule())
 
     def _change(self, name: str, change: Any) -> None:
         def act() -> None:

@@ -356,7 +356,8 @@ def _is_next(score: float | None, nominal: float, every: float, now: float) -> b
         return False
     if not nominal:  # that's "now"
         return abs(score - now - every) < 60
-    return score == nominal + (math.floor((now - nominal) / every) + 1) * every
+    following = nominal + (math.floor((now - nominal) / every) + 1) * every
+    return math.isclose(score, following, rel_tol=0, abs_tol=1e-5)
 
 
 def _iso(seconds: float) -> str:
