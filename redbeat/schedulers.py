@@ -312,10 +312,11 @@ class RedBeatScheduler(Scheduler):
         removed = sorted(self.store.static_names() - statics.keys() - reserved)
         for name in removed:
             logger.info("beat: Removing old static schedule entry '%s'.", name)
-        self.store.delete_entries([self.config.keys.entry(name) for name in removed])
+        self.store.delete_entries([self.config.keys.entry(name) for name in removed], self._fence)
         self.update_from_dict(statics)
         # a name that is no string was skipped just now
-        self.store.replace_statics([name for name in statics if isinstance(name, str)], removed)
+        names = [name for name in statics if isinstance(name, str)]
+        self.store.replace_statics(names, removed, self._fence)
         self._has_statics = True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

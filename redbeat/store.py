@@ -199,28 +199,47 @@ class Store:
             changed_key,
         )
 
-    def delete_entries(self, keys: Sequence[str]) -> int:
-        """Remove entries from the schedule, hash and all; return how many there were."""
-        deleted = 0
+    def delete_entries(
+        self,
+        keys: Sequence[str],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+    ) -> int:
+        """Remove entries from the schedule, hash and all; return how many there were.
+
+        Raises:
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        total = 0
         for chunk in _chunks(keys):
             with self.translating():
-                deleted += lua.delete_entries(self.client, self.keys.schedule, chunk, wake=self.keys.wake)
-        return deleted
+                status, deleted = lua.delete_entries(
+                    self.client, self.keys.schedule, fence, chunk, wake=self.keys.wake
+                )
+            self._check_lock(status, fence)
+            total += deleted
+        return total
 
     def static_names(self) -> set[str]:
         """Return the names of the entries that were stored from ``beat_schedule``."""
         with self.translating(self.keys.statics, "set"):
             return {text_of(name) for name in self.client.smembers(self.keys.statics)}
 
-    def replace_statics(self, added: Iterable[str], removed: Iterable[str]) -> None:
-        """Change the set of names that ``static_names`` returns."""
-        pipeline = self.client.pipeline(transaction=False)
-        for chunk in _chunks(list(removed)):
-            pipeline.srem(self.keys.statics, *chunk)
-        for chunk in _chunks(list(added)):
-            pipeline.sadd(self.keys.statics, *chunk)
-        with self.translating():
-            pipeline.execute()
+    def replace_statics(
+        self,
+        added: Iterable[str],
+        removed: Iterable[str],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+    ) -> None:
+        """Change the set of names that ``static_names`` returns.
+
+        Raises:
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        changes = [*(("remove", name) for name in removed), *(("add", name) for name in added)]
+        for chunk in _chunks(changes):
+            with self.translating(self.keys.statics, "set"):
+                status = lua.change_statics(self.client, self.keys.statics, fence, chunk)
+            self._check_lock(status, fence)
 
     def rank(self, key: str) -> int | None:
         """Return the entry's place in the schedule, 0 for the next one due; None: it isn't there."""

@@ -23,6 +23,7 @@ __all__ = [
     "Save",
     "Stored",
     "Target",
+    "change_statics",
     "claim_due",
     "commit_runs",
     "delete_entries",
@@ -56,7 +57,8 @@ _CLAIM_DUE = Script("hold_lock", "claim_due")
 _COMMIT_RUNS = Script("hold_lock", "push_messages", "commit_runs")
 _READ_ENTRIES = Script("read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "save_entries")
-_DELETE_ENTRIES = Script("delete_entries")
+_DELETE_ENTRIES = Script("hold_lock", "delete_entries")
+_CHANGE_STATICS = Script("hold_lock", "change_statics")
 _RELEASE_LOCK = Script("release_lock")
 
 
@@ -304,9 +306,18 @@ def save_entries(
     return text_of(status), int(changed)
 
 
-def delete_entries(client: Any, schedule_key: str, keys: Sequence[str], *, wake: str) -> int:
-    """Remove the entries under ``keys``; return how many there were."""
-    return int(_DELETE_ENTRIES(client, [schedule_key, *keys], [wake]))
+def delete_entries(
+    client: Any, schedule_key: str, fence: Fence, keys: Sequence[str], *, wake: str
+) -> tuple[str, int]:
+    """Remove the entries under ``keys``; return the lock's status and how many there were."""
+    status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys], [*fence.args(), wake])
+    return text_of(status), int(deleted)
+
+
+def change_statics(client: Any, statics_key: str, fence: Fence, changes: Iterable[tuple[str, str]]) -> str:
+    """Make ``changes``, pairs of 'add' or 'remove' and a name; return the lock's status."""
+    args = [*fence.args(), *(text for change in changes for text in change)]
+    return str(text_of(_CHANGE_STATICS(client, fence.keys(statics_key), args)))
 
 
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str) -> bool:

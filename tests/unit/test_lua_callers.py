@@ -66,10 +66,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
     ),
     "delete_entries": (
-        lambda client: lua.delete_entries(client, "the-schedule", ["k", "k"], wake="the-wake"),
-        2,
-        {"schedule": "the-schedule", "wake": "the-wake"},
+        lambda client: lua.delete_entries(client, "the-schedule", FENCE, ["k", "k"], wake="the-wake"),
+        ["ok", 2],
+        {**FENCED, "wake": "the-wake"},
         {},
+    ),
+    "change_statics": (
+        lambda client: lua.change_statics(client, "the-statics", FENCE, [("add", "n"), ("add", "n")]),
+        "ok",
+        {"statics": "the-statics", "lock": "the-lock", "token": "the-token", "lock_ms": 12},
+        {"change": "add", "name": "n"},
     ),
     "release_lock": (
         lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake"),
