@@ -306,7 +306,7 @@ def test_every_step_of_every_beat_keeps_the_invariants(
     run_state_machine_as_test(
         lambda: Machine(valkey, other, monkeypatch),
         settings=settings(
-            max_examples=80 * EFFORT,
+            max_examples=200 * EFFORT,
             stateful_step_count=25,
             deadline=None,
             print_blob=True,
