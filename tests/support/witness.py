@@ -226,6 +226,9 @@ class Witness:
     def _check_entry(self, beat: Beat, before: Look, after: Look, name: str) -> None:
         """A beat neither makes nor changes nor removes an entry, but for its statics."""
         was, now_is = before.rows[name].definition, after.rows[name].definition
+        if was is None and now_is is None:
+            was_rest, has_rest = before.rows[name], after.rows[name]
+            assert (has_rest.meta, has_rest.error) == (was_rest.meta, was_rest.error), "brought back, a part"
         if was == now_is:
             return
         if now_is is None:
