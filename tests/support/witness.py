@@ -278,8 +278,9 @@ class Witness:
         nominal = self._nominal(name, was)
         if has.score != was.score and any(_is_next(has.score, nominal, row.every, now) for row in sendable):
             assert self._is_for(beat, now, name, was), "recorded over a newer time"
-            assert is_sent, "recorded, and not sent"
-            beat.recorded[name] += 1
+            was_disabled = any(look.rows[name].kind == "disabled" for look in beat.seen)
+            assert is_sent or (was_disabled and has.meta == was.meta), "recorded, and not sent"
+            beat.recorded[name] += is_sent
         else:
             self._check_moved(beat, now, name, was, has)
 
