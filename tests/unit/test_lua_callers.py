@@ -27,10 +27,10 @@ SAVE = lua.Save("k", "what-was-read", "definition", "the-meta", "the-score")
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
     "claim_due": (
         lambda client: lua.claim_due(
-            client, "the-schedule", FENCE, limit=3, max_bytes=4, lease_ms=5, prefix="the-prefix", offset=6
+            client, "the-schedule", FENCE, limit=3, max_bytes=4, lease_ms=5, prefix="the-prefix"
         ),
         ["ok", "1.5", "", 0, []],
-        {**FENCED, "limit": 3, "max_bytes": 4, "lease_ms": 5, "prefix": "the-prefix", "offset": 6},
+        {**FENCED, "limit": 3, "max_bytes": 4, "lease_ms": 5, "prefix": "the-prefix"},
         {},
     ),
     "commit_runs": (
