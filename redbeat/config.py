@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,9 @@ from celery.utils.log import get_logger
 
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, Keys, has_hash_tag
+from redbeat.urls import REDIS_SCHEMES, sanitize_url, scheme_of
 
-__all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf", "sanitize_url"]
+__all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf"]
 
 logger = get_logger("celery.beat")
 
@@ -33,18 +33,6 @@ OPTIONS: dict[str, str] = {
     "sentinel_kwargs": "dict of options for the connections to the Sentinels themselves",
     "master_name": "kombu's name for ``service_name``",
 }
-
-REDIS_SCHEMES = (
-    "redis",
-    "rediss",
-    "unix",
-    "redis+socket",
-    "valkey",
-    "valkeys",
-    "sentinel",
-    "redis-sentinel",
-    "redis-cluster",
-)
 
 
 @dataclass(frozen=True)
@@ -234,25 +222,6 @@ SETTINGS: dict[str, Setting] = {
         ),
     )
 }
-
-
-def scheme_of(url: str) -> str:
-    """Return the scheme of ``url``, lower case, or ''."""
-    return url.partition("://")[0].lower() if "://" in url else ""
-
-
-def sanitize_url(url: str) -> str:
-    """Return ``url`` with every password masked, also where it lists several servers.
-
-    Whatever stands before the last @ is taken for credentials: people forget to percent-encode them.
-    """
-    return ";".join(map(_sanitize_server, re.split(r";(?=[\w+-]+://)", url)))
-
-
-def _sanitize_server(url: str) -> str:
-    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
-    rest = re.sub(r"^([^:]*):.*@", r"\1:**@", rest, flags=re.DOTALL)
-    return scheme + separator + re.sub(r"(?i)([?&]\w*password=)[^&]*", r"\1**", rest)
 
 
 def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:

@@ -20,9 +20,10 @@ from celery.app import app_or_default
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf, sanitize_url, scheme_of
+from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.retry import RetryingConnection, call_retrying, is_transient
+from redbeat.urls import sanitize_url, scheme_of
 
 __all__ = ["get_hasty_redis", "get_redis", "naming_the_server"]
 

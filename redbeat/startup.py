@@ -12,12 +12,12 @@ from celery.schedules import crontab
 from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
 
-from redbeat.config import sanitize_url
 from redbeat.connection import get_hasty_redis
 from redbeat.delivery import describe_delivery
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.keys import shorten
 from redbeat.store import Fence, Store, Stored, Write
+from redbeat.urls import sanitize_url
 
 __all__ = ["check_eviction", "default_entries", "eviction_warning", "pin_settings", "store_entries"]
 

@@ -12,7 +12,6 @@ import pytest
 from celery import Celery
 
 from redbeat import errors
-from redbeat.config import sanitize_url
 from redbeat.connection import get_redis
 from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.entry import RedBeatSchedulerEntry
@@ -21,6 +20,7 @@ from redbeat.keys import shorten
 from redbeat.lua import Claimed
 from redbeat.reports import STANDBY_SECONDS, Reports
 from redbeat.runs import Run, plan_run
+from redbeat.urls import sanitize_url
 from tests.support.ticks import memory_app
 
 INTERVAL = {"__type__": "interval", "every": 60}

@@ -1,0 +1,38 @@
+"""URLs of Redis servers: which are one, and how they are shown without a password."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["REDIS_SCHEMES", "sanitize_url", "scheme_of"]
+
+REDIS_SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+socket",
+    "valkey",
+    "valkeys",
+    "sentinel",
+    "redis-sentinel",
+    "redis-cluster",
+)
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of ``url``, lower case, or ''."""
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def sanitize_url(url: str) -> str:
+    """Return ``url`` with every password masked, also where it lists several servers.
+
+    Whatever stands before the last @ is taken for credentials: people forget to percent-encode them.
+    """
+    return ";".join(map(_sanitize_server, re.split(r";(?=[\w+-]+://)", url)))
+
+
+def _sanitize_server(url: str) -> str:
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    rest = re.sub(r"^([^:]*):.*@", r"\1:**@", rest, flags=re.DOTALL)
+    return scheme + separator + re.sub(r"(?i)([?&]\w*password=)[^&]*", r"\1**", rest)
