@@ -26,7 +26,7 @@ AppOf = Callable[..., Celery]
 def documented_rules(user: str) -> list[str]:
     """The words of the documented user, the example's password left out."""
     line = " ".join((RECIPES / f"{user}.acl").read_text("utf-8").split())
-    start = f"user {user} on >secret "
+    start = f"user {user.partition('_')[0]} on >secret "
     assert line.startswith(start)
     return ["reset", "on", *line.removeprefix(start).split()]
 
@@ -42,7 +42,7 @@ def client(server: Server) -> Iterator[redis.Redis]:
 def app_of(server: Server) -> AppOf:
     """Apps that connect as one of the two users."""
     with server.client() as admin:
-        for user in ("beat", "writer"):
+        for user in ("beat", "writer", "beat_exactly_once"):
             admin.execute_command("ACL SETUSER", user, *documented_rules(user), f">{PASSWORD}")
         admin.acl_log_reset()
 
@@ -103,7 +103,22 @@ def test_the_beat_may_do_all_that_beat_does(
     assert refusals(server) == []
 
 
-@pytest.mark.parametrize("user", ["beat", "writer"])
+@pytest.mark.parametrize("database", [0, 3])
+def test_the_beat_that_delivers_exactly_once_may_push_to_the_documented_queue(
+    server: Server, client: redis.Redis, app_of: AppOf, database: int
+) -> None:
+    app = app_of("beat_exactly_once", broker_url=server.url(database), task_default_queue="celery")
+    with leader(app) as scheduler:
+        assert ". delivery -> exactly once" in scheduler.info
+        for name, options in (("report", {}), ("urgent", {"priority": 9})):
+            RedBeatSchedulerEntry(name, "tasks.report", 10**9, options=options, app=app).save()
+            make_due(app, name)
+        scheduler.tick()
+    assert {message.entry for message in take_messages(app)} == {"report", "urgent"}
+    assert refusals(server) == []
+
+
+@pytest.mark.parametrize("user", ["beat", "writer", "beat_exactly_once"])
 @pytest.mark.parametrize(
     "command",
     [
