@@ -90,13 +90,13 @@ class Claimed:
     """
 
     key: str
-    type: str
     nominal: str
-    score: str
-    definition: str | None
-    meta: str | None
-    policy: str | None
-    error: str | None
+    definition: str | None = None
+    meta: str | None = None
+    policy: str | None = None
+    error: str | None = None
+    score: str = ""
+    type: str = "hash"
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,15 @@ def claim_due(
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
-        rows=[Claimed(*map(text_of, row)) for row in rows],
+        rows=[_claimed(row) for row in rows],
     )
+
+
+def _claimed(row: Sequence[Any]) -> Claimed:
+    claimed = Claimed(*map(text_of, row))
+    claimed.score = claimed.score or claimed.nominal
+    claimed.type = claimed.type or "hash"
+    return claimed
 
 
 def commit_runs(

@@ -18,8 +18,9 @@
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
---   rows      {key, type, nominal, score, definition, meta, policy, error} each; nominal is the score the
---             entry was due at, score is what it has now; a field that is missing is nil
+--   rows      {key, nominal, definition, meta, policy, error, score, type} each; nominal is the score the
+--             entry was due at, score is what it has now; what is missing is nil, as are a score that is the
+--             nominal one and the type of a hash. A row ends with the last that isn't nil.
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
@@ -68,11 +69,15 @@ for i = 1, #due, 2 do
       score = redis.call('ZSCORE', schedule, key)
       if kind == 'hash' then redis.call('HSET', key, 'lease', score .. ' ' .. nominal) end
     end
-    local row = {key, kind, nominal, score}
-    for f = 1, 4 do
-      row[4 + f] = fields[f]
-      bytes = bytes + (fields[f] and #fields[f] or 0)
+    local row = {key, nominal, fields[1], fields[2], fields[3], fields[4]}
+    row[7] = score ~= nominal and score
+    row[8] = kind ~= 'hash' and kind
+    -- most end with the meta, and each nil costs the reader as much as a value
+    for last = 8, 3, -1 do
+      if row[last] then break end
+      row[last] = nil
     end
+    for f = 1, 4 do bytes = bytes + (fields[f] and #fields[f] or 0) end
     rows[#rows + 1] = row
     if bytes >= max_bytes then
       has_more = has_more or i + 1 < #due

@@ -17,7 +17,7 @@ DEFINITION = json.dumps({"task": "t", "schedule": {"__type__": "interval", "ever
 
 
 def claimed(error: str | None, nominal: str = "104") -> Claimed:
-    return Claimed("redbeat:x", "hash", nominal, nominal, DEFINITION, None, None, error)
+    return Claimed("redbeat:x", nominal, DEFINITION, error=error, score=nominal)
 
 
 RECORD: dict[str, Any] = {

@@ -18,7 +18,7 @@ from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 FENCE = lua.Fence("the-lock", "the-token", 12)
 FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
-CLAIMED = lua.Claimed("k", "hash", "nominal", "claimed-score", "definition", "the-meta", None, None)
+CLAIMED = lua.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
 TARGET = lua.Target("the-server", 3, 4)
 SAVE = lua.Save("k", "what-was-read", "definition", "the-meta", "the-score")
@@ -170,7 +170,7 @@ def test_a_lost_lock_is_told_apart() -> None:
 
 
 def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
-    row = [b"k\xff", b"hash", b"1", b"2", b"{}", None, None, None]
+    row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
     claim = lua.claim_due(
         Replying([b"ok", b"1.5", b"2.5", 1, [row]]), "s", FENCE, limit=1, max_bytes=1, lease_ms=0, prefix="p"
     )
@@ -179,7 +179,7 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
         now=1.5,
         next_score=2.5,
         has_more=True,
-        rows=[lua.Claimed("k\udcff", "hash", "1", "2", "{}", None, None, None)],
+        rows=[lua.Claimed("k\udcff", "1", "{}", score="2")],
     )
 
 

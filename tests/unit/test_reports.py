@@ -57,7 +57,7 @@ def test_keys_of_somebody_else_are_no_typos(schedule: dict[str, Any], extra: dic
 
 def run_of(app: Celery, **schedule: Any) -> Run:
     definition = json.dumps({"task": "t", "schedule": schedule})
-    claimed = Claimed("redbeat:x", "hash", "1.5", "1.5", definition, None, None, None)
+    claimed = Claimed("redbeat:x", "1.5", definition, score="1.5")
     run = plan_run(RedBeatSchedulerEntry, app, claimed, 1_800_000_000)
     assert isinstance(run, Run)
     return run

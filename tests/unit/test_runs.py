@@ -44,7 +44,7 @@ def claimed(
     nominal: str = seconds(), meta: str | None = None, error: str | None = None, **fields: Any
 ) -> Claimed:
     definition = json.dumps({"name": "x", "task": "t", "schedule": MINUTELY, **fields})
-    return Claimed("redbeat:x", "hash", nominal, nominal, definition, meta, None, error)
+    return Claimed("redbeat:x", nominal, definition, meta, error=error, score=nominal)
 
 
 def plan(app: Celery, entry: Claimed, now: float = NOW) -> Run:

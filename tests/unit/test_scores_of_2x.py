@@ -35,7 +35,7 @@ def claimed(
 ) -> Claimed:
     meta = encode_meta(last_run_at, options.pop("count", 0))
     definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, **options})
-    return Claimed("redbeat:x", "hash", score, score, definition, meta, None, None)
+    return Claimed("redbeat:x", score, definition, meta, score=score)
 
 
 def whole(moment: datetime) -> str:
