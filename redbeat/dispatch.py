@@ -15,14 +15,14 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from redbeat.broker import Broker
+from redbeat.broker import Broker, reason_of
 from redbeat.delivery import Delivery
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.reports import Reports
-from redbeat.retry import without_retry
+from redbeat.retry import is_refusal, without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
 from redbeat.store import Store
 
@@ -113,18 +113,12 @@ class Dispatcher:
     def _dispatch(self, batch: Batch) -> None:
         runs = self._plan(batch)
         self._broker.begin_batch()
-        target = None
         try:
             if self.delivery.is_at_most_once:
                 self._record_and_send(batch, runs)
                 return
             self._send_runs(batch, runs)
-            if batch.collected and self.delivery.is_in_doubt():
-                batch.is_in_doubt = True
-                batch.give_back([run for run, _ in batch.collected])
-                batch.collected.clear()
-            target = self.delivery.target() if batch.collected else None
-            self._record(batch, target)
+            self._record(batch, self._find_target(batch))
         except BaseException:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
             with suppress(RedBeatError):
@@ -170,7 +164,7 @@ class Dispatcher:
         with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
             for position, run in enumerate(runs):
                 let_interrupt()
-                if not self._broker.seconds_left():
+                if not self._broker.has_time():
                     batch.give_back(runs[position:])
                     return
                 try:
@@ -191,17 +185,13 @@ class Dispatcher:
         try:
             return self._collect(run)
         except Exception as exc:
-            if not self._broker.is_connection_error(exc):
-                self._broker.renew_channel()
-                raise
             # a connection that has gone stale costs the run nothing; one that breaks twice does
-            if not self._broker.reconnect(exc) or not self._broker.seconds_left():
+            if not self._broker.recover(exc):
                 raise
         try:
             return self._collect(run)
         except Exception as exc:
-            if self._broker.is_connection_error(exc):
-                self._broker.reconnect(exc)
+            self._broker.recover(exc)
             raise
 
     def _collect(self, run: Run) -> tuple[Push, ...]:
@@ -209,6 +199,22 @@ class Dispatcher:
         with self._broker.collecting() as pushes:
             self._send(run, producer)
         return tuple(pushes)
+
+    def _find_target(self, batch: Batch) -> Target | None:
+        if not batch.collected:
+            return None
+        try:
+            target = self.delivery.target()
+            batch.is_in_doubt = self.delivery.is_in_doubt()
+        except RedBeatError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
+            self._broker.note_away(exc)
+        if self._broker.is_away or batch.is_in_doubt:
+            batch.give_back([run for run, _ in batch.collected])
+            batch.collected.clear()
+            return None
+        return target
 
     def _record(self, batch: Batch, target: Target | None) -> None:
         if target is None:
@@ -254,23 +260,27 @@ class Dispatcher:
                 sent = zip(collected, outcomes, strict=True)
                 batch.commits += [run.sent for (run, _), failure in sent if failure is None]
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: nothing is known to be sent
-            self._broker.reconnect(exc)
-            self._broker.is_away = True  # even if it answers: what breaks it mustn't be sent in a loop
+            self._broker.note_away(exc)  # even if it answers: what breaks it mustn't be sent in a loop
             batch.give_back([run for run, _ in collected])
             return
         for (run, _), failure in zip(collected, outcomes, strict=True):
-            if failure is not None:
+            if failure is None:
+                continue
+            if is_refusal(failure):
+                self._broker.note_away(failure)
+                batch.give_back([run])
+            else:
                 batch.commits.append(self._retry_later(run, failure, batch.claim.now))
 
     def _retry_later(self, run: Run, exc: Exception, now: float) -> Commit:
-        cause = exc.__cause__ or exc.__context__ or exc  # Celery wraps it in a SchedulingError
-        commit, is_news = commit_failed(run, shorten(f"{type(cause).__name__}: {cause}"), now)
+        reason = reason_of(exc)
+        commit, is_news = commit_failed(run, reason, now)
         if is_news:
             logger.error(
                 "beat: Couldn't send %s (%s), trying again: %s",
                 run.entry.name,
                 run.entry.task,
-                shorten(repr(cause)),
+                reason,
             )
         return commit
 
@@ -280,7 +290,7 @@ class Dispatcher:
         others, batch.commits = batch.commits, []
         self._note_changes(batch, self._store.commit_runs(batch.fence, others))
         for start in range(0, len(runs), AT_MOST_ONCE_GROUP):
-            if self._broker.is_away or not self._broker.seconds_left():
+            if self._broker.is_away or not self._broker.has_time():
                 batch.give_back(runs[start:])
                 self._store.commit_runs(batch.fence, batch.commits)
                 break
@@ -303,9 +313,11 @@ class Dispatcher:
                 if failure is not None:
                     raise failure
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+            if not self._broker.is_away:
+                self._broker.recover(exc)  # the next ones of the group shouldn't wait for it, too
             logger.error(  # noqa: TRY400 - the sentence says it all
                 "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
                 run.entry.name,
                 run.entry.task,
-                shorten(repr(exc.__cause__ or exc.__context__ or exc)),
+                reason_of(exc),
             )

@@ -16,7 +16,7 @@ from tenacity import (
     wait_exponential,
 )
 
-__all__ = ["RetryingConnection", "call_retrying", "is_transient", "without_retry"]
+__all__ = ["RetryingConnection", "call_retrying", "is_refusal", "is_transient", "without_retry"]
 
 logger = get_logger("celery.beat")
 
@@ -42,6 +42,11 @@ def is_transient(exc: BaseException) -> bool:
     if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
         return True
     return isinstance(exc, _PASSING_ERRORS)
+
+
+def is_refusal(exc: BaseException) -> bool:
+    """Tell whether ``exc`` is the answer of a server that takes nothing from anybody, for the time being."""
+    return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
 
 
 def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 1) -> Any:
