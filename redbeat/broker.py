@@ -235,18 +235,23 @@ class _BoundedProducer:
 
     timeout_seconds: Callable[[], float]
     _declared: dict[int, Any]
+    _is_retry_asked = False
 
     def publish(self, body: Any, **options: Any) -> Any:
+        self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
         options["timeout"] = min(options.get("timeout") or math.inf, self.timeout_seconds())
         return super().publish(body, **options)  # type: ignore[misc]
 
-    def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
+    def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
         # kombu, too, declares a thing once for each connection, but takes long to find out that it has
         declared = self.__dict__.setdefault("_declared", {})
         if declared.get(id(entity)) is entity:
             return False
-        is_new = super().maybe_declare(entity, retry, **retry_policy)  # type: ignore[misc]
+        # where it may try again, kombu declares a copy, and a copy of a queue may have fewer bindings
+        is_copied = retry is not None and self._is_retry_asked and not entity.is_bound
+        declarable = entity.bind(self.channel) if is_copied else entity  # type: ignore[attr-defined]
+        is_new = super().maybe_declare(declarable, bool(retry), **retry_policy)  # type: ignore[misc]
         if getattr(entity, "can_cache_declaration", False) and len(declared) < MAX_DECLARED:
             declared[id(entity)] = entity
         return is_new

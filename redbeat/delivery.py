@@ -54,7 +54,7 @@ class Delivery:
     def target(self) -> Target | None:
         """Return where a commit may push messages; None: they are to be sent by the broker's client."""
         outbox = self._broker.outbox
-        if self.is_at_most_once or self._is_refused or outbox is None:
+        if self.is_at_most_once or self._is_refused or outbox is None or outbox.has_given_up:
             return None
         if self._asked is not outbox:
             target = _find_target(self._store, outbox)
@@ -63,6 +63,10 @@ class Delivery:
             self._asked, self._target, self._moved_at = outbox, target, None
             self._say(AT_LEAST_ONCE if target is None else EXACTLY_ONCE)
         return self._target
+
+    def known_target(self) -> Target | None:
+        """Return the target as far as it is known, without asking any server."""
+        return self._target if self._asked is not None and self._asked is self._broker.outbox else None
 
     def is_in_doubt(self) -> bool:
         """Tell whether schedule and broker were one server a moment ago, and aren't now: wait."""

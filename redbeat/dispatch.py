@@ -10,7 +10,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -21,6 +21,7 @@ from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
+from redbeat.overlap import Overlap
 from redbeat.reports import Reports
 from redbeat.retry import is_refusal, without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
@@ -29,6 +30,8 @@ from redbeat.store import Store
 __all__ = ["Batch", "Dispatcher"]
 
 logger = get_logger("celery.beat")
+
+NO_TARGET = Target("", 0, 0)
 
 #: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
@@ -58,6 +61,7 @@ class Batch:
         commits: what may be recorded at any time: nothing of theirs is still to be sent.
         collected: runs whose messages wait to be pushed.
         is_cut: not everything that was claimed was dealt with.
+        target: where the messages of a batch go that is recorded while the next is prepared.
         is_in_doubt: schedule and broker were one server and aren't now; nothing more can be sent at once.
     """
 
@@ -68,6 +72,11 @@ class Batch:
     collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
     is_cut: bool = False
     is_in_doubt: bool = False
+    target: Target = NO_TARGET
+
+    def to_record(self) -> list[Commit]:
+        """Return all commits, those of the collected runs last and with their messages."""
+        return [*self.commits, *(run.sent.with_pushes(pushes) for run, pushes in self.collected)]
 
     def give_back(self, runs: Sequence[Run]) -> None:
         """Leave ``runs`` due as they were."""
@@ -104,6 +113,15 @@ class Dispatcher:
         self._send = send
         self._quarantine_seconds = quarantine_seconds
         self.delivery = Delivery(store, broker)
+        #: a claim in hand, and the batch that is being recorded meanwhile
+        self._ahead: Claim | None = None
+        self._overlap: Overlap | None = None
+        self._recording: Batch | None = None
+
+    def take_claim(self) -> Claim | None:
+        """Return what was claimed already while the last batch was dealt with."""
+        claim, self._ahead = self._ahead, None
+        return claim
 
     def dispatch(self, batch: Batch) -> None:
         """Deal with ``batch``; ``batch.commits`` then tells what was decided."""
@@ -111,21 +129,69 @@ class Dispatcher:
             self._dispatch(batch)
 
     def _dispatch(self, batch: Batch) -> None:
-        runs = self._plan(batch)
         self._broker.begin_batch()
         try:
+            self._claim_ahead(batch)
+            runs = self._plan(batch)
             if self.delivery.is_at_most_once:
                 self._record_and_send(batch, runs)
                 return
             self._send_runs(batch, runs)
-            self._record(batch, self._find_target(batch))
+            self._settle()
+            target = self._find_target(batch) if batch.collected else None
+            if not self._record_meanwhile(batch, target):
+                self._record(batch, target)
         except BaseException:
-            # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
-            with suppress(RedBeatError):
-                Store(self._store.config.app, without_retry(self._store.client)).commit_runs(
-                    batch.fence, batch.commits
-                )
+            self._record_hastily(batch)
             raise
+
+    def _record_hastily(self, batch: Batch) -> None:
+        """A signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can."""
+        store = Store(self._store.config.app, without_retry(self._store.client))
+        recording, self._recording, self._overlap, self._ahead = self._recording, None, None, None
+        with suppress(RedBeatError):
+            if recording is not None:
+                store.commit_runs(recording.fence, recording.commits, recording.target)
+            store.commit_runs(batch.fence, batch.commits)
+
+    # -- recording one batch while the next is prepared
+
+    def _claim_ahead(self, batch: Batch) -> None:
+        """Claim the next batch while this one is prepared."""
+        if self._overlap is None and self._may_overlap(batch, self.delivery.known_target()):
+            self._start_overlap(batch, [], NO_TARGET, offset=len(batch.claim.rows))
+
+    def _record_meanwhile(self, batch: Batch, target: Target | None) -> bool:
+        """Record this batch while the next is prepared, when that one is in hand; return whether it is."""
+        if self._ahead is None or not self._may_overlap(batch, target) or batch.is_cut:
+            return False
+        batch.commits = batch.to_record()
+        batch.target = target or NO_TARGET
+        self._recording = batch
+        self._start_overlap(batch, batch.commits, batch.target, offset=len(self._ahead.rows))
+        return True
+
+    def _may_overlap(self, batch: Batch, target: Target | None) -> bool:
+        # without a lock, claims are leases; without a target, sending isn't this process's time alone
+        return bool(batch.fence.token and batch.claim.has_more and target is not None)
+
+    def _start_overlap(self, batch: Batch, commits: list[Commit], target: Target, offset: int) -> None:
+        limit = self._store.config.batch_size
+        self._overlap = Overlap(self._store, batch.fence, commits, target, limit, offset)
+
+    def _settle(self) -> None:
+        """Wait for what was recorded meanwhile, and for the next claim."""
+        overlap, recording = self._overlap, self._recording
+        if overlap is None:
+            return
+        committed, claim = overlap.join()
+        self._overlap = None
+        if recording is not None:
+            if committed is None:  # not known: the same again, as patiently as it is set
+                committed = self._store.commit_runs(recording.fence, recording.commits, recording.target)
+            self._recording = None
+            self._note_results(recording, committed)
+        self._ahead = claim if claim is not None and claim.rows else None
 
     # -- deciding
 
@@ -200,28 +266,12 @@ class Dispatcher:
             self._send(run, producer)
         return tuple(pushes)
 
-    def _find_target(self, batch: Batch) -> Target | None:
-        if not batch.collected:
-            return None
-        try:
-            target = self.delivery.target()
-            batch.is_in_doubt = self.delivery.is_in_doubt()
-        except RedBeatError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
-            self._broker.note_away(exc)
-        if self._broker.is_away or batch.is_in_doubt:
-            batch.give_back([run for run, _ in batch.collected])
-            batch.collected.clear()
-            return None
-        return target
-
     def _record(self, batch: Batch, target: Target | None) -> None:
         if target is None:
             self._send_collected(batch)
             self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
             return
-        recorded = [*batch.commits, *(replace(run.sent, pushes=pushes) for run, pushes in batch.collected)]
+        recorded = batch.to_record()
         try:
             committed = self._store.commit_runs(batch.fence, recorded, target)
         except StoreRefused as exc:
@@ -230,10 +280,15 @@ class Dispatcher:
             self.delivery.note_refused(str(exc))
             self._record(batch, None)
             return
+        batch.commits = recorded
+        self._note_results(batch, committed)
+
+    def _note_results(self, batch: Batch, committed: Committed) -> None:
+        """Deal with what became of a batch whose messages were pushed as it was recorded."""
+        recorded, batch.commits = batch.commits, []
         if committed.is_moved:
             self.delivery.note_moved()
-        results = committed.results[len(batch.commits) :]
-        batch.commits = []
+        results = committed.results[len(recorded) - len(batch.collected) :]
         for (run, _), result in zip(batch.collected, results, strict=True):
             if isinstance(result, str) and _NO_PERMISSION.search(result):
                 self.delivery.note_refused(result)
@@ -245,6 +300,20 @@ class Dispatcher:
         self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
         self._note_changes(batch, committed)
         batch.commits = recorded
+
+    def _find_target(self, batch: Batch) -> Target | None:
+        """Return where a commit may push what was collected; give that back if it can't be known now."""
+        try:
+            if not self.delivery.is_in_doubt():
+                return self.delivery.target()
+            batch.is_in_doubt = True
+        except RedBeatError:  # about the schedule's server
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
+            self._broker.note_away(exc)  # even if it answers: it mustn't be asked in a loop
+        batch.give_back([run for run, _ in batch.collected])
+        batch.collected.clear()
+        return None
 
     def _note_changes(self, batch: Batch, committed: Committed) -> None:
         batch.is_cut = batch.is_cut or any(result is not True for result in committed.results)

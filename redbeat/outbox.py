@@ -8,7 +8,7 @@ channel of a kombu to come) is sent at once, by kombu itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -18,6 +18,9 @@ from redbeat.lua import Push, text_of
 __all__ = ["Outbox"]
 
 logger = get_logger("celery.beat")
+
+#: what was said already: once is enough, however often the connection is made anew
+_said: set[str] = set()
 
 
 class Outbox:
@@ -29,21 +32,27 @@ class Outbox:
     Attributes:
         client: kombu's own client of the broker.
         database: the number of the broker's database.
+        has_given_up: this channel writes in a way that can't be collected, so all is sent at once.
     """
+
+    has_given_up = False
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._put_now = channel._put  # noqa: SLF001 - kombu's transports have no public hook for a write
         self._get_table_now = channel.get_table
+        self._queue_bind_now = channel._queue_bind  # noqa: SLF001
         with channel.conn_or_acquire() as client:
             self.client = client
-        if getattr(channel, "global_keyprefix", ""):
-            self._full_key("lpush", "")  # raises when this client has another way to put the prefix in front
+        self._has_prefix = bool(getattr(channel, "global_keyprefix", ""))
+        self._full_key("lpush", "")  # raises when this client has another way to put a prefix in front
         self.database = int(client.connection_pool.connection_kwargs.get("db") or 0)
+        self._recorder = _Recorder(self._full_key)
         self._pushes: list[Push] | None = None
         self._tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
         channel.get_table = self._get_table
+        channel._queue_bind = self._queue_bind  # noqa: SLF001
 
     @classmethod
     def of(cls, channel: Any) -> Outbox | None:
@@ -54,11 +63,7 @@ class Outbox:
         try:
             return cls(channel)
         except (AttributeError, TypeError, ValueError) as exc:
-            logger.warning(
-                "beat: This version of kombu writes to Redis in a way that RedBeat doesn't know (%s): "
-                "messages are sent one by one, and at least once.",
-                exc,
-            )
+            _say_once(f"This version of kombu writes to Redis in a way that RedBeat doesn't know ({exc})")
             return None
 
     @contextmanager
@@ -101,39 +106,53 @@ class Outbox:
 
     def _full_key(self, command: str, key: str) -> str:
         """Return ``key`` as kombu's client sends it: with the transport option ``global_keyprefix``."""
-        if not getattr(self._channel, "global_keyprefix", ""):
+        if not self._has_prefix:
             return key
         arguments = self.client._prefix_args([command.upper(), key])  # noqa: SLF001 - it has no public name
         return str(arguments[1])
 
     def _get_table(self, exchange: str) -> Any:
-        # bindings don't change within a batch: one look at them for all of its messages
+        # one look at the bindings for all messages of a batch: only what it declares itself may change them
         if self._pushes is None:
             return self._get_table_now(exchange)
         if exchange not in self._tables:
             self._tables[exchange] = self._get_table_now(exchange)
         return self._tables[exchange]
 
+    def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
+        self._tables.pop(exchange, None)
+        return self._queue_bind_now(exchange, *args, **kwargs)
+
     def _put(self, queue: str, message: Any, **kwargs: Any) -> Any:
         if self._pushes is None:
             return self._put_now(queue, message, **kwargs)
-        recorder = _Recorder(self._full_key)
-        self._channel.conn_or_acquire = lambda _client=None: nullcontext(recorder)
+        recorder = self._recorder
+        recorder.pushes = []
+        self._channel.conn_or_acquire = recorder.acquire
         try:
-            self._put_now(queue, message, **kwargs)
+            result = self._put_now(queue, message, **kwargs)
         except _UnknownWriteError as exc:
-            logger.warning(
-                "beat: This version of kombu writes a message by %s, which RedBeat doesn't know: "
-                "messages are sent one by one, and at least once.",
-                exc,
-            )
-            self._channel._put = self._put_now  # noqa: SLF001
+            self._give_up(f"by {exc}")
         else:
+            if not recorder.pushes and "_publish_batch" not in kwargs:  # kombu's own way to collect
+                self._give_up("without asking for a connection")
             self._pushes += recorder.pushes
-            return None
+            return result
         finally:
             del self._channel.conn_or_acquire
         return self._put_now(queue, message, **kwargs)
+
+    def _give_up(self, way: str) -> None:
+        """From now on let the channel write by itself."""
+        _say_once(f"This version of kombu writes a message {way}, which RedBeat doesn't know")
+        self._channel._put = self._put_now  # noqa: SLF001
+        self.has_given_up = True
+
+
+def _say_once(reason: str) -> None:
+    if reason not in _said:
+        _said.add(reason)
+        logger.warning("beat: %s: messages are sent one by one, and at least once.", reason)
 
 
 class _UnknownWriteError(Exception):
@@ -147,8 +166,13 @@ class _Recorder:
         self._full_key = full_key
         self.pushes: list[Push] = []
 
+    def acquire(self, *_args: Any, **_kwargs: Any) -> _Recorder:
+        return self
+
     def lpush(self, key: str, *values: Any) -> _Recorder:
-        self.pushes += [Push("lpush", self._full_key("lpush", key), text_of(value)) for value in values]
+        full_key = self._full_key("lpush", key)
+        for value in values:
+            self.pushes.append(Push("lpush", full_key, text_of(value)))
         return self
 
     def pexpire(self, key: str, milliseconds: int) -> _Recorder:

@@ -34,7 +34,7 @@ DISABLED_SECONDS = 60.0
 MISSING_GRACE_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Run:
     """One run to send, with all that is to be recorded when it has been sent.
 
@@ -131,7 +131,8 @@ def commit_failed(run: Run, reason: str, now: float) -> tuple[Commit, bool]:
     failure = failure.again(attempts=attempts, due=run.nominal, task_id=str(run.entry.options["task_id"]))
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)
-    return Commit(run.claimed, new_score=retry_at, new_error=failure.to_json()), is_news
+    commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
+    return commit, is_news
 
 
 def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:

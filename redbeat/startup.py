@@ -28,6 +28,7 @@ _LOOKED_UP = (
     "task_default_queue",
     "task_send_sent_event",
     "task_repr_maxlevels",
+    "beat_cron_starting_deadline",
     "broker_pool_acquire_timeout",
 )
 

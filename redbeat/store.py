@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -69,8 +69,10 @@ class Store:
         self.client = get_redis(app) if client is None else client
         self.has_retaken_lock = False
 
-    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
+    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, offset: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
+
+        The first ``offset`` entries that are due are passed over.
 
         Raises:
             LockLost: another beat holds the lock.
@@ -84,6 +86,7 @@ class Store:
                 max_bytes=CLAIM_MAX_BYTES,
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
+                offset=offset,
             )
         self._check_lock(claim.status, fence)
         return claim
@@ -196,28 +199,47 @@ class Store:
             changed_key,
         )
 
-    def delete_entries(self, keys: Sequence[str]) -> int:
-        """Remove entries from the schedule, hash and all; return how many there were."""
-        deleted = 0
+    def delete_entries(
+        self,
+        keys: Sequence[str],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+    ) -> int:
+        """Remove entries from the schedule, hash and all; return how many there were.
+
+        Raises:
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        total = 0
         for chunk in _chunks(keys):
             with self.translating():
-                deleted += lua.delete_entries(self.client, self.keys.schedule, chunk, wake=self.keys.wake)
-        return deleted
+                status, deleted = lua.delete_entries(
+                    self.client, self.keys.schedule, fence, chunk, wake=self.keys.wake
+                )
+            self._check_lock(status, fence)
+            total += deleted
+        return total
 
     def static_names(self) -> set[str]:
         """Return the names of the entries that were stored from ``beat_schedule``."""
         with self.translating(self.keys.statics, "set"):
             return {text_of(name) for name in self.client.smembers(self.keys.statics)}
 
-    def replace_statics(self, added: Iterable[str], removed: Iterable[str]) -> None:
-        """Change the set of names that ``static_names`` returns."""
-        pipeline = self.client.pipeline(transaction=False)
-        for chunk in _chunks(list(removed)):
-            pipeline.srem(self.keys.statics, *chunk)
-        for chunk in _chunks(list(added)):
-            pipeline.sadd(self.keys.statics, *chunk)
-        with self.translating():
-            pipeline.execute()
+    def replace_statics(
+        self,
+        added: Iterable[str],
+        removed: Iterable[str],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+    ) -> None:
+        """Change the set of names that ``static_names`` returns.
+
+        Raises:
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        changes = [*(("remove", name) for name in removed), *(("add", name) for name in added)]
+        for chunk in _chunks(changes):
+            with self.translating(self.keys.statics, "set"):
+                status = lua.change_statics(self.client, self.keys.statics, fence, chunk)
+            self._check_lock(status, fence)
 
     def rank(self, key: str) -> int | None:
         """Return the entry's place in the schedule, 0 for the next one due; None: it isn't there."""
@@ -311,8 +333,15 @@ def _save(stored: Stored, write: Write) -> lua.Save:
 
 def read_claimed(claimed: Claimed) -> Stored:
     """Return a claimed row in the form that entries are decoded from."""
-    fields = {name: getattr(claimed, name) for name in ("definition", "meta", "policy", "error")}
-    return replace(Stored(claimed.key, score=float(claimed.nominal), type=claimed.type), **fields)
+    return Stored(
+        claimed.key,
+        claimed.definition,
+        claimed.meta,
+        float(claimed.nominal),
+        claimed.policy,
+        claimed.error,
+        claimed.type,
+    )
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

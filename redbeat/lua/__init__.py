@@ -23,6 +23,7 @@ __all__ = [
     "Save",
     "Stored",
     "Target",
+    "change_statics",
     "claim_due",
     "commit_runs",
     "delete_entries",
@@ -40,17 +41,24 @@ class Script:
         self.sha1 = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        values = [_bytes_of(value) for value in (*keys, *args)]
         try:
-            return client.evalsha(self.sha1, len(keys), *keys, *args)
+            return client.evalsha(self.sha1, len(keys), *values)
         except NoScriptError:
-            return client.eval(self.source, len(keys), *keys, *args)
+            return client.eval(self.source, len(keys), *values)
+
+
+def _bytes_of(value: Any) -> Any:
+    """Return text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those."""
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
 _CLAIM_DUE = Script("hold_lock", "claim_due")
 _COMMIT_RUNS = Script("hold_lock", "push_messages", "commit_runs")
 _READ_ENTRIES = Script("read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "save_entries")
-_DELETE_ENTRIES = Script("delete_entries")
+_DELETE_ENTRIES = Script("hold_lock", "delete_entries")
+_CHANGE_STATICS = Script("hold_lock", "change_statics")
 _RELEASE_LOCK = Script("release_lock")
 
 
@@ -71,7 +79,7 @@ class Fence:
         return [self.token, self.lock_ms]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: that would take five times as long to make
 class Claimed:
     """One due entry as it stands in Redis. Scores are the server's own text: it compares them.
 
@@ -110,7 +118,7 @@ class Claim:
     rows: list[Claimed]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Push:
     """One write to a broker's list: 'lpush' of a message, or 'pexpire' of the list in milliseconds."""
 
@@ -128,7 +136,7 @@ class Target:
     broker_db: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Commit:
     """What to record about one claimed entry; see ``commit_runs.lua`` for each field's meaning of ''.
 
@@ -143,6 +151,17 @@ class Commit:
     new_error: str = ""
     is_for_this_definition: bool = False
     pushes: tuple[Push, ...] = ()
+
+    def with_pushes(self, pushes: tuple[Push, ...]) -> Commit:
+        """Return the same commit with messages."""
+        return Commit(
+            self.claimed,
+            self.new_score,
+            self.new_meta,
+            self.new_error,
+            self.is_for_this_definition,
+            pushes,
+        )
 
 
 @dataclass(frozen=True)
@@ -161,7 +180,7 @@ class Committed:
     results: list[bool | str]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Stored:
     """One entry as it stands in Redis; all None where there is none.
 
@@ -205,10 +224,18 @@ def text_of(value: Any) -> Any:
 
 
 def claim_due(
-    client: Any, schedule_key: str, fence: Fence, *, limit: int, max_bytes: int, lease_ms: int, prefix: str
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    *,
+    limit: int,
+    max_bytes: int,
+    lease_ms: int,
+    prefix: str,
+    offset: int = 0,
 ) -> Claim:
     """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time."""
-    args = [*fence.args(), limit, max_bytes, lease_ms, prefix]
+    args = [*fence.args(), limit, max_bytes, lease_ms, prefix, offset]
     status, now, upcoming, has_more, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
     return Claim(
         status=text_of(status),
@@ -279,9 +306,18 @@ def save_entries(
     return text_of(status), int(changed)
 
 
-def delete_entries(client: Any, schedule_key: str, keys: Sequence[str], *, wake: str) -> int:
-    """Remove the entries under ``keys``; return how many there were."""
-    return int(_DELETE_ENTRIES(client, [schedule_key, *keys], [wake]))
+def delete_entries(
+    client: Any, schedule_key: str, fence: Fence, keys: Sequence[str], *, wake: str
+) -> tuple[str, int]:
+    """Remove the entries under ``keys``; return the lock's status and how many there were."""
+    status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys], [*fence.args(), wake])
+    return text_of(status), int(deleted)
+
+
+def change_statics(client: Any, statics_key: str, fence: Fence, changes: Iterable[tuple[str, str]]) -> str:
+    """Make ``changes``, pairs of 'add' or 'remove' and a name; return the lock's status."""
+    args = [*fence.args(), *(text for change in changes for text in change)]
+    return str(text_of(_CHANGE_STATICS(client, fence.keys(statics_key), args)))
 
 
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str) -> bool:

@@ -1,17 +1,27 @@
 -- delete_entries: remove entries from the schedule, hash and all, and tell the beat.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2..] entries  the entries' keys
--- ARGV[1] wake       channel that is told
+-- KEYS[2] lock       the leader's token (the schedule's key again when the caller needs none)
+-- KEYS[3..] entries  the entries' keys
+-- ARGV[1] token      '' for an application; the scheduler's token when beat removes statics
+-- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
+-- ARGV[3] wake       channel that is told
 --
--- Returns how many keys there were
-local schedule, wake = KEYS[1], ARGV[1]
+-- Returns {status, deleted}
+--   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--            holds it (then nothing was removed)
+--   deleted  how many keys there were
+local schedule, lock = KEYS[1], KEYS[2]
+local token, lock_ms, wake = ARGV[1], ARGV[2], ARGV[3]
+
+local status = hold_lock(lock, token, lock_ms)
+if status == 'lost' then return {status, 0} end
 
 local deleted = 0
-for i = 2, #KEYS do
+for i = 3, #KEYS do
   redis.call('ZREM', schedule, KEYS[i])
   deleted = deleted + redis.call('DEL', KEYS[i])
 end
 -- a wake-up only makes it quicker: who may not publish may still delete
 redis.pcall('PUBLISH', wake, 'deleted')
-return deleted
+return {status, deleted}

@@ -232,6 +232,7 @@ def test_each_removes_the_statics_that_the_other_stored(
     with celery_beat(tmp_path, "legacy_app", python=redbeat2_python) as beat:
         eventually(lambda: has_statics("theirs", "both") or not beat.is_running, 20)
         assert beat.is_running, beat.output()
+        beat.wait_for("beat: Acquired lock")  # stopped before it says so, it leaves the lock behind
     app.conf.beat_schedule = statics("both")
     with leader(app):
         assert has_statics("both")

@@ -8,32 +8,38 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis.connection
 
-from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
+from redbeat.schedulers import RedBeatScheduler
 from redbeat.store import Store
 from tests.faults.bursts import Burst
 from tests.faults.layouts import Layout
 
-_PATIENCE_SECONDS = 20
+_PATIENCE_SECONDS = 60
+
+
+def _kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Fuse:
-    """Ends this process by SIGKILL when it is touched for the so-manieth time; 0: never."""
+    """Ends this process by SIGKILL, or does `act`, when it is touched for the so-manieth time; 0: never."""
 
-    def __init__(self, touches: int) -> None:
+    def __init__(self, touches: int, act: Callable[[], None] = _kill_this_process) -> None:
         self._left = touches
+        self._act = act
         self._is_armed = False
+        self.is_blown = False
 
     def touch(self) -> None:
         if self._is_armed:
             self._left -= 1
             if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                self.is_blown = True
+                self._act()
 
     @contextmanager
     def armed(self) -> Iterator[None]:
@@ -50,10 +56,28 @@ def between_round_trips(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Store, "on_round_trip", staticmethod(fuse.touch))
 
 
+def between_messages(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
+    """Touch the fuse before and after each message, too: where they are sent at once, one by one."""
+    between_round_trips(fuse, patch)
+    _touch_around(fuse, patch, RedBeatScheduler, "apply_async")
+
+
 def on_the_wire(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     """Touch the fuse before and after every sending to, and every reading from a Redis server."""
     for name in ("send_packed_command", "read_response"):
         _touch_around(fuse, patch, redis.connection.AbstractConnection, name)
+
+
+def at_replies(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
+    """Touch the fuse when a Redis server has done what it was told, and nobody has heard of it yet."""
+    original = redis.connection.AbstractConnection.read_response
+
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        reply = original(*args, **kwargs)
+        fuse.touch()
+        return reply
+
+    patch.setattr(redis.connection.AbstractConnection, "read_response", reading)
 
 
 def _touch_around(fuse: Fuse, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
@@ -68,17 +92,22 @@ def _touch_around(fuse: Fuse, patch: pytest.MonkeyPatch, owner: Any, name: str) 
     patch.setattr(owner, name, touching)
 
 
-def run_child(work: Callable[[], None]) -> int:
-    """Run `work` in a forked process; return its exit code, negative: the signal that ended it."""
+def run_child(work: Callable[[], int | None], watch: Callable[[], None] | None = None) -> int:
+    """Run `work` in a forked process; return what it returned, or the exit code; negative: a signal.
+
+    `watch` is called again and again meanwhile, by this process.
+    """
     pid = os.fork()
     if pid:
+        while watch and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            watch()
+            time.sleep(0.001)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     code = 1
     try:  # whatever happens: this process must not return into the test run
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_PATIENCE_SECONDS)
-        work()
-        code = 0
+        code = work() or 0
     except BaseException:  # noqa: BLE001 - it is printed, and the parent sees the exit code
         traceback.print_exc()
     finally:
@@ -89,7 +118,9 @@ def run_scheduler(layout: Layout, burst: Burst, fuse: Fuse, **settings: Any) -> 
     """Tick a scheduler until the burst is out, and close it."""
     with fuse.armed():
         scheduler = RedBeatScheduler(layout.make_app(**settings))
-        acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
+        # again where the reply got lost: the next look finds that the lock is its own
+        while not scheduler.stand_for_leader():
+            pass
     while not burst.is_out():
         with fuse.armed():
             delay_seconds = scheduler.tick()

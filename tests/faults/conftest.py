@@ -14,7 +14,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.bursts import Tally
-from tests.faults.layouts import Layout, RedisQueue
+from tests.faults.layouts import AmqpQueue, Layout, RedisQueue
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
 
 SEED = os.environ.get("REDBEAT_FAULTS_SEED") or secrets.token_hex(4)
@@ -24,7 +25,7 @@ Report = Callable[[Tally], None]
 
 _tallies: defaultdict[str, Tally] = defaultdict(Tally)
 
-LAYOUTS = ["one db", "two dbs", "no lock", "two servers"]
+LAYOUTS = ["one db", "two dbs", "no lock", "two servers", "rabbitmq"]
 
 
 @pytest.fixture
@@ -46,6 +47,9 @@ def layout(request: pytest.FixtureRequest) -> Layout:
     if name == "no lock":
         settings = {"redbeat_lock_key": None}
         return Layout(name, main, 1, RedisQueue(main, 0), is_exactly_once=True, beats=2, settings=settings)
+    if name == "rabbitmq":
+        rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
+        return Layout(name, main, 0, AmqpQueue(rabbitmq.url()), is_exactly_once=False)
     other: Server = request.getfixturevalue("redis")
     return Layout(name, main, 0, RedisQueue(other, 0), is_exactly_once=False)
 
@@ -58,7 +62,7 @@ def report(request: pytest.FixtureRequest) -> Report:
 
     def add(tally: Tally) -> None:
         _tallies[title] += tally
-        tally.check(is_exactly_once=layout.is_exactly_once)
+        assert tally.is_good(is_exactly_once=layout.is_exactly_once), tally
 
     return add
 

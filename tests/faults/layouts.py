@@ -62,6 +62,29 @@ class RedisQueue:
         return [sent_of(json.loads(message)["headers"]) for message in reversed(waiting)]
 
 
+class AmqpQueue:
+    """The queue `celery` of a RabbitMQ."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._app = Celery("reader", broker=url, set_as_current=False)
+        self._channel: Any = self._app.connection_for_read().channel()
+
+    def clear(self) -> None:
+        self._app.amqp.queues["celery"](self._channel).declare()
+        self._channel.queue_purge("celery")
+
+    def count(self) -> int:
+        return int(self._channel.queue_declare("celery", passive=True).message_count)
+
+    def messages(self) -> list[Sent]:
+        waiting = iter(lambda: self._channel.basic_get("celery", no_ack=True), None)
+        return [sent_of(message.headers) for message in waiting]
+
+    def close(self) -> None:
+        self._channel.connection.client.release()
+
+
 def sent_of(headers: dict[str, Any]) -> Sent:
     return Sent(headers["redbeat_entry"], headers["redbeat_due"], headers["id"])
 

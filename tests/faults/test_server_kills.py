@@ -1,28 +1,33 @@
 """The Redis server ended by SIGKILL amid a burst, and started again on what it had written to its disk.
 
-Beat lives through it, or is killed at the same time.
+At random instants, where beat lives through it or is killed at the same time; and right before each reply,
+which to beat looks as if its command had never arrived. With REDBEAT_FAULTS=long before each command, too.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import redis
 
-from tests.faults.bursts import Burst
+from tests.faults.bursts import Burst, Tally
+from tests.faults.children import Fuse, at_replies, on_the_wire, run_child, run_scheduler
 from tests.faults.conftest import IS_LONG, Report
 from tests.faults.layouts import Layout, RedisQueue
 from tests.support.apps import celery_beat
 from tests.support.servers import Server
 
 ROUNDS = range(12 if IS_LONG else 1)
-RUNS = 1500
-KILLS = 10 if IS_LONG else 5
+RUNS = 1500 if IS_LONG else 600
+KILLS = 10 if IS_LONG else 4
 
 #: how many of the kills end beat, too
 WITH_BEAT = 0.3
@@ -47,13 +52,21 @@ def test_a_server_killed_at_random(
     layout: Layout, round_number: int, chance: random.Random, tmp_path: Path, report: Report
 ) -> None:
     layout.write_app(tmp_path, redbeat_batch_size=chance.randint(20, 50))
-    burst = Burst(layout, RUNS)
-    burst.write()
+    total = Tally()
+    while total.kills < KILLS:
+        burst = Burst(layout, RUNS)
+        burst.write()
+        total += burst.tally(kill_until_out(layout, burst, chance, tmp_path))
+    report(total)
+
+
+def kill_until_out(layout: Layout, burst: Burst, chance: random.Random, directory: Path) -> int:
+    """Kill the server, and now and then beat, about KILLS times; return how often."""
     kills = 0
     with ExitStack() as stack:
-        beat = stack.enter_context(celery_beat(tmp_path, "module"))
+        beat = stack.enter_context(celery_beat(directory, "module"))
         while True:
-            burst.await_messages(chance.randint(1, 2 * RUNS // KILLS))
+            burst.await_messages(chance.randint(RUNS // KILLS // 2, RUNS // KILLS * 3 // 2))
             if burst.is_out():
                 break
             time.sleep(chance.uniform(0, 0.02))  # the instant of the fault, not a wait for something
@@ -66,8 +79,61 @@ def test_a_server_killed_at_random(
             layout.server.restart()
             if is_with_beat:
                 layout.drop_lock()
-                beat = stack.enter_context(celery_beat(tmp_path, "module"))
+                beat = stack.enter_context(celery_beat(directory, "module"))
         assert beat.is_running, beat.output()
         assert "Traceback" not in beat.output(), beat.output()
-    assert kills >= KILLS // 4, "too few kills to tell anything"
-    report(burst.tally(kills))
+    return kills
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_killed", [True, False], ids=["server killed", "only the connection"])
+def test_a_server_killed_before_its_replies(
+    layout: Layout,
+    durable_server: Server,
+    is_killed: bool,
+    chance: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    report: Report,
+) -> None:
+    def break_off() -> None:
+        if is_killed:
+            os.kill(durable_server.process.pid, signal.SIGKILL)
+        raise redis.ConnectionError("broken off by the test")
+
+    def bring_back() -> None:
+        if not durable_server.is_running:
+            durable_server.restart()
+
+    burst = Burst(layout, 15)
+    burst.write()
+    run_scheduler(layout, burst, Fuse(0))  # what it imports the children need not
+    total = Tally()
+    stride = 5 if is_killed and not IS_LONG else 1
+    for step in itertools.count(chance.randint(1, stride), stride):
+        burst.write()
+        is_broken_off = break_off_once(layout, burst, Fuse(step, break_off), bring_back, monkeypatch)
+        tally = burst.tally(kills=int(is_broken_off))
+        total += tally
+        if not is_broken_off or not tally.is_good(is_exactly_once=True):
+            print(f"the last step was {step}")
+            break
+    report(total)
+
+
+def break_off_once(
+    layout: Layout, burst: Burst, fuse: Fuse, watch: Callable[[], None], patch: pytest.MonkeyPatch
+) -> bool:
+    """Let a scheduler send the burst; return whether it had as many steps as the fuse."""
+    blown = 3
+
+    def work() -> int:
+        run_scheduler(layout, burst, fuse, redbeat_batch_size=5)
+        return blown if fuse.is_blown else 0
+
+    with patch.context() as patched:
+        wire = on_the_wire if IS_LONG else at_replies
+        wire(fuse, patched)
+        code = run_child(work, watch)
+    assert code in (0, blown), "the scheduler didn't survive it"
+    layout.drop_lock()
+    return code == blown

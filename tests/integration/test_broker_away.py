@@ -7,10 +7,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import redis
 
+from redbeat.outbox import Outbox
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, SCHEDULE, messages, sent_names, server_now, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, messages, score_of, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
 AWAY = "can't be reached, due runs wait for it"
@@ -85,3 +88,22 @@ def test_a_beat_whose_broker_is_away_ends_at_once_and_releases_its_lock(
         assert beat.stop() == 0
         assert client.get(LOCK) is None
         assert client.zscore(SCHEDULE, "redbeat:entry") == 0
+
+
+def test_a_broker_that_breaks_off_when_it_is_asked_who_it_is_gets_its_runs_later(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def break_off(outbox: Outbox) -> str | None:
+        monkeypatch.undo()
+        raise redis.ConnectionError("Connection reset by peer")
+
+    monkeypatch.setattr(Outbox, "server_id", break_off)
+    scheduler = make_scheduler()
+    write_raw(client, "entry", score=1.5)
+    scheduler.tick()
+    assert (sent_names(broker), score_of(client, "entry")) == ([], 1.5)
+    scheduler.tick()
+    assert sent_names(broker) == ["entry"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -284,3 +285,24 @@ def test_a_lease_that_makes_no_sense_is_ignored(
     assert [message["headers"]["redbeat_due"] for message in messages(broker)] == [
         "1970-01-01T00:00:01.500000+00:00"
     ]
+
+
+def test_a_run_that_fails_leaves_no_error_at_an_entry_corrected_meanwhile(
+    meddled: Callable[[Change], Meddled], client: redis.Redis
+) -> None:
+    corrected = json.dumps({"task": "echo", "schedule": SELDOM})
+
+    class Failing(Meddled):
+        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+            if not entry.kwargs:
+                return super().apply_async(entry, *args, **kwargs)
+            client.hset(entry.key, "definition", corrected)
+            client.zadd(SCHEDULE, {entry.key: 4e9})
+            raise ValueError("these kwargs can't be sent")
+
+    scheduler = meddled(lambda *_: None)
+    scheduler.__class__ = Failing
+    write_raw(client, "entry", kwargs={"bad": True})
+    scheduler.tick()
+    assert client.hgetall("redbeat:entry").get("error") is None
+    assert score_of(client, "entry") == 4e9

@@ -15,8 +15,11 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import LockLost
+from redbeat.store import Store
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
+    LOCK,
     SCHEDULE,
     STATICS,
     field,
@@ -246,3 +249,32 @@ def test_a_restart_writes_no_entry_and_takes_few_round_trips(make_app: MakeApp, 
         RedBeatScheduler(app).close()
     names = [command.split()[0].upper() for command in everything]
     assert not {"HSET", "ZADD", "HDEL", "DEL", "ZREM"} & set(names)
+
+
+def test_a_beat_that_lost_the_lock_while_it_starts_neither_removes_nor_stores_statics(
+    make_scheduler: MakeScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_scheduler(beat_schedule={"theirs": HOURLY}).close()
+    names = Store.static_names
+
+    def lose_the_lock(store: Store) -> set[str]:
+        client.set(LOCK, "another beat")
+        return names(store)
+
+    monkeypatch.setattr(Store, "static_names", lose_the_lock)
+    with pytest.raises(LockLost):
+        make_scheduler(beat_schedule={"ours": HOURLY})
+    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:theirs"]
+    assert client.exists("redbeat:theirs")
+    assert client.smembers(STATICS) == {"theirs"}
+
+
+def test_a_beat_that_lost_the_lock_does_not_note_what_its_statics_are(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler()
+    assert scheduler.lock is not None
+    client.set(LOCK, "another beat")
+    with pytest.raises(LockLost):
+        scheduler.store.replace_statics(["ours"], [], scheduler.lock.fence)
+    assert not client.exists(STATICS)

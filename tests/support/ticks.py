@@ -47,9 +47,11 @@ def memory_app(**settings: Any) -> Celery:
 
 
 @contextmanager
-def leader(app: Celery) -> Iterator[RedBeatScheduler]:
+def leader(
+    app: Celery, scheduler_class: type[RedBeatScheduler] = RedBeatScheduler
+) -> Iterator[RedBeatScheduler]:
     """A scheduler that holds the lock, as in a program that calls `tick` itself."""
-    scheduler = RedBeatScheduler(app)
+    scheduler = scheduler_class(app)
     try:
         acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
         yield scheduler

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
     ),
     "delete_entries": (
-        lambda client: lua.delete_entries(client, "the-schedule", ["k", "k"], wake="the-wake"),
-        2,
-        {"schedule": "the-schedule", "wake": "the-wake"},
+        lambda client: lua.delete_entries(client, "the-schedule", FENCE, ["k", "k"], wake="the-wake"),
+        ["ok", 2],
+        {**FENCED, "wake": "the-wake"},
         {},
+    ),
+    "change_statics": (
+        lambda client: lua.change_statics(client, "the-statics", FENCE, [("add", "n"), ("add", "n")]),
+        "ok",
+        {"statics": "the-statics", "lock": "the-lock", "token": "the-token", "lock_ms": 12},
+        {"change": "add", "name": "n"},
     ),
     "release_lock": (
         lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake"),
@@ -77,6 +84,20 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
 }
+
+
+def text_or_number(value: Any) -> Any:
+    """What a script is given: bytes, as they stand in Redis, or a number; hiredis may refuse text."""
+    assert isinstance(value, (bytes, int))
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def test_bytes_that_are_no_utf8_are_sent_as_they_were_read() -> None:
+    sent: list[Any] = []
+    client = Replying(None)
+    client.evalsha = lambda *values: sent.extend(values) or ["ok", 0, [1]]
+    lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(replace(CLAIMED, key="k\udcff"), "new-score")])
+    assert b"k\xff" in sent
 
 
 def test_every_script_has_its_call_here() -> None:
@@ -90,7 +111,8 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 
     class Client:
         def evalsha(self, sha1: str, number_of_keys: int, *values: Any) -> Any:
-            sent.extend((values[:number_of_keys], values[number_of_keys:]))
+            texts = [text_or_number(value) for value in values]
+            sent.extend((texts[:number_of_keys], texts[number_of_keys:]))
             return reply
 
     call(Client())
@@ -118,11 +140,11 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
 
     class Client:
         def evalsha(self, sha1: str, *values: Any) -> Any:
-            commands.append(("evalsha", sha1, *values))
+            commands.append(("evalsha", sha1, *map(text_or_number, values)))
             raise NoScriptError
 
         def eval(self, source: str, *values: Any) -> Any:
-            commands.append(("eval", source, *values))
+            commands.append(("eval", source, *map(text_or_number, values)))
             return 1
 
     assert lua.release_lock(Client(), "the-lock", "the-token", wake="the-wake") is True
@@ -164,7 +186,7 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent: list[Any] = []
     client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(values) or ["ok", 0, [1]]
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
     committed = lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")])
     assert committed == lua.Committed("ok", is_moved=False, results=[True])
     assert sent[-8:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", "", 0]
@@ -173,14 +195,15 @@ def test_a_commit_for_any_definition_sends_none() -> None:
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     sent: list[Any] = []
     client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(values) or ["ok", 1, [0, b"WRONGTYPE", 1]]
+    reply = ["ok", 1, [0, b"WRONGTYPE", 1]]
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or reply
     first = lua.Commit(
         CLAIMED, "new-score", pushes=(lua.Push("lpush", "q", "m1"), lua.Push("lpush", "p", "m2"))
     )
     second = lua.Commit(CLAIMED, "new-score", pushes=(lua.Push("pexpire", "q", 5),))
     committed = lua.commit_runs(client, "s", FENCE, [first, second, COMMIT], TARGET)
     assert committed == lua.Committed("ok", is_moved=True, results=[False, "WRONGTYPE", True])
-    keys, args = sent[2 : 2 + sent[1]], sent[2 + sent[1] :]
+    keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
     assert args[6:14] == ["hash", "=definition", "claimed-score", "new-score", "the-meta", "", "", 2]

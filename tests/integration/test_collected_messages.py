@@ -1,0 +1,251 @@
+"""Collected messages among those that users send themselves, at a real worker, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Task
+from celery.signals import after_task_publish, before_task_publish
+from kombu import Producer
+
+from tests.conftest import MakeApp
+from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_worker, runs, write_app
+from tests.support.fidelity import Recording, Row, counting_round_trips, prepare, send_both_ways
+from tests.support.polling import eventually
+from tests.support.schedule import SELDOM, monitoring, sent_names, write_raw
+from tests.support.servers import Server
+
+ROWS = {"first": Row(), "second": Row({"queue": "fast", "priority": 9}), "third": Row(task="elsewhere")}
+
+
+@contextmanager
+def connected(signal: Any, receiver: Any) -> Iterator[None]:
+    signal.connect(receiver, weak=False)
+    try:
+        yield
+    finally:
+        signal.disconnect(receiver)
+
+
+# -- signals
+
+
+def test_signal_handlers_hear_the_same_and_change_the_message_alike(
+    make_scheduler: MakeScheduler, make_app: MakeApp, broker: redis.Redis
+) -> None:
+    heard: list[Any] = []
+
+    def before(**said: Any) -> None:
+        said["headers"]["trace"] = f"of {said['headers']['redbeat_entry']}"
+        said["properties"]["priority"] = 6
+        heard.append(("before", said))
+
+    def after(**said: Any) -> None:
+        heard.append(("after", said))
+
+    scheduler = make_scheduler(make_app(), scheduler=Recording)
+    prepare(scheduler.app, ROWS)
+    with connected(before_task_publish, before), connected(after_task_publish, after):
+        by_tick, directly = send_both_ways(scheduler, ROWS, broker)
+    assert by_tick == directly
+    assert {message["headers"]["trace"] for message in by_tick.messages()} == {f"of {name}" for name in ROWS}
+    assert {message["properties"]["priority"] for message in by_tick.messages()} == {6}
+    assert [event for event, _ in heard] == ["before", "after"] * 6
+    assert _comparable(heard[:6]) == _comparable(heard[6:])
+
+
+def _comparable(heard: list[Any]) -> list[str]:
+    return [repr({name: value for name, value in said.items() if name != "signal"}) for _, said in heard]
+
+
+# -- messages of the user's own
+
+
+@pytest.mark.parametrize("signal", [before_task_publish, after_task_publish], ids=["before", "after"])
+@pytest.mark.parametrize("sender", ["app", "pool", "connection"])
+def test_what_a_signal_handler_sends_goes_out_once_and_at_once(
+    make_scheduler: MakeScheduler, broker: redis.Redis, signal: Any, sender: str
+) -> None:
+    scheduler = make_scheduler(scheduler=Recording)
+    app, seen = scheduler.app, []
+
+    def send_note(headers: Any, **_: Any) -> None:
+        if headers["task"] == "note":
+            return
+        if sender == "app":
+            app.send_task("note", queue="notes")
+        elif sender == "pool":
+            with app.producer_pool.acquire() as producer:
+                app.send_task("note", queue="notes", producer=producer)
+        else:
+            with app.connection_for_write() as connection:
+                Producer(connection, auto_declare=False).publish("", routing_key="notes")
+        seen.append((broker.llen("notes"), broker.llen("celery")))
+
+    scheduler.broker = broker
+    for name in ("a", "b", "c"):
+        write_raw(app.redbeat_redis, name, schedule=SELDOM)
+    with connected(signal, send_note):
+        scheduler.tick()
+    assert seen == [(1, 0), (2, 0), (3, 0)]
+    assert sorted(sent_names(broker)) == ["a", "b", "c"]
+
+
+def test_a_task_that_sends_two_messages_has_both_recorded_with_its_run(
+    make_scheduler: MakeScheduler, broker: redis.Redis, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler(scheduler=Recording)
+    scheduler.broker = broker
+
+    class Twice(Task):
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            super().apply_async(["first"], kwargs, **options)
+            return super().apply_async(["second"], kwargs, **{**options, "queue": "other"})
+
+    scheduler.app.task(name="echo", base=Twice, shared=False)(_run)
+    write_raw(client, "entry", schedule=SELDOM)
+    scheduler.tick()
+    assert scheduler.pushed_early == set()
+    assert (broker.llen("celery"), broker.llen("other")) == (1, 1)
+
+
+def test_a_task_that_fails_after_its_first_message_sends_none_of_that_try(
+    make_scheduler: MakeScheduler, broker: redis.Redis, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler()
+    failures = [RuntimeError("between two messages")]
+
+    class Twice(Task):
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            super().apply_async(["first"], kwargs, **options)
+            if failures:
+                raise failures.pop()
+            return super().apply_async(["second"], kwargs, **options)
+
+    scheduler.app.task(name="echo", base=Twice, shared=False)(_run)
+    write_raw(client, "entry", schedule=SELDOM)
+    scheduler.tick()
+    assert broker.llen("celery") == 0
+    client.zadd("redbeat::schedule", {"redbeat:entry": 2})
+    scheduler.tick()
+    assert broker.llen("celery") == 2
+
+
+def _run(*args: Any, **kwargs: Any) -> None:
+    """Never runs here."""
+
+
+# -- a worker
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_a_worker_runs_what_was_collected_by_priority_and_behind_a_prefix(
+    make_scheduler: MakeScheduler, make_app: MakeApp, valkey: Server, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "broker_url": valkey.url(4),
+        "broker_transport_options": {
+            "global_keyprefix": "pre:",
+            "priority_steps": [0, 3, 6, 9],
+            "queue_order_strategy": "priority",
+        },
+        "worker_prefetch_multiplier": 1,
+    }
+    rows = {
+        "last": Row({"priority": 9}, args=["last"], kwargs={}),
+        "middle": Row({"priority": 6}, args=["middle"], kwargs={}),
+        "packed": Row({"priority": 4, "compression": "zlib"}, args=["packed"]),
+        "first": Row({"priority": 0, "headers": {"redbeat_mine": "x"}}, args=["first"], kwargs={}),
+        "elsewhere": Row({"queue": "elsewhere", "ignore_result": True}, args=["elsewhere"], kwargs={}),
+        "stale": Row({"expires": datetime(2020, 1, 1, tzinfo=timezone.utc)}, args=["stale"], kwargs={}),
+    }
+    scheduler = make_scheduler(make_app(**settings), scheduler=Recording)
+    prepare(scheduler.app, rows)
+    with valkey.client(db=4) as broker, valkey.client(db=5) as noted:
+        scheduler.broker = broker
+        scheduler.tick()
+        assert scheduler.pushed_early == set()
+        assert {"pre:celery\x06\x163", "pre:celery\x06\x169"} <= set(broker.scan_iter(_type="list"))
+        broker_url = settings.pop("broker_url")
+        write_app(tmp_path, "module", broker_url, valkey.url(5), **settings)
+        with celery_worker(tmp_path, "module", "-Q", "celery,elsewhere"):
+            done = eventually(lambda: (found := runs(noted))[4:] and found)
+        names = [run.args[0] for run in done]
+        assert sorted(names) == sorted(rows.keys() - {"stale"})
+        assert [name for name in names if name != "elsewhere"] == ["first", "packed", "middle", "last"]
+        assert [run.id for run in done] == [scheduler.sent[name]["task_id"] for name in names]
+        assert [run.headers["redbeat_entry"] for run in done] == names
+        by_name = dict(zip(names, done, strict=True))
+        assert by_name["first"].headers["redbeat_mine"] == "x"
+        assert by_name["packed"].kwargs == rows["packed"].kwargs
+
+
+# -- what it costs
+
+
+OPTIONS = pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"task_default_queue": "q", "task_default_exchange": "topics", "task_default_exchange_type": "topic"},
+    ],
+    ids=["direct", "topic"],
+)
+
+
+def _make_due(client: redis.Redis, count: int) -> None:
+    with client.pipeline() as pipeline:
+        for number in range(count):
+            write_raw(pipeline, f"entry-{number}", schedule=SELDOM)
+        pipeline.execute()
+
+
+@OPTIONS
+def test_a_batch_of_ten_and_one_of_five_hundred_take_the_same_commands(
+    make_scheduler: MakeScheduler, client: redis.Redis, server: Server, settings: dict[str, Any]
+) -> None:
+    scheduler = make_scheduler(**settings)
+    _make_due(client, 1)
+    scheduler.tick()  # connects
+    commands: list[list[str]] = []
+    for count in (10, 500):
+        _make_due(client, count)
+        with monitoring(server) as seen:
+            scheduler.tick()
+        commands.append([command.split()[0] for command in seen])
+    with server.client() as broker:
+        assert broker.llen(scheduler.app.conf.task_default_queue) == 511
+    assert commands[0] == commands[1]
+    assert len(commands[0]) <= 4
+
+
+@OPTIONS
+def test_a_batch_for_another_server_takes_one_round_trip_there_whatever_its_size(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    server: Server,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+) -> None:
+    other: Server = request.getfixturevalue("redis" if server.kind == "valkey" else "valkey")
+    scheduler = make_scheduler(broker_url=other.url(0), **settings)
+    _make_due(client, 1)
+    scheduler.tick()
+    round_trips: list[int] = []
+    for count in (10, 500):
+        _make_due(client, count)
+        with counting_round_trips(monkeypatch) as sent:
+            scheduler.tick()
+            round_trips.append(sent())
+    with other.client() as broker:
+        assert broker.llen(scheduler.app.conf.task_default_queue) == 511
+    assert round_trips[0] == round_trips[1]
+    assert round_trips[0] <= 4

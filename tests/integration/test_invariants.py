@@ -1,0 +1,417 @@
+"""Anything, in any order: entries saved, changed, deleted and re-timed while beats step, pause and die.
+
+Every beat is a real scheduler in this process. Before and after each of its round trips it may be
+interrupted: by other people's writes, by another beat's whole tick, by losing its lock, by its own death.
+After each, a `Witness` says whether that step was one that the invariants (docs/design.rst) allow. At the end
+one more beat deals with what is left, and no run may be missing then. Times are of this test's own making:
+what is due, is so since the first seconds of 1970, each time at another fraction; what isn't, is for decades;
+and time passes by rewriting the scores that wait for a lease, a retry or a quarantine to end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import schedule
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import EntryNotFound, LockLost, LockNotAcquired
+from redbeat.outbox import Outbox
+from redbeat.schedulers import acquire_distributed_beat_lock
+from redbeat.store import Store
+from tests.support.schedule import LOCK, SCHEDULE
+from tests.support.servers import Server
+from tests.support.witness import SOON_SECONDS, Beat, Witness
+
+#: how many times as many examples as usual
+EFFORT = int(os.environ.get("REDBEAT_EXAMPLES_FACTOR", "1"))
+
+NAMES = ("one", "two")
+STATICS = ("old-static", "static")
+DECADES = 10**9
+LATER = 3.5e9
+
+names = st.sampled_from(NAMES)
+all_names = st.sampled_from(NAMES + NAMES + STATICS)
+kinds = st.sampled_from(["usable", "usable", "usable", "disabled", "broken", "failing"])
+beats = st.integers(0, 2)
+whens = st.sampled_from(["due", "due", "now", "later"])
+
+#: what other people do to the schedule, and to the lock
+writes = st.one_of(
+    st.tuples(st.just("write"), names, kinds, st.sampled_from(["due", "due", "now", "later", None])),
+    st.tuples(st.just("save"), names, st.booleans()),
+    st.tuples(st.just("save_again"), all_names),
+    st.tuples(st.just("reschedule"), all_names, st.booleans()),
+    st.tuples(st.just("retime"), all_names, whens),
+    st.tuples(st.sampled_from(["unschedule", "delete", "evict"]), all_names),
+    st.tuples(st.sampled_from(["drop_lock", "give_lock", "let_time_pass", "break_broker"])),
+)
+ends = st.tuples(st.sampled_from(["kill", "terminate"]))
+#: an idle leader's tick has two, a busy one's up to eight, that of a beat that only now gets the lock twenty
+points = st.one_of(st.integers(1, 6), st.integers(1, 6), st.integers(7, 20))
+interruptions = st.lists(st.tuples(points, st.one_of(writes, writes, ends)), max_size=2)
+ticks = st.tuples(st.just("tick"), beats, interruptions)
+starts = st.tuples(st.just("start"), beats, st.booleans(), interruptions)
+#: what may come between two round trips of a beat
+meanwhile = st.lists(st.tuples(points, st.one_of(writes, writes, ticks, starts, ends)), max_size=4)
+due_writes = st.lists(
+    st.tuples(st.just("write"), names, kinds, st.sampled_from(["due", "due", "now"])), max_size=3
+)
+
+
+class Killed(BaseException):
+    """A beat is no more: not even its `except` blocks reach Redis."""
+
+
+class Machine(RuleBasedStateMachine):
+    """Three places for beats, two entries, and two statics of which a beat knows one or both."""
+
+    def __init__(self, server: Server, other: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self._server, self._other = server, other
+        self._monkeypatch = monkeypatch
+        self._clients: list[Any] = []
+        self._apps: list[Celery] = []
+        self._beats: dict[int, Beat] = {}
+        self._all_beats: list[Beat] = []
+        #: who steps at the moment, and is interrupted by whom; None is somebody who is no beat
+        self._stepping: list[Beat | None] = []
+        self._plans: dict[int, list[tuple[int, Any]]] = {}
+        self._points: Counter[int] = Counter()
+        self._dead: set[int] = set()
+        self._violation: AssertionError | None = None
+        self._times = 0
+        self._is_broker_broken = False
+
+    @initialize(
+        broker=st.sampled_from(["same db", "other db", "other server"]),
+        has_lock=st.booleans(),
+        is_at_most_once=st.sampled_from([False, False, False, True]),
+        batch_size=st.sampled_from([2, 100]),
+    )
+    def set_up(self, broker: str, has_lock: bool, is_at_most_once: bool, batch_size: int) -> None:
+        for server in (self._server, self._other):
+            server.flush()
+        broker_server, db = {
+            "same db": (self._server, 1),
+            "other db": (self._server, 0),
+            "other server": (self._other, 1),
+        }[broker]
+        options = {"broker_url": broker_server.url(db), "redbeat_redis_url": self._server.url(1)}
+        options |= {"redbeat_batch_size": batch_size, **({} if has_lock else {"redbeat_lock_key": None})}
+        if is_at_most_once:
+            options["redbeat_delivery"] = "at_most_once"
+        # two releases of one application: the older one has a static more
+        for statics in (STATICS, STATICS[1:]):
+            app = Celery("test", set_as_current=False)
+            every = timedelta(seconds=DECADES)
+            static = {name: {"task": "echo", "schedule": every, "args": [name]} for name in statics}
+            app.conf.update({**options, "beat_schedule": static})
+            self._apps.append(app)
+        guarantee: Any = "at least once" if broker == "other server" else "exactly once"
+        self._guarantee = "at most once" if is_at_most_once else guarantee
+        self._has_lock = has_lock
+        self._client = self._server.client(db=1)
+        self._clients += [self._client, broker_server.client(db=db)]
+        self._witness = Witness(*self._clients, NAMES + STATICS, self._guarantee, has_lock)
+        self._monkeypatch.setattr(Store, "on_round_trip", staticmethod(self._come_to_a_point))
+        send = Outbox.__dict__["send"]
+        self._monkeypatch.setattr(Outbox, "send", lambda outbox, batches: self._send(send, outbox, batches))
+
+    # -- what happens
+
+    @rule(write=writes)
+    def somebody_writes(self, write: Any) -> None:
+        self._do(write)
+
+    @rule(start=st.tuples(st.just("start"), beats, st.booleans(), meanwhile))
+    def a_beat_starts(self, start: Any) -> None:
+        self._do(start)
+
+    @rule(due=due_writes, place=beats, is_older=st.booleans(), is_lock_free=st.booleans(), plan=meanwhile)
+    def a_beat_ticks(
+        self, due: list[Any], place: int, is_older: bool, is_lock_free: bool, plan: list[Any]
+    ) -> None:
+        if is_lock_free:
+            self._drop_lock()
+        self._start(place, is_older, [])
+        for write in due:
+            self._do(write)
+        self._tick(place, plan)
+
+    @rule(due=due_writes, place=beats, plan=meanwhile)
+    def the_leader_ticks(self, due: list[Any], place: int, plan: list[Any]) -> None:
+        for write in due:
+            self._do(write)
+        leading = [place for place, beat in self._beats.items() if beat.scheduler.lock or not self._has_lock]
+        if leading:
+            self._tick(leading[place % len(leading)], plan)
+
+    @rule(place=beats)
+    def a_beat_ends(self, place: int) -> None:
+        beat = self._beats.pop(place, None)
+        if beat is not None:
+            self._step(beat, beat.scheduler.close, [])
+
+    @rule(place=beats)
+    def a_beat_is_killed(self, place: int) -> None:
+        self._beats.pop(place, None)
+
+    def _do(self, action: tuple[Any, ...]) -> None:
+        getattr(self, f"_{action[0]}")(*action[1:])
+
+    # -- what beats do
+
+    def _start(self, place: int, is_older: bool, plan: list[tuple[int, Any]]) -> None:
+        if place in self._beats:
+            return
+        beat = Beat(frozenset(STATICS if is_older else STATICS[1:]))
+        self._all_beats.append(beat)
+
+        def start() -> None:
+            beat.scheduler = RedBeatScheduler(self._apps[0 if is_older else 1])
+            acquire_distributed_beat_lock(SimpleNamespace(scheduler=beat.scheduler))
+
+        if self._step(beat, start, plan):
+            self._beats[place] = beat
+
+    def _tick(self, place: int, plan: list[tuple[int, Any]]) -> None:
+        beat = self._beats.get(place)
+        if (
+            beat is not None
+            and beat not in self._stepping
+            and not self._step(beat, beat.scheduler.tick, plan)
+        ):
+            self._beats.pop(place, None)
+
+    def _step(self, beat: Beat, step: Any, plan: list[tuple[int, Any]]) -> bool:
+        """Let a beat do something while `plan` (point, action) happens; return whether it goes on."""
+        self._points[id(beat)], self._plans[id(beat)] = 0, plan
+        self._stepping.append(beat)
+        beat.begin(self._witness.last)
+        try:
+            step()
+        except (LockNotAcquired, LockLost):
+            assert self._has_lock
+        except Killed:
+            return False
+        except SystemExit:  # as celery does at SIGTERM
+            self._plans[id(beat)] = []
+            if beat.scheduler is not None:
+                beat.scheduler.close()
+            return False
+        finally:
+            self._stepping.pop()
+            if self._violation:
+                raise self._violation
+        return True
+
+    def _come_to_a_point(self) -> None:
+        """Called before and after each round trip."""
+        beat = self._stepping[-1] if self._stepping else None
+        if beat is None or self._violation:
+            return
+        if id(beat) in self._dead:
+            raise Killed
+        try:
+            self._note(self._witness.judge(beat))
+            self._points[id(beat)] += 1
+            for point, action in self._plans[id(beat)]:
+                if point == self._points[id(beat)]:
+                    self._do(action)
+        except AssertionError as exc:  # the per-entry boundary might take it for a failure of the broker's
+            self._violation = exc
+            raise
+
+    def _note(self, look: Any) -> None:
+        for beat in self._stepping:
+            if beat is not None:
+                beat.seen.append(look)
+
+    def _send(self, send: Any, outbox: Outbox, batches: Any) -> Any:
+        self._come_to_a_point()
+        if self._is_broker_broken:
+            self._is_broker_broken = False
+            raise ConnectionError("the broker is away")
+        outcomes = send(outbox, batches)
+        self._come_to_a_point()
+        return outcomes
+
+    def _kill(self) -> None:
+        beat = self._stepping[-1]
+        assert beat is not None
+        self._dead.add(id(beat))
+        raise Killed
+
+    def _terminate(self) -> None:
+        raise SystemExit
+
+    # -- what other people do
+
+    def _somebody(self, act: Any) -> None:
+        self._stepping.append(None)
+        try:
+            act()
+        finally:
+            self._stepping.pop()
+        self._note(self._witness.accept())
+
+    def _time(self, when: str | None) -> float | None:
+        self._times += 1
+        fraction = self._times + 0.5
+        return {"due": fraction, "now": 0.0, "later": LATER + fraction, None: None}[when]
+
+    def _write(self, name: str, kind: str, when: str | None) -> None:
+        """In the way of another language: hset and zadd, in one transaction."""
+        score = self._time(when)
+        fields: dict[str, Any] = {"name": name, "task": "echo", "args": [self._times]}
+        fields["schedule"] = {"__type__": "interval", "every": DECADES * (1 + self._times % 2)}
+        fields |= {"disabled": {"enabled": False}, "failing": {"options": {"serializer": "none"}}}.get(
+            kind, {}
+        )
+
+        def write() -> None:
+            with self._client.pipeline() as pipeline:
+                text = "{oops" if kind == "broken" else json.dumps(fields)
+                pipeline.hset(f"redbeat:{name}", "definition", text)
+                if score is not None:
+                    pipeline.zadd(SCHEDULE, {f"redbeat:{name}": score})
+                pipeline.execute()
+
+        self._somebody(write)
+
+    def _save(self, name: str, enabled: bool) -> None:
+        self._times += 1
+        entry = Entry(name, "echo", schedule(DECADES), [self._times], enabled=enabled, app=self._apps[0])
+        self._somebody(entry.save)
+
+    def _save_again(self, name: str) -> None:
+        self._change(name, lambda entry: entry.save())
+
+    def _reschedule(self, name: str, is_early: bool) -> None:
+        def reschedule(
+            entry: Entry,
+        ) -> None:  # one of the two intervals makes it due in 2001, the other in 2033
+            since = timedelta(seconds=self._time("due") or 0)
+            entry.reschedule(datetime(1970, 1, 1, tzinfo=timezone.utc) + since)
+
+        self._change(name, reschedule if is_early else lambda entry: entry.reschedule())
+
+    def _change(self, name: str, change: Any) -> None:
+        def act() -> None:
+            try:
+                entry = Entry.from_key(name, app=self._apps[0])
+            except (EntryNotFound, ValueError):
+                return
+            change(entry)
+
+        self._somebody(act)
+
+    def _retime(self, name: str, when: str) -> None:
+        score = self._time(when)
+        self._somebody(lambda: self._client.zadd(SCHEDULE, {f"redbeat:{name}": score}, xx=True))
+
+    def _unschedule(self, name: str) -> None:
+        self._somebody(lambda: self._client.zrem(SCHEDULE, f"redbeat:{name}"))
+
+    def _delete(self, name: str) -> None:
+        self._somebody(Entry(name, "echo", schedule(DECADES), app=self._apps[0]).delete)
+
+    def _evict(self, name: str) -> None:
+        self._somebody(lambda: self._client.delete(f"redbeat:{name}"))
+
+    def _drop_lock(self) -> None:
+        self._somebody(lambda: self._client.delete(LOCK))
+
+    def _give_lock(self) -> None:
+        if self._has_lock:
+            self._somebody(lambda: self._client.set(LOCK, "somebody"))
+
+    def _let_time_pass(self) -> None:
+        self._witness.let_time_pass(self._time("due") or 0)
+        self._note(self._witness.last)
+
+    def _break_broker(self) -> None:
+        self._is_broker_broken = True
+
+    # -- the end
+
+    def teardown(self) -> None:
+        try:
+            if self._clients and self._violation is None:
+                self._drain()
+                self._check_the_end()
+        finally:
+            self._stepping.clear()
+            self._monkeypatch.undo()
+            for beat in self._all_beats:
+                if beat.scheduler is not None:
+                    beat.scheduler._broker.close()
+            for closeable in (*self._clients, *self._apps):
+                closeable.close()
+
+    def _drain(self) -> None:
+        """One more beat deals with everything: what the others had begun, too."""
+        self._is_broker_broken = False
+        self._beats.clear()
+        self._drop_lock()
+        self._start(0, False, [])
+        for _ in range(2 + len(NAMES + STATICS)):
+            self._let_time_pass()
+            self._tick(0, [])
+
+    def _check_the_end(self) -> None:
+        last = self._witness.last
+        for name, row in last.rows.items():
+            if row.kind == "usable" and row.score is not None:
+                assert row.score > last.now + SOON_SECONDS, f"{name} was never sent"
+        ids = Counter(message.id for message in self._witness.messages)
+        runs = Counter((message.entry, message.due) for message in self._witness.messages)
+        if self._guarantee != "at least once":
+            assert max(ids.values(), default=1) == 1, ids
+            assert max(runs.values(), default=1) == 1, runs
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Hundreds of beats tell the log what befalls them; none of it is what this is about."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(120 + 60 * EFFORT)
+@pytest.mark.usefixtures("quiet")
+def test_every_step_of_every_beat_keeps_the_invariants(
+    valkey: Server, other: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_state_machine_as_test(
+        lambda: Machine(valkey, other, monkeypatch),
+        settings=settings(
+            max_examples=80 * EFFORT,
+            stateful_step_count=25,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,205 @@
+"""Calls sent by a tick and directly, and all that either way leaves in a Redis broker.
+
+Both go out with one task id and one set of headers while the app's clock stands still.
+
+Messages are compared as their text, byte by byte; only the delivery tag, a new UUID for each write, is taken
+out. Of an event, which is no task, the time and the sender's logical clock are taken out as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import celery.beat
+import redis
+from celery import Celery
+from celery.schedules import schedule
+from kombu import pools
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+
+from .schedule import SCHEDULE
+
+#: what of a broker's database and channels belongs to the schedule, where both are on one server
+OF_THE_SCHEDULE = "redbeat:"
+#: where sentinels tell each other of themselves
+OF_SENTINELS = "__sentinel__:"
+
+
+#: what Celery's own scheduler adds to every message; the oldest one adds nothing
+BEAT_HEADERS = {"celery_beat_task": True} if "celery_beat_task" in inspect.getsource(celery.beat) else {}
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call, and the settings of the app that makes it."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    task: str = "echo"
+    args: list[Any] = field(default_factory=lambda: [1, "two", None])
+    kwargs: dict[str, Any] = field(default_factory=lambda: {"naïve": {"deep": [1.5, True]}})
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Written:
+    """What was written to a broker.
+
+    Attributes:
+        lists: key to its messages, the newest first, as they stand in the list but for their delivery tags.
+        others: key to the members of a set (bindings, say), or to the type of anything else.
+        expiring: keys with a time to live, in minutes.
+        published: channel and message of each PUBLISH, in order.
+    """
+
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    expiring: dict[str, int] = field(default_factory=dict)
+    published: list[tuple[str, Any]] = field(default_factory=list)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """All task messages of all lists, their bodies as they are."""
+        return [json.loads(text) for texts in self.lists.values() for text in texts]
+
+
+@contextmanager
+def writing(broker: redis.Redis) -> Iterator[Written]:
+    """Yield what, after the block, tells what stands in the broker's database; and take it away."""
+    written = Written()
+    with listening(broker) as published:
+        yield written
+    written.published = [(channel, _without_times(payload)) for channel, payload in published]
+    for key in sorted(broker.scan_iter(count=1000)):
+        if key.startswith(OF_THE_SCHEDULE):
+            continue
+        kind = broker.type(key)
+        if kind == "list":
+            items: Any = broker.lrange(key, 0, -1)
+            written.lists[key] = [_without_tag(item) for item in items]
+        else:
+            written.others[key] = broker.smembers(key) if kind == "set" else kind
+        if broker.pttl(key) >= 0:
+            written.expiring[key] = round(broker.pttl(key) / 60_000)
+        broker.delete(key)
+
+
+@contextmanager
+def listening(broker: redis.Redis) -> Iterator[list[tuple[str, str]]]:
+    """Yield a list that holds, after the block, what was published on the server in it: channel, payload."""
+    heard: list[tuple[str, str]] = []
+    end = uuid.uuid4().hex
+    with broker.pubsub() as pubsub:
+        pubsub.psubscribe("*")
+        pubsub.get_message(timeout=5)  # the confirmation
+        yield heard
+        broker.publish(end, "")
+        while (message := pubsub.get_message(timeout=5)) is not None:
+            if message["channel"] == end:
+                return
+            if not message["channel"].startswith((OF_THE_SCHEDULE, OF_SENTINELS)):
+                heard.append((message["channel"], message["data"]))
+    raise AssertionError("the server doesn't publish")
+
+
+@contextmanager
+def counting_round_trips(monkeypatch: Any) -> Iterator[Callable[[], int]]:
+    """Yield what tells how often this process has sent something to a Redis server in the block."""
+    sent: list[Any] = []
+    base = redis.connection.AbstractConnection
+    send_now = base.send_packed_command
+
+    def send(self: Any, command: Any, *args: Any, **kwargs: Any) -> Any:
+        sent.append(command)
+        return send_now(self, command, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "send_packed_command", send)
+        yield lambda: len(sent)
+
+
+class Recording(RedBeatScheduler):
+    """Keeps the options that it sends each entry with, and what had been pushed when the last was sent."""
+
+    broker: redis.Redis
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.sent: dict[str, dict[str, Any]] = {}
+        self.pushed_early: set[str] = set()
+        super().__init__(*args, **kwargs)
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        self.sent[entry.name] = entry.options
+        result = super().apply_async(entry, *args, **kwargs)
+        self.pushed_early = set(self.broker.scan_iter(_type="list"))
+        return result
+
+
+def prepare(app: Celery, rows: dict[str, Row]) -> None:
+    """Store an entry for each row, all of them due in the rows' order; let the app's clock stand still."""
+    app.now = lambda: NOW
+    for position, (name, row) in enumerate(rows.items()):
+        entry = Entry(name, row.task, schedule(10**9), row.args, row.kwargs, options=row.options, app=app)
+        entry.save()
+        app.redbeat_redis.zadd(SCHEDULE, {entry.key: 1.5 + position})
+
+
+def send_directly(app: Celery, row: Row, sent: dict[str, Any]) -> None:
+    """Make the row's call as a program would that knows the headers that a run carries."""
+    headers = {**sent["headers"], **BEAT_HEADERS}
+    options = {**row.options, "task_id": sent["task_id"], "headers": headers}
+    task = app.tasks.get(row.task)
+    if task is None:
+        app.send_task(row.task, row.args, row.kwargs, **options)
+    else:
+        task.apply_async(row.args, row.kwargs, **options)
+
+
+def forget_connections(app: Celery) -> None:
+    """Let the app send by new connections: those of kombu's pools remember what they have declared."""
+    app._pool = app.amqp._producer_pool = None
+    pools.reset()
+
+
+def send_both_ways(
+    scheduler: Recording, rows: dict[str, Row], broker: redis.Redis
+) -> tuple[Written, Written]:
+    """Send the rows by a tick, then directly; return what was written to the broker either way."""
+    scheduler.broker = broker
+    forget_connections(scheduler.app)
+    with writing(broker) as by_tick:
+        while not scheduler.tick():
+            pass
+    assert scheduler.sent.keys() == rows.keys()
+    forget_connections(scheduler.app)
+    with writing(broker) as directly:
+        for name, row in rows.items():
+            send_directly(scheduler.app, row, scheduler.sent[name])
+    return by_tick, directly
+
+
+def _without_tag(item: str) -> str:
+    tag = json.loads(item)["properties"]["delivery_tag"]
+    assert str(uuid.UUID(tag)) == tag
+    assert item.count(tag) == 1
+    return item.replace(tag, "")
+
+
+def _without_times(payload: str) -> Any:
+    message = json.loads(_without_tag(payload))
+    event = json.loads(base64.b64decode(message["body"]))
+    if not isinstance(event, dict) or "clock" not in event:
+        return message  # a task that was fanned out
+    for name in ("timestamp", "clock"):
+        del event[name]
+    return {**message, "body": event}
