@@ -23,7 +23,7 @@ test-oldest:  ## the test suite on the oldest supported versions, e.g. make test
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
 	  REQUIREMENTS="-r requirements.dev.txt -c requirements.oldest.txt"
 
-faults: $(STAMP)  ## beats and servers killed thousands of times, in 15 minutes; again: REDBEAT_FAULTS_SEED=...
+faults: $(STAMP)  ## beats and servers killed two thousand times; takes 15 to 30 minutes
 	@REDBEAT_FAULTS=long $(BIN)/python -m pytest tests/faults $(ARGS)
 
 check: $(STAMP)  ## lint, types, layers and docs

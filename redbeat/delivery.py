@@ -64,10 +64,6 @@ class Delivery:
             self._say(AT_LEAST_ONCE if target is None else EXACTLY_ONCE)
         return self._target
 
-    def known_target(self) -> Target | None:
-        """Return the target as far as it is known, without asking any server."""
-        return self._target if self._asked is not None and self._asked is self._broker.outbox else None
-
     def is_in_doubt(self) -> bool:
         """Tell whether schedule and broker were one server a moment ago, and aren't now: wait."""
         return self.target() is None and self._is_doubtful()

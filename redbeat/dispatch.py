@@ -21,7 +21,6 @@ from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
-from redbeat.overlap import Overlap
 from redbeat.reports import Reports
 from redbeat.retry import is_refusal, without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
@@ -30,8 +29,6 @@ from redbeat.store import Store
 __all__ = ["Batch", "Dispatcher"]
 
 logger = get_logger("celery.beat")
-
-NO_TARGET = Target("", 0, 0)
 
 #: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
@@ -61,7 +58,6 @@ class Batch:
         commits: what may be recorded at any time: nothing of theirs is still to be sent.
         collected: runs whose messages wait to be pushed.
         is_cut: not everything that was claimed was dealt with.
-        target: where the messages of a batch go that is recorded while the next is prepared.
         is_in_doubt: schedule and broker were one server and aren't now; nothing more can be sent at once.
     """
 
@@ -72,11 +68,6 @@ class Batch:
     collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
     is_cut: bool = False
     is_in_doubt: bool = False
-    target: Target = NO_TARGET
-
-    def to_record(self) -> list[Commit]:
-        """Return all commits, those of the collected runs last and with their messages."""
-        return [*self.commits, *(run.sent.with_pushes(pushes) for run, pushes in self.collected)]
 
     def give_back(self, runs: Sequence[Run]) -> None:
         """Leave ``runs`` due as they were."""
@@ -113,15 +104,6 @@ class Dispatcher:
         self._send = send
         self._quarantine_seconds = quarantine_seconds
         self.delivery = Delivery(store, broker)
-        #: a claim in hand, and the batch that is being recorded meanwhile
-        self._ahead: Claim | None = None
-        self._overlap: Overlap | None = None
-        self._recording: Batch | None = None
-
-    def take_claim(self) -> Claim | None:
-        """Return what was claimed already while the last batch was dealt with."""
-        claim, self._ahead = self._ahead, None
-        return claim
 
     def dispatch(self, batch: Batch) -> None:
         """Deal with ``batch``; ``batch.commits`` then tells what was decided."""
@@ -129,69 +111,21 @@ class Dispatcher:
             self._dispatch(batch)
 
     def _dispatch(self, batch: Batch) -> None:
+        runs = self._plan(batch)
         self._broker.begin_batch()
         try:
-            self._claim_ahead(batch)
-            runs = self._plan(batch)
             if self.delivery.is_at_most_once:
                 self._record_and_send(batch, runs)
                 return
             self._send_runs(batch, runs)
-            self._settle()
-            target = self._find_target(batch) if batch.collected else None
-            if not self._record_meanwhile(batch, target):
-                self._record(batch, target)
+            self._record(batch, self._find_target(batch) if batch.collected else None)
         except BaseException:
-            self._record_hastily(batch)
+            # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
+            with suppress(RedBeatError):
+                Store(self._store.config.app, without_retry(self._store.client)).commit_runs(
+                    batch.fence, batch.commits
+                )
             raise
-
-    def _record_hastily(self, batch: Batch) -> None:
-        """A signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can."""
-        store = Store(self._store.config.app, without_retry(self._store.client))
-        recording, self._recording, self._overlap, self._ahead = self._recording, None, None, None
-        with suppress(RedBeatError):
-            if recording is not None:
-                store.commit_runs(recording.fence, recording.commits, recording.target)
-            store.commit_runs(batch.fence, batch.commits)
-
-    # -- recording one batch while the next is prepared
-
-    def _claim_ahead(self, batch: Batch) -> None:
-        """Claim the next batch while this one is prepared."""
-        if self._overlap is None and self._may_overlap(batch, self.delivery.known_target()):
-            self._start_overlap(batch, [], NO_TARGET, offset=len(batch.claim.rows))
-
-    def _record_meanwhile(self, batch: Batch, target: Target | None) -> bool:
-        """Record this batch while the next is prepared, when that one is in hand; return whether it is."""
-        if self._ahead is None or not self._may_overlap(batch, target) or batch.is_cut:
-            return False
-        batch.commits = batch.to_record()
-        batch.target = target or NO_TARGET
-        self._recording = batch
-        self._start_overlap(batch, batch.commits, batch.target, offset=len(self._ahead.rows))
-        return True
-
-    def _may_overlap(self, batch: Batch, target: Target | None) -> bool:
-        # without a lock, claims are leases; without a target, sending isn't this process's time alone
-        return bool(batch.fence.token and batch.claim.has_more and target is not None)
-
-    def _start_overlap(self, batch: Batch, commits: list[Commit], target: Target, offset: int) -> None:
-        limit = self._store.config.batch_size
-        self._overlap = Overlap(self._store, batch.fence, commits, target, limit, offset)
-
-    def _settle(self) -> None:
-        """Wait for what was recorded meanwhile, and for the next claim."""
-        overlap, recording = self._overlap, self._recording
-        if overlap is None:
-            return
-        committed, claim = overlap.join()
-        self._overlap = None
-        if recording is not None:
-            if committed is None:  # not known: the same again, as patiently as it is set
-                committed = self._store.commit_runs(recording.fence, recording.commits, recording.target)
-            self._recording = None
-            self._note_results(recording, committed)
-        self._ahead = claim if claim is not None and claim.rows else None
 
     # -- deciding
 
@@ -271,7 +205,7 @@ class Dispatcher:
             self._send_collected(batch)
             self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
             return
-        recorded = batch.to_record()
+        recorded = [*batch.commits, *(run.sent.with_pushes(pushes) for run, pushes in batch.collected)]
         try:
             committed = self._store.commit_runs(batch.fence, recorded, target)
         except StoreRefused as exc:
@@ -280,15 +214,10 @@ class Dispatcher:
             self.delivery.note_refused(str(exc))
             self._record(batch, None)
             return
-        batch.commits = recorded
-        self._note_results(batch, committed)
-
-    def _note_results(self, batch: Batch, committed: Committed) -> None:
-        """Deal with what became of a batch whose messages were pushed as it was recorded."""
-        recorded, batch.commits = batch.commits, []
         if committed.is_moved:
             self.delivery.note_moved()
-        results = committed.results[len(recorded) - len(batch.collected) :]
+        results = committed.results[len(batch.commits) :]
+        batch.commits = []
         for (run, _), result in zip(batch.collected, results, strict=True):
             if isinstance(result, str) and _NO_PERMISSION.search(result):
                 self.delivery.note_refused(result)

@@ -148,10 +148,7 @@ class RedBeatScheduler(Scheduler):
             self.store.claim_due(self._fence, limit=0)  # keeps the lock: the broker may take its time
             if not self._broker.is_back():
                 return self._wait(BROKER_RETRY_SECONDS)
-        claim = self._dispatcher.take_claim()
-        was_ahead = claim is not None
-        if claim is None:
-            claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
+        claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
         self._claimed_at = time.monotonic()
         if self.lock:
             logger.debug("beat: Extending lock...")
@@ -163,7 +160,7 @@ class RedBeatScheduler(Scheduler):
             self._broker.note_well()
         if batch.is_in_doubt:
             return self._wait(LOOK_SECONDS)
-        if claim.has_more or was_ahead or batch.is_cut or self.store.has_retaken_lock:
+        if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0
         return self._wait(self._seconds_to_next(claim, batch.commits))
 

@@ -69,10 +69,8 @@ class Store:
         self.client = get_redis(app) if client is None else client
         self.has_retaken_lock = False
 
-    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, offset: int = 0) -> Claim:
+    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
-
-        The first ``offset`` entries that are due are passed over.
 
         Raises:
             LockLost: another beat holds the lock.
@@ -86,7 +84,6 @@ class Store:
                 max_bytes=CLAIM_MAX_BYTES,
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
-                offset=offset,
             )
         self._check_lock(claim.status, fence)
         return claim

@@ -224,18 +224,10 @@ def text_of(value: Any) -> Any:
 
 
 def claim_due(
-    client: Any,
-    schedule_key: str,
-    fence: Fence,
-    *,
-    limit: int,
-    max_bytes: int,
-    lease_ms: int,
-    prefix: str,
-    offset: int = 0,
+    client: Any, schedule_key: str, fence: Fence, *, limit: int, max_bytes: int, lease_ms: int, prefix: str
 ) -> Claim:
     """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time."""
-    args = [*fence.args(), limit, max_bytes, lease_ms, prefix, offset]
+    args = [*fence.args(), limit, max_bytes, lease_ms, prefix]
     status, now, upcoming, has_more, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
     return Claim(
         status=text_of(status),

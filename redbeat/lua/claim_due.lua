@@ -8,7 +8,6 @@
 -- ARGV[4] max_bytes  stop after this many bytes of entries (at least one is returned)
 -- ARGV[5] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
 -- ARGV[6] prefix     what every entry's key starts with
--- ARGV[7] offset     how many due entries to pass over: the caller has them in hand
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
 -- the entry's key. What is hidden has a field lease, '<score it is hidden by> <nominal>': when the beat that
 -- claimed it has died, it surfaces as the same run.
@@ -23,14 +22,14 @@
 --             entry was due at, score is what it has now; a field that is missing is nil
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local max_bytes, lease_ms, prefix, offset = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, now, '', 0, {}} end
 
-local due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', offset, limit)
+local due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', 0, limit)
 -- before any lease of ours is in the way
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local rows, bytes, seen = {}, 0, {}

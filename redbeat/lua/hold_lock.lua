@@ -3,13 +3,11 @@
 -- Returns 'ok' when the caller may write: no lock is configured (token ''), or it is the holder (the lock is
 -- renewed); 'retaken' when it may because the lock was gone and nobody's (it is taken back); 'lost' when
 -- another token holds it.
--- A lock_ms below zero renews to -lock_ms and takes nothing back: a lock that is gone is 'lost'.
 local function hold_lock(lock, token, lock_ms)
   if token == '' then return 'ok' end
   local holder = redis.call('GET', lock)
-  local may_retake = tonumber(lock_ms) > 0
-  if holder and holder ~= token or not holder and not may_retake then return 'lost' end
-  redis.call('SET', lock, token, 'PX', math.abs(lock_ms))
+  if holder and holder ~= token then return 'lost' end
+  redis.call('SET', lock, token, 'PX', lock_ms)
   return holder and 'ok' or 'retaken'
 end
 

@@ -226,6 +226,9 @@ class Witness:
     def _check_entry(self, beat: Beat, before: Look, after: Look, name: str) -> None:
         """A beat neither makes nor changes nor removes an entry, but for its statics."""
         was, now_is = before.rows[name].definition, after.rows[name].definition
+        if was is None and now_is is None:
+            was_rest, has_rest = before.rows[name], after.rows[name]
+            assert (has_rest.meta, has_rest.error) == (was_rest.meta, was_rest.error), "brought back, a part"
         if was == now_is:
             return
         if now_is is None:
@@ -275,8 +278,9 @@ class Witness:
         nominal = self._nominal(name, was)
         if has.score != was.score and any(_is_next(has.score, nominal, row.every, now) for row in sendable):
             assert self._is_for(beat, now, name, was), "recorded over a newer time"
-            assert is_sent, "recorded, and not sent"
-            beat.recorded[name] += 1
+            was_disabled = any(look.rows[name].kind == "disabled" for look in beat.seen)
+            assert is_sent or (was_disabled and has.meta == was.meta), "recorded, and not sent"
+            beat.recorded[name] += is_sent
         else:
             self._check_moved(beat, now, name, was, has)
 
