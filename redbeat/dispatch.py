@@ -10,7 +10,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -22,7 +22,7 @@ from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.reports import Reports
-from redbeat.retry import is_refusal, without_retry
+from redbeat.retry import call_briefly, is_refusal, without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
 from redbeat.store import Store
 
@@ -32,6 +32,9 @@ logger = get_logger("celery.beat")
 
 #: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
+
+#: so long the lock lives after the last record of a beat that ends, unless it is released; milliseconds
+LAST_LOCK_MS = 10_000
 
 #: how a server says that its user may not do what a push takes
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
@@ -121,10 +124,12 @@ class Dispatcher:
             self._record(batch, self._find_target(batch) if batch.collected else None)
         except BaseException:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
-            with suppress(RedBeatError):
-                Store(self._store.config.app, without_retry(self._store.client)).commit_runs(
-                    batch.fence, batch.commits
-                )
+            if batch.commits:
+                store = Store(self._store.config.app, without_retry(self._store.client))
+                # when it arrives late it may find the lock released, and takes it again
+                fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, LAST_LOCK_MS))
+                with suppress(RedBeatError):
+                    call_briefly(lambda: store.commit_runs(fence, batch.commits))
             raise
 
     # -- deciding

@@ -7,6 +7,7 @@ breaks amid that step.
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -450,3 +451,33 @@ def test_a_beat_whose_server_freezes_and_breaks_off_neither_loses_nor_doubles(
     assert sent.most_common(1)[0][1] == 1
     assert counts_of(client, names) == {"1}": 6000}
     assert faults > 3
+
+
+def test_sigterm_ends_a_beat_whose_server_freezes_amid_a_backlog(
+    server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
+) -> None:
+    write_app(
+        tmp_path,
+        "module",
+        way.url(server.url(0)),
+        redbeat_redis_url=way.url(server.url(1)),
+        redbeat_redis_options={"retry_period": -1},
+        redbeat_batch_size=50,
+    )
+    names = [f"entry-{number}" for number in range(6000)]
+    write_burst(client, names)
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: broker.llen("celery"), 20, 0.001)
+        way.freeze()
+        began = time.monotonic()
+        beat.signal(signal.SIGTERM)
+        assert beat.wait(timeout=20) == 0, beat.output()
+        took = time.monotonic() - began
+    print(f"it ended in {took:.2f} s")
+    assert took < 8
+    way.thaw()
+    client.delete(LOCK)
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: not due_count(client), 20)
+    assert sent_names(broker) == names
+    assert counts_of(client, names) == {"1}": 6000}
