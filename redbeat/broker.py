@@ -6,23 +6,30 @@ A tick must come back in time and keep the lock, so nothing here waits for a bro
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from amqp.exceptions import MessageNacked
+from celery.beat import SchedulingError
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
+from redbeat.keys import shorten
 from redbeat.lua import Push
 from redbeat.outbox import Outbox
+from redbeat.retry import is_refusal
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "reason_of"]
 
 logger = get_logger("celery.beat")
 
 #: how long one attempt to connect may take at the most, seconds
 CONNECT_SECONDS = 5.0
+#: and how long a broker is waited for when its connection is closed
+CLOSE_SECONDS = 0.5
 
 #: how many declarations a producer remembers; the queues that Celery makes up are not bounded
 MAX_DECLARED = 1_000
@@ -48,6 +55,8 @@ class Broker:
         self._deadline = 0.0
         self._connection: Any = None
         self._producer: Any = None
+        self._is_blocked = False
+        self._is_told = False
         self.outbox: Outbox | None = None
         self.is_away = False
 
@@ -56,15 +65,15 @@ class Broker:
         """A producer on a connection that was good a moment ago; raises what the transport raises."""
         if self._connection is None:
             connection = self._app.connection_for_write()
+            connect_seconds = min(CONNECT_SECONDS, self._timeout_seconds)
+            connection.connect_timeout = min(connection.connect_timeout or CONNECT_SECONDS, connect_seconds)
             connection.transport_options = {
-                **_bounds(connection, self._timeout_seconds),
+                **self._options(connection),
                 **(connection.transport_options or {}),
             }
+            other_hosts = max(len(connection.alt) - 1, 0)
             connection.ensure_connection(
-                max_retries=1,
-                interval_start=0,
-                interval_step=0.2,
-                timeout=min(CONNECT_SECONDS, self._timeout_seconds),
+                max_retries=other_hosts, interval_start=0, interval_step=0, timeout=connect_seconds
             )
             self._connection = connection
         if self._producer is None:
@@ -72,7 +81,7 @@ class Broker:
             self.outbox = Outbox.of(channel)
             bounded = type("BoundedProducer", (_BoundedProducer, self._producer_class), {})
             self._producer = bounded(channel, auto_declare=False)
-            self._producer.seconds_left = self.seconds_left
+            self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
         return self._producer
 
     def begin_batch(self) -> None:
@@ -85,45 +94,76 @@ class Broker:
         """Return how long the sending of this batch may still take; 0: no longer."""
         return max(self._deadline - time.monotonic(), 0)
 
+    def has_time(self) -> bool:
+        """Tell whether to begin with another run: half of the time is kept for the last answer."""
+        return self.seconds_left() > self._timeout_seconds / 2
+
     def collecting(self) -> AbstractContextManager[list[Push]]:
         """Return a context that yields the list writes of its block; where all is sent at once, none."""
         return nullcontext([]) if self.outbox is None else self.outbox.collecting()
 
-    def is_connection_error(self, exc: Exception) -> bool:
-        """Tell whether sending raised ``exc`` because of the connection, and not because of the message."""
-        connection = self._connection or self._app.connection_for_write()
-        errors = (OperationalError, OSError, *connection.connection_errors)
-        return any(isinstance(cause, errors) for cause in (exc, exc.__cause__, exc.__context__))
+    def recover(self, exc: Exception) -> bool:
+        """Get over what sending a run has raised; return whether to try that run once more, at once."""
+        cause = _cause_of(exc)
+        if is_refusal(cause):
+            self.note_away(cause)
+            return False
+        if isinstance(cause, (MessageNacked, *self._errors("channel_errors"))):
+            self._renew_channel()
+            return False
+        return self._is_of_connection(cause) and self._reconnect(cause)
 
-    def reconnect(self, exc: Exception) -> bool:
-        """After ``exc`` connect anew; return whether there is a broker."""
-        name = (self._connection or self._app.connection_for_write()).as_uri()
-        self.is_away = not self._answers()
-        if self.is_away:
-            logger.error("beat: The broker %s can't be reached, due runs wait for it: %s", name, exc)
-        return not self.is_away
+    def note_away(self, exc: BaseException) -> None:
+        """Take notice that nothing can be sent because of ``exc``; logged once until that has passed."""
+        self.is_away = True
+        if not self._is_told:
+            self._is_told = True
+            name = (self._connection or self._app.connection_for_write()).as_uri()
+            logger.error(
+                "beat: The broker %s can't be reached, due runs wait for it: %s", name, reason_of(exc)
+            )
+        if not self._is_blocked:
+            self._drop()
+
+    def note_well(self) -> None:
+        """Take notice that runs have been sent again."""
+        if self._is_told:
+            self._is_told = False
+            logger.info("beat: The broker is back.")
 
     def is_back(self) -> bool:
         """Try again; return whether the broker is there."""
-        self.is_away = not self._answers()
-        if not self.is_away:
-            logger.info("beat: The broker is back.")
+        self.is_away = self._is_still_blocked() or not self._answers()
         return not self.is_away
-
-    def renew_channel(self) -> None:
-        """After an error use a new channel, where the broker has closed the one that the error was about."""
-        if self._producer is None or self.outbox is not None:
-            return
-        channel = self._producer.channel
-        if not getattr(channel, "is_open", not getattr(channel, "closed", False)):
-            self._producer = None
-            _close_quietly(channel.close)
 
     def close(self) -> None:
         """Close the connection; the next producer makes a new one."""
-        connection, self._connection, self._producer, self.outbox = self._connection, None, None, None
+        connection = self._forget()
+        if connection is None:
+            return
+        if connection.connected and hasattr(connection.connection, "sock"):  # RabbitMQ is told, and answers
+            _quietly(lambda: connection.connection.sock.settimeout(CLOSE_SECONDS))
+        _quietly(connection.release)
+
+    def _drop(self) -> None:
+        """Close the connection without a word to a broker that may never answer."""
+        connection = self._forget()
         if connection is not None:
-            _close_quietly(connection.release)
+            _quietly(connection.collect)
+
+    def _forget(self) -> Any:
+        connection, self._connection, self._producer, self.outbox = self._connection, None, None, None
+        self._is_blocked = False
+        return connection
+
+    def _reconnect(self, exc: BaseException) -> bool:
+        if self._is_blocked or not self.seconds_left():
+            self.note_away(exc)
+            return False
+        self._drop()
+        if not self._answers():
+            self.note_away(exc)
+        return not self.is_away
 
     def _answers(self) -> bool:
         self.close()
@@ -131,21 +171,76 @@ class Broker:
             return self.producer is not None
         except Exception as exc:  # noqa: BLE001 - whatever a transport raises: there is no broker
             logger.debug("beat: The broker can't be reached: %r", exc)
-            self.close()
+            self._drop()
             return False
+
+    def _is_of_connection(self, cause: BaseException) -> bool:
+        """Tell whether the connection raised ``cause``, and not the task's own code."""
+        is_somebody_elses = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
+        errors: tuple[type[BaseException], ...] = (OSError, OperationalError)
+        errors += self._errors("connection_errors")
+        return isinstance(cause, errors) and not is_somebody_elses
+
+    def _errors(self, kind: str) -> tuple[type[BaseException], ...]:
+        classes: tuple[type[BaseException], ...] = getattr(
+            self._connection or self._app.connection_for_write(), kind
+        )
+        return classes
+
+    def _options(self, connection: Any) -> dict[str, Any]:
+        """Return the transport options that make a silent broker an error, and a publish a confirmed one."""
+        transport, seconds = connection.get_transport_cls(), self._timeout_seconds
+        if transport.driver_name == "py-amqp":
+            return {
+                "confirm_publish": True,
+                "read_timeout": seconds,
+                "write_timeout": seconds,
+                "on_blocked": self._note_blocked,
+                "on_unblocked": self._note_unblocked,
+            }
+        if transport.driver_type == "redis":
+            return {"socket_timeout": seconds, "socket_connect_timeout": min(seconds, CONNECT_SECONDS)}
+        return {}
+
+    # -- RabbitMQ under an alarm reads nothing more from who publishes, until it unblocks the connection. What
+    # was written to it by then does arrive, so it is kept: each new one would take a copy of the message.
+
+    def _note_blocked(self, reason: str) -> None:
+        self._is_blocked = True
+        raise ConnectionError(reason)  # out of the wait for a confirm
+
+    def _note_unblocked(self) -> None:
+        self._is_blocked = False
+
+    def _is_still_blocked(self) -> bool:
+        try:
+            while self._is_blocked:
+                self._connection.drain_events(timeout=0)
+        except TimeoutError:
+            return True
+        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: there is a new one to make
+            logger.debug("beat: A blocked connection has ended: %r", exc)
+            self._drop()
+        return False
+
+    def _renew_channel(self) -> None:
+        """Use a new channel: the broker has closed the old one, or py-amqp has, and opened one of its own."""
+        if self._producer is not None and self.outbox is None:
+            channel, self._producer = self._producer.channel, None
+            _quietly(channel.close)
 
 
 class _BoundedProducer:
     """Publishes once, in the time that is left: the scheduler itself tries again."""
 
-    seconds_left: Callable[[], float]
+    timeout_seconds: Callable[[], float]
     _declared: dict[int, Any]
     _is_retry_asked = False
 
     def publish(self, body: Any, **options: Any) -> Any:
         self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
-        options["timeout"] = options.get("timeout") or max(self.seconds_left(), 0.1)
+        options["timeout"] = min(options.get("timeout") or math.inf, self.timeout_seconds())
         return super().publish(body, **options)  # type: ignore[misc]
 
     def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
@@ -162,17 +257,22 @@ class _BoundedProducer:
         return is_new
 
 
-def _bounds(connection: Any, seconds: float) -> dict[str, Any]:
-    """Return the transport options that make a silent broker an error, and a publish a confirmed one."""
-    transport = connection.get_transport_cls()
-    if transport.driver_name == "py-amqp":
-        return {"confirm_publish": True, "read_timeout": seconds, "write_timeout": seconds}
-    if transport.driver_type == "redis":
-        return {"socket_timeout": seconds, "socket_connect_timeout": min(seconds, CONNECT_SECONDS)}
-    return {}
+def reason_of(exc: BaseException) -> str:
+    """Return in words what is the matter when sending has raised ``exc``."""
+    cause = _cause_of(exc)
+    return shorten(f"{type(cause).__name__}: {cause}".rstrip(": "))
 
 
-def _close_quietly(close: Callable[[], Any]) -> None:
+def _cause_of(exc: BaseException) -> BaseException:
+    """Return the exception that Celery and kombu have put theirs around."""
+    if isinstance(exc, SchedulingError):
+        exc = exc.__cause__ or exc.__context__ or exc
+    if isinstance(exc, OperationalError):
+        exc = exc.__cause__ or exc
+    return exc
+
+
+def _quietly(close: Callable[[], Any]) -> None:
     try:
         close()
     except Exception as exc:  # noqa: BLE001 - what is broken may fail in any way when closed

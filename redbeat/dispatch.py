@@ -10,19 +10,19 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery.utils.log import get_logger
 
-from redbeat.broker import Broker
+from redbeat.broker import Broker, reason_of
 from redbeat.delivery import Delivery
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.reports import Reports
-from redbeat.retry import without_retry
+from redbeat.retry import call_briefly, is_refusal, without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
 from redbeat.store import Store
 
@@ -32,6 +32,9 @@ logger = get_logger("celery.beat")
 
 #: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
+
+#: so long the lock lives after the last record of a beat that ends, unless it is released; milliseconds
+LAST_LOCK_MS = 10_000
 
 #: how a server says that its user may not do what a push takes
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
@@ -121,10 +124,12 @@ class Dispatcher:
             self._record(batch, self._find_target(batch) if batch.collected else None)
         except BaseException:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
-            with suppress(RedBeatError):
-                Store(self._store.config.app, without_retry(self._store.client)).commit_runs(
-                    batch.fence, batch.commits
-                )
+            if batch.commits:
+                store = Store(self._store.config.app, without_retry(self._store.client))
+                # when it arrives late it may find the lock released, and takes it again
+                fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, LAST_LOCK_MS))
+                with suppress(RedBeatError):
+                    call_briefly(lambda: store.commit_runs(fence, batch.commits))
             raise
 
     # -- deciding
@@ -164,7 +169,7 @@ class Dispatcher:
         with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
             for position, run in enumerate(runs):
                 let_interrupt()
-                if not self._broker.seconds_left():
+                if not self._broker.has_time():
                     batch.give_back(runs[position:])
                     return
                 try:
@@ -185,17 +190,13 @@ class Dispatcher:
         try:
             return self._collect(run)
         except Exception as exc:
-            if not self._broker.is_connection_error(exc):
-                self._broker.renew_channel()
-                raise
             # a connection that has gone stale costs the run nothing; one that breaks twice does
-            if not self._broker.reconnect(exc) or not self._broker.seconds_left():
+            if not self._broker.recover(exc):
                 raise
         try:
             return self._collect(run)
         except Exception as exc:
-            if self._broker.is_connection_error(exc):
-                self._broker.reconnect(exc)
+            self._broker.recover(exc)
             raise
 
     def _collect(self, run: Run) -> tuple[Push, ...]:
@@ -242,11 +243,8 @@ class Dispatcher:
             batch.is_in_doubt = True
         except RedBeatError:  # about the schedule's server
             raise
-        except Exception as exc:
-            if not self._broker.is_connection_error(exc):
-                raise
-            self._broker.reconnect(exc)
-            self._broker.is_away = True  # even if it answers: it mustn't be asked in a loop
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
+            self._broker.note_away(exc)  # even if it answers: it mustn't be asked in a loop
         batch.give_back([run for run, _ in batch.collected])
         batch.collected.clear()
         return None
@@ -265,23 +263,27 @@ class Dispatcher:
                 sent = zip(collected, outcomes, strict=True)
                 batch.commits += [run.sent for (run, _), failure in sent if failure is None]
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: nothing is known to be sent
-            self._broker.reconnect(exc)
-            self._broker.is_away = True  # even if it answers: what breaks it mustn't be sent in a loop
+            self._broker.note_away(exc)  # even if it answers: what breaks it mustn't be sent in a loop
             batch.give_back([run for run, _ in collected])
             return
         for (run, _), failure in zip(collected, outcomes, strict=True):
-            if failure is not None:
+            if failure is None:
+                continue
+            if is_refusal(failure):
+                self._broker.note_away(failure)
+                batch.give_back([run])
+            else:
                 batch.commits.append(self._retry_later(run, failure, batch.claim.now))
 
     def _retry_later(self, run: Run, exc: Exception, now: float) -> Commit:
-        cause = exc.__cause__ or exc.__context__ or exc  # Celery wraps it in a SchedulingError
-        commit, is_news = commit_failed(run, shorten(f"{type(cause).__name__}: {cause}"), now)
+        reason = reason_of(exc)
+        commit, is_news = commit_failed(run, reason, now)
         if is_news:
             logger.error(
                 "beat: Couldn't send %s (%s), trying again: %s",
                 run.entry.name,
                 run.entry.task,
-                shorten(repr(cause)),
+                reason,
             )
         return commit
 
@@ -291,7 +293,7 @@ class Dispatcher:
         others, batch.commits = batch.commits, []
         self._note_changes(batch, self._store.commit_runs(batch.fence, others))
         for start in range(0, len(runs), AT_MOST_ONCE_GROUP):
-            if self._broker.is_away or not self._broker.seconds_left():
+            if self._broker.is_away or not self._broker.has_time():
                 batch.give_back(runs[start:])
                 self._store.commit_runs(batch.fence, batch.commits)
                 break
@@ -314,9 +316,11 @@ class Dispatcher:
                 if failure is not None:
                     raise failure
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+            if not self._broker.is_away:
+                self._broker.recover(exc)  # the next ones of the group shouldn't wait for it, too
             logger.error(  # noqa: TRY400 - the sentence says it all
                 "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
                 run.entry.name,
                 run.entry.task,
-                shorten(repr(exc.__cause__ or exc.__context__ or exc)),
+                reason_of(exc),
             )

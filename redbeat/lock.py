@@ -24,7 +24,7 @@ import socket
 import time
 
 from redbeat.lua import Fence, release_lock, text_of
-from redbeat.retry import without_retry
+from redbeat.retry import call_briefly, without_retry
 from redbeat.store import Store
 
 __all__ = ["LeaderLock"]
@@ -79,11 +79,11 @@ class LeaderLock:
         return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
 
     def release(self) -> bool:
-        """Give the lock up; return whether it was ours. The standbys are woken. Redis isn't waited for."""
+        """Give the lock up and wake the standbys; return whether it was ours. Redis isn't waited for long."""
+        client, wake = without_retry(self._store.client), self._store.keys.wake
         with self._store.translating(self.key, "string"):
-            return release_lock(
-                without_retry(self._store.client), self.key, self.token, wake=self._store.keys.wake
-            )
+            is_ours: bool = call_briefly(lambda: release_lock(client, self.key, self.token, wake=wake))
+        return is_ours
 
 
 def _new_token() -> str:

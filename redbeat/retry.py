@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import redis.exceptions
@@ -16,10 +19,21 @@ from tenacity import (
     wait_exponential,
 )
 
-__all__ = ["RetryingConnection", "call_retrying", "is_transient", "without_retry"]
+from redbeat.errors import StoreUnavailable
+
+__all__ = [
+    "RetryingConnection",
+    "call_briefly",
+    "call_retrying",
+    "is_refusal",
+    "is_transient",
+    "without_retry",
+]
 
 logger = get_logger("celery.beat")
 
+#: how long Redis is waited for when a beat ends, each time; seconds
+LAST_WORDS_SECONDS = 2.0
 
 #: refusals that pass: the server is loading, full, short of replicas, or no master at the moment. The redis
 #: client takes the code off the text where it has a class for it
@@ -42,6 +56,11 @@ def is_transient(exc: BaseException) -> bool:
     if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
         return True
     return isinstance(exc, _PASSING_ERRORS)
+
+
+def is_refusal(exc: BaseException) -> bool:
+    """Tell whether ``exc`` is the answer of a server that takes nothing from anybody, for the time being."""
+    return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
 
 
 def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 1) -> Any:
@@ -111,6 +130,26 @@ class RetryingConnection:
 def without_retry(client: Any) -> Any:
     """Return the client inside a RetryingConnection, or ``client`` itself: for what must end soon."""
     return getattr(client, "wrapped_connection", client)
+
+
+def call_briefly(call: Callable[[], Any]) -> Any:
+    """Return ``call()``, one of the last words of a beat: a client may be more patient with Redis than it.
+
+    Raises what the call raises, and StoreUnavailable when that isn't over in time; it goes on in a thread.
+    """
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as exc:  # noqa: BLE001 - it is raised where it is waited for
+            outcome.set_exception(exc)
+
+    threading.Thread(target=run, name="redbeat-last-words", daemon=True).start()
+    try:
+        return outcome.result(LAST_WORDS_SECONDS)
+    except FutureTimeoutError:
+        raise StoreUnavailable(f"Redis hasn't answered within {LAST_WORDS_SECONDS:g} s.") from None
 
 
 class _RetryingPipeline:

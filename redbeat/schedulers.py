@@ -144,9 +144,10 @@ class RedBeatScheduler(Scheduler):
             if self._candidacy:
                 self._reports.report_standby(self._candidacy)
             return self._wait(LOOK_SECONDS)
-        if self._broker.is_away and not self._broker.is_back():
-            self.store.claim_due(self._fence, limit=0)  # keeps the lock
-            return self._wait(BROKER_RETRY_SECONDS)
+        if self._broker.is_away:
+            self.store.claim_due(self._fence, limit=0)  # keeps the lock: the broker may take its time
+            if not self._broker.is_back():
+                return self._wait(BROKER_RETRY_SECONDS)
         claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
         self._claimed_at = time.monotonic()
         if self.lock:
@@ -155,6 +156,8 @@ class RedBeatScheduler(Scheduler):
         self._dispatcher.dispatch(batch)
         if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)
+        if batch.commits:
+            self._broker.note_well()
         if batch.is_in_doubt:
             return self._wait(LOOK_SECONDS)
         if claim.has_more or batch.is_cut or self.store.has_retaken_lock:

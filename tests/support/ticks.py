@@ -69,9 +69,9 @@ def take_messages(app: Celery, queue: str = "") -> list[Message]:
     """All messages on the queue (default: the app's), oldest first; they are gone from it."""
     messages: list[Message] = []
     with app.connection_for_read() as connection:
-        channel = connection.default_channel
-        app.amqp.queues[queue or app.conf.task_default_queue](channel).declare()
-        while (message := channel.basic_get(queue or app.conf.task_default_queue, no_ack=True)) is not None:
+        declared = app.amqp.queues[queue or app.conf.task_default_queue](connection.default_channel)
+        declared.declare()
+        while (message := declared.get(no_ack=True)) is not None:
             args, kwargs, _ = message.decode()
             headers = message.headers
             messages.append(Message(headers["task"], headers["id"], args, kwargs, headers))
