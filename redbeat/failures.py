@@ -32,7 +32,6 @@ class Failure:
         attempts: how often the run was tried; 0: it is the definition that can't be used.
         due: when that run was due, and
         retry_at: the score it was given for its next try; UNIX seconds as the server writes them.
-        task_id: of that run, the same at every try.
     """
 
     reason: str
@@ -41,7 +40,6 @@ class Failure:
     attempts: int = 0
     due: str = ""
     retry_at: str = ""
-    task_id: str = ""
 
     def to_json(self) -> str:
         """Return the field's text."""
@@ -72,7 +70,6 @@ def failure_of(claimed: Claimed) -> Failure | None:
         record = json.loads(claimed.error)
         failure = Failure(**{field.name: record[field.name] for field in fields(Failure)})
         is_ours = type(failure.attempts) is int and 0 <= failure.attempts < 2**31
-        is_ours = is_ours and isinstance(failure.task_id, str)
         float(failure.retry_at or 0)
         return failure if is_ours and 0 <= float(failure.due or 0) < 10**11 else None
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):

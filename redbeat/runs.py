@@ -62,8 +62,7 @@ def plan_run(
     entry = decode_entry(entry_class, read_claimed(claimed), app)
     failure = failure_of(claimed)
     waiting = failure if failure is not None and failure.is_waiting_for(claimed) else None
-    is_now = waiting is None and not float(claimed.nominal)  # a score of 0 is how people write "now"
-    nominal = waiting.due if waiting is not None else score_text(now) if is_now else claimed.nominal
+    nominal = waiting.due if waiting is not None else claimed.nominal
     due_at = _moment(float(nominal))
     new_error = "clear" if claimed.error else ""
     own_time = _time_by_schedule(entry, claimed)
@@ -96,9 +95,7 @@ def plan_run(
         "redbeat_entry": entry.name,
         "redbeat_due": due_at.isoformat(timespec="microseconds"),
     }
-    # "now" is another time after a crash, so what hasn't been counted yet tells one such run from the next
-    occasion = f"now {claimed.meta}" if is_now else headers["redbeat_due"]
-    task_id = waiting.task_id if waiting is not None else task_id_of(claimed.key, occasion)
+    task_id = task_id_of(claimed.key, headers["redbeat_due"])
     entry.options = {"task_id": task_id, **entry.options, "headers": headers}
     return Run(claimed, entry, nominal, sent, failure)
 
@@ -128,7 +125,7 @@ def commit_failed(run: Run, reason: str, now: float) -> tuple[Commit, bool]:
     is_news = run.failure is None or not run.failure.is_about(run.claimed, reason)
     failure = new_failure(run.claimed, reason, now) if run.failure is None or is_news else run.failure
     attempts = run.failure.attempts + 1 if run.failure is not None else 1
-    failure = failure.again(attempts=attempts, due=run.nominal, task_id=str(run.entry.options["task_id"]))
+    failure = failure.again(attempts=attempts, due=run.nominal)
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
@@ -140,14 +137,14 @@ def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
     return Commit(claimed, new_score="remove" if is_known else score_text(now + MISSING_GRACE_SECONDS))
 
 
-def task_id_of(key: str, occasion: str) -> str:
+def task_id_of(key: str, due: str) -> str:
     """Return the task id of an entry's run: the same on every beat and at every try.
 
     Arguments:
         key: the entry's key in Redis.
-        occasion: when the run is due, ISO 8601 in UTC with microseconds.
+        due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
     """
-    return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{occasion}"))
+    return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{due}"))
 
 
 def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed) -> datetime | None:

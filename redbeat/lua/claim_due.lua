@@ -9,7 +9,8 @@
 -- ARGV[5] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
 -- ARGV[6] prefix     what every entry's key starts with
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
--- the entry's key. What is hidden has a field lease, '<score it is hidden by> <nominal>': when the beat that
+-- the entry's key. A score of 0 is how people write "now", and is rewritten to that, so that the run has one
+-- due time at every try. What is hidden has a field lease, '<score it is hidden by> <nominal>': when the beat that
 -- claimed it has died, it surfaces as the same run.
 --
 -- Returns {status, now, next, has_more, rows}
@@ -26,7 +27,8 @@ local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
 local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
+-- never a whole second: such a score may be taken for one that celery-redbeat 2.x has rounded
+local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, now, '', 0, {}} end
 
@@ -53,6 +55,10 @@ for i = 1, #due, 2 do
       local name_score = tonumber(redis.call('ZSCORE', schedule, name) or -1)
       -- due later in the order, perhaps beyond this batch
       if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
+    end
+    if tonumber(nominal) == 0 then
+      redis.call('ZADD', schedule, 'XX', now, key)
+      nominal = redis.call('ZSCORE', schedule, key)
     end
     local score = nominal
     local fields = {false, false, false, false}

@@ -126,7 +126,7 @@ def test_a_message_counts_as_sent_when_it_is_confirmed(
     retry_now(client, "refused")
     scheduler.tick()
     [message] = take_messages(app, "full")
-    assert (message.entry, message.id) == ("refused", error["task_id"])
+    assert (message.entry, message.id) == ("refused", expected_id("refused", 2))
     assert client.hget("redbeat:refused", "error") is None
 
 

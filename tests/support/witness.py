@@ -295,8 +295,11 @@ class Witness:
             return
         if not self._has_lock and was.is_due(now):
             assert now < has.score <= now + 31, "moved, and not claimed"
-            self._origins[name, has.score] = self._origin(name, was)
+            self._origins[name, has.score] = self._origin(name, was) or self._now_of(name)
             beat.leases[name] = has.score
+            return
+        if was.score == 0:
+            assert now - 60 < has.score <= now, "moved to another time than now"
             return
         assert self._is_for(beat, now, name, was), "moved over a newer time"
         seen = [look.rows[name] for look in beat.seen]
@@ -315,8 +318,7 @@ class Witness:
             if not has.failure.get("attempts") or not now < score <= now + 61:
                 return False
             due, nominal = float(has.failure["due"]), self._nominal(name, was)
-            is_kept = due == nominal if nominal else now - 60 < due <= now
-            return is_kept and has.failure["task_id"] == self._task_id(name, seen)
+            return due == nominal if nominal else now - 60 < due <= now
         # the broker is away, or something about the entry isn't what it was: given back to the other beats
         return not self._has_lock and has.error == was.error and score == self._origin(name, was)
 
@@ -336,6 +338,11 @@ class Witness:
             row.kind == "usable" and is_due and (sent.args, sent.id) == (row.args, self._task_id(name, row))
         )
 
+    def _now_of(self, name: str) -> float:
+        """When a leased run is due whose score was 0, which is how people write "now"."""
+        lease = self._client.hget(f"redbeat:{name}", "lease") or ""
+        return float(str(lease).split()[1])
+
     def _origin(self, name: str, row: Row) -> float:
         """Its score, or the one it had before it was leased."""
         return self._origins.get((name, row.score), row.score or 0)
@@ -349,10 +356,7 @@ class Witness:
 
     def _task_id(self, name: str, row: Row) -> str:
         """What every try to send its run must have."""
-        if self._is_retried(name, row):
-            return str(row.failure["task_id"])
-        nominal = self._nominal(name, row)
-        return task_id_of(f"redbeat:{name}", _iso(nominal) if nominal else f"now {row.meta}")
+        return task_id_of(f"redbeat:{name}", _iso(self._nominal(name, row)))
 
 
 def _is_next(score: float | None, nominal: float, every: float, now: float) -> bool:

@@ -72,12 +72,6 @@ def test_missed_runs_are_one_run(app: Celery) -> None:
     assert run.sent.new_meta == encode_meta(NOON + timedelta(hours=1), 1)
 
 
-def test_a_score_of_zero_means_now(app: Celery) -> None:
-    run = plan(app, claimed("0"))
-    assert (run.nominal, run.sent.new_score) == (seconds(5), seconds(65))
-    assert run.entry.options["headers"]["redbeat_due"] == "2026-06-01T12:00:05.000000+00:00"
-
-
 def test_a_run_carries_its_name_and_nominal_time_beside_the_users_headers(app: Celery) -> None:
     entry = claimed(seconds(0.25), options={"queue": "q", "headers": {"mine": 1}}, name="another")
     assert plan(app, entry).entry.options == {
@@ -137,7 +131,6 @@ def test_a_quarantined_entry_is_kept_out_of_the_way_with_its_reason() -> None:
         "attempts": 0,
         "due": "",
         "retry_at": "",
-        "task_id": "",
     }
 
 
@@ -178,14 +171,6 @@ def test_failing_runs_back_off_and_keep_their_nominal_time(app: Celery) -> None:
     assert json.loads(entry.error or "")["attempts"] == 9
 
 
-def test_a_failing_run_that_was_due_at_zero_keeps_the_time_and_the_id_of_its_first_try(app: Celery) -> None:
-    first = plan(app, claimed("0"))
-    commit, _ = commit_failed(first, "broken", NOW)
-    retry = plan(app, claimed(commit.new_score, error=commit.new_error), NOW + 1)
-    assert retry.nominal == seconds(5)
-    assert retry.entry.options["task_id"] == first.entry.options["task_id"]
-
-
 def test_a_run_has_one_task_id_at_every_try_and_on_every_beat(app: Celery) -> None:
     first = plan(app, claimed())
     commit, _ = commit_failed(first, "broken", NOW)
@@ -199,15 +184,6 @@ def test_a_run_has_one_task_id_at_every_try_and_on_every_beat(app: Celery) -> No
 def test_runs_of_other_times_and_entries_have_other_ids(app: Celery) -> None:
     entries = [claimed(), claimed(seconds(1e-6)), replace(claimed(), key="redbeat:y")]
     assert len({plan(app, entry).entry.options["task_id"] for entry in entries}) == 3
-
-
-def test_a_run_that_is_due_now_has_one_id_until_it_is_counted(app: Celery) -> None:
-    counted = [encode_meta(NOON - timedelta(days=1), count) for count in (7, 7, 8)]
-    ids = [
-        plan(app, claimed("0", meta), NOW + later).entry.options["task_id"]
-        for later, meta in enumerate(counted)
-    ]
-    assert ids[0] == ids[1] != ids[2]
 
 
 def test_a_task_id_among_the_options_is_the_users(app: Celery) -> None:

@@ -96,12 +96,11 @@ def test_a_disabled_entry_is_moved_to_the_schedules_time_just_so(
 @pytest.mark.parametrize(
     ("score", "due"),
     [
-        ("0", QUARTER_TO),  # now
         (f"{QUARTER_TO.timestamp() - 60.75}", QUARTER_TO - timedelta(seconds=60.75)),
         (whole(HALF_PAST_11 - MINUTE), HALF_PAST_11 - MINUTE),
         ("1", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
     ],
-    ids=["zero", "fractional", "before the last run", "one"],
+    ids=["fractional", "before the last run", "one"],
 )
 def test_other_scores_are_taken_as_they_are(
     app: Celery, schedule: dict[str, Any], score: str, due: datetime
