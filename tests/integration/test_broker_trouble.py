@@ -310,7 +310,7 @@ def test_five_hundred_that_fail_hold_up_nobody(
 ) -> None:
     urls = {"same": lambda: server.url(0), "second": lambda: second.url(0)}
     urls["rabbitmq"] = lambda: rabbitmq_url(request)
-    app = make_app(broker_url=urls[broker_is](), redbeat_batch_size=1001)
+    app = make_app(broker_url=urls[broker_is](), redbeat_batch_size=1001, redbeat_publish_timeout=60)
 
     @app.task(name="failing", base=Failing, shared=False)
     def failing() -> None:
