@@ -178,7 +178,9 @@ class Dispatcher:
                         batch.collected.append((run, pushes))
                     else:
                         batch.commits.append(run.sent)
-                except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+                except (SystemExit, KeyboardInterrupt, GeneratorExit, RedBeatError):
+                    raise
+                except BaseException as exc:  # noqa: BLE001 - the per-entry boundary; asyncio has such errors
                     if self._broker.is_away:
                         # the rest goes out, oldest first, as soon as it is back
                         batch.give_back(runs[position:])
@@ -214,10 +216,17 @@ class Dispatcher:
         try:
             committed = self._store.commit_runs(batch.fence, recorded, target)
         except StoreRefused as exc:
-            if not _NO_PERMISSION.search(str(exc)):
+            if _NO_PERMISSION.search(str(exc)):
+                self.delivery.note_refused(str(exc))
+                self._record(batch, None)
+            elif len(recorded) > 1:
+                self._record_singly(batch, target)  # one of them may be what the server can't take
+            elif batch.collected:
+                [(run, _)] = batch.collected
+                batch.commits = [self._retry_later(run, exc, batch.claim.now)]
+                self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
+            else:
                 raise
-            self.delivery.note_refused(str(exc))
-            self._record(batch, None)
             return
         if committed.is_moved:
             self.delivery.note_moved()
@@ -234,6 +243,15 @@ class Dispatcher:
         self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
         self._note_changes(batch, committed)
         batch.commits = recorded
+
+    def _record_singly(self, batch: Batch, target: Target) -> None:
+        commits, collected = batch.commits, batch.collected
+        self._note_changes(batch, self._store.commit_runs(batch.fence, commits))
+        for one in collected:
+            batch.commits, batch.collected = [], [one]
+            self._record(batch, target)
+            commits = [*commits, *batch.commits]
+        batch.commits, batch.collected = commits, collected
 
     def _find_target(self, batch: Batch) -> Target | None:
         """Return where a commit may push what was collected; give that back if it can't be known now."""
@@ -275,7 +293,7 @@ class Dispatcher:
             else:
                 batch.commits.append(self._retry_later(run, failure, batch.claim.now))
 
-    def _retry_later(self, run: Run, exc: Exception, now: float) -> Commit:
+    def _retry_later(self, run: Run, exc: BaseException, now: float) -> Commit:
         reason = reason_of(exc)
         commit, is_news = commit_failed(run, reason, now)
         if is_news:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,17 +16,18 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def hold_interrupts(patience_seconds: float = 0.5) -> Iterator[Callable[[], None]]:
+def hold_interrupts(patience_seconds: float = 0.5, *, is_firm: bool = False) -> Iterator[Callable[[], None]]:
     """Let SIGTERM and SIGINT arrive when the block is done, or where it calls what is yielded.
 
-    Or after ``patience_seconds``, or when they are sent a second time, anywhere in the block: it may be
-    waiting for a server that never answers. Not done by masking them: with another thread beside, the kernel
-    would give the signal to that one, and Python would run the handler in this one all the same.
+    Or after ``patience_seconds``, or when they are sent a second time (unless ``is_firm``), anywhere in the
+    block: it may be waiting for a server that never answers. Not done by masking them: with another thread
+    beside, the kernel would give the signal to that one, and Python would run the handler in this one all
+    the same.
     """
     if threading.current_thread() is not threading.main_thread():  # only that one runs handlers
         yield lambda: None
         return
-    hold = _Hold(patience_seconds)
+    hold = _Hold(patience_seconds, is_firm)
     try:
         yield hold.let_arrive
     finally:
@@ -35,8 +37,10 @@ def hold_interrupts(patience_seconds: float = 0.5) -> Iterator[Callable[[], None
 class _Hold:
     """The handlers of one block, and the signal that came in it."""
 
-    def __init__(self, patience_seconds: float) -> None:
+    def __init__(self, patience_seconds: float, is_firm: bool) -> None:
         self._patience_seconds = patience_seconds
+        self._is_firm = is_firm
+        self._deadline = 0.0
         self._arrived: int | None = None
         self._timer: threading.Timer | None = None
         self._before: dict[signal.Signals, Any] = {}
@@ -68,7 +72,10 @@ class _Hold:
             self._arrived = number
             self._timer = threading.Timer(self._patience_seconds, _interrupt_main_thread, [number])
             self._timer.daemon = True
+            self._deadline = time.monotonic() + self._patience_seconds
             self._timer.start()
+            return
+        if self._is_firm and time.monotonic() < self._deadline:
             return
         self._arrived = None
         self._restore()

@@ -116,7 +116,11 @@ class Outbox:
         if self._pushes is None:
             return self._get_table_now(exchange)
         if exchange not in self._tables:
-            self._tables[exchange] = self._get_table_now(exchange)
+            table = self._get_table_now(exchange)
+            if not table and getattr(self._channel, "deadletter_queue", None) is None:
+                # kombu would drop the message without a word
+                raise LookupError(f"no queue is bound to the exchange {exchange!r}")
+            self._tables[exchange] = table
         return self._tables[exchange]
 
     def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:

@@ -79,6 +79,8 @@ def find_name_problem(name: Any) -> str | None:
 
 def find_unwritable(entry: Any) -> str | None:
     """Return which of an entry's parts could be written but never read again, and why; None for none."""
+    if entry.name != printable(entry.name):
+        return f"name must be UTF-8, not {printable(entry.name)!r}"
     if not isinstance(entry.task, str) or not entry.task or entry.task != printable(entry.task):
         return f"task must be the name of a task, not {entry.task!r}"
     if not isinstance(entry.schedule, BaseSchedule):

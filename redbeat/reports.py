@@ -27,6 +27,10 @@ def brief(exc: RedBeatError) -> RedBeatError:
 STANDBY_SECONDS = 60.0
 
 
+#: of how many entries is remembered what was said; then all is forgotten, and may be said again
+MAX_REMEMBERED = 10_000
+
+
 class Reports:
     """One beat's memory of its log; what is recorded with an entry itself needs no place here."""
 
@@ -41,6 +45,8 @@ class Reports:
 
     def report_missing(self, claimed: Claimed) -> bool:
         """Note that an entry's hash is gone; return whether it was so already, and is logged therefore."""
+        if len(self._missing) > MAX_REMEMBERED:
+            self._missing.clear()
         if claimed.key not in self._missing:
             self._missing.add(claimed.key)
             return False
@@ -79,6 +85,8 @@ class Reports:
             logger.error("beat: Nothing can be sent: %s", trouble)
 
     def _is_news(self, about: str, text: str) -> bool:
+        if len(self._said) > MAX_REMEMBERED:
+            self._said.clear()
         is_news = self._said.get(about, "") != text
         self._said[about] = text
         return is_news

@@ -35,9 +35,18 @@ logger = get_logger("celery.beat")
 #: how long Redis is waited for when a beat ends, each time; seconds
 LAST_WORDS_SECONDS = 2.0
 
-#: refusals that pass: the server is loading, full, short of replicas, or no master at the moment. The redis
-#: client takes the code off the text where it has a class for it
-_PASSING_CODES = ("OOM ", "NOREPLICAS ", "MISCONF ", "MASTERDOWN ", "TRYAGAIN ", "CLUSTERDOWN ")
+#: refusals that pass: the server is loading, busy with a script, full, short of replicas, or no master at the
+#: moment. The redis client takes the code off the text where it has a class for it
+_PASSING_CODES = (
+    "OOM ",
+    "NOREPLICAS ",
+    "MISCONF ",
+    "MASTERDOWN ",
+    "TRYAGAIN ",
+    "CLUSTERDOWN ",
+    "BUSY ",
+    "READONLY ",
+)
 _PASSING_ERRORS = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -51,8 +60,12 @@ def is_transient(exc: BaseException) -> bool:
     """Tell whether trying again may help: Redis is away, loading, full, failing over, or moving slots."""
     if isinstance(exc, redis.exceptions.AuthenticationError):
         return False
-    if isinstance(exc, redis.exceptions.ResponseError) and str(exc).startswith(_PASSING_CODES):
-        return True
+    if isinstance(exc, redis.exceptions.ResponseError):
+        code = str(exc)
+        if code.startswith("Error running script"):  # before Redis 7 what it was refused stands at the end
+            code = code.rpartition(": -")[2]
+        if code.startswith(_PASSING_CODES):
+            return True
     if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
         return True
     return isinstance(exc, _PASSING_ERRORS)

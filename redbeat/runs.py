@@ -96,7 +96,8 @@ def plan_run(
         "redbeat_due": due_at.isoformat(timespec="microseconds"),
     }
     task_id = task_id_of(claimed.key, headers["redbeat_due"])
-    entry.options = {"task_id": task_id, **entry.options, "headers": headers}
+    task_id = entry.options.get("task_id") or task_id
+    entry.options = {**entry.options, "task_id": task_id, "headers": headers}
     return Run(claimed, entry, nominal, sent, failure)
 
 

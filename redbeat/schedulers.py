@@ -24,6 +24,7 @@ from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, RedBeatError, StoreCorrupt
 from redbeat.interrupts import hold_interrupts
+from redbeat.keys import printable
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit, Fence
 from redbeat.reports import Reports, brief
@@ -37,6 +38,8 @@ __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
 logger = get_logger("celery.beat")
 
+#: how long, in seconds, signals are held back while the lock is released;
+CLOSE_SECONDS = 3.0
 #: how often, in seconds, a waiting leader looks at the schedule and a standby at the lock,
 LOOK_SECONDS = 1.0
 #: a broker that is away is tried,
@@ -271,7 +274,7 @@ class RedBeatScheduler(Scheduler):
         deadline = time.monotonic() + seconds
         if self.lock:
             deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
             if self._wake.wait(min(left, LOOK_SECONDS)) or self._is_stopping():
                 break
             is_early = self._is_leader and time.monotonic() < deadline
@@ -280,6 +283,8 @@ class RedBeatScheduler(Scheduler):
         return 0
 
     def _is_stopping(self) -> bool:
+        if self._is_close_wanted:  # somebody may have swallowed the signal handler's SystemExit
+            return True
         shutdown = getattr(self._service, "_is_shutdown", None)
         return shutdown is not None and shutdown.is_set()
 
@@ -290,7 +295,7 @@ class RedBeatScheduler(Scheduler):
             self._is_close_wanted = True
             return
         self._is_close_wanted = False
-        with hold_interrupts():  # a second signal must not leave the lock behind
+        with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # a second signal must not leave the lock behind
             lock, self.lock = self.lock, None
             self._has_statics = False
             if lock is not None:
@@ -314,8 +319,8 @@ class RedBeatScheduler(Scheduler):
             logger.info("beat: Removing old static schedule entry '%s'.", name)
         self.store.delete_entries([self.config.keys.entry(name) for name in removed], self._fence)
         self.update_from_dict(statics)
-        # a name that is no string was skipped just now
-        names = [name for name in statics if isinstance(name, str)]
+        # a name that is no text was skipped just now
+        names = [name for name in statics if isinstance(name, str) and name == printable(name)]
         self.store.replace_statics(names, removed, self._fence)
         self._has_statics = True
 

@@ -122,6 +122,7 @@ def store_entries(
     for name, fields in entries.items():
         try:
             entry = make_entry(name, fields)
+            entry.key.encode("utf-8")  # a name that can't be sent would fail all of them
             made[entry.key] = entry
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             _report(name, exc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from datetime import datetime, timezone
@@ -14,6 +15,9 @@ from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import StoreRefused
+from redbeat.runs import task_id_of
+from redbeat.store import Store
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
     SCHEDULE,
@@ -185,3 +189,72 @@ def test_a_hash_that_appears_within_that_second_runs(
     scheduler.tick()
     assert (sent_names(broker), errors_in(caplog)) == (["slow"], [])
     assert (score_of(client, "slow") or 0) > datetime.now(timezone.utc).timestamp()
+
+
+class Cancelling(RedBeatScheduler):
+    """Its task code raises what is no Exception."""
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        if entry.name == "bad":
+            raise asyncio.CancelledError
+        return super().apply_async(entry, *args, **kwargs)
+
+
+def test_one_that_raises_what_is_no_exception_backs_off_alone(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler(scheduler=Cancelling)
+    for name in ("bad", "good"):
+        write_raw(client, name, score=1, schedule=SELDOM)
+    scheduler.tick()
+    assert sent_names(broker) == ["good"]
+    assert "CancelledError" in field(client, "bad", "error")["reason"]
+
+
+@pytest.mark.parametrize("options", [{"exchange": "nobody", "routing_key": "x"}])
+def test_an_exchange_that_no_queue_is_bound_to_is_that_entrys_failure(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, options: dict[str, Any]
+) -> None:
+    scheduler = make_scheduler()
+    write_raw(client, "bad", score=1, schedule=SELDOM, options=options)
+    write_raw(client, "good", score=2, schedule=SELDOM)
+    scheduler.tick()
+    assert sent_names(broker) == ["good"]
+    assert "no queue is bound to the exchange 'nobody'" in field(client, "bad", "error")["reason"]
+    assert client.hget("redbeat:bad", "meta") is None
+
+
+def test_a_message_that_the_server_cannot_take_holds_up_no_other(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit_runs = Store.commit_runs
+
+    def refuse_big_ones(store: Store, fence: Any, commits: Any, *target: Any) -> Any:
+        if any(len(str(push.value)) > 10_000 for commit in commits for push in commit.pushes):
+            raise StoreRefused("Redis refused a command: Protocol error: invalid bulk length")
+        return commit_runs(store, fence, commits, *target)
+
+    monkeypatch.setattr(Store, "commit_runs", refuse_big_ones)
+    scheduler = make_scheduler()
+    write_raw(client, "big", score=1, schedule=SELDOM, args=["x" * 20_000])
+    write_raw(client, "bad", "{oops", score=1)
+    for number in range(3):
+        write_raw(client, f"small-{number}", score=2 + number, schedule=SELDOM)
+    scheduler.tick()
+    assert sent_names(broker) == ["small-0", "small-1", "small-2"]
+    assert "invalid bulk length" in field(client, "big", "error")["reason"]
+    assert "definition" in field(client, "bad", "error")["reason"]
+    assert {field(client, f"small-{number}", "meta")["total_run_count"] for number in range(3)} == {1}
+
+
+@pytest.mark.parametrize("task_id", [None, ""])
+def test_an_empty_task_id_among_the_options_is_none(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, task_id: str | None
+) -> None:
+    write_raw(client, "entry", score=1, schedule=SELDOM, options={"task_id": task_id})
+    make_scheduler().tick()
+    [message] = messages(broker)
+    assert message["headers"]["id"] == task_id_of("redbeat:entry", message["headers"]["redbeat_due"])

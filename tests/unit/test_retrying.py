@@ -178,6 +178,12 @@ def test_a_refusal_that_passes_is_transient_by_its_code_only(code: str) -> None:
     assert not is_transient(exceptions.ResponseError(f"ERR {code} not at the moment"))
 
 
+def test_a_refusal_inside_a_script_is_told_by_what_redis_6_puts_at_the_end() -> None:
+    text = "Error running script (call to f_0123): @user_script:4: @user_script: 4: -{} You can't write"
+    assert is_transient(exceptions.ResponseError(text.format("READONLY")))
+    assert not is_transient(exceptions.ResponseError(text.format("WRONGTYPE")))
+
+
 def test_errors_with_a_class_of_their_own_are_told_apart() -> None:
     passing = ("ReadOnlyError", "BusyLoadingError", "OutOfMemoryError", "ClusterDownError", "TimeoutError")
     lasting = (

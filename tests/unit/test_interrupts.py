@@ -1,0 +1,108 @@
+"""Signals are held back in a block, never lost, and never held for long."""
+
+# ruff: noqa: PT012 - it is the block that is interrupted
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from redbeat.interrupts import hold_interrupts
+
+
+class Ended(Exception):
+    """What the handler of these tests raises, as beat's raises SystemExit."""
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    def end(number: int, _frame: object) -> None:
+        raise Ended(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    current = {number: signal.signal(number, handler) for number, handler in before.items()}
+    assert set(current.values()) == {end}, "a handler was left behind"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_arrives_at_the_end_of_the_block(number: signal.Signals) -> None:
+    done = False
+    with pytest.raises(Ended) as ended, hold_interrupts():
+        signal.raise_signal(number)
+        done = True
+    assert done
+    assert ended.value.args == (number,)
+
+
+def test_a_signal_arrives_where_the_block_lets_it() -> None:
+    steps: list[int] = []
+    with pytest.raises(Ended), hold_interrupts() as let_interrupt:
+        for step in range(3):
+            let_interrupt()
+            steps.append(step)
+            if step == 1:
+                signal.raise_signal(signal.SIGTERM)
+    assert steps == [0, 1]
+
+
+def test_a_call_that_blocks_is_interrupted_when_the_patience_is_over() -> None:
+    began = time.monotonic()
+    with pytest.raises(Ended), hold_interrupts(patience_seconds=0.1):
+        signal.raise_signal(signal.SIGTERM)
+        threading.Event().wait(30)
+    assert 0.1 <= time.monotonic() - began < 20
+
+
+def test_the_second_signal_arrives_at_once() -> None:
+    with pytest.raises(Ended) as ended, hold_interrupts(patience_seconds=60):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("it went on")
+    assert ended.value.args == (signal.SIGTERM,)
+
+
+def test_a_firm_block_is_not_cut_by_many_signals() -> None:
+    is_done = False
+    with pytest.raises(Ended), hold_interrupts(patience_seconds=60, is_firm=True):
+        for _ in range(100):
+            signal.raise_signal(signal.SIGINT)
+        is_done = True
+    assert is_done
+
+
+def test_another_thread_holds_nothing_and_breaks_nothing() -> None:
+    errors: list[Exception] = []
+
+    def hold() -> None:
+        try:
+            with hold_interrupts() as let_interrupt:
+                let_interrupt()
+        except Exception as exc:  # noqa: BLE001 - the test tells what it was
+            errors.append(exc)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join()
+    assert errors == []
+
+
+def test_a_handler_that_the_block_sets_stays() -> None:
+    mine = signal.getsignal(signal.SIGTERM)
+    with hold_interrupts():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.signal(signal.SIGTERM, mine) is signal.SIG_IGN
+
+
+def test_nested_blocks_let_a_signal_arrive_after_the_outer_one() -> None:
+    steps: list[str] = []
+    with pytest.raises(Ended), hold_interrupts():
+        with hold_interrupts():
+            signal.raise_signal(signal.SIGTERM)
+            steps.append("inner")
+        steps.append("outer")
+    assert steps == ["inner", "outer"]
