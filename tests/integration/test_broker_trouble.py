@@ -334,10 +334,9 @@ def test_five_hundred_that_fail_hold_up_nobody(
         pipeline.execute()
     scheduler = make_scheduler(app)
     began = time.monotonic()
-    delay_seconds = scheduler.tick()
+    scheduler.tick()
     print(f"{broker_is}, {kind}: one tick of {time.monotonic() - began:.2f} s")
     before_task_publish.disconnect(spoil)
-    assert delay_seconds > 0
     good, bad = names[1::2], names[0::2]
     assert [message.entry for message in take_messages(app)] == good
     assert counts_of(client, good) == {"1}": 500}
