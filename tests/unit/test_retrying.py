@@ -172,7 +172,9 @@ def test_what_trying_again_does_not_help_is_not_tried_again(clock: Clock, error:
     assert (len(client.calls), clock.pauses) == (1, [])
 
 
-@pytest.mark.parametrize("code", ["OOM", "NOREPLICAS", "MISCONF", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN"])
+@pytest.mark.parametrize(
+    "code", ["OOM", "NOREPLICAS", "MISCONF", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "READONLY"]
+)
 def test_a_refusal_that_passes_is_transient_by_its_code_only(code: str) -> None:
     assert is_transient(exceptions.ResponseError(f"{code} not at the moment"))
     assert not is_transient(exceptions.ResponseError(f"ERR {code} not at the moment"))
