@@ -61,7 +61,9 @@ class Delivery:
             if target is None and self._is_doubtful():
                 return None  # and asked again the next time
             self._asked, self._target, self._moved_at = outbox, target, None
-            self._say(AT_LEAST_ONCE if target is None else EXACTLY_ONCE)
+            self.announce()
+            if target is None and not self._store.config.is_cluster and self._store.server_id() is None:
+                self.note_refused("INFO isn't allowed")
         return self._target
 
     def is_in_doubt(self) -> bool:
@@ -79,16 +81,25 @@ class Delivery:
         self._broker.close()
 
     def note_refused(self, reason: str) -> None:
-        """Take notice that the schedule's user may not write the broker's queues."""
+        """Take notice that the schedule's user may not do what pushing with the record takes."""
         if self._is_refused:
             return
         self._is_refused = True
         logger.warning(
-            "beat: The user of the schedule may not write to the broker's queues, so runs are delivered %s "
-            "(docs: delivery): %s",
+            "beat: The user of the schedule lacks rights that it takes to deliver exactly once, so runs are "
+            "delivered %s (docs: delivery): %s",
             AT_LEAST_ONCE,
             reason,
         )
+
+    def announce(self) -> None:
+        """Log which guarantee runs are sent with, when that is known and is another one than before."""
+        if self.is_at_most_once:
+            self._say(AT_MOST_ONCE)
+        elif self._asked is not None:
+            self._say(AT_LEAST_ONCE if self._target is None else EXACTLY_ONCE)
+        elif self._broker.outbox is None and not self._broker.is_away:
+            self._say(AT_LEAST_ONCE)
 
     def _say(self, guarantee: str) -> None:
         if guarantee != self._said:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -42,7 +43,7 @@ def client(server: Server) -> Iterator[redis.Redis]:
 def app_of(server: Server) -> AppOf:
     """Apps that connect as one of the two users."""
     with server.client() as admin:
-        for user in ("beat", "writer", "beat_exactly_once"):
+        for user in ("beat", "writer", "beat_exactly_once", "beat_and_broker"):
             admin.execute_command("ACL SETUSER", user, *documented_rules(user), f">{PASSWORD}")
         admin.acl_log_reset()
 
@@ -118,7 +119,21 @@ def test_the_beat_that_delivers_exactly_once_may_push_to_the_documented_queue(
     assert refusals(server) == []
 
 
-@pytest.mark.parametrize("user", ["beat", "writer", "beat_exactly_once"])
+def test_one_user_may_do_what_the_schedule_and_the_broker_take(
+    server: Server, client: redis.Redis, app_of: AppOf
+) -> None:
+    url = f"redis://beat_and_broker:{quote(PASSWORD, safe='')}@127.0.0.1:{server.port}/0"
+    app = app_of("beat_and_broker", broker_url=url, task_default_queue="celery")
+    with leader(app) as scheduler:
+        assert ". delivery -> exactly once" in scheduler.info
+        RedBeatSchedulerEntry("report", "tasks.report", 10**9, app=app).save()
+        make_due(app, "report")
+        scheduler.tick()
+    assert refusals(server) == []
+    assert client.llen("celery") == 1
+
+
+@pytest.mark.parametrize("user", ["beat", "writer", "beat_exactly_once", "beat_and_broker"])
 @pytest.mark.parametrize(
     "command",
     [

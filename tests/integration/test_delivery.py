@@ -184,9 +184,11 @@ def test_a_schedule_whose_user_may_not_push_is_delivered_by_the_brokers_user(
     assert sorted(sent_names(queues)) == ["first", "second"]
     assert field(schedule, "first", "meta")["total_run_count"] == 1
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(warnings) == (0 if "-info" in rights else 1)
+    assert len(warnings) == 1
     assert [
-        record for record in warnings if "may not write to the broker's queues" in record.getMessage()
+        record
+        for record in warnings
+        if "lacks rights that it takes to deliver exactly once" in record.getMessage()
     ] == (warnings)
 
 
