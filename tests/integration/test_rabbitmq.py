@@ -285,7 +285,12 @@ def test_a_batch_ends_in_a_third_of_the_locks_timeout(
 @contextmanager
 def memory_alarm(rabbitmq: RabbitMQ) -> Iterator[None]:
     """In this block the broker has no memory to spare, and reads nothing from those who publish."""
-    rabbitmq.evaluate("rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}).")
+    # what is asked after it is answered after it: by then each connection knows of the alarm
+    rabbitmq.evaluate("""
+        rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}),
+        [_ | _] = rabbit_alarm:get_alarms(),
+        [rabbit_networking:connection_info(Pid, [state]) || Pid <- rabbit_networking:connections()].
+    """)
     try:
         yield
     finally:
