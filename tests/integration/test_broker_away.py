@@ -83,11 +83,11 @@ def test_a_beat_whose_broker_is_away_ends_at_once_and_releases_its_lock(
     write_app(tmp_path, "module", broker_server.url(), redbeat_redis_url=valkey.url(1))
     broker_server.kill()
     with valkey.client(db=1) as client, celery_beat(tmp_path, "module") as beat:
-        write_raw(client, "entry")
+        write_raw(client, "entry", score=1)
         beat.wait_for(AWAY)
         assert beat.stop() == 0
         assert client.get(LOCK) is None
-        assert client.zscore(SCHEDULE, "redbeat:entry") == 0
+        assert client.zscore(SCHEDULE, "redbeat:entry") == 1
 
 
 def test_a_broker_that_breaks_off_when_it_is_asked_who_it_is_gets_its_runs_later(

@@ -11,8 +11,10 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.runs import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
+    LOCK,
     SCHEDULE,
     SELDOM,
     field,
@@ -231,3 +233,39 @@ def test_a_crontab_is_recorded_as_of_its_run(scheduler: RedBeatScheduler, client
     read = Entry.from_key("redbeat:cron", app=scheduler.app)
     assert read.last_run_at.timestamp() == pytest.approx(server_now(client), abs=10)
     assert read.score == score_of(client, "cron")
+
+
+@EVERY_KIND_OF_LOCK
+def test_each_run_that_was_asked_for_by_a_zero_has_a_time_and_an_id_of_its_own(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+) -> None:
+    scheduler = make_scheduler(**settings)
+    for _ in range(2):
+        client.delete("redbeat:entry")
+        write_raw(client, "entry", score=0)
+        scheduler.tick()
+    sent = [message["headers"] for message in messages(broker)]
+    assert [headers["id"] for headers in sent] == [
+        task_id_of("redbeat:entry", headers["redbeat_due"]) for headers in sent
+    ]
+    assert len({headers["id"] for headers in sent}) == 2
+
+
+def test_a_zero_is_written_over_with_the_time_so_that_a_second_try_has_the_same_id(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    class Ending(RedBeatScheduler):
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            raise SystemExit
+
+    write_raw(client, "entry", score=0)
+    before = server_now(client)
+    with pytest.raises(SystemExit):
+        make_scheduler(scheduler=Ending).tick()
+    asked_at = score_of(client, "entry") or 0
+    assert before <= asked_at <= server_now(client)
+    client.delete(LOCK)
+    make_scheduler().tick()
+    [message] = messages(broker)
+    due = datetime.fromisoformat(message["headers"]["redbeat_due"]).timestamp()
+    assert due == pytest.approx(asked_at, abs=1e-5)

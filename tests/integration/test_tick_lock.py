@@ -52,10 +52,10 @@ def test_a_lock_lost_between_claim_and_commit_records_nothing(
             return super().apply_async(entry, **kwargs)
 
     scheduler = make_scheduler(scheduler=Robbed)
-    write_raw(client, "entry")
+    write_raw(client, "entry", score=1)
     with pytest.raises(LockLost):
         scheduler.tick()
-    assert (score_of(client, "entry"), client.hkeys("redbeat:entry")) == (0, ["definition"])
+    assert (score_of(client, "entry"), client.hkeys("redbeat:entry")) == (1, ["definition"])
 
 
 def test_a_lock_deleted_by_hand_is_taken_back(
