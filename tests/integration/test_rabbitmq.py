@@ -1,15 +1,11 @@
-"""RabbitMQ as the broker: confirmed messages, and each kind of trouble that it has of its own."""
+"""RabbitMQ as the broker: confirmed messages, errors of one entry, lost connections."""
 
 from __future__ import annotations
 
 import json
 import logging
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import kombu
@@ -18,15 +14,20 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat.runs import task_id_of
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
-from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import LOCK, SCHEDULE, SELDOM, field, score_of, server_now, write_raw
-from tests.support.servers import Server
+from tests.support.schedule import (
+    SCHEDULE,
+    SELDOM,
+    expected_id,
+    field,
+    score_of,
+    write_burst,
+    write_raw,
+)
 from tests.support.ticks import Message, take_messages
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
@@ -50,12 +51,6 @@ def scheduler(app: Celery, make_scheduler: MakeScheduler) -> RedBeatScheduler:
 def proxy(rabbitmq: RabbitMQ) -> Iterator[Proxy]:
     with Proxy((rabbitmq.host, rabbitmq.port)) as proxy:
         yield proxy
-
-
-def write_entries(client: redis.Redis, *names: str, **fields: Any) -> None:
-    """Entries that are due since long ago, in this order, once."""
-    for number, name in enumerate(names):
-        write_raw(client, name, score=1 + number, schedule=SELDOM, **fields)
 
 
 def write_seldom(client: redis.Redis, name: str, due: int, **fields: Any) -> None:
@@ -82,21 +77,11 @@ def ids_of(messages: list[Message]) -> dict[str, str]:
     return {message.entry: message.id for message in messages}
 
 
-def expected_id(name: str, due: int) -> str:
-    moment = datetime.fromtimestamp(due, timezone.utc).isoformat(timespec="microseconds")
-    return task_id_of(f"redbeat:{name}", moment)
-
-
-def is_due(client: redis.Redis, *names: str) -> bool:
-    now = server_now(client)
-    return all((score_of(client, name) or 0) < now for name in names)
-
-
 def test_runs_arrive_once_in_order_and_survive_a_crash_of_the_broker(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
 ) -> None:
     names = [f"entry-{number}" for number in range(20)]
-    write_entries(client, *names)
+    write_burst(client, names)
     assert ". delivery -> at least once, each run with one task id" in scheduler.info
     assert scheduler.tick() > 0
     rabbitmq.kill()
@@ -109,7 +94,7 @@ def test_runs_arrive_once_in_order_and_survive_a_crash_of_the_broker(
 def test_a_message_counts_as_sent_when_it_is_confirmed(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_entries(client, "fills", "refused", options={"queue": "full"})
+    write_burst(client, ["fills", "refused"], options={"queue": "full"})
     write_seldom(client, "other", due=3)
     assert scheduler.tick() > 0
     assert names_of(take_messages(app)) == ["other"]
@@ -134,7 +119,7 @@ def test_who_turns_confirms_off_gets_none(
     app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     app.conf.broker_transport_options = {"confirm_publish": False}
-    write_entries(client, "fills", "dropped", options={"queue": "full"})
+    write_burst(client, ["fills", "dropped"], options={"queue": "full"})
     make_scheduler(app).tick()
     assert names_of(take_messages(app, "full")) == ["fills"]
     assert field(client, "dropped", "meta")["total_run_count"] == 1
@@ -165,7 +150,7 @@ def test_an_error_that_closes_the_channel_is_one_entrys(
         kombu.Queue("declared-otherwise", durable=False, channel=connection.default_channel).declare()
     options, reason = UNSENDABLE[kind]
     names = [f"entry-{number}" for number in range(10)]
-    write_entries(client, *names)
+    write_burst(client, names)
     for name in ("entry-0", "entry-4", "entry-5"):
         write_raw(client, name, score=None, schedule=SELDOM, options=options)
     scheduler = make_scheduler(app)
@@ -195,7 +180,7 @@ def test_a_connection_lost_while_idle_costs_nothing(
 ) -> None:
     app = make_app(broker_url=proxy.url(rabbitmq.url()))
     scheduler = make_scheduler(app)
-    write_entries(client, "before")
+    write_burst(client, ["before"])
     scheduler.tick()
     if how == "reset":
         proxy.drop()
@@ -205,7 +190,7 @@ def test_a_connection_lost_while_idle_costs_nothing(
     else:
         rabbitmq.evaluate("[exit(P, kill) || P <- rabbit_networking:connections()].")
         eventually(lambda: rabbitmq.evaluate("length(rabbit_networking:connections()).") == "0")
-    write_entries(client, "first", "second")
+    write_burst(client, ["first", "second"])
     assert scheduler.tick() > 1
     assert names_of(take_messages(app)) == ["before", "first", "second"]
     assert [client.hget(f"redbeat:{name}", "error") for name in ("first", "second")] == [None, None]
@@ -224,7 +209,7 @@ def test_a_connection_cut_amid_a_publish_loses_nothing(
 ) -> None:
     app = make_app(broker_url=proxy.url(rabbitmq.url()))
     names = [f"entry-{number}" for number in range(5)]
-    write_entries(client, *names)
+    write_burst(client, names)
     cut = proxy.cut_on(expected_id("entry-2", 3).encode(), loss)
     scheduler = make_scheduler(app)
     assert scheduler.tick() > 1
@@ -236,177 +221,6 @@ def test_a_connection_cut_amid_a_publish_loses_nothing(
     assert {(message.entry, message.id) for message in messages} == set(ids_of(messages).items())
     assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
     assert errors_in(caplog) == []
-
-
-def test_a_silent_broker_is_not_waited_for_longer_than_the_timeout(
-    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
-) -> None:
-    app.conf.redbeat_publish_timeout = 1.0
-    scheduler = make_scheduler(app)
-    write_entries(client, "before")
-    scheduler.tick()
-    token = client.get(LOCK)
-    names = [f"entry-{number}" for number in range(5)]
-    write_entries(client, *names)
-    rabbitmq.pause()
-    for what in ("while it sends", "when it tries to connect", "again"):
-        began = time.monotonic()
-        assert scheduler.tick() == 1.0
-        took = time.monotonic() - began
-        print(f"redbeat_publish_timeout is 1 s, a tick took {took:.2f} s {what}")
-        assert took < 3
-    assert is_due(client, *names)
-    assert client.get(LOCK) == token
-    rabbitmq.resume()
-    eventually(lambda: scheduler.tick() > 1)
-    sent = names_of(take_messages(app))
-    assert list(dict.fromkeys(sent)) == ["before", *names]
-    print(f"sent after it went on: {sent}")
-    assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
-
-
-def test_a_batch_ends_in_a_third_of_the_locks_timeout(
-    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
-) -> None:
-    app.conf.redbeat_lock_timeout = 3
-    scheduler = make_scheduler(app)
-    write_entries(client, "before")
-    scheduler.tick()
-    write_entries(client, "entry")
-    rabbitmq.pause()
-    rests = []
-    for _ in range(3):
-        scheduler.tick()
-        rests.append(client.pttl(LOCK))
-    print(f"redbeat_lock_timeout is 3 s, what was left of it after a tick: {rests} ms")
-    assert all(rest > 500 for rest in rests)
-
-
-@contextmanager
-def memory_alarm(rabbitmq: RabbitMQ) -> Iterator[None]:
-    """In this block the broker has no memory to spare, and reads nothing from those who publish."""
-    # what is asked after it is answered after it: by then each connection knows of the alarm
-    rabbitmq.evaluate("""
-        rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}),
-        [_ | _] = rabbit_alarm:get_alarms(),
-        [rabbit_networking:connection_info(Pid, [state]) || Pid <- rabbit_networking:connections()].
-    """)
-    try:
-        yield
-    finally:
-        rabbitmq.evaluate("rabbit_alarm:clear_alarm({resource_limit, memory, node()}).")
-
-
-def test_a_memory_alarm_makes_runs_wait(
-    make_scheduler: MakeScheduler,
-    app: Celery,
-    client: redis.Redis,
-    rabbitmq: RabbitMQ,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    app.conf.redbeat_publish_timeout = 0.5
-    scheduler = make_scheduler(app)
-    write_entries(client, "before")
-    scheduler.tick()
-    names = [f"entry-{number}" for number in range(5)]
-    write_entries(client, *names)
-    with memory_alarm(rabbitmq):
-        for _ in range(5):
-            began = time.monotonic()
-            assert scheduler.tick() == 1.0
-            print(f"redbeat_publish_timeout is 0.5 s, a tick took {time.monotonic() - began:.2f} s")
-            assert time.monotonic() - began < 2
-        assert is_due(client, *names)
-        assert [client.hget(f"redbeat:{name}", "error") for name in names] == [None] * 5
-        assert len(errors_in(caplog)) == 1
-        assert AWAY in errors_in(caplog)[0]
-    eventually(lambda: scheduler.tick() > 1)
-    sent = names_of(take_messages(app))
-    print(f"sent when the alarm was over: {sent}")
-    assert list(dict.fromkeys(sent)) == ["before", *names]
-    assert len(sent) <= 7  # one was on its way
-    assert len(errors_in(caplog)) == 1
-
-
-@contextmanager
-def trouble_of(rabbitmq: RabbitMQ, kind: str) -> Iterator[None]:
-    if kind == "alarm":
-        with memory_alarm(rabbitmq):
-            yield
-    elif kind == "paused":
-        rabbitmq.pause()
-        try:
-            yield
-        finally:
-            rabbitmq.resume()
-    else:
-        rabbitmq.kill()
-        yield
-        rabbitmq.restart()
-
-
-@pytest.mark.parametrize("trouble", ["paused", "alarm", "killed"])
-def test_a_running_beat_lives_through_it_and_keeps_its_lock(
-    app: Celery, client: redis.Redis, server: Server, rabbitmq: RabbitMQ, tmp_path: Path, trouble: str
-) -> None:
-    write_app(
-        tmp_path,
-        "module",
-        rabbitmq.url(),
-        redbeat_redis_url=server.url(1),
-        redbeat_publish_timeout=1.5,
-        redbeat_lock_timeout=6,
-    )
-    names = [f"entry-{number}" for number in range(6)]
-    with celery_beat(tmp_path, "module") as beat:
-        write_entries(client, "before")
-        eventually(lambda: not is_due(client, "before"), 20)
-        token = client.get(LOCK)
-        with trouble_of(rabbitmq, trouble):
-            write_entries(client, *names)
-            interval = {"__type__": "interval", "every": 0.5}
-            write_raw(client, "often", score=server_now(client) - 1, schedule=interval)
-            beat.wait_for(AWAY)
-            until = server_now(client) + 2.5
-            while server_now(client) < until:
-                assert client.get(LOCK) == token
-                assert client.pttl(LOCK) > 1000
-            assert is_due(client, *names, "often")
-        eventually(lambda: not is_due(client, names[-1]), 20)
-        eventually(lambda: "total_run_count" in (client.hget("redbeat:often", "meta") or ""), 20)
-        assert client.get(LOCK) == token
-        assert beat.output().count(AWAY) == 1, beat.output()
-        assert "Traceback" not in beat.output()
-        beat.wait_for("The broker is back.")
-    messages = take_messages(app)
-    sent = names_of(messages)
-    print(f"sent: {sent}")
-    assert list(dict.fromkeys(name for name in sent if name != "often")) == ["before", *names]
-    assert len({message.id for message in messages if message.entry != "often"}) == 7
-    runs = field(client, "often", "meta")["total_run_count"]
-    assert len({message.id for message in messages if message.entry == "often"}) == runs
-    assert runs < 8  # those of the outage were one
-
-
-@pytest.mark.parametrize("trouble", ["paused", "alarm"])
-def test_sigterm_ends_a_beat_that_waits_for_the_broker(
-    client: redis.Redis, server: Server, rabbitmq: RabbitMQ, tmp_path: Path, trouble: str
-) -> None:
-    write_app(tmp_path, "module", rabbitmq.url(), redbeat_redis_url=server.url(1))
-    with celery_beat(tmp_path, "module") as beat:
-        write_entries(client, "before")
-        eventually(lambda: not is_due(client, "before"), 20)
-        with trouble_of(rabbitmq, trouble):
-            write_entries(client, "waits")
-            beat.wait_for("Sending due task waits")
-            began = time.monotonic()
-            beat.signal(signal.SIGTERM)
-            assert beat.wait(timeout=15) == 0, beat.output()
-            took = time.monotonic() - began
-            print(f"{trouble}: it ended in {took:.2f} s")
-            assert took < 4
-            assert client.get(LOCK) is None
-            assert is_due(client, "waits")
 
 
 class Killed(BaseException):
@@ -424,7 +238,7 @@ def test_at_most_once_a_crash_before_the_send_loses_and_never_doubles(
 
     app.conf.redbeat_delivery = "at_most_once"
     names = [f"entry-{number}" for number in range(25)]
-    write_entries(client, *names)
+    write_burst(client, names)
     scheduler = make_scheduler(app, scheduler=Dying)
     with pytest.raises(Killed):
         scheduler.tick()

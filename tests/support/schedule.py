@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import redis
+
+from redbeat.runs import task_id_of
 
 from .servers import Server
 
@@ -44,6 +47,33 @@ def write_raw(
         client.hset(f"redbeat:{name}", "meta", meta)
     if score is not None:
         client.zadd(SCHEDULE, {f"redbeat:{name}": score})
+
+
+def write_burst(client: redis.Redis, names: Sequence[str], **fields: Any) -> None:
+    """Entries that are due since long ago, in this order, once: a second after the epoch, two seconds, ..."""
+    with client.pipeline(transaction=False) as pipeline:
+        for number, name in enumerate(names):
+            write_raw(pipeline, name, score=1 + number, schedule=SELDOM, **fields)
+        pipeline.execute()
+
+
+def counts_of(client: redis.Redis, names: Sequence[str]) -> Counter[int]:
+    """How many entries have run how often; an entry without meta has run 0 times."""
+    with client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.hget(f"redbeat:{name}", "meta")
+        return Counter(json.loads(meta or "{}").get("total_run_count", 0) for meta in pipeline.execute())
+
+
+def due_count(client: redis.Redis) -> int:
+    """How many entries are due."""
+    return int(client.zcount(SCHEDULE, 0, server_now(client)))
+
+
+def expected_id(name: str, due: float) -> str:
+    """The task id of an entry's run that is due at `due`, UNIX seconds."""
+    moment = datetime.fromtimestamp(due, timezone.utc).isoformat(timespec="microseconds")
+    return task_id_of(f"redbeat:{name}", moment)
 
 
 def score_of(client: redis.Redis, name: str) -> float | None:

@@ -1,0 +1,160 @@
+"""Messages and their record are one step, and the connection to the one server breaks amid it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat.errors import StoreUnavailable
+from tests.conftest import MakeApp
+from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_beat, write_app
+from tests.support.polling import eventually
+from tests.support.proxy import Proxy
+from tests.support.schedule import (
+    LOCK,
+    SELDOM,
+    counts_of,
+    due_count,
+    expected_id,
+    sent_names,
+    server_now,
+    write_burst,
+    write_raw,
+)
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+
+@pytest.fixture
+def way(server: Server) -> Iterator[Proxy]:
+    """The way to the one server that has both schedule and broker."""
+    with Proxy((server.host, server.port)) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("retry_period", [None, 10])
+@pytest.mark.parametrize("loss", ["request", "reply"])
+@pytest.mark.parametrize("position", [5, 250, 990])
+def test_a_commit_that_is_cut_neither_loses_nor_doubles(
+    make_app: MakeApp,
+    make_scheduler: MakeScheduler,
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    way: Proxy,
+    loss: Any,
+    retry_period: float | None,
+    position: int,
+) -> None:
+    options = {} if retry_period is None else {"retry_period": retry_period}
+    app = make_app(
+        broker_url=way.url(server.url(0)),
+        redbeat_redis_url=way.url(server.url(1)),
+        redbeat_redis_options=options,
+        redbeat_batch_size=100,
+    )
+    names = [f"entry-{number}" for number in range(1000)]
+    write_burst(client, names)
+    write_raw(client, "before", score=0.5, schedule=SELDOM)
+    scheduler = make_scheduler(app)
+    cut = way.cut_on(expected_id(f"entry-{position}", 1 + position).encode(), loss)
+    ends = 0
+    while True:
+        try:
+            delay_seconds = scheduler.tick()
+            if delay_seconds > 1:
+                break
+            if retry_period is None:
+                way.refuse()  # new connections: what is cut stays so
+        except StoreUnavailable:  # this beat ends, and another one follows
+            ends += 1
+            way.heal()
+            scheduler.close()
+            client.delete(LOCK)
+            scheduler = make_scheduler(app)
+    assert cut.is_set()
+    print(f"{ends} beats ended by it")
+    if retry_period is not None:
+        assert ends == 0
+    assert sent_names(broker) == ["before", *names]
+    assert counts_of(client, names) == {1: 1000}
+
+
+def test_a_beat_whose_server_freezes_and_breaks_off_neither_loses_nor_doubles(
+    server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
+) -> None:
+    write_app(
+        tmp_path,
+        "module",
+        way.url(server.url(0)),
+        redbeat_redis_url=way.url(server.url(1)),
+        redbeat_redis_options={"retry_period": 60, "socket_timeout": 1},
+        redbeat_publish_timeout=1,
+        redbeat_batch_size=50,
+    )
+    names = [f"entry-{number}" for number in range(6000)]
+    write_burst(client, names)
+    faults = 0
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: broker.llen("celery"), 20, 0.001)
+        while due_count(client):
+            before = broker.llen("celery")
+            way.freeze()
+            if faults % 3 == 0:
+                held = broker.llen("celery")
+                until = server_now(client) + 1.5  # longer than socket_timeout
+                eventually(lambda until=until: server_now(client) > until)
+                assert broker.llen("celery") - held <= 50
+            if faults % 2:
+                way.drop()
+            way.thaw()
+            faults += 1
+            eventually(lambda n=before: broker.llen("celery") > n + 400 or not due_count(client), 20, 0.001)
+        assert beat.is_running, beat.output()
+        assert "Traceback" not in beat.output()
+        assert beat.stop() == 0
+    sent = Counter(sent_names(broker))
+    print(f"{faults} times, {sum(sent.values())} messages; {beat.output().count(chr(10))} lines of log")
+    assert len(sent) == 6000
+    assert sent.most_common(1)[0][1] == 1
+    assert counts_of(client, names) == {1: 6000}
+    assert faults > 3
+
+
+def test_sigterm_ends_a_beat_whose_server_freezes_amid_a_backlog(
+    server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
+) -> None:
+    write_app(
+        tmp_path,
+        "module",
+        way.url(server.url(0)),
+        redbeat_redis_url=way.url(server.url(1)),
+        redbeat_redis_options={"retry_period": -1},
+        redbeat_batch_size=50,
+    )
+    names = [f"entry-{number}" for number in range(6000)]
+    write_burst(client, names)
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: broker.llen("celery"), 20, 0.001)
+        way.freeze()
+        began = time.monotonic()
+        beat.signal(signal.SIGTERM)
+        assert beat.wait(timeout=20) == 0, beat.output()
+        took = time.monotonic() - began
+    print(f"it ended in {took:.2f} s")
+    assert took < 8
+    way.thaw()
+    client.delete(LOCK)
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: not due_count(client), 20)
+    assert sent_names(broker) == names
+    assert counts_of(client, names) == {1: 6000}

@@ -1,0 +1,239 @@
+"""RabbitMQ that is silent, blocked by an alarm or killed: runs wait, the lock is kept, beat can be ended."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import kombu
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatScheduler
+from tests.conftest import MakeApp
+from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_beat, write_app
+from tests.support.polling import eventually
+from tests.support.proxy import Proxy
+from tests.support.rabbitmq import RabbitMQ
+from tests.support.schedule import (
+    LOCK,
+    field,
+    score_of,
+    server_now,
+    write_burst,
+    write_raw,
+)
+from tests.support.servers import Server
+from tests.support.ticks import Message, take_messages
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+AWAY = "can't be reached, due runs wait for it"
+FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
+
+
+@pytest.fixture
+def app(make_app: MakeApp, rabbitmq: RabbitMQ) -> Celery:
+    queues = [kombu.Queue("celery"), kombu.Queue("full", queue_arguments=FULL)]
+    return make_app(broker_url=rabbitmq.url(), task_queues=queues)
+
+
+@pytest.fixture
+def scheduler(app: Celery, make_scheduler: MakeScheduler) -> RedBeatScheduler:
+    return make_scheduler(app)
+
+
+@pytest.fixture
+def proxy(rabbitmq: RabbitMQ) -> Iterator[Proxy]:
+    with Proxy((rabbitmq.host, rabbitmq.port)) as proxy:
+        yield proxy
+
+
+def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def names_of(messages: list[Message]) -> list[str]:
+    return [message.entry for message in messages]
+
+
+def is_due(client: redis.Redis, *names: str) -> bool:
+    now = server_now(client)
+    return all((score_of(client, name) or 0) < now for name in names)
+
+
+def test_a_silent_broker_is_not_waited_for_longer_than_the_timeout(
+    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
+) -> None:
+    app.conf.redbeat_publish_timeout = 1.0
+    scheduler = make_scheduler(app)
+    write_burst(client, ["before"])
+    scheduler.tick()
+    token = client.get(LOCK)
+    names = [f"entry-{number}" for number in range(5)]
+    write_burst(client, names)
+    rabbitmq.pause()
+    for what in ("while it sends", "when it tries to connect", "again"):
+        began = time.monotonic()
+        assert scheduler.tick() == 1.0
+        took = time.monotonic() - began
+        print(f"redbeat_publish_timeout is 1 s, a tick took {took:.2f} s {what}")
+        assert took < 3
+    assert is_due(client, *names)
+    assert client.get(LOCK) == token
+    rabbitmq.resume()
+    eventually(lambda: scheduler.tick() > 1)
+    sent = names_of(take_messages(app))
+    assert list(dict.fromkeys(sent)) == ["before", *names]
+    print(f"sent after it went on: {sent}")
+    assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
+
+
+def test_a_batch_ends_in_a_third_of_the_locks_timeout(
+    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
+) -> None:
+    app.conf.redbeat_lock_timeout = 3
+    scheduler = make_scheduler(app)
+    write_burst(client, ["before"])
+    scheduler.tick()
+    write_burst(client, ["entry"])
+    rabbitmq.pause()
+    rests = []
+    for _ in range(3):
+        scheduler.tick()
+        rests.append(client.pttl(LOCK))
+    print(f"redbeat_lock_timeout is 3 s, what was left of it after a tick: {rests} ms")
+    assert all(rest > 500 for rest in rests)
+
+
+@contextmanager
+def memory_alarm(rabbitmq: RabbitMQ) -> Iterator[None]:
+    """In this block the broker has no memory to spare, and reads nothing from those who publish."""
+    # what is asked after it is answered after it: by then each connection knows of the alarm
+    rabbitmq.evaluate("""
+        rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}),
+        [_ | _] = rabbit_alarm:get_alarms(),
+        [rabbit_networking:connection_info(Pid, [state]) || Pid <- rabbit_networking:connections()].
+    """)
+    try:
+        yield
+    finally:
+        rabbitmq.evaluate("rabbit_alarm:clear_alarm({resource_limit, memory, node()}).")
+
+
+def test_a_memory_alarm_makes_runs_wait(
+    make_scheduler: MakeScheduler,
+    app: Celery,
+    client: redis.Redis,
+    rabbitmq: RabbitMQ,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app.conf.redbeat_publish_timeout = 0.5
+    scheduler = make_scheduler(app)
+    write_burst(client, ["before"])
+    scheduler.tick()
+    names = [f"entry-{number}" for number in range(5)]
+    write_burst(client, names)
+    with memory_alarm(rabbitmq):
+        for _ in range(5):
+            began = time.monotonic()
+            assert scheduler.tick() == 1.0
+            print(f"redbeat_publish_timeout is 0.5 s, a tick took {time.monotonic() - began:.2f} s")
+            assert time.monotonic() - began < 2
+        assert is_due(client, *names)
+        assert [client.hget(f"redbeat:{name}", "error") for name in names] == [None] * 5
+        assert len(errors_in(caplog)) == 1
+        assert AWAY in errors_in(caplog)[0]
+    eventually(lambda: scheduler.tick() > 1)
+    sent = names_of(take_messages(app))
+    print(f"sent when the alarm was over: {sent}")
+    assert list(dict.fromkeys(sent)) == ["before", *names]
+    assert len(sent) <= 7  # one was on its way
+    assert len(errors_in(caplog)) == 1
+
+
+@contextmanager
+def trouble_of(rabbitmq: RabbitMQ, kind: str) -> Iterator[None]:
+    if kind == "alarm":
+        with memory_alarm(rabbitmq):
+            yield
+    elif kind == "paused":
+        rabbitmq.pause()
+        try:
+            yield
+        finally:
+            rabbitmq.resume()
+    else:
+        rabbitmq.kill()
+        yield
+        rabbitmq.restart()
+
+
+@pytest.mark.parametrize("trouble", ["paused", "alarm", "killed"])
+def test_a_running_beat_lives_through_it_and_keeps_its_lock(
+    app: Celery, client: redis.Redis, server: Server, rabbitmq: RabbitMQ, tmp_path: Path, trouble: str
+) -> None:
+    write_app(
+        tmp_path,
+        "module",
+        rabbitmq.url(),
+        redbeat_redis_url=server.url(1),
+        redbeat_publish_timeout=1.5,
+        redbeat_lock_timeout=6,
+    )
+    names = [f"entry-{number}" for number in range(6)]
+    with celery_beat(tmp_path, "module") as beat:
+        write_burst(client, ["before"])
+        eventually(lambda: not is_due(client, "before"), 20)
+        token = client.get(LOCK)
+        with trouble_of(rabbitmq, trouble):
+            write_burst(client, names)
+            interval = {"__type__": "interval", "every": 0.5}
+            write_raw(client, "often", score=server_now(client) - 1, schedule=interval)
+            beat.wait_for(AWAY)
+            until = server_now(client) + 2.5
+            while server_now(client) < until:
+                assert client.get(LOCK) == token
+                assert client.pttl(LOCK) > 1000
+            assert is_due(client, *names, "often")
+        eventually(lambda: not is_due(client, names[-1]), 20)
+        eventually(lambda: "total_run_count" in (client.hget("redbeat:often", "meta") or ""), 20)
+        assert client.get(LOCK) == token
+        assert beat.output().count(AWAY) == 1, beat.output()
+        assert "Traceback" not in beat.output()
+        beat.wait_for("The broker is back.")
+    messages = take_messages(app)
+    sent = names_of(messages)
+    print(f"sent: {sent}")
+    assert list(dict.fromkeys(name for name in sent if name != "often")) == ["before", *names]
+    assert len({message.id for message in messages if message.entry != "often"}) == 7
+    runs = field(client, "often", "meta")["total_run_count"]
+    assert len({message.id for message in messages if message.entry == "often"}) == runs
+    assert runs < 8  # those of the outage were one
+
+
+@pytest.mark.parametrize("trouble", ["paused", "alarm"])
+def test_sigterm_ends_a_beat_that_waits_for_the_broker(
+    client: redis.Redis, server: Server, rabbitmq: RabbitMQ, tmp_path: Path, trouble: str
+) -> None:
+    write_app(tmp_path, "module", rabbitmq.url(), redbeat_redis_url=server.url(1))
+    with celery_beat(tmp_path, "module") as beat:
+        write_burst(client, ["before"])
+        eventually(lambda: not is_due(client, "before"), 20)
+        with trouble_of(rabbitmq, trouble):
+            write_burst(client, ["waits"])
+            beat.wait_for("Sending due task waits")
+            began = time.monotonic()
+            beat.signal(signal.SIGTERM)
+            assert beat.wait(timeout=15) == 0, beat.output()
+            took = time.monotonic() - began
+            print(f"{trouble}: it ended in {took:.2f} s")
+            assert took < 4
+            assert client.get(LOCK) is None
+            assert is_due(client, "waits")
