@@ -13,6 +13,7 @@ from typing import Any
 
 from redbeat.config import ensure_conf
 from redbeat.errors import EntryError
+from redbeat.garbage import garbage_kept
 from redbeat.keys import shorten
 from redbeat.problems import find_name_problem
 from redbeat.store import CHUNK_SIZE, Outcome, Store
@@ -103,7 +104,8 @@ def _each_chunk(items: Iterable[Any], handle: Callable[[list[Any]], None], progr
     remaining, done = iter(items), 0
     while chunk := list(islice(remaining, CHUNK_SIZE)):
         try:
-            handle(chunk)
+            with garbage_kept():
+                handle(chunk)
         except EntryError as exc:
             exc.done = done
             exc.args = (f"{exc} Nothing was done for these {len(chunk)}; the {done} before them are done.",)

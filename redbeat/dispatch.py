@@ -6,10 +6,9 @@ reached, and one that hasn't stays due.
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from celery.utils.log import get_logger
 from redbeat.broker import Broker, reason_of
 from redbeat.delivery import Delivery
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
+from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
@@ -38,18 +38,6 @@ LAST_LOCK_MS = 10_000
 
 #: how a server says that its user may not do what a push takes
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
-
-
-@contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """Don't look for cyclic garbage in the block: with so many new objects it would take a third of it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @dataclass
@@ -110,7 +98,7 @@ class Dispatcher:
 
     def dispatch(self, batch: Batch) -> None:
         """Deal with ``batch``; ``batch.commits`` then tells what was decided."""
-        with _garbage_kept():
+        with garbage_kept():
             self._dispatch(batch)
 
     def _dispatch(self, batch: Batch) -> None:

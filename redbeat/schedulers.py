@@ -23,6 +23,7 @@ from redbeat.dispatch import Batch, Dispatcher
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, RedBeatError, StoreCorrupt
+from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable
 from redbeat.lock import LeaderLock
@@ -326,7 +327,8 @@ class RedBeatScheduler(Scheduler):
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
-        store_entries(self.store, self._fence, self._maybe_entry, dict_)
+        with garbage_kept():
+            store_entries(self.store, self._fence, self._maybe_entry, dict_)
 
     @property
     def schedule(self) -> dict[str, Any]:

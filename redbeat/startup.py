@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from celery.backends.base import DisabledBackend
@@ -16,7 +17,7 @@ from redbeat.connection import get_hasty_redis
 from redbeat.delivery import describe_delivery
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.keys import shorten
-from redbeat.store import Fence, Store, Stored, Write
+from redbeat.store import CHUNK_SIZE, Fence, Store, Stored, Write
 from redbeat.urls import sanitize_url
 
 __all__ = ["check_eviction", "default_entries", "eviction_warning", "pin_settings", "store_entries"]
@@ -117,9 +118,18 @@ def store_entries(
 
     What is stored already just so is left alone.
     """
+    remaining = iter(entries.items())
+    # made when their turn comes: one chunk of entries in memory at a time
+    while chunk := list(islice(remaining, CHUNK_SIZE)):
+        _store_chunk(store, fence, make_entry, chunk)
+
+
+def _store_chunk(
+    store: Store, fence: Fence, make_entry: Callable[[str, Any], Any], chunk: list[tuple[str, Any]]
+) -> None:
     made: dict[str, Any] = {}
     bad: set[str] = set()
-    for name, fields in entries.items():
+    for name, fields in chunk:
         try:
             entry = make_entry(name, fields)
             entry.key.encode("utf-8")  # a name that can't be sent would fail all of them
