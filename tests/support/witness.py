@@ -177,11 +177,14 @@ class Witness:
             if row.score is None or not self.last.now < row.score < self.last.now + SOON_SECONDS:
                 continue
             key, past = f"redbeat:{name}", score
+            lease = (self._client.hget(key, "lease") or "").split()
+            is_leased = bool(lease) and float(lease[0]) == row.score
+            if is_leased:
+                past = max(past, float(lease[1]))  # a lease ends after what it hides was due
             self._client.zadd(SCHEDULE, {key: past})
             if float(row.failure.get("retry_at") or 0) == row.score:
                 self._client.hset(key, "error", json.dumps({**row.failure, "retry_at": f"{past:.6f}"}))
-            lease = (self._client.hget(key, "lease") or "").split()
-            if lease and float(lease[0]) == row.score:
+            if is_leased:
                 self._client.hset(key, "lease", f"{past} {lease[1]}")
             if (name, row.score) in self._origins:
                 self._origins[name, past] = self._origins[name, row.score]
@@ -340,8 +343,8 @@ class Witness:
 
     def _now_of(self, name: str) -> float:
         """When a leased run is due whose score was 0, which is how people write "now"."""
-        lease = self._client.hget(f"redbeat:{name}", "lease") or ""
-        return float(str(lease).split()[1])
+        lease = self._client.hget(f"redbeat:{name}", "lease")
+        return float(str(lease).split()[1]) if lease else 0.0  # without a hash there is none
 
     def _origin(self, name: str, row: Row) -> float:
         """Its score, or the one it had before it was leased."""
