@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import ParseException, crontab, schedule
 from dateutil.rrule import weekday
 
-from redbeat.schedules import rrule
+from redbeat.schedules import CRONTAB_FIELDS, rrule
 
 __all__ = [
     "DEFINITION_FIELDS",
@@ -33,8 +33,9 @@ __all__ = [
     "to_timestamp",
 ]
 
+_PLAIN_FIELDS = ("name", "task", "args", "kwargs", "options")
 #: the keys of a definition, in the order in which they are written
-DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "options", "schedule", "enabled")
+DEFINITION_FIELDS = (*_PLAIN_FIELDS, "schedule", "enabled")
 
 #: a meta that holds nothing but keys of ours
 _OWN_META = re.compile(
@@ -45,13 +46,12 @@ _DATETIME_JSON = (
     '"microsecond": %%d, "timezone": "UTC"}'
 )
 
-_CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 _RRULE_FIELDS = tuple(name for name in rrule.FIELDS if name not in ("dtstart", "until"))
 
 #: what each schedule's JSON may hold; other keys are somebody else's and kept when it is rewritten
 SCHEDULE_FIELDS: dict[str, frozenset[str]] = {
     "interval": frozenset({"__type__", "every", "relative"}),
-    "crontab": frozenset({"__type__", *_CRONTAB_FIELDS}),
+    "crontab": frozenset({"__type__", *CRONTAB_FIELDS}),
     "rrule": frozenset({"__type__", *_RRULE_FIELDS, "dtstart", "dtstart_tz", "until", "until_tz"}),
 }
 
@@ -76,11 +76,9 @@ class RedBeatJSONEncoder(json.JSONEncoder):
         if isinstance(o, rrule):
             return _encode_rrule(o)
         if isinstance(o, crontab):
-            fields = {name: _encode_cronspec(o, name) for name in _CRONTAB_FIELDS}
-            return {"__type__": "crontab", **fields}
+            return _encode_crontab(*_cronspecs(o))
         if isinstance(o, schedule):
-            every = o.run_every.total_seconds()
-            return {"__type__": "interval", "every": every, "relative": bool(o.relative)}
+            return _encode_interval(o.run_every, bool(o.relative))
         if isinstance(o, weekday):
             encoded = {"__type__": "weekday", "wkday": o.weekday}
             return {**encoded, "n": o.n} if o.n else encoded
@@ -159,14 +157,25 @@ def _zone(name: str) -> tzinfo:
         raise ValueError(f"unknown time zone {name!r}.") from exc
 
 
-def _encode_cronspec(rule: crontab, name: str) -> Any:
-    """Return a crontab field as it was given; JSON has lists only for the rest of the iterables."""
-    given = getattr(rule, f"_orig_{name}")
-    return given if isinstance(given, (int, str)) else sorted(getattr(rule, name))
+def _cronspecs(rule: crontab) -> list[Any]:
+    """Return a crontab's fields as they were given; JSON has lists only for the rest of the iterables."""
+    given = [getattr(rule, f"_orig_{name}") for name in CRONTAB_FIELDS]
+    return [
+        spec if isinstance(spec, (int, str)) else sorted(getattr(rule, name))
+        for name, spec in zip(CRONTAB_FIELDS, given, strict=True)
+    ]
+
+
+def _encode_crontab(*specs: Any) -> dict[str, Any]:
+    return {"__type__": "crontab", **dict(zip(CRONTAB_FIELDS, specs, strict=True))}
+
+
+def _encode_interval(every: timedelta, relative: bool) -> dict[str, Any]:
+    return {"__type__": "interval", "every": every.total_seconds(), "relative": relative}
 
 
 def _decode_crontab(d: dict[str, Any]) -> crontab:
-    return crontab(**{name: d[name] for name in _CRONTAB_FIELDS if d.get(name) is not None})
+    return crontab(**{name: d[name] for name in CRONTAB_FIELDS if d.get(name) is not None})
 
 
 def _decode_interval(d: dict[str, Any]) -> schedule:
@@ -239,7 +248,11 @@ def encode_definition(fields: dict[str, Any], stored: str | None = None) -> str:
 
     Raises TypeError, ValueError or RecursionError for what has no form in JSON.
     """
-    encoded = _STRICT_ENCODER.encode(fields)
+    plain_json = _STRICT_ENCODER.encode({name: fields[name] for name in _PLAIN_FIELDS})
+    enabled_json = "true" if fields["enabled"] else "false"
+    encoded = (
+        f'{plain_json[:-1]}, "schedule": {_schedule_json(fields["schedule"])}, "enabled": {enabled_json}}}'
+    )
     if stored is None or stored == encoded:
         return encoded
     before = _plain(stored)
@@ -251,6 +264,27 @@ def encode_definition(fields: dict[str, Any], stored: str | None = None) -> str:
     if plain["schedule"]["__type__"] == kind:
         plain["schedule"].update(unknown_of_schedule)
     return json.dumps({**plain, **unknown})
+
+
+def _schedule_json(schedule_: Any) -> str:
+    """Return a schedule's JSON. Thousands of entries share a few of Celery's own: theirs is remembered."""
+    if type(schedule_) is schedule:
+        return _interval_json(schedule_.run_every, bool(schedule_.relative))
+    if type(schedule_) is crontab:
+        specs = _cronspecs(schedule_)
+        if list not in map(type, specs):
+            return _crontab_json(*specs)
+    return _STRICT_ENCODER.encode(schedule_)
+
+
+@lru_cache(maxsize=1024)
+def _interval_json(every: timedelta, relative: bool) -> str:
+    return _STRICT_ENCODER.encode(_encode_interval(every, relative))
+
+
+@lru_cache(maxsize=1024, typed=True)  # True is written as true, and equal to 1
+def _crontab_json(*specs: int | str) -> str:
+    return _STRICT_ENCODER.encode(_encode_crontab(*specs))
 
 
 def _unknown_of_schedule(encoded: Any) -> tuple[str, dict[str, Any]]:
@@ -267,10 +301,14 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str 
     moment = last_run_at.astimezone(timezone.utc) if last_run_at and is_aware else last_run_at
     if not stored or _OWN_META.fullmatch(stored):
         # the encoder would take ten times as long to write the same, and this is done for every run
-        encoded = "null" if moment is None else _DATETIME_JSON % moment.timetuple()[:6] % moment.microsecond
-        return f'{{"last_run_at": {encoded}, "total_run_count": {total_run_count}}}'
+        return f'{{"last_run_at": {_moment_json(moment)}, "total_run_count": {total_run_count}}}'
     meta = {**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count}
     return _ENCODER.encode(meta)
+
+
+@lru_cache(maxsize=64)  # entries that are saved or run together have one
+def _moment_json(moment: datetime | None) -> str:
+    return "null" if moment is None else _DATETIME_JSON % moment.timetuple()[:6] % moment.microsecond
 
 
 def _plain(text: str | None) -> dict[str, Any]:

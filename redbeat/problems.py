@@ -17,8 +17,8 @@ from redbeat.keys import RESERVED_NAMES, printable
 
 __all__ = ["check_readable", "find_meta_problem", "find_name_problem", "find_problem", "find_unwritable"]
 
-#: the end of a definition whose schedule has no objects in it
-_PLAIN_END = re.compile(r'"schedule": (\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}\Z')
+#: a definition from its schedule to its end, where the schedule has no objects in it
+_PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
 #: deeper than this, JSON that could be written may be too deep to be read
 _PLAIN_BRACKETS = 200
 
@@ -98,19 +98,21 @@ def find_unwritable(entry: Any) -> str | None:
 
 def check_readable(definition: str) -> None:
     """Raise ValueError or RecursionError when a definition just encoded couldn't be used once read again."""
-    is_flat = definition.count("{") + definition.count("[") < _PLAIN_BRACKETS
-    plain = _PLAIN_END.search(definition) if is_flat and definition.count('"__type__"') == 1 else None
-    if plain:  # all but the schedule is JSON without a meaning of its own
-        _decode_schedule(plain[1])
-        return
+    start, _, end = definition.rpartition(', "schedule": ')
+    is_flat = start.count("{") + start.count("[") < _PLAIN_BRACKETS
+    if is_flat and '"__type__"' not in start and _is_plain_end(end):
+        return  # the start is JSON without a meaning of its own
     problem = find_problem(decode(definition), {})
     if problem:
         raise ValueError(problem)
 
 
 @lru_cache(maxsize=1024)  # thousands of entries have a handful of schedules
-def _decode_schedule(text: str) -> Any:
-    return decode(text)
+def _is_plain_end(end: str) -> bool:
+    plain = _PLAIN_END.fullmatch(end)
+    if plain:
+        decode(plain[1])
+    return plain is not None
 
 
 def _is_object(definition: dict[str, Any], name: str) -> bool:

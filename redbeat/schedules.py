@@ -36,6 +36,12 @@ FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
 #: a rule with a count and filters must be walked from its start; no further than this
 MAX_COUNTED_STEPS = 1_000_000
 
+CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+MAX_REMEMBERED_RUNS = 4096
+#: (a crontab's fields as they were given, its time zone, an instant) to its first run after that instant
+_crontab_runs: dict[tuple[Any, ...], datetime] = {}
+
 _CALENDAR_CYCLE = timedelta(days=146_097)  # 400 years, whole weeks
 
 
@@ -245,6 +251,26 @@ def next_run(schedule_: Any, anchor: datetime, after: datetime) -> datetime | No
         if not schedule_.relative:
             passed = max((after - anchor) // every, 0)
             return anchor + (passed + 1) * every
+    if type(schedule_) is crontab:
+        return _next_of_crontab(schedule_, after)
+    return _next_by_wall_clock(schedule_, after)
+
+
+def _next_of_crontab(rule: crontab, after: datetime) -> datetime:
+    """Return the first run later than ``after``; thousands of entries share a few rules and due times."""
+    key = (*(getattr(rule, f"_orig_{name}") for name in CRONTAB_FIELDS), rule.tz, after)
+    try:
+        found = _crontab_runs.get(key)
+    except TypeError:  # given as a list or set
+        return _next_by_wall_clock(rule, after)
+    if found is None:
+        if len(_crontab_runs) >= MAX_REMEMBERED_RUNS:
+            _crontab_runs.clear()
+        found = _crontab_runs[key] = _next_by_wall_clock(rule, after)
+    return found
+
+
+def _next_by_wall_clock(schedule_: Any, after: datetime) -> datetime:
     local = after.astimezone(schedule_.tz)
     if isinstance(schedule_, crontab):
         start, delta, _ = _at(schedule_, local).remaining_delta(local)  # Celery 5.3 looks at its clock, too

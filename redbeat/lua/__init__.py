@@ -279,6 +279,8 @@ def commit_runs(
 def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[float, list[Stored]]:
     """Read the entries under ``keys``, in their order; return the server's clock in UNIX seconds, too."""
     now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [])
+    if not rows:
+        return float(now), [Stored(key) for key in keys]
     return float(now), [_stored(key, row) for key, row in zip(keys, rows, strict=True)]
 
 

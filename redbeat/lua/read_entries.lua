@@ -6,11 +6,14 @@
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
 --   rows  {definition, meta, score, policy, error, type} for each entry; what is missing is nil, the type of
---         a hash, too. A row ends with the last that isn't nil, and is nil when there is no such key.
+--         a hash, too. A row ends with the last that isn't nil, and is nil when there is no such key. No rows at all: there is none of the keys.
 local schedule = KEYS[1]
 
 local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local rows = {}
+-- many new entries are seen to be new at a glance
+if #KEYS == 1 or redis.call('EXISTS', unpack(KEYS, 2)) == 0 then return {now, rows} end
 for i = 2, #KEYS do
   local key, row = KEYS[i], false
   local kind = redis.call('TYPE', key).ok
@@ -27,4 +30,4 @@ for i = 2, #KEYS do
   end
   rows[i - 1] = row
 end
-return {string.format('%d.%06d', tonumber(time[1]), tonumber(time[2])), rows}
+return {now, rows}

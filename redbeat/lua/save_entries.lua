@@ -23,10 +23,12 @@ local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
 local kinds = {}
+-- many new entries are seen to be new at a glance
+local is_any_there = #KEYS > 2 and redis.call('EXISTS', unpack(KEYS, 3)) > 0
 for i = 3, #KEYS do
   local key, at = KEYS[i], 4 + (i - 3) * 4
   local read = ARGV[at]
-  local kind, found = redis.call('TYPE', key).ok, ''
+  local kind, found = is_any_there and redis.call('TYPE', key).ok or 'none', ''
   if kind == 'hash' then
     local fields = redis.call('HMGET', key, 'definition', 'meta')
     found = (fields[1] or '') .. '\0' .. (fields[2] or '')
@@ -35,6 +37,7 @@ for i = 3, #KEYS do
   kinds[i] = kind
 end
 
+local scored = {}
 for i = 3, #KEYS do
   local key, at = KEYS[i], 4 + (i - 3) * 4
   local definition, meta, score = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -46,8 +49,12 @@ for i = 3, #KEYS do
     redis.call('HSET', key, 'meta', meta)
   end
   if definition ~= '' and kinds[i] == 'hash' then redis.call('HDEL', key, 'error') end
-  if score ~= '' then redis.call('ZADD', schedule, score, key) end
+  if score ~= '' then
+    scored[#scored + 1] = score
+    scored[#scored + 1] = key
+  end
 end
+if #scored > 0 then redis.call('ZADD', schedule, unpack(scored)) end
 -- a wake-up only makes it quicker: who may not publish may still save
 if wake ~= '' then redis.pcall('PUBLISH', wake, 'saved') end
 return {status, 0}

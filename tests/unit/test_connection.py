@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import redis
 import redis.cluster
+import redis.connection
 import redis.sentinel
 from celery import Celery
 
 from redbeat.config import ensure_conf
-from redbeat.connection import CLIENT_DEFAULTS, get_redis, naming_the_server
+from redbeat.connection import CLIENT_DEFAULTS, CommandPacker, get_redis, naming_the_server
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 
 SECRET = "hunter2"
@@ -89,8 +90,35 @@ def test_defaults_of_ours_give_way_to_options(patched: None) -> None:
     made = client_of("redis://h", socket_timeout=99, username="me", retry_period=None)
     retry, errors = made.options.pop("retry"), made.options.pop("retry_on_error")
     assert (retry._retries, errors) == (1, [redis.exceptions.ConnectionError])
+    assert isinstance(made.options.pop("command_packer"), CommandPacker)
     assert made.options == {**CLIENT_DEFAULTS, "socket_timeout": 99, "username": "me"}
     assert CLIENT_DEFAULTS["socket_timeout"] != 99
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("PING",),
+        ("CONFIG GET", "maxmemory-policy"),
+        (b"CONFIG GET", b"*"),
+        ("SET", "käse", "x" * 20_000, "PX", 5, 0.25),
+        ("EVALSHA", "0" * 40, 2, *["y" * 3_000] * 7, b"\xff\x00", ""),
+        ("GET", memoryview(b"abc")),
+    ],
+)
+def test_a_command_is_written_in_one_piece_as_the_client_writes_it_in_several(command: tuple[Any]) -> None:
+    own = redis.connection.Connection(encoding="utf-8")
+    assert CommandPacker().pack(*command) == [b"".join(own.pack_command(*command))]
+
+
+def test_bytes_that_were_no_utf_8_are_written_as_they_were_read() -> None:
+    key = b"\xff\xfe".decode("utf-8", CLIENT_DEFAULTS["encoding_errors"])
+    assert CommandPacker().pack("GET", key) == CommandPacker().pack("GET", b"\xff\xfe")
+
+
+def test_what_redis_has_no_form_for_is_refused() -> None:
+    with pytest.raises(redis.exceptions.DataError):
+        CommandPacker().pack("SET", "key", {"a": 1})
 
 
 def test_a_unix_socket_gets_no_option_of_tcps(patched: None) -> None:
