@@ -39,7 +39,6 @@ CLIENT_DEFAULTS: dict[str, Any] = {
 }
 
 
-
 class CommandPacker:
     """Writes a command as one piece of bytes.
 

@@ -33,9 +33,8 @@ __all__ = [
     "to_timestamp",
 ]
 
-_PLAIN_FIELDS = ("name", "task", "args", "kwargs", "options")
 #: the keys of a definition, in the order in which they are written
-DEFINITION_FIELDS = (*_PLAIN_FIELDS, "schedule", "enabled")
+DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "options", "schedule", "enabled")
 
 #: a meta that holds nothing but keys of ours
 _OWN_META = re.compile(
@@ -248,11 +247,11 @@ def encode_definition(fields: dict[str, Any], stored: str | None = None) -> str:
 
     Raises TypeError, ValueError or RecursionError for what has no form in JSON.
     """
-    plain_json = _STRICT_ENCODER.encode({name: fields[name] for name in _PLAIN_FIELDS})
-    enabled_json = "true" if fields["enabled"] else "false"
-    encoded = (
-        f'{plain_json[:-1]}, "schedule": {_schedule_json(fields["schedule"])}, "enabled": {enabled_json}}}'
-    )
+    plain = dict(fields)
+    schedule_json = _schedule_json(plain.pop("schedule"))
+    enabled_json = "true" if plain.pop("enabled") else "false"
+    plain_json = _STRICT_ENCODER.encode(plain)
+    encoded = f'{plain_json[:-1]}, "schedule": {schedule_json}, "enabled": {enabled_json}}}'
     if stored is None or stored == encoded:
         return encoded
     before = _plain(stored)

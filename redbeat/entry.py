@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter
 from typing import Any
 
 from celery.app import app_or_default
@@ -26,6 +27,8 @@ from redbeat.schedules import first_run, next_run, runs_from
 from redbeat.store import Store, Stored, Write
 
 __all__ = ["RedBeatSchedulerEntry", "decode_entry", "score_of"]
+
+_definition_values = attrgetter(*DEFINITION_FIELDS)
 
 
 class RedBeatSchedulerEntry(ScheduleEntry):
@@ -224,10 +227,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
-        _check_name(self)  # first: nobody shall be told to delete a key of RedBeat's own
+        definition = self.encode(stored)  # first: nobody shall be told to delete a key of RedBeat's own
         if not stored.is_hash:
             raise EntryCorrupt(f"{self.key}: the key holds no hash; delete it first.", self.key)
-        definition = self.encode(stored)
         before = self._before(stored, definition)
         # a definition that was unusable so far says nothing against the meta beside it
         kept = before if stored.meta else None
@@ -333,8 +335,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if problem:
             raise EntryError(f"{self.key}: {problem}.", self.key)
         try:
-            known = {name: getattr(self, name) for name in DEFINITION_FIELDS}
-            return encode_definition(known, stored.definition)
+            known = zip(DEFINITION_FIELDS, _definition_values(self), strict=True)
+            return encode_definition(dict(known), stored.definition)
         except (TypeError, ValueError, RecursionError) as exc:
             raise EntryError(f"{self.key}: can't be stored as JSON: {exc}.", self.key) from exc
 

@@ -61,7 +61,7 @@ class Keys:
 
 def printable(text: str) -> str:
     """Return ``text`` as every log can hold it: what is no UTF-8 (in a key, say) is escaped."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def shorten(text: str, limit: int = 500) -> str:

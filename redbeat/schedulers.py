@@ -315,14 +315,19 @@ class RedBeatScheduler(Scheduler):
         """Store ``beat_schedule``, and remove what was stored from it before and isn't in it any more."""
         statics = {**default_entries(self.app), **self.app.conf.beat_schedule}
         reserved = {self.config.keys.name(key) for key in self.config.keys.reserved()}
-        removed = sorted(self.store.static_names() - statics.keys() - reserved)
+        known = self.store.static_names()
+        removed = sorted(known - statics.keys() - reserved)
         for name in removed:
             logger.info("beat: Removing old static schedule entry '%s'.", name)
         self.store.delete_entries([self.config.keys.entry(name) for name in removed], self._fence)
         self.update_from_dict(statics)
         # a name that is no text was skipped just now
-        names = [name for name in statics if isinstance(name, str) and name == printable(name)]
-        self.store.replace_statics(names, removed, self._fence)
+        added = [
+            name
+            for name in statics
+            if name not in known and isinstance(name, str) and name == printable(name)
+        ]
+        self.store.replace_statics(added, removed, self._fence)
         self._has_statics = True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

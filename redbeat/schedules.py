@@ -42,6 +42,7 @@ MAX_REMEMBERED_RUNS = 4096
 #: (a crontab's fields as they were given, its time zone, an instant) to its first run after that instant
 _crontab_runs: dict[tuple[Any, ...], datetime] = {}
 
+_NO_TIME = timedelta(0)
 _CALENDAR_CYCLE = timedelta(days=146_097)  # 400 years, whole weeks
 
 
@@ -246,7 +247,7 @@ def next_run(schedule_: Any, anchor: datetime, after: datetime) -> datetime | No
         return schedule_.occurrence(after)
     if isinstance(schedule_, schedule):
         every: timedelta = schedule_.run_every
-        if every <= timedelta(0):
+        if every <= _NO_TIME:
             raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
         if not schedule_.relative:
             passed = max((after - anchor) // every, 0)

@@ -6,7 +6,7 @@ deleted, saved or re-timed by somebody else meanwhile stay as that somebody left
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -223,8 +223,8 @@ class Store:
 
     def replace_statics(
         self,
-        added: Iterable[str],
-        removed: Iterable[str],
+        added: Sequence[str],
+        removed: Sequence[str],
         fence: Fence = Fence(),  # noqa: B008 - immutable
     ) -> None:
         """Change the set of names that ``static_names`` returns.
@@ -232,11 +232,11 @@ class Store:
         Raises:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
-        changes = [*(("remove", name) for name in removed), *(("add", name) for name in added)]
-        for chunk in _chunks(changes):
-            with self.translating(self.keys.statics, "set"):
-                status = lua.change_statics(self.client, self.keys.statics, fence, chunk)
-            self._check_lock(status, fence)
+        for change, names in (("remove", removed), ("add", added)):
+            for chunk in _chunks(names):
+                with self.translating(self.keys.statics, "set"):
+                    status = lua.change_statics(self.client, self.keys.statics, fence, change, chunk)
+                self._check_lock(status, fence)
 
     def rank(self, key: str) -> int | None:
         """Return the entry's place in the schedule, 0 for the next one due; None: it isn't there."""

@@ -41,16 +41,15 @@ class Script:
         self.sha1 = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        values = [_bytes_of(value) for value in (*keys, *args)]
+        # text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those
+        values = [
+            value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+            for value in (*keys, *args)
+        ]
         try:
             return client.evalsha(self.sha1, len(keys), *values)
         except NoScriptError:
             return client.eval(self.source, len(keys), *values)
-
-
-def _bytes_of(value: Any) -> Any:
-    """Return text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those."""
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
 _CLAIM_DUE = Script("hold_lock", "claim_due")
@@ -315,9 +314,9 @@ def delete_entries(
     return text_of(status), int(deleted)
 
 
-def change_statics(client: Any, statics_key: str, fence: Fence, changes: Iterable[tuple[str, str]]) -> str:
-    """Make ``changes``, pairs of 'add' or 'remove' and a name; return the lock's status."""
-    args = [*fence.args(), *(text for change in changes for text in change)]
+def change_statics(client: Any, statics_key: str, fence: Fence, change: str, names: Iterable[str]) -> str:
+    """Make the ``change``, 'add' or 'remove', for at least one name; return the lock's status."""
+    args = [*fence.args(), change, *names]
     return str(text_of(_CHANGE_STATICS(client, fence.keys(statics_key), args)))
 
 

@@ -72,10 +72,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "change_statics": (
-        lambda client: lua.change_statics(client, "the-statics", FENCE, [("add", "n"), ("add", "n")]),
+        lambda client: lua.change_statics(client, "the-statics", FENCE, "add", ["n", "n"]),
         "ok",
-        {"statics": "the-statics", "lock": "the-lock", "token": "the-token", "lock_ms": 12},
-        {"change": "add", "name": "n"},
+        {
+            "statics": "the-statics",
+            "lock": "the-lock",
+            "token": "the-token",
+            "lock_ms": 12,
+            "change": "add",
+        },
+        {"name": "n"},
     ),
     "release_lock": (
         lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake"),
