@@ -99,9 +99,10 @@ def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> s
 
 def default_entries(app: Any) -> dict[str, Any]:
     """Return the entries Celery itself needs: cleaning up a result backend that doesn't do it by itself."""
+    if not app.conf.result_expires:
+        return {}
     backend = app.backend
-    wants_cleanup = app.conf.result_expires and not backend.supports_autoexpire
-    if not wants_cleanup or isinstance(backend, DisabledBackend):
+    if backend.supports_autoexpire or isinstance(backend, DisabledBackend):
         return {}
     cleanup = {
         "task": "celery.backend_cleanup",
