@@ -33,7 +33,7 @@ check: $(STAMP)  ## lint, types, layers and docs
 	@$(BIN)/sphinx-build -q -n -W --keep-going docs build/docs
 
 docs: $(STAMP)  ## the documentation as HTML, in build/docs
-	@$(BIN)/sphinx-build -q docs build/docs
+	@$(BIN)/sphinx-build -q -n -W --keep-going docs build/docs
 	@echo "Open build/docs/index.html"
 
 bench: $(STAMP)  ## what RedBeat costs, beside 2.4.2; 15 minutes, or: make bench ARGS="--quick --only burst"

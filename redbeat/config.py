@@ -210,7 +210,7 @@ SETTINGS: dict[str, Setting] = {
             "'exactly_once' or 'at_most_once'",
             "``exactly_once``: a run is never lost, and never doubled where schedule and broker are on one "
             "server; elsewhere a crash may send it again with the same task id. ``at_most_once``: a run is "
-            "never doubled, and a crash or a broker that is away may lose it. See :doc:`delivery`.",
+            "never doubled; a crash, or a broker that goes away amid a batch, may lose up to 20. See :doc:`delivery`.",
         ),
         Setting(
             "redbeat_publish_timeout",
@@ -218,7 +218,7 @@ SETTINGS: dict[str, Setting] = {
             _publish_timeout,
             "a number of seconds from 0.1 to 3600",
             "Seconds after which beat stops waiting for the broker while it sends a batch. What wasn't sent "
-            "by then stays due.",
+            "by then stays due. A third of ``redbeat_lock_timeout`` at the most, whatever is set here.",
         ),
     )
 }
