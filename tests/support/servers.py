@@ -31,6 +31,7 @@ _HOST = "127.0.0.1"
 # Below the ports that the kernel gives to outgoing connections, so that a restart finds its port free.
 _PORTS = range(20_000, 32_000)
 _READY = re.compile(r"Ready to accept connections|Sentinel ID is")
+_SINCE_7 = {"shutdown_timeout", "cluster_port"}
 _PORT_TAKEN = re.compile(r"Address already in use|Failed listening")
 
 
@@ -205,6 +206,8 @@ class Server:
             options |= {"tls_ca_cert_file": self.certificates.ca}
             options |= {"tls_cert_file": self.certificates.cert, "tls_key_file": self.certificates.key}
             options |= self._options
+        if self.version.startswith("6."):
+            options = {name: value for name, value in options.items() if name not in _SINCE_7}
         lines = [
             " ".join([name.replace("_", "-"), *map(_quote, line if isinstance(line, tuple) else (line,))])
             for name, value in options.items()
