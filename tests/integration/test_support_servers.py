@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support import servers, topologies
+from tests.support import daemons, topologies
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
@@ -76,9 +76,9 @@ def test_a_server_takes_another_port_when_its_own_is_taken(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as squatter:
-        ports = [squatter.getsockname()[1], servers.pick_port()]
+        ports = [squatter.getsockname()[1], daemons.pick_port()]
         expected = ports[1]
-        monkeypatch.setattr(servers, "pick_port", lambda: ports.pop(0))
+        monkeypatch.setattr(daemons, "pick_port", lambda: ports.pop(0))
         with Server(kind) as server:
             assert server.port == expected
 
