@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import kombu
 import pytest
 import redis
 from celery import Celery
 
-from redbeat import RedBeatScheduler
-from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
+from tests.support.logs import AWAY, BACK, errors_in
 from tests.support.polling import eventually
-from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
     LOCK,
@@ -30,37 +26,9 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.ticks import Message, take_messages
+from tests.support.ticks import names_of, take_messages
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
-AWAY = "can't be reached, due runs wait for it"
-FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
-
-
-@pytest.fixture
-def app(make_app: MakeApp, rabbitmq: RabbitMQ) -> Celery:
-    queues = [kombu.Queue("celery"), kombu.Queue("full", queue_arguments=FULL)]
-    return make_app(broker_url=rabbitmq.url(), task_queues=queues)
-
-
-@pytest.fixture
-def scheduler(app: Celery, make_scheduler: MakeScheduler) -> RedBeatScheduler:
-    return make_scheduler(app)
-
-
-@pytest.fixture
-def proxy(rabbitmq: RabbitMQ) -> Iterator[Proxy]:
-    with Proxy((rabbitmq.host, rabbitmq.port)) as proxy:
-        yield proxy
-
-
-def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-
-
-def names_of(messages: list[Message]) -> list[str]:
-    return [message.entry for message in messages]
 
 
 def is_due(client: redis.Redis, *names: str) -> bool:
@@ -207,7 +175,7 @@ def test_a_running_beat_lives_through_it_and_keeps_its_lock(
         assert client.get(LOCK) == token
         assert beat.output().count(AWAY) == 1, beat.output()
         assert "Traceback" not in beat.output()
-        beat.wait_for("The broker is back.")
+        beat.wait_for(BACK)
     messages = take_messages(app)
     sent = names_of(messages)
     print(f"sent: {sent}")
