@@ -148,7 +148,7 @@ def is_only_waiting(client: redis.Redis) -> bool:
 def test_waiting_costs_under_two_commands_a_second(
     beat: Process, server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
-    window = 4.0
+    window = 3.0
 
     def commands_per_second() -> float:
         before = client.info("stats")["total_commands_processed"]

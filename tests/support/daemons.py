@@ -89,7 +89,7 @@ class Daemon(ABC):
 
     def stop(self) -> None:
         """End it for good and remove its data. Harmless when repeated."""
-        self.process.stop()
+        self.process.kill()  # nothing is worth an orderly end
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self: Self) -> Self:

@@ -111,10 +111,6 @@ class RabbitMQ(Daemon):
         """Let it go on where it was paused. Harmless when it was not."""
         self.process.signal(signal.SIGCONT)
 
-    def stop(self) -> None:
-        self.kill()  # nothing is worth an orderly end
-        super().stop()
-
     @property
     def _control_path(self) -> Path:
         return self.directory / "control"
