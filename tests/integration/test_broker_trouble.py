@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,19 @@ def proxy(second: Server) -> Iterator[Proxy]:
     """The way to the broker."""
     with Proxy((second.host, second.port)) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def make_proxied(make_scheduler: MakeScheduler, second: Server, proxy: Proxy) -> MakeScheduler:
+    """Schedulers that have their broker there."""
+    return partial(make_scheduler, broker_url=proxy.url(second.url()))
+
+
+@pytest.fixture
+def broker(second: Server) -> Iterator[redis.Redis]:
+    """A client of the broker that goes another way."""
+    with second.client() as connected:
+        yield connected
 
 
 Step = Callable[[Server, Proxy], object]
@@ -76,17 +90,16 @@ def trouble_of(second: Server, proxy: Proxy, kind: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_runs_wait_for_a_second_server_in_trouble(
-    make_scheduler: MakeScheduler,
+    make_proxied: MakeScheduler,
     client: redis.Redis,
+    broker: redis.Redis,
     second: Server,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
     trouble: str,
 ) -> None:
     caplog.set_level(logging.INFO)
-    scheduler = make_scheduler(
-        broker_url=proxy.url(second.url()), redbeat_publish_timeout=TIMEOUT_SECONDS, redbeat_lock_timeout=5
-    )
+    scheduler = make_proxied(redbeat_publish_timeout=TIMEOUT_SECONDS, redbeat_lock_timeout=5)
     write_burst(client, ["before"])
     scheduler.tick()
     second.flush()
@@ -105,8 +118,7 @@ def test_runs_wait_for_a_second_server_in_trouble(
     print(f"redbeat_publish_timeout is {TIMEOUT_SECONDS} s, the longest tick took {slowest:.2f} s")
     assert slowest < TIMEOUT_SECONDS + 1
     eventually(lambda: scheduler.tick() > 1)
-    with second.client() as broker:
-        sent = messages(broker)
+    sent = messages(broker)
     by_id = Counter(message["headers"]["id"] for message in sent)
     assert len(by_id) == 100
     order = [message["headers"]["redbeat_entry"] for message in sent]
@@ -120,77 +132,71 @@ def test_runs_wait_for_a_second_server_in_trouble(
 
 
 def test_a_connection_dropped_while_idle_costs_nothing(
-    make_scheduler: MakeScheduler,
+    make_proxied: MakeScheduler,
     client: redis.Redis,
-    second: Server,
+    broker: redis.Redis,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scheduler = make_scheduler(broker_url=proxy.url(second.url()))
+    scheduler = make_proxied()
     names = [f"entry-{number}" for number in range(20)]
     for _ in range(2):
         write_burst(client, names)
         assert scheduler.tick() > 1
         proxy.drop()
-    with second.client() as broker:
-        assert sent_names(broker) == names * 2
+    assert sent_names(broker) == names * 2
     assert warnings_in(caplog) == []
 
 
 def test_a_slow_broker_is_not_one_that_is_away(
-    make_scheduler: MakeScheduler,
+    make_proxied: MakeScheduler,
     client: redis.Redis,
-    second: Server,
+    broker: redis.Redis,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scheduler = make_scheduler(
-        broker_url=proxy.url(second.url()), redbeat_publish_timeout=2, redbeat_batch_size=20
-    )
+    scheduler = make_proxied(redbeat_publish_timeout=2, redbeat_batch_size=20)
     proxy.delay_seconds = 0.1
     names = [f"entry-{number}" for number in range(60)]
     write_burst(client, names)
     ticks = 1
     while scheduler.tick() == 0:
         ticks += 1
-    with second.client() as broker:
-        assert sent_names(broker) == names
+    assert sent_names(broker) == names
     assert ticks <= 4  # the last one finds nothing
     assert warnings_in(caplog) == []
 
 
 @pytest.mark.parametrize("loss", ["request", "reply"])
 def test_a_connection_cut_amid_the_messages_loses_nothing(
-    make_scheduler: MakeScheduler,
+    make_proxied: MakeScheduler,
     client: redis.Redis,
-    second: Server,
+    broker: redis.Redis,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
     loss: Any,
 ) -> None:
-    scheduler = make_scheduler(broker_url=proxy.url(second.url()))
+    scheduler = make_proxied()
     names = [f"entry-{number}" for number in range(20)]
     write_burst(client, names)
     cut = proxy.cut_on(expected_id("entry-7", 8).encode(), loss)
     eventually(lambda: scheduler.tick() > 1)
     assert cut.is_set()
-    with second.client() as broker:
-        sent = sent_names(broker)
+    sent = sent_names(broker)
     print(f"{loss} lost: {len(sent) - 20} doubled")
     assert list(dict.fromkeys(sent)) == names
     assert len(warnings_in(caplog)) <= 1
 
 
 def test_at_most_once_a_silent_broker_costs_few_runs_and_little_time(
-    make_scheduler: MakeScheduler,
+    make_proxied: MakeScheduler,
     client: redis.Redis,
+    broker: redis.Redis,
     second: Server,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scheduler = make_scheduler(
-        broker_url=proxy.url(second.url()), redbeat_publish_timeout=1, redbeat_delivery="at_most_once"
-    )
+    scheduler = make_proxied(redbeat_publish_timeout=1, redbeat_delivery="at_most_once")
     write_burst(client, ["before"])
     scheduler.tick()
     names = [f"entry-{number}" for number in range(100)]
@@ -203,7 +209,6 @@ def test_at_most_once_a_silent_broker_costs_few_runs_and_little_time(
         assert due_count(client) == 80
     lost = sum("Lost a run" in error for error in warnings_in(caplog))
     eventually(lambda: scheduler.tick() > 1)
-    with second.client() as broker:
-        sent = sent_names(broker)
+    sent = sent_names(broker)
     assert sent == ["before", *names[20:]]
     assert lost == 20
