@@ -210,7 +210,8 @@ SETTINGS: dict[str, Setting] = {
             "'exactly_once' or 'at_most_once'",
             "``exactly_once``: a run is never lost, and never doubled where schedule and broker are on one "
             "server; elsewhere a crash may send it again with the same task id. ``at_most_once``: a run is "
-            "never doubled; a crash, or a broker that goes away amid a batch, may lose up to 20. See :doc:`delivery`.",
+            "never doubled; a crash, or a broker that goes away amid a batch, may lose up to 20. "
+            "See :doc:`delivery`.",
         ),
         Setting(
             "redbeat_publish_timeout",

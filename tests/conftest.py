@@ -7,7 +7,10 @@ machine lacks skips the test, or fails it where REQUIRE_SERVICES=1.
 from __future__ import annotations
 
 import os
+import random
+import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +19,12 @@ import redis
 from celery import Celery
 
 from tests.support import topologies, venv
+from tests.support.daemons import ServerMissingError
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.servers import Server, ServerMissingError
+from tests.support.servers import Server
+
+#: set REDBEAT_SEED to repeat the chances of another run
+SEED = os.environ.get("REDBEAT_SEED") or secrets.token_hex(4)
 
 MakeApp = Callable[..., Celery]
 Started = TypeVar("Started")
@@ -126,6 +133,13 @@ def rabbitmq(rabbitmq_session: RabbitMQ) -> RabbitMQ:
     return rabbitmq_session
 
 
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers of this test's own."""
+    print(f"REDBEAT_SEED={SEED}")
+    return random.Random(f"{SEED} {request.node.name}")
+
+
 @pytest.fixture(scope="session")
 def redbeat2_python() -> Path:
     """The Python of an environment with celery-redbeat 2.4.2."""
@@ -142,17 +156,15 @@ def client(server: Server) -> Iterator[redis.Redis]:
 @pytest.fixture
 def make_app(server: Server) -> Iterator[MakeApp]:
     """Apps with their broker on database 0 and the schedule on database 1; settings given are laid over."""
-    made: list[Celery] = []
+    with ExitStack() as at_end:
 
-    def make(**settings: Any) -> Celery:
-        app = Celery("test", set_as_current=False)
-        app.conf.update({"broker_url": server.url(0), "redbeat_redis_url": server.url(1), **settings})
-        made.append(app)
-        return app
+        def make(**settings: Any) -> Celery:
+            app = Celery("test", set_as_current=False)
+            app.conf.update({"broker_url": server.url(0), "redbeat_redis_url": server.url(1), **settings})
+            at_end.callback(app.close)
+            return app
 
-    yield make
-    for app in made:
-        app.close()
+        yield make
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class Sizes:
 
 
 QUICK = Sizes(
-    bursts=(100, 1_000),
+    bursts=(1_000,),
     stored=(100, 1_000, 10_000),
     due=1_000,
     statics=200,

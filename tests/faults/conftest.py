@@ -1,38 +1,26 @@
-"""Layouts, chance, and the summary that is printed when all is over.
+"""Layouts, and the summary that is printed when all is over.
 
-REDBEAT_FAULTS=long makes more rounds (`make faults`); REDBEAT_FAULTS_SEED repeats the chances of another run.
+REDBEAT_FAULTS=long makes more rounds (`make faults`); REDBEAT_SEED repeats the chances of another run.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import secrets
 from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import SEED
 from tests.faults.bursts import Tally
 from tests.faults.layouts import AmqpQueue, Layout, RedisQueue
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
-
-SEED = os.environ.get("REDBEAT_FAULTS_SEED") or secrets.token_hex(4)
-IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
 
 Report = Callable[[Tally], None]
 
 _tallies: defaultdict[str, Tally] = defaultdict(Tally)
 
 LAYOUTS = ["one db", "two dbs", "no lock", "two servers", "rabbitmq"]
-
-
-@pytest.fixture
-def chance(request: pytest.FixtureRequest) -> random.Random:
-    """Random numbers of this test's own."""
-    print(f"REDBEAT_FAULTS_SEED={SEED}")
-    return random.Random(f"{SEED} {request.node.name}")
 
 
 @pytest.fixture
@@ -71,7 +59,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what was killed and what became of it."""
     if not _tallies:
         return
-    terminalreporter.section(f"faults, REDBEAT_FAULTS_SEED={SEED}")
+    terminalreporter.section(f"faults, REDBEAT_SEED={SEED}")
     terminalreporter.write_line("   kills    runs    lost doubled  with another id")
     for title, tally in _tallies.items():
         counts = len(tally.lost), len(tally.doubled), len(tally.strange)

@@ -23,8 +23,9 @@ from tests.faults.children import (
     run_child,
     run_scheduler,
 )
-from tests.faults.conftest import IS_LONG, LAYOUTS, Report
+from tests.faults.conftest import LAYOUTS, Report
 from tests.faults.layouts import Layout
+from tests.faults.rounds import IS_LONG
 
 BATCH = 5
 BATCHES = 3

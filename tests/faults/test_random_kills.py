@@ -6,19 +6,17 @@ import random
 import signal
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.faults.bursts import Burst, Tally
-from tests.faults.conftest import IS_LONG, LAYOUTS, Report
+from tests.faults.bursts import Burst
+from tests.faults.conftest import LAYOUTS, Report
 from tests.faults.layouts import Layout
+from tests.faults.rounds import ROUNDS, await_some_messages, play_round
 from tests.support.apps import celery_beat
 from tests.support.processes import Process
-
-ROUNDS = range(12 if IS_LONG else 1)
-RUNS = 1500 if IS_LONG else 600
-KILLS = 10 if IS_LONG else 4
 
 #: how many of the kills hit a beat that is just starting
 STARTING = 0.2
@@ -29,16 +27,10 @@ STARTING = 0.2
 def test_beats_killed_at_random(
     layout: Layout, round_number: int, chance: random.Random, tmp_path: Path, report: Report
 ) -> None:
-    layout.write_app(tmp_path, redbeat_batch_size=chance.randint(20, 50))
-    total = Tally()
-    while total.kills < KILLS:
-        burst = Burst(layout, RUNS)
-        burst.write()
-        total += burst.tally(kill_until_out(layout, burst, chance, tmp_path))
-    report(total)
+    report(play_round(layout, chance, tmp_path, partial(kill_beats_until_out, layout, chance, tmp_path)))
 
 
-def kill_until_out(layout: Layout, burst: Burst, chance: random.Random, directory: Path) -> int:
+def kill_beats_until_out(layout: Layout, chance: random.Random, directory: Path, burst: Burst) -> int:
     """Kill about KILLS beats, the oldest first, each after some messages; return how many it were."""
     beats: deque[Process] = deque()
     kills = 0
@@ -49,7 +41,7 @@ def kill_until_out(layout: Layout, burst: Burst, chance: random.Random, director
             if chance.random() < STARTING:
                 time.sleep(chance.uniform(0, 1))  # the instant of the fault, not a wait for something
             else:
-                burst.await_messages(chance.randint(RUNS // KILLS // 2, RUNS // KILLS * 3 // 2))
+                await_some_messages(burst, chance)
                 if burst.is_out():
                     break
                 time.sleep(chance.uniform(0, 0.02))

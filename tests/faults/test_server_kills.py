@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,11 @@ import redis
 
 from tests.faults.bursts import Burst, Tally
 from tests.faults.children import Fuse, at_replies, on_the_wire, run_child, run_scheduler
-from tests.faults.conftest import IS_LONG, Report
+from tests.faults.conftest import Report
 from tests.faults.layouts import Layout, RedisQueue
+from tests.faults.rounds import IS_LONG, ROUNDS, await_some_messages, play_round
 from tests.support.apps import celery_beat
 from tests.support.servers import Server
-
-ROUNDS = range(12 if IS_LONG else 1)
-RUNS = 1500 if IS_LONG else 600
-KILLS = 10 if IS_LONG else 4
 
 #: how many of the kills end beat, too
 WITH_BEAT = 0.3
@@ -51,22 +49,16 @@ def layout(durable_server: Server) -> Layout:
 def test_a_server_killed_at_random(
     layout: Layout, round_number: int, chance: random.Random, tmp_path: Path, report: Report
 ) -> None:
-    layout.write_app(tmp_path, redbeat_batch_size=chance.randint(20, 50))
-    total = Tally()
-    while total.kills < KILLS:
-        burst = Burst(layout, RUNS)
-        burst.write()
-        total += burst.tally(kill_until_out(layout, burst, chance, tmp_path))
-    report(total)
+    report(play_round(layout, chance, tmp_path, partial(kill_it_until_out, layout, chance, tmp_path)))
 
 
-def kill_until_out(layout: Layout, burst: Burst, chance: random.Random, directory: Path) -> int:
+def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, burst: Burst) -> int:
     """Kill the server, and now and then beat, about KILLS times; return how often."""
     kills = 0
     with ExitStack() as stack:
         beat = stack.enter_context(celery_beat(directory, "module"))
         while True:
-            burst.await_messages(chance.randint(RUNS // KILLS // 2, RUNS // KILLS * 3 // 2))
+            await_some_messages(burst, chance)
             if burst.is_out():
                 break
             time.sleep(chance.uniform(0, 0.02))  # the instant of the fault, not a wait for something

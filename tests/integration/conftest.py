@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,10 +11,16 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat.schedulers import acquire_distributed_beat_lock
+from tests.conftest import MakeApp
 from tests.support.servers import Server
+from tests.support.ticks import leader
 
 MakeScheduler = Callable[..., RedBeatScheduler]
+
+#: for tests that give `settings` to `make_scheduler`
+EVERY_KIND_OF_LOCK = pytest.mark.parametrize(
+    "settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"]
+)
 
 
 @pytest.fixture
@@ -25,21 +31,23 @@ def broker(server: Server) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def make_scheduler(make_app: Callable[..., Celery]) -> Iterator[MakeScheduler]:
+def second() -> Iterator[Server]:
+    """A Valkey of the test's own, besides the others: to kill and to spoil."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def make_scheduler(make_app: MakeApp) -> Iterator[MakeScheduler]:
     """Schedulers that hold the lock; with ``redbeat_lock_key=None`` among the settings, that need none."""
-    made: list[RedBeatScheduler] = []
+    with ExitStack() as made:
 
-    def make(
-        app: Celery | None = None, scheduler: type[RedBeatScheduler] = RedBeatScheduler, **settings: Any
-    ) -> RedBeatScheduler:
-        scheduler_made = scheduler(app or make_app(**settings))
-        made.append(scheduler_made)
-        acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler_made))
-        return scheduler_made
+        def make(
+            app: Celery | None = None, scheduler: type[RedBeatScheduler] = RedBeatScheduler, **settings: Any
+        ) -> RedBeatScheduler:
+            return made.enter_context(leader(app or make_app(**settings), scheduler))
 
-    yield make
-    for scheduler_made in made:
-        scheduler_made.close()
+        yield make
 
 
 @pytest.fixture

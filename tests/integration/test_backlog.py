@@ -8,12 +8,9 @@ from __future__ import annotations
 import os
 import random
 import re
-import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -22,9 +19,9 @@ from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import LOCK, SCHEDULE, SELDOM, messages, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, SELDOM, sent_names, write_burst, write_raw
 from tests.support.servers import Server
-from tests.support.ticks import memory_app, take_messages
+from tests.support.ticks import memory_app, names_of, take_messages
 
 pytestmark = [pytest.mark.parametrize("server", ["valkey"], indirect=True), pytest.mark.timeout(600)]
 
@@ -33,24 +30,12 @@ FEW_RUNS = 2_000
 PATIENCE_SECONDS = 20 + RUNS / 500
 
 
-@pytest.fixture
-def second() -> Iterator[Server]:
-    with Server() as server:
-        yield server
+def names_of_entries(runs: int) -> list[str]:
+    return [f"entry-{number}" for number in range(runs)]
 
 
-def write_backlog(client: redis.Redis, runs: int) -> list[str]:
-    """Entries that have been due since long ago, in this order, once."""
-    names = [f"entry-{number}" for number in range(runs)]
-    for start in range(0, runs, 10_000):
-        with client.pipeline(transaction=False) as pipeline:
-            for number, name in enumerate(names[start : start + 10_000], start):
-                write_raw(pipeline, name, score=1 + number / 4, schedule=SELDOM, args=[number])
-            pipeline.execute()
-    return names
-
-
-def due_count(client: redis.Redis) -> int:
+def backlog_count(client: redis.Redis) -> int:
+    """How many of the runs due since long ago are left, whatever else has become due."""
     return int(client.zcount(SCHEDULE, 0, 1e9))
 
 
@@ -58,10 +43,6 @@ def peak_mb(beat: Process) -> float:
     """The most memory that the process has had so far."""
     status = Path(f"/proc/{beat.pid}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
-
-
-def entries_on(queue: list[dict[str, Any]]) -> list[str]:
-    return [message["headers"]["redbeat_entry"] for message in queue]
 
 
 def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
@@ -72,7 +53,8 @@ def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
     peaks: dict[int, float] = {}
     for runs in (FEW_RUNS, RUNS):
         server.flush()
-        names = write_backlog(client, runs)
+        names = names_of_entries(runs)
+        write_burst(client, names)
         for name in often:  # due again all the time
             write_raw(client, name, score=0.5, schedule={"__type__": "interval", "every": 0.2})
         holders: set[str] = set()
@@ -80,7 +62,7 @@ def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
         with celery_beat(tmp_path, "module") as beat:
             eventually(lambda: broker.llen("celery"), 20)
             began = time.monotonic()
-            while due_count(client):
+            while backlog_count(client):
                 holders.add(client.get(LOCK))
                 shortest_ms = min(shortest_ms, client.pttl(LOCK))
                 assert time.monotonic() - began < PATIENCE_SECONDS, beat.output()[-2000:]
@@ -93,7 +75,7 @@ def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
         )
         assert len(holders) == 1
         assert shortest_ms > 500
-        sent = entries_on(messages(broker))
+        sent = sent_names(broker)
         assert [name for name in sent if name not in often] == names
         assert set(often) <= set(sent[: len(often)])
     assert peaks[RUNS] - peaks[FEW_RUNS] < 8
@@ -105,6 +87,7 @@ def test_a_beat_that_is_stopped_amid_a_backlog_leaves_the_rest_to_the_next(
     server: Server,
     second: Server,
     client: redis.Redis,
+    chance: random.Random,
     tmp_path: Path,
     broker_is: str,
 ) -> None:
@@ -113,30 +96,27 @@ def test_a_beat_that_is_stopped_amid_a_backlog_leaves_the_rest_to_the_next(
         url = node.url()
     else:
         url = {"same": server, "second": second}[broker_is].url(0)
-    runs = RUNS // 4
-    names = write_backlog(client, runs)
+    runs = RUNS // (16 if broker_is == "rabbitmq" else 4)  # each is confirmed: some 500 a second
+    names = names_of_entries(runs)
+    write_burst(client, names)
     write_app(tmp_path, "module", url, redbeat_redis_url=server.url(1), redbeat_lock_timeout=3)
     left = runs
     for _ in range(2):
         with celery_beat(tmp_path, "module") as beat:
             wanted = left - 100
-            eventually(lambda wanted=wanted: due_count(client) <= wanted, PATIENCE_SECONDS, 0.005)
-            time.sleep(random.uniform(0, 0.1))  # the moment of the stop, not a wait for something
-            began = time.monotonic()
-            beat.signal(signal.SIGTERM)
-            assert beat.wait() == 0, beat.output()
-            took = time.monotonic() - began
-        left = due_count(client)
+            eventually(lambda wanted=wanted: backlog_count(client) <= wanted, PATIENCE_SECONDS, 0.005)
+            time.sleep(chance.uniform(0, 0.1))  # the moment of the stop, not a wait for something
+            took = beat.seconds_to_end()
+            assert beat.returncode == 0, beat.output()
+        left = backlog_count(client)
         print(f"{broker_is}: it ended in {took:.2f} s, {left} of {runs} runs were left")
         assert took < 3
         assert client.get(LOCK) is None
     assert 0 < left < runs
     with celery_beat(tmp_path, "module") as beat:
-        eventually(lambda: not due_count(client), PATIENCE_SECONDS)
+        eventually(lambda: not backlog_count(client), PATIENCE_SECONDS)
         assert beat.stop() == 0
-    taken = [
-        message.entry for message in take_messages(memory_app(broker_url=url, task_default_queue="celery"))
-    ]
+    taken = names_of(take_messages(memory_app(broker_url=url, task_default_queue="celery")))
     doubled = [name for name, times in Counter(taken).items() if times > 1]
     assert doubled == []
     assert taken == names
@@ -154,12 +134,10 @@ def test_arguments_of_a_megabyte_arrive_whole(
         for letter in "ab":
             write_raw(client, f"small-{number}-{letter}", score=1.5 + number, schedule=SELDOM)
     with celery_beat(tmp_path, "module") as beat:
-        eventually(lambda: not due_count(client), 30)
+        eventually(lambda: not backlog_count(client), 30)
         print(f"{broker_is}: 30 times 1 MB, at the most {peak_mb(beat):.0f} MB")
         assert beat.stop() == 0
     taken = take_messages(memory_app(broker_url=chosen.url(0), task_default_queue="celery"))
     sizes = [("large-{0}", "small-{0}-a", "small-{0}-b")[index % 3] for index in range(90)]
-    assert [message.entry for message in taken] == [
-        size.format(index // 3) for index, size in enumerate(sizes)
-    ]
+    assert names_of(taken) == [size.format(index // 3) for index, size in enumerate(sizes)]
     assert all(message.args == [f"{number:07}" * 150_000] for number, message in enumerate(taken[::3]))

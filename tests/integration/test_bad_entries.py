@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from datetime import datetime
 from typing import Any
 
@@ -13,8 +12,9 @@ import redis
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreCorrupt
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
+from tests.support.logs import errors_in
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
@@ -54,10 +54,6 @@ def due_again(client: redis.Redis) -> None:
         client.zadd(SCHEDULE, {member: 1})
 
 
-def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-
-
 def dump_all(client: redis.Redis) -> dict[str, Any]:
     """Every key of the schedule as bytes, but for the errors noted and the lock."""
     raw = redis.Redis(host=client.connection_pool.connection_kwargs["host"], **_address(client))
@@ -79,7 +75,7 @@ def _address(client: redis.Redis) -> dict[str, Any]:
     return {"port": options["port"], "db": options["db"]}
 
 
-@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+@EVERY_KIND_OF_LOCK
 def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
     make_scheduler: MakeScheduler,
     client: redis.Redis,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from tests.support.servers import Server
 
 ONLY_VALKEY = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 STATIC = {"often": {"task": "echo", "schedule": 0.2}, "hourly": {"task": "echo", "schedule": 3600}}
-
-
-@pytest.fixture
-def own() -> Iterator[Server]:
-    """A server of the test's own, to spoil."""
-    with Server() as server:
-        yield server
 
 
 def write(tmp_path: Path, broker: Server, store: Server, **settings: Any) -> None:
@@ -41,14 +33,16 @@ def test_an_unknown_setting_is_one_warning_with_the_nearest_name(valkey: Server,
         assert "did you mean redbeat_lock_timeout?" in lines[0]
 
 
-def test_without_redis_the_critical_line_says_why_and_no_cause_follows(own: Server, tmp_path: Path) -> None:
-    write(tmp_path, own, own)
-    own.kill()
+def test_without_redis_the_critical_line_says_why_and_no_cause_follows(
+    second: Server, tmp_path: Path
+) -> None:
+    write(tmp_path, second, second)
+    second.kill()
     with celery_beat(tmp_path, "module") as beat:
         assert beat.wait() not in (0, None)
         critical = [line for line in beat.output().splitlines() if "CRITICAL" in line]
         assert critical
-        assert f"Redis at {own.url(1)} can't be used" in critical[0]
+        assert f"Redis at {second.url(1)} can't be used" in critical[0]
         # what else is printed is Celery's own traceback; redis-py's three would come on top of it
         assert "redis/connection.py" not in beat.output()
 
@@ -87,10 +81,10 @@ def test_statics_come_back_and_run_after_a_flush(
 
 
 def test_a_full_memory_is_waited_out_and_nothing_is_doubled(
-    own: Server, valkey: Server, tmp_path: Path
+    second: Server, valkey: Server, tmp_path: Path
 ) -> None:
-    write(tmp_path, valkey, own, redbeat_redis_options={"retry_period": -1})
-    with celery_beat(tmp_path, "module") as beat, own.client(db=1) as client, valkey.client() as broker:
+    write(tmp_path, valkey, second, redbeat_redis_options={"retry_period": -1})
+    with celery_beat(tmp_path, "module") as beat, second.client(db=1) as client, valkey.client() as broker:
         beat.wait_for("Sending due task often")
         client.config_set("maxmemory", 1)
         beat.wait_for("Retrying Redis connection in")
@@ -105,10 +99,10 @@ def test_a_full_memory_is_waited_out_and_nothing_is_doubled(
 
 
 def test_a_full_memory_without_a_retry_period_ends_beat_with_a_sentence(
-    own: Server, valkey: Server, tmp_path: Path
+    second: Server, valkey: Server, tmp_path: Path
 ) -> None:
-    write(tmp_path, valkey, own)
-    with celery_beat(tmp_path, "module") as beat, own.client() as client:
+    write(tmp_path, valkey, second)
+    with celery_beat(tmp_path, "module") as beat, second.client() as client:
         beat.wait_for("Sending due task often")
         client.config_set("maxmemory", 1)
         assert beat.wait() not in (0, None)

@@ -19,13 +19,6 @@ STATIC = {"often": {"task": "echo", "schedule": 0.2}}
 PASSWORD = "s3cr3t/p@ss:wörd"
 
 
-@pytest.fixture
-def own() -> Iterator[Server]:
-    """A server of the test's own, to kill and to spoil."""
-    with Server() as server:
-        yield server
-
-
 def write(tmp_path: Path, server: Server, **settings: Any) -> None:
     defaults = {"redbeat_redis_url": server.url(1), "beat_schedule": STATIC}
     write_app(tmp_path, "module", server.url(0), **{**defaults, **settings})
@@ -40,32 +33,32 @@ def test_the_banner_shows_redis_and_the_lock(valkey: Server, tmp_path: Path) -> 
         assert ". warning" not in beat.output()
 
 
-def test_without_redis_beat_ends_and_says_why(own: Server, tmp_path: Path) -> None:
-    write(tmp_path, own)
-    own.kill()
+def test_without_redis_beat_ends_and_says_why(second: Server, tmp_path: Path) -> None:
+    write(tmp_path, second)
+    second.kill()
     with celery_beat(tmp_path, "module") as beat:
         assert beat.wait() not in (0, None)
-        assert f"Redis at {own.url(1)} can't be used" in beat.output()
+        assert f"Redis at {second.url(1)} can't be used" in beat.output()
         assert "CONFIG can't be read" not in beat.output()
         assert "Acquired lock" not in beat.output()
 
 
-def test_with_a_retry_period_beat_waits_for_redis(own: Server, tmp_path: Path) -> None:
-    write(tmp_path, own, redbeat_redis_options={"retry_period": -1})
-    own.kill()
+def test_with_a_retry_period_beat_waits_for_redis(second: Server, tmp_path: Path) -> None:
+    write(tmp_path, second, redbeat_redis_options={"retry_period": -1})
+    second.kill()
     with celery_beat(tmp_path, "module") as beat:
         beat.wait_for("Retrying Redis connection in")
         assert beat.is_running
-        own.restart()
+        second.restart()
         beat.wait_for("Sending due task often")
-        with own.client(db=1) as client:
+        with second.client(db=1) as client:
             assert client.get(LOCK)
         assert beat.output().count("Retrying Redis connection in") <= 2, "once for each outage"
 
 
-def test_a_retry_period_that_is_over_ends_beat(own: Server, tmp_path: Path) -> None:
-    write(tmp_path, own, redbeat_redis_options={"retry_period": 1})
-    own.kill()
+def test_a_retry_period_that_is_over_ends_beat(second: Server, tmp_path: Path) -> None:
+    write(tmp_path, second, redbeat_redis_options={"retry_period": 1})
+    second.kill()
     with celery_beat(tmp_path, "module") as beat:
         assert beat.wait() not in (0, None)
         assert "can't be used" in beat.output()
@@ -73,10 +66,10 @@ def test_a_retry_period_that_is_over_ends_beat(own: Server, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("retry_period", [None, -1])
 def test_an_error_while_it_takes_the_lock_never_leaves_beat_running_without_it(
-    own: Server, tmp_path: Path, retry_period: int | None
+    second: Server, tmp_path: Path, retry_period: int | None
 ) -> None:
-    write(tmp_path, own, redbeat_redis_options={"retry_period": retry_period})
-    with own.client(db=1) as client:
+    write(tmp_path, second, redbeat_redis_options={"retry_period": retry_period})
+    with second.client(db=1) as client:
         client.replicaof("127.0.0.1", 1)  # it reads, and refuses to write
         with celery_beat(tmp_path, "module") as beat:
             beat.wait_for("beat: Acquiring lock...")
@@ -91,19 +84,21 @@ def test_an_error_while_it_takes_the_lock_never_leaves_beat_running_without_it(
             assert client.get(LOCK)
 
 
-def test_redis_lost_under_a_running_beat_is_waited_for(own: Server, tmp_path: Path, valkey: Server) -> None:
+def test_redis_lost_under_a_running_beat_is_waited_for(
+    second: Server, tmp_path: Path, valkey: Server
+) -> None:
     write_app(
         tmp_path,
         "module",
         valkey.url(0),
-        redbeat_redis_url=own.url(1),
+        redbeat_redis_url=second.url(1),
         redbeat_redis_options={"retry_period": -1},
         beat_schedule=STATIC,
     )
     with celery_beat(tmp_path, "module") as beat, valkey.client() as broker:
         beat.wait_for("Sending due task often")
-        own.restart()  # it comes back empty: the statics are gone
-        with own.client(db=1) as client:
+        second.restart()  # it comes back empty: the statics are gone
+        with second.client(db=1) as client:
             eventually(lambda: client.get(LOCK))
         assert beat.is_running
         assert sent_names(broker)[0] == "often"

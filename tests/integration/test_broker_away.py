@@ -12,31 +12,36 @@ import redis
 from redbeat.outbox import Outbox
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
+from tests.support.logs import AWAY, BACK
 from tests.support.polling import eventually
+from tests.support.processes import Process
 from tests.support.schedule import LOCK, SCHEDULE, messages, score_of, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
-AWAY = "can't be reached, due runs wait for it"
-
 
 @pytest.fixture
-def broker_server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
+def beat_without_its_broker(valkey: Server, second: Server, tmp_path: Path) -> Iterator[Process]:
+    """A beat that has waited for its broker since its start, with one run due."""
+    write_app(tmp_path, "module", second.url(), redbeat_redis_url=valkey.url(1))
+    second.kill()
+    with valkey.client(db=1) as client, celery_beat(tmp_path, "module") as beat:
+        write_raw(client, "entry", score=1)
+        beat.wait_for(AWAY)
+        yield beat
 
 
 @pytest.mark.parametrize("lock", ["lock", "no lock"])
 def test_runs_wait_for_the_broker_and_go_out_oldest_first(
-    valkey: Server, broker_server: Server, tmp_path: Path, lock: str
+    valkey: Server, second: Server, tmp_path: Path, lock: str
 ) -> None:
     settings = {} if lock == "lock" else {"redbeat_lock_key": None}
-    write_app(tmp_path, "module", broker_server.url(), redbeat_redis_url=valkey.url(1), **settings)
+    write_app(tmp_path, "module", second.url(), redbeat_redis_url=valkey.url(1), **settings)
     with celery_beat(tmp_path, "module") as beat, valkey.client(db=1) as client:
         write_raw(client, "first")
-        with broker_server.client() as broker:
+        with second.client() as broker:
             eventually(lambda: sent_names(broker) == ["first"])
         token = client.get(LOCK)
-        broker_server.kill()
+        second.kill()
         due = server_now(client) - 0.5
         names = [f"entry-{number}" for number in range(6)]
         for number, name in enumerate(names):
@@ -49,43 +54,34 @@ def test_runs_wait_for_the_broker_and_go_out_oldest_first(
         assert beat.output().count("Traceback") == 0
         assert [client.hget(f"redbeat:{name}", "error") for name in names] == [None] * 6
 
-        broker_server.restart()
-        with broker_server.client() as broker:
+        second.restart()
+        with second.client() as broker:
             eventually(lambda: len(sent_names(broker)) >= 6)
             assert sent_names(broker) == names
             dues = [datetime.fromisoformat(run["headers"]["redbeat_due"]) for run in messages(broker)]
         expected = [due + number / 100 for number in range(6)]
         assert [moment.timestamp() for moment in dues] == pytest.approx(expected, abs=1e-4)
-        beat.wait_for("The broker is back.")
+        beat.wait_for(BACK)
         eventually(lambda: client.zcount(SCHEDULE, "-inf", server_now(client) + 60) == 0)
-        assert beat.output().count("The broker is back.") == 1
+        assert beat.output().count(BACK) == 1
         lines = beat.output().count("\n")
         print(f"{lines} lines of log in all")
         assert lines < 40
 
 
 def test_a_beat_that_starts_without_its_broker_waits_for_it(
-    valkey: Server, broker_server: Server, tmp_path: Path
+    beat_without_its_broker: Process, second: Server
 ) -> None:
-    write_app(tmp_path, "module", broker_server.url(), redbeat_redis_url=valkey.url(1))
-    broker_server.kill()
-    with valkey.client(db=1) as client, celery_beat(tmp_path, "module") as beat:
-        write_raw(client, "entry")
-        beat.wait_for(AWAY)
-        broker_server.restart()
-        with broker_server.client() as broker:
-            eventually(lambda: sent_names(broker) == ["entry"])
+    second.restart()
+    with second.client() as broker:
+        eventually(lambda: sent_names(broker) == ["entry"])
 
 
 def test_a_beat_whose_broker_is_away_ends_at_once_and_releases_its_lock(
-    valkey: Server, broker_server: Server, tmp_path: Path
+    beat_without_its_broker: Process, valkey: Server
 ) -> None:
-    write_app(tmp_path, "module", broker_server.url(), redbeat_redis_url=valkey.url(1))
-    broker_server.kill()
-    with valkey.client(db=1) as client, celery_beat(tmp_path, "module") as beat:
-        write_raw(client, "entry", score=1)
-        beat.wait_for(AWAY)
-        assert beat.stop() == 0
+    assert beat_without_its_broker.stop() == 0
+    with valkey.client(db=1) as client:
         assert client.get(LOCK) is None
         assert client.zscore(SCHEDULE, "redbeat:entry") == 1
 

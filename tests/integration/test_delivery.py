@@ -14,6 +14,7 @@ from redbeat import RedBeatScheduler, delivery
 from redbeat.lua import Target
 from redbeat.runs import task_id_of
 from tests.integration.conftest import MakeScheduler
+from tests.support.logs import errors_in, warnings_in
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
@@ -24,6 +25,7 @@ from tests.support.schedule import (
     score_of,
     sent_names,
     server_now,
+    write_burst,
     write_raw,
 )
 from tests.support.servers import Server
@@ -80,8 +82,7 @@ def test_on_two_servers_a_batch_is_sent_in_one_round_trip_before_it_is_recorded(
     write_raw(client, "warm-up", schedule=SELDOM)
     scheduler.tick()
     names = [f"entry-{number}" for number in range(20)]
-    for number, name in enumerate(names):
-        write_raw(client, name, schedule=SELDOM, score=1 + number)
+    write_burst(client, names)
     with (
         mock.patch.object(
             redis.client.Pipeline, "execute", autospec=True, side_effect=redis.client.Pipeline.execute
@@ -183,13 +184,8 @@ def test_a_schedule_whose_user_may_not_push_is_delivered_by_the_brokers_user(
         scheduler.tick()
     assert sorted(sent_names(queues)) == ["first", "second"]
     assert field(schedule, "first", "meta")["total_run_count"] == 1
-    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(warnings) == 1
-    assert [
-        record
-        for record in warnings
-        if "lacks rights that it takes to deliver exactly once" in record.getMessage()
-    ] == (warnings)
+    [warning] = warnings_in(caplog)
+    assert "lacks rights that it takes to deliver exactly once" in warning
 
 
 @pytest.mark.parametrize("broker_is", ["same", "other"])
@@ -262,8 +258,7 @@ def test_at_most_once_records_a_run_before_it_is_sent(
     settings, broker = at_most_once
     scheduler = make_scheduler(scheduler=Ending, **settings)
     assert AT_MOST in scheduler.info
-    for number, name in enumerate(["first", "last", "unreached"]):
-        write_raw(client, name, schedule=SELDOM, score=1 + number)
+    write_burst(client, ["first", "last", "unreached"])
     with pytest.raises(SystemExit):
         scheduler.tick()
     scheduler.close()
@@ -286,24 +281,22 @@ def test_at_most_once_says_which_run_it_lost(
     scheduler.tick()
     scheduler.tick()
     assert sent_names(broker) == ["free"]
-    [lost] = [record.getMessage() for record in caplog.records if "Lost a run" in record.getMessage()]
+    [lost] = [message for message in errors_in(caplog) if "Lost a run" in message]
     assert "held" in lost
     assert "at_most_once" in lost
     assert "WRONGTYPE" in lost
 
 
 def test_at_most_once_loses_few_runs_when_the_broker_goes_away(
-    server: Server, make_scheduler: MakeScheduler, client: redis.Redis
+    make_scheduler: MakeScheduler, client: redis.Redis, second: Server
 ) -> None:
-    with Server() as away:
-        scheduler = make_scheduler(redbeat_delivery="at_most_once", broker_url=away.url(0))
-        for number in range(100):
-            write_raw(client, f"entry-{number}", schedule=SELDOM, score=1 + number)
-        away.kill()
-        scheduler.tick()
-        away.restart()
-        while scheduler.tick() < 2:
-            pass
-        with away.client() as broker:
-            sent = sent_names(broker)
-    assert sent == [f"entry-{number}" for number in range(20, 100)]
+    scheduler = make_scheduler(redbeat_delivery="at_most_once", broker_url=second.url(0))
+    names = [f"entry-{number}" for number in range(100)]
+    write_burst(client, names)
+    second.kill()
+    scheduler.tick()
+    second.restart()
+    while scheduler.tick() < 2:
+        pass
+    with second.client() as broker:
+        assert sent_names(broker) == names[20:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,7 +17,8 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import StoreRefused
 from redbeat.runs import task_id_of
 from redbeat.store import Store
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.support.logs import errors_in
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
@@ -43,11 +43,7 @@ class Flaky(RedBeatScheduler):
         return super().apply_async(entry, *args, **kwargs)
 
 
-def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-
-
-@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+@EVERY_KIND_OF_LOCK
 def test_one_that_cannot_be_sent_backs_off_alone(
     make_scheduler: MakeScheduler,
     client: redis.Redis,

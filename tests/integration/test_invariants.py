@@ -284,12 +284,6 @@ class Machine(RuleBasedStateMachine):
             assert max(runs.values(), default=1) == 1, f"doubled: {runs}"
 
 
-@pytest.fixture(scope="module")
-def other() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 @pytest.fixture
 def quiet() -> Iterator[None]:
     """Hundreds of beats tell the log what befalls them; none of it is what this is about."""
@@ -301,10 +295,10 @@ def quiet() -> Iterator[None]:
 @pytest.mark.timeout(120 + 60 * EFFORT)
 @pytest.mark.usefixtures("quiet")
 def test_every_step_of_every_beat_keeps_the_invariants(
-    valkey: Server, other: Server, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, second: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_state_machine_as_test(
-        lambda: Machine(valkey, other, monkeypatch),
+        lambda: Machine(valkey, second, monkeypatch),
         settings=settings(
             max_examples=200 * EFFORT,
             stateful_step_count=25,

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import redis
-from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat.errors import ConfigurationError, StoreUnavailable
+from tests.conftest import MakeApp
 from tests.support.servers import Server
-
-MakeApp = Callable[..., Celery]
 
 
 @pytest.fixture

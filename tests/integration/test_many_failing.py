@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
@@ -13,6 +12,7 @@ from celery.signals import before_task_publish
 
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
+from tests.support.logs import warnings_in
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
     SELDOM,
@@ -23,10 +23,6 @@ from tests.support.servers import Server
 from tests.support.ticks import take_messages
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
-
-def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 class Failing(Task):
@@ -94,8 +90,8 @@ def test_five_hundred_that_fail_hold_up_nobody(
         for name in bad:
             pipeline.hexists(f"redbeat:{name}", "error")
         assert all(pipeline.execute())
-    assert len(errors_in(caplog)) == 500
-    assert len(set(errors_in(caplog))) == 500
+    assert len(warnings_in(caplog)) == 500
+    assert len(set(warnings_in(caplog))) == 500
 
 
 def rabbitmq_url(request: pytest.FixtureRequest) -> str:

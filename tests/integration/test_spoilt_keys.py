@@ -13,7 +13,7 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat.errors import StoreCorrupt
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import (
@@ -29,7 +29,6 @@ from tests.support.schedule import (
 from tests.support.servers import Server
 
 HOURLY = {"task": "echo", "schedule": 3600}
-EVERY_KIND_OF_LOCK = pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no"])
 
 
 def tick_all(scheduler: RedBeatScheduler) -> int:

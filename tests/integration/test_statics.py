@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import LockLost
 from redbeat.store import Store
+from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
+from tests.support.logs import errors_in, logged
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
@@ -32,13 +32,7 @@ from tests.support.schedule import (
 )
 from tests.support.servers import Server
 
-MakeApp = Callable[..., Celery]
-
 HOURLY = {"task": "echo", "schedule": 3600}
-
-
-def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
 def test_statics_are_stored_at_start_in_the_form_of_2x(
@@ -146,7 +140,7 @@ def test_bad_statics_are_reported_and_skipped_and_never_removed(
     for _ in range(2):
         caplog.clear()
         scheduler = make_scheduler(redbeat_lock_key=None, beat_schedule=schedule)
-        errors = logged(caplog, logging.ERROR)
+        errors = errors_in(caplog)
         assert len(errors) == len(BAD) + 1, errors
         for name in (*BAD, "string"):
             assert any(f"the entry {name!r}" in error for error in errors), name

@@ -14,9 +14,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support.daemons import pick_port
 from tests.support.polling import eventually
 from tests.support.proxy import Loss, Proxy
-from tests.support.servers import Server, pick_port
+from tests.support.servers import Server
 
 TIMEOUT_SECONDS = 0.2
 

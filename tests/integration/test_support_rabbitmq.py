@@ -13,7 +13,7 @@ from typing import Any
 import kombu
 import pytest
 
-from tests.support import rabbitmq as module
+from tests.support import daemons
 from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
 from tests.support.rabbitmq import RabbitMQ
@@ -123,8 +123,8 @@ def test_a_second_node_takes_another_port_and_leaves_nothing(
     rabbitmq: RabbitMQ, connection: kombu.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports = [rabbitmq.port]
-    real = module.pick_port
-    monkeypatch.setattr(module, "pick_port", lambda: ports.pop() if ports else real())
+    real = daemons.pick_port
+    monkeypatch.setattr(daemons, "pick_port", lambda: ports.pop() if ports else real())
     with RabbitMQ() as other:
         assert other.port != rabbitmq.port
         publish(connection, "message")

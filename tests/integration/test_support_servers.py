@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support import servers, topologies
+from tests.support import daemons, topologies
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
@@ -66,19 +66,19 @@ def test_a_killed_server_restarts_on_its_port_with_what_it_persisted(kind: Kind)
         assert redis.Redis.from_url(url).get("key") == b"value"
 
 
-def test_a_paused_server_can_be_stopped(kind: Kind) -> None:
+def test_a_paused_server_ends_in_order_when_its_process_is_stopped(kind: Kind) -> None:
     with Server(kind) as server:
         server.process.signal(signal.SIGSTOP)
-    assert server.process.returncode == 0
+        assert server.process.stop() == 0
 
 
 def test_a_server_takes_another_port_when_its_own_is_taken(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as squatter:
-        ports = [squatter.getsockname()[1], servers.pick_port()]
+        ports = [squatter.getsockname()[1], daemons.pick_port()]
         expected = ports[1]
-        monkeypatch.setattr(servers, "pick_port", lambda: ports.pop(0))
+        monkeypatch.setattr(daemons, "pick_port", lambda: ports.pop(0))
         with Server(kind) as server:
             assert server.port == expected
 
@@ -110,18 +110,17 @@ def test_tls_needs_the_authority_that_signed(tls: Server) -> None:
         redis.Redis.from_url(tls.url(), ssl_ca_certs=str(certificates.stranger_ca)).ping()
 
 
-def test_a_sentinel_topology_fails_over_and_heals() -> None:
-    with topologies.sentinel(password="p@ss", sentinel_password="other") as sentinel:
-        with sentinel.client() as client:
-            client.set("key", "value")
-            assert client.wait(1, 5000) == 1
-        old = sentinel.master()
-        new = sentinel.fail_over()
-        assert new is not old
-        sentinel.heal()
-        assert sentinel.master() is new
-        with sentinel.client() as client:
-            assert client.get("key") == "value"
+def test_a_sentinel_topology_fails_over_and_heals(sentinel: topologies.SentinelTopology) -> None:
+    with sentinel.client() as client:
+        client.set("key", "value")
+        assert client.wait(1, 5000) == 1
+    old = sentinel.master()
+    new = sentinel.fail_over()
+    assert new is not old
+    sentinel.heal()
+    assert sentinel.master() is new
+    with sentinel.client() as client:
+        assert client.get("key") == "value"
 
 
 def test_a_cluster_has_all_slots_and_comes_back_after_a_crash(cluster: topologies.ClusterTopology) -> None:

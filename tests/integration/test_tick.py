@@ -12,7 +12,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.runs import task_id_of
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
@@ -27,8 +27,6 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-
-EVERY_KIND_OF_LOCK = pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no"])
 
 
 def tick_all(scheduler: RedBeatScheduler) -> float:

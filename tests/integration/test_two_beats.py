@@ -13,6 +13,8 @@ from tests.support.polling import eventually
 from tests.support.schedule import LOCK, SCHEDULE, STATICS, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}
 
 
@@ -70,7 +72,6 @@ def test_a_standby_that_ends_takes_no_lock_with_it(server: Server, tmp_path: Pat
         assert (client.zcard(SCHEDULE), client.scard(STATICS)) == (0, 0)
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_a_killed_leader_is_followed_when_its_lock_has_timed_out(server: Server, tmp_path: Path) -> None:
     settings = {"beat_schedule": STATIC, "redbeat_lock_timeout": 2}
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), **settings)
@@ -86,7 +87,6 @@ def test_a_killed_leader_is_followed_when_its_lock_has_timed_out(server: Server,
         print(f"taken over {time.monotonic() - killed:.2f} s after the kill")
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_an_idle_leader_renews_its_lock_in_time(server: Server, tmp_path: Path) -> None:
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=1.5)
     with server.client(db=1) as client, celery_beat(tmp_path, "module") as beat:
@@ -99,7 +99,6 @@ def test_an_idle_leader_renews_its_lock_in_time(server: Server, tmp_path: Path) 
         assert beat.is_running
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_a_beat_whose_lock_was_taken_ends_and_sends_nothing_more(
     server: Server, tmp_path: Path, module: str
 ) -> None:
@@ -113,7 +112,6 @@ def test_a_beat_whose_lock_was_taken_ends_and_sends_nothing_more(
         assert client.get(LOCK) == "another"
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_two_beats_without_a_lock_share_what_is_due(server: Server, tmp_path: Path) -> None:
     settings = {"redbeat_lock_key": None, "redbeat_batch_size": 5}
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), **settings)

@@ -21,6 +21,7 @@ RedBeatSchedulerEntry("at-import", "echo", 0.3, app=app).save()
 """
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 @pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1])
 def test_a_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list[str]) -> None:
     write_app(

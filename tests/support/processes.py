@@ -129,6 +129,13 @@ class Process:
             raise AssertionError(self._describe(f"still runs after {timeout} s")) from exc
         return self.returncode or 0
 
+    def seconds_to_end(self, timeout: float = 20) -> float:
+        """Send SIGTERM, wait for the end and return how long it took; AssertionError when it stays."""
+        began = time.monotonic()
+        self.signal(signal.SIGTERM)
+        self.wait(timeout)
+        return time.monotonic() - began
+
     def stop(self, timeout: float = 10) -> int:
         """SIGTERM, then SIGKILL after `timeout` seconds; returns the exit code. Harmless when repeated."""
         self.signal(signal.SIGTERM)

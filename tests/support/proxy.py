@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from .daemons import pick_port
 from .links import Cut, Faults, Link
 from .links import Loss as Loss
-from .servers import pick_port
 
 _HOST = "127.0.0.1"
 

@@ -12,17 +12,14 @@ import shutil
 import signal
 import socket
 import struct
-import tempfile
 from pathlib import Path
-from types import TracebackType
 
+from .daemons import Daemon, ServerMissingError, pick_port
 from .processes import Process
-from .servers import ServerMissingError, pick_port
 
 # Debian's rabbitmq-server on PATH changes to another user and keeps a shell around; this is what it calls.
 _DEBIAN_PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _READY = ["Server startup complete", "redbeat control\n"]
-_PORT_TAKEN = re.compile(r"eaddrinuse|address already in use")
 
 # In Erlang's own format: reading rabbitmq.conf adds half a second to every start.
 _CONFIGURATION = """\
@@ -72,30 +69,19 @@ def find_program() -> Path:
     return Path(path)
 
 
-class RabbitMQ:
+class RabbitMQ(Daemon):
     """A node that runs from construction until `stop()`, without plugins, for the user guest."""
 
-    host = "127.0.0.1"
-    port: int
-    process: Process
+    _name = "rabbitmq"
+    _port_taken = re.compile(r"eaddrinuse|address already in use")
 
     def __init__(self) -> None:
         self._program = find_program()
-        self.directory = Path(tempfile.mkdtemp(prefix="redbeat-rabbitmq-"))
-        try:
-            self._start_on_a_free_port()
-        except BaseException:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            raise
+        super().__init__()
 
     def url(self) -> str:
         """amqp:// of the virtual host `/`."""
         return f"amqp://guest:guest@{self.host}:{self.port}//"
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its process is there, paused or not."""
-        return self.process.is_running
 
     def evaluate(self, source: str, timeout: float = 10) -> str:
         """The value of Erlang expressions, such as `rabbit_amqqueue:count().`, inside the broker.
@@ -125,55 +111,19 @@ class RabbitMQ:
         """Let it go on where it was paused. Harmless when it was not."""
         self.process.signal(signal.SIGCONT)
 
-    def kill(self) -> None:
-        """End it as a crash would; `restart()` brings it back."""
-        self.process.kill()
-
-    def restart(self) -> None:
-        """Stop it if need be, and start it on the same port and data; ready on return."""
-        self.process.stop(timeout=20)
-        self.process = self._launch()
-
-    def stop(self) -> None:
-        """End it for good and remove its data. Harmless when repeated."""
-        self.process.kill()  # nothing is worth an orderly end
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def log_tail(self, lines: int = 40) -> str:
-        """The last lines that it logged since its last start."""
-        return "\n".join(self.process.output().splitlines()[-lines:])
-
-    def __enter__(self) -> RabbitMQ:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     @property
     def _control_path(self) -> Path:
         return self.directory / "control"
 
-    def _start_on_a_free_port(self) -> None:
+    def _configure(self) -> None:
         (self.directory / "inetrc").write_text(_NAME_RESOLUTION)
         (self.directory / "enabled_plugins").write_text("[].\n")
-        for _ in range(20):
-            self.port = pick_port()
-            configuration = _CONFIGURATION.format(host=self.host, port=self.port)
-            (self.directory / "rabbitmq.config").write_text(configuration)
-            try:
-                self.process = self._launch()
-                return
-            except AssertionError as exc:
-                if not _PORT_TAKEN.search(str(exc)):
-                    raise
-        raise RuntimeError("found no free port in 20 tries")
+        configuration = _CONFIGURATION.format(host=self.host, port=self.port)
+        (self.directory / "rabbitmq.config").write_text(configuration)
 
     def _launch(self) -> Process:
         process = Process([self._program], cwd=self.directory, env=self._environment())
         try:
-            # Its own log, not a connection: another server might answer at the port it failed to get.
             for line in _READY:
                 process.wait_for(line, timeout=60)
         except BaseException:

