@@ -20,9 +20,10 @@ from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
+from redbeat.lock import TAKEN_MS
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.reports import Reports
-from redbeat.retry import call_briefly, is_refusal, without_retry
+from redbeat.retry import LAST_WORDS_SECONDS, call_briefly, is_refusal, without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
 from redbeat.store import Store
 
@@ -32,9 +33,6 @@ logger = get_logger("celery.beat")
 
 #: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
-
-#: so long the lock lives after the last record of a beat that ends, unless it is released; milliseconds
-LAST_LOCK_MS = 10_000
 
 #: how a server says that its user may not do what a push takes
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
@@ -117,9 +115,9 @@ class Dispatcher:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
             if batch.commits:
                 store = Store(self._store.config.app, without_retry(self._store.client))
-                # when it arrives late it may find the lock released, and takes it again
-                fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, LAST_LOCK_MS))
-                with suppress(RedBeatError):
+                # so long the lock lives after this, unless it is released
+                fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
+                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     call_briefly(lambda: store.commit_runs(fence, batch.commits))
             raise
 

@@ -22,6 +22,7 @@ from tenacity import (
 from redbeat.errors import StoreUnavailable
 
 __all__ = [
+    "LAST_WORDS_SECONDS",
     "RetryingConnection",
     "call_briefly",
     "call_retrying",

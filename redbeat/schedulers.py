@@ -149,7 +149,7 @@ class RedBeatScheduler(Scheduler):
                 self._reports.report_standby(self._candidacy)
             return self._wait(LOOK_SECONDS)
         if self._broker.is_away:
-            self.store.claim_due(self._fence, limit=0)  # keeps the lock: the broker may take its time
+            self.store.renew_lock(self._fence)  # the broker may take its time
             if not self._broker.is_back():
                 return self._wait(BROKER_RETRY_SECONDS)
         claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
@@ -297,9 +297,9 @@ class RedBeatScheduler(Scheduler):
             return
         self._is_close_wanted = False
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # a second signal must not leave the lock behind
-            lock, self.lock = self.lock, None
+            lock, self.lock, self._candidacy = self.lock or self._candidacy, None, None
             self._has_statics = False
-            if lock is not None:
+            if lock is not None and lock.token:
                 logger.info("beat: Releasing lock")
                 try:
                     lock.release()

@@ -88,6 +88,14 @@ class Store:
         self._check_lock(claim.status, fence)
         return claim
 
+    def renew_lock(self, fence: Fence) -> None:
+        """Let the lock live for its whole time from now on.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        self.claim_due(fence, limit=0)
+
     def commit_runs(
         self,
         fence: Fence,
@@ -270,6 +278,7 @@ class Store:
     def _check_lock(self, status: str, fence: Fence) -> None:
         if status == "retaken":
             self.has_retaken_lock = True
+            self.renew_lock(fence)  # it was taken back for a moment only
         if status != "lost":
             return
         with self.translating():
