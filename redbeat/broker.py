@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from redbeat.keys import shorten
 from redbeat.lua import Push
 from redbeat.outbox import Outbox
-from redbeat.retry import is_refusal
+from redbeat.retry import is_refusal, send_once
 
 __all__ = ["Broker", "reason_of"]
 
@@ -42,16 +42,20 @@ class Broker:
         app: the Celery app.
         producer_class: kombu's, or one made from it.
         timeout_seconds: how long the sending of one batch may take.
+        sends_once: no message may be sent twice, not even by a client that has got no answer.
 
     Attributes:
         is_away: the last attempt to send or to connect found no broker.
         outbox: collects the messages of ``producer``; None where it sends at once, or isn't there yet.
     """
 
-    def __init__(self, app: Any, producer_class: Any, timeout_seconds: float) -> None:
+    def __init__(
+        self, app: Any, producer_class: Any, timeout_seconds: float, *, sends_once: bool = False
+    ) -> None:
         self._app = app
         self._producer_class = producer_class
         self._timeout_seconds = timeout_seconds
+        self._sends_once = sends_once
         self._deadline = 0.0
         self._connection: Any = None
         self._producer: Any = None
@@ -70,6 +74,7 @@ class Broker:
             connection.transport_options = {
                 **self._options(connection),
                 **(connection.transport_options or {}),
+                **({"retry_on_timeout": False} if self._sends_once else {}),
             }
             other_hosts = max(len(connection.alt) - 1, 0)
             connection.ensure_connection(
@@ -79,6 +84,8 @@ class Broker:
         if self._producer is None:
             channel = self._connection.channel()
             self.outbox = Outbox.of(channel)
+            if self._sends_once and self.outbox is not None:
+                send_once(self.outbox.client)
             bounded = type("BoundedProducer", (_BoundedProducer, self._producer_class), {})
             self._producer = bounded(channel, auto_declare=False)
             self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
@@ -112,6 +119,22 @@ class Broker:
             self._renew_channel()
             return False
         return self._is_of_connection(cause) and self._reconnect(cause)
+
+    def drop_stale(self) -> None:
+        """Drop a connection that the broker has closed meanwhile, before it costs a run that is sent once.
+
+        Kombu's Redis looks at its connection by itself.
+        """
+        if self._connection is None or self._connection.transport.driver_name != "py-amqp":
+            return
+        try:
+            self._connection.drain_events(timeout=0)
+        except TimeoutError:
+            return
+        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: there is a new one to make
+            logger.debug("beat: An idle connection has ended: %r", exc)
+            if not self._is_blocked:
+                self._drop()
 
     def note_away(self, exc: BaseException) -> None:
         """Take notice that nothing can be sent because of ``exc``; logged once until that has passed."""

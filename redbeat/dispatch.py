@@ -305,6 +305,7 @@ class Dispatcher:
                 self._store.commit_runs(batch.fence, batch.commits)
                 break
             group = runs[start : start + AT_MOST_ONCE_GROUP]
+            self._broker.drop_stale()
             committed = self._store.commit_runs(batch.fence, [run.sent for run in group])
             self._note_changes(batch, committed)
             others += [run.sent for run in group]
@@ -315,7 +316,8 @@ class Dispatcher:
 
     def _send_or_lose(self, run: Run) -> None:
         try:
-            pushes = () if self._broker.is_away else self._send_run(run)
+            # not tried again: what broke a connection may have arrived
+            pushes = () if self._broker.is_away else self._collect(run)
             if self._broker.is_away:
                 raise ConnectionError("the broker is away")
             if pushes and self._broker.outbox is not None:

@@ -84,7 +84,12 @@ class RedBeatScheduler(Scheduler):
         self._head_score: float | None = None
         self._claimed_at = 0.0
         patience_seconds = (self.lock_timeout if self.lock_key else LEASE_SECONDS) / 3
-        self._broker = Broker(app, self.Producer, min(self.config.publish_timeout, patience_seconds))
+        self._broker = Broker(
+            app,
+            self.Producer,
+            min(self.config.publish_timeout, patience_seconds),
+            sends_once=self.config.delivery == "at_most_once",
+        )
         self._reports = Reports()
         self._dispatcher = Dispatcher(
             self.store,
