@@ -15,6 +15,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from redbeat.broker import Broker, reason_of
+from redbeat.contention import Contention
 from redbeat.delivery import Delivery
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
 from redbeat.garbage import garbage_kept
@@ -92,6 +93,7 @@ class Dispatcher:
         self._connect = connect
         self._send = send
         self._quarantine_seconds = quarantine_seconds
+        self._contention = Contention()
         self.delivery = Delivery(store, broker)
 
     def dispatch(self, batch: Batch) -> None:
@@ -138,11 +140,16 @@ class Dispatcher:
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 batch.commits.append(self._quarantine(claimed, exc, now))
                 continue
-            if isinstance(plan, Run):
-                self._reports.report_typos(plan)
-                runs.append(plan)
-            else:
+            if not isinstance(plan, Run):
                 batch.commits.append(plan)
+                continue
+            self._reports.report_typos(plan)
+            pauses = self._contention.take_pause(claimed.key)
+            if pauses:
+                reason = self._reports.report_contested(claimed)
+                batch.commits.append(commit_failed(plan, reason, now, pauses)[0])
+            else:
+                runs.append(plan)
         return runs
 
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
@@ -227,7 +234,11 @@ class Dispatcher:
                 batch.give_back([run])
             elif isinstance(result, str):
                 batch.commits.append(self._retry_later(run, StoreRefused(result), batch.claim.now))
-            elif not result:  # it isn't what it was any more, so it is decided anew
+            elif result:
+                self._contention.note_recorded(run.claimed.key)
+            else:  # it isn't what it was any more, so it is decided anew
+                if not committed.is_moved:
+                    self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
         self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
         self._note_changes(batch, committed)

@@ -73,6 +73,17 @@ class Reports:
                 "beat: The schedule of %s has keys RedBeat doesn't know: %s.", run.claimed.key, typos
             )
 
+    def report_contested(self, claimed: Claimed) -> str:
+        """Log that an entry changes each time it is sent; return that in words."""
+        reason = (
+            "the entry changes each time while it is sent, so its run can't be recorded and isn't sent: look "
+            "for a signal handler, a task's apply_async or another program that writes to it at each run"
+        )
+        key = printable(claimed.key)
+        if self._is_news(claimed.key, reason):
+            logger.error("beat: Couldn't send %s, trying again with growing pauses: %s.", key, reason)
+        return reason
+
     def report_standby(self, candidacy: LeaderLock) -> None:
         """Log, now and then, who this beat is waiting for."""
         if time.monotonic() >= self._next_standby_at:
