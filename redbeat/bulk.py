@@ -89,7 +89,8 @@ def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None
     def delete_chunk(chunk: list[str]) -> None:
         nonlocal deleted
         for name in chunk:
-            problem = find_name_problem(store.keys.name(name) if isinstance(name, str) else name)
+            bare_name = store.keys.name(name) if isinstance(name, str) else name
+            problem = find_name_problem(bare_name, store.config.reserved_names)
             if problem:
                 raise EntryError(problem, str(name))
         keys = [store.keys.prefixed(name) for name in chunk]

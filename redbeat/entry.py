@@ -367,6 +367,6 @@ def score_of(due_at: datetime | None) -> float:
 
 
 def _check_name(entry: RedBeatSchedulerEntry) -> None:
-    problem = find_name_problem(entry.name)
+    problem = find_name_problem(entry.name, ensure_conf(entry.app).reserved_names)
     if problem:
         raise EntryError(problem, entry.key if isinstance(entry.name, str) else str(entry.name))

@@ -6,6 +6,7 @@ Invariant: what may be written is found good when it is read again. Pure: values
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from celery.schedules import BaseSchedule
 
 from redbeat.decoder import SCHEDULE_FIELDS, decode
-from redbeat.keys import RESERVED_NAMES, printable
+from redbeat.keys import printable
 
 __all__ = ["check_readable", "find_meta_problem", "find_name_problem", "find_problem", "find_unwritable"]
 
@@ -68,11 +69,14 @@ def find_meta_problem(meta: Any) -> str | None:
     return None
 
 
-def find_name_problem(name: Any) -> str | None:
-    """Return why no entry may be called ``name``, as a sentence; None when one may."""
+def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
+    """Return why no entry may be called ``name``, as a sentence; None when one may.
+
+    ``reserved``: the names of RedBeat's own keys.
+    """
     if not isinstance(name, str) or not name:
         return "An entry must have a name, a non-empty string."
-    if name in RESERVED_NAMES:
+    if name in reserved:
         return f"An entry can't be called {name!r}: that key is RedBeat's own."
     return None
 

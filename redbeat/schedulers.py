@@ -319,8 +319,7 @@ class RedBeatScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Store ``beat_schedule``, and remove what was stored from it before and isn't in it any more."""
         statics = {**default_entries(self.app), **self.app.conf.beat_schedule}
-        reserved = {self.config.keys.name(key) for key in self.config.keys.reserved()}
-        removed = sorted(self.store.static_names() - statics.keys() - reserved)
+        removed = sorted(self.store.static_names() - statics.keys() - self.config.reserved_names)
         for name in removed:
             logger.info("beat: Removing old static schedule entry '%s'.", name)
         self.store.delete_entries([self.config.keys.entry(name) for name in removed], self._fence)
