@@ -16,6 +16,7 @@ from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
+from redbeat.keys import printable
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, text_of
 from redbeat.retry import without_retry
 
@@ -295,12 +296,18 @@ class Store:
 
     @contextmanager
     def translating(self, key: str = "", expected: str = "sorted set") -> Iterator[None]:
-        """Turn the client's errors into ours: no server, or ``key`` has another type."""
+        """Turn the client's errors into ours: no server, ``key`` has another type, or a name is no text."""
         try:
             with naming_the_server(self.config):
                 self.on_round_trip()
                 yield
                 self.on_round_trip()
+        except UnicodeEncodeError as exc:
+            name = printable(exc.object)
+            raise EntryError(
+                f"{name}: an entry's name must be UTF-8, and this one holds half a character (a surrogate).",
+                name,
+            ) from exc
         except StoreRefused as exc:
             if "WRONGTYPE" not in str(exc):
                 raise
