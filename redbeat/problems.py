@@ -16,7 +16,14 @@ from celery.schedules import BaseSchedule
 from redbeat.decoder import SCHEDULE_FIELDS, decode
 from redbeat.keys import printable
 
-__all__ = ["check_readable", "find_meta_problem", "find_name_problem", "find_problem", "find_unwritable"]
+__all__ = [
+    "check_readable",
+    "find_meta_problem",
+    "find_name_problem",
+    "find_problem",
+    "find_state_problem",
+    "find_unwritable",
+]
 
 #: the end of a definition whose schedule has no objects in it
 _PLAIN_END = re.compile(r'"schedule": (\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}\Z')
@@ -66,6 +73,15 @@ def find_meta_problem(meta: Any) -> str | None:
     count = meta.get("total_run_count")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
         return f"meta: total_run_count: must be a whole number, not {_shown(count)}."
+    return None
+
+
+def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | None:
+    """Return why an entry can't be made with these, as a sentence; None when it can."""
+    if not isinstance(last_run_at, (datetime, type(None))):
+        return f"last_run_at must be a datetime, not {_shown(last_run_at)}."
+    if isinstance(total_run_count, bool) or not isinstance(total_run_count, (int, type(None))):
+        return f"total_run_count must be a whole number, not {_shown(total_run_count)}."
     return None
 
 
