@@ -88,6 +88,7 @@ class Broker:
                 send_once(self.outbox.client)
             bounded = type("BoundedProducer", (_BoundedProducer, self._producer_class), {})
             self._producer = bounded(channel, auto_declare=False)
+            self._producer.is_redis = self.outbox is not None
             self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
         return self._producer
 
@@ -96,6 +97,8 @@ class Broker:
         self._deadline = time.monotonic() + self._timeout_seconds
         if self.outbox is not None:
             self.outbox.forget_tables()
+        if self._producer is not None:
+            self._producer.forget_fleeting()
 
     def seconds_left(self) -> float:
         """Return how long the sending of this batch may still take; 0: no longer."""
@@ -257,8 +260,13 @@ class _BoundedProducer:
     """Publishes once, in the time that is left: the scheduler itself tries again."""
 
     timeout_seconds: Callable[[], float]
+    is_redis: bool
     _declared: dict[int, Any]
     _is_retry_asked = False
+
+    def forget_fleeting(self) -> None:
+        """From now on declare the queues that go by themselves once more."""
+        self.__dict__.pop("_fleeting", None)
 
     def publish(self, body: Any, **options: Any) -> Any:
         self._is_retry_asked = bool(options.get("retry"))
@@ -269,14 +277,19 @@ class _BoundedProducer:
     def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
         # kombu, too, declares a thing once for each connection, but takes long to find out that it has
         declared = self.__dict__.setdefault("_declared", {})
-        if declared.get(id(entity)) is entity:
+        # a queue that goes by itself is declared for each message, in case it went. On Redis once a batch:
+        # nothing is kept there of a declaration but the bindings, and kombu itself writes those only once
+        fleeting = self.__dict__.setdefault("_fleeting", {})
+        if declared.get(id(entity)) is entity or fleeting.get(id(entity)) is entity:
             return False
         # where it may try again, kombu declares a copy, and a copy of a queue may have fewer bindings
         is_copied = retry is not None and self._is_retry_asked and not entity.is_bound
         declarable = entity.bind(self.channel) if is_copied else entity  # type: ignore[attr-defined]
         is_new = super().maybe_declare(declarable, bool(retry), **retry_policy)  # type: ignore[misc]
-        if getattr(entity, "can_cache_declaration", False) and len(declared) < MAX_DECLARED:
-            declared[id(entity)] = entity
+        can_cache = getattr(entity, "can_cache_declaration", False)
+        remembered = declared if can_cache else fleeting
+        if (can_cache or self.is_redis) and len(remembered) < MAX_DECLARED:
+            remembered[id(entity)] = entity
         return is_new
 
 
