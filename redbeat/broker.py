@@ -121,7 +121,12 @@ class Broker:
         if isinstance(cause, (MessageNacked, *self._errors("channel_errors"))):
             self._renew_channel()
             return False
-        return self._is_of_connection(cause) and self._reconnect(cause)
+        if not self._is_of_connection(cause):
+            return False
+        if self._is_sound(cause):
+            # it is the task's own error, or, on Redis, of a connection that the client has replaced just now
+            return self.outbox is not None
+        return self._reconnect(cause)
 
     def drop_stale(self) -> None:
         """Drop a connection that the broker has closed meanwhile, before it costs a run that is sent once.
@@ -131,13 +136,15 @@ class Broker:
         if self._connection is None or self._connection.transport.driver_name != "py-amqp":
             return
         try:
-            self._connection.drain_events(timeout=0)
+            if self._connection.connected:  # else kombu would make a new one, which isn't the producer's
+                self._connection.drain_events(timeout=0)
+                return
         except TimeoutError:
             return
         except Exception as exc:  # noqa: BLE001 - whatever the transport raises: there is a new one to make
             logger.debug("beat: An idle connection has ended: %r", exc)
-            if not self._is_blocked:
-                self._drop()
+        if not self._is_blocked:
+            self._drop()
 
     def note_away(self, exc: BaseException) -> None:
         """Take notice that nothing can be sent because of ``exc``; logged once until that has passed."""
@@ -182,6 +189,18 @@ class Broker:
         self._is_blocked = False
         return connection
 
+    def _is_sound(self, exc: BaseException) -> bool:
+        """Tell whether the broker answers on the connection that there is, whatever has raised ``exc``."""
+        is_doubtful = isinstance(exc, TimeoutError) or self._is_blocked or not self.seconds_left()
+        if is_doubtful or self._producer is None:
+            return False
+        if self.outbox is not None:
+            return self.outbox.answers()
+        if self._connection.transport.driver_name != "py-amqp":
+            return False
+        self.drop_stale()
+        return self._connection is not None and not self._is_blocked
+
     def _reconnect(self, exc: BaseException) -> bool:
         if self._is_blocked or not self.seconds_left():
             self.note_away(exc)
@@ -201,7 +220,7 @@ class Broker:
             return False
 
     def _is_of_connection(self, cause: BaseException) -> bool:
-        """Tell whether the connection raised ``cause``, and not the task's own code."""
+        """Tell whether the connection may have raised ``cause``; so may the task's own code."""
         is_somebody_elses = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
         errors: tuple[type[BaseException], ...] = (OSError, OperationalError)
         errors += self._errors("connection_errors")

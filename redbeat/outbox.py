@@ -96,6 +96,14 @@ class Outbox:
             outcomes.append(next((reply for reply in of_batch if isinstance(reply, Exception)), None))
         return outcomes
 
+    def answers(self) -> bool:
+        """Tell whether the broker is there."""
+        try:
+            return bool(self.client.ping())
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't
+            logger.debug("beat: The broker doesn't answer: %r", exc)
+            return False
+
     def server_id(self) -> str | None:
         """Return the run id of the broker's server, None where it may not be asked."""
         try:
