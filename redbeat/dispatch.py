@@ -107,12 +107,11 @@ class Dispatcher:
         try:
             if self.delivery.is_at_most_once:
                 self._record_and_send(batch, runs)
+            else:
+                self._send_runs(batch, runs)
+                self._record(batch, self._find_target(batch) if batch.collected else None)
+            if runs:
                 self.delivery.announce()
-                return
-            self._send_runs(batch, runs)
-            if runs and not batch.collected:
-                self.delivery.announce()
-            self._record(batch, self._find_target(batch) if batch.collected else None)
         except BaseException:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
             if batch.commits:

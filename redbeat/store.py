@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.connection import get_redis, naming_the_server
+from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, text_of
@@ -131,6 +131,10 @@ class Store:
         pool = getattr(without_retry(self.client), "connection_pool", None)
         options = getattr(pool, "connection_kwargs", None)
         return None if options is None else int(options.get("db") or 0)
+
+    def user(self) -> str:
+        """Return the name of the user that the schedule is read and written as."""
+        return user_of(without_retry(self.client))
 
     def head_score(self) -> float | None:
         """Return the lowest score that isn't negative, or None: the cheap look of a waiting beat."""
