@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from redbeat.keys import shorten
 from redbeat.lua import Push
 from redbeat.outbox import Outbox
-from redbeat.retry import is_refusal
+from redbeat.retry import is_refusal, send_once
 
 __all__ = ["Broker", "reason_of"]
 
@@ -42,16 +42,20 @@ class Broker:
         app: the Celery app.
         producer_class: kombu's, or one made from it.
         timeout_seconds: how long the sending of one batch may take.
+        sends_once: no message may be sent twice, not even by a client that has got no answer.
 
     Attributes:
         is_away: the last attempt to send or to connect found no broker.
         outbox: collects the messages of ``producer``; None where it sends at once, or isn't there yet.
     """
 
-    def __init__(self, app: Any, producer_class: Any, timeout_seconds: float) -> None:
+    def __init__(
+        self, app: Any, producer_class: Any, timeout_seconds: float, *, sends_once: bool = False
+    ) -> None:
         self._app = app
         self._producer_class = producer_class
         self._timeout_seconds = timeout_seconds
+        self._sends_once = sends_once
         self._deadline = 0.0
         self._connection: Any = None
         self._producer: Any = None
@@ -70,6 +74,7 @@ class Broker:
             connection.transport_options = {
                 **self._options(connection),
                 **(connection.transport_options or {}),
+                **({"retry_on_timeout": False} if self._sends_once else {}),
             }
             other_hosts = max(len(connection.alt) - 1, 0)
             connection.ensure_connection(
@@ -79,8 +84,11 @@ class Broker:
         if self._producer is None:
             channel = self._connection.channel()
             self.outbox = Outbox.of(channel)
+            if self._sends_once and self.outbox is not None:
+                send_once(self.outbox.client)
             bounded = type("BoundedProducer", (_BoundedProducer, self._producer_class), {})
             self._producer = bounded(channel, auto_declare=False)
+            self._producer.is_redis = self.outbox is not None
             self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
         return self._producer
 
@@ -89,6 +97,8 @@ class Broker:
         self._deadline = time.monotonic() + self._timeout_seconds
         if self.outbox is not None:
             self.outbox.forget_tables()
+        if self._producer is not None:
+            self._producer.forget_fleeting()
 
     def seconds_left(self) -> float:
         """Return how long the sending of this batch may still take; 0: no longer."""
@@ -111,7 +121,30 @@ class Broker:
         if isinstance(cause, (MessageNacked, *self._errors("channel_errors"))):
             self._renew_channel()
             return False
-        return self._is_of_connection(cause) and self._reconnect(cause)
+        if not self._is_of_connection(cause):
+            return False
+        if self._is_sound(cause):
+            # it is the task's own error, or, on Redis, of a connection that the client has replaced just now
+            return self.outbox is not None
+        return self._reconnect(cause)
+
+    def drop_stale(self) -> None:
+        """Drop a connection that the broker has closed meanwhile, before it costs a run that is sent once.
+
+        Kombu's Redis looks at its connection by itself.
+        """
+        if self._connection is None or self._connection.transport.driver_name != "py-amqp":
+            return
+        try:
+            if self._connection.connected:  # else kombu would make a new one, which isn't the producer's
+                self._connection.drain_events(timeout=0)
+                return
+        except TimeoutError:
+            return
+        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: there is a new one to make
+            logger.debug("beat: An idle connection has ended: %r", exc)
+        if not self._is_blocked:
+            self._drop()
 
     def note_away(self, exc: BaseException) -> None:
         """Take notice that nothing can be sent because of ``exc``; logged once until that has passed."""
@@ -156,6 +189,18 @@ class Broker:
         self._is_blocked = False
         return connection
 
+    def _is_sound(self, exc: BaseException) -> bool:
+        """Tell whether the broker answers on the connection that there is, whatever has raised ``exc``."""
+        is_doubtful = isinstance(exc, TimeoutError) or self._is_blocked or not self.seconds_left()
+        if is_doubtful or self._producer is None:
+            return False
+        if self.outbox is not None:
+            return self.outbox.answers()
+        if self._connection.transport.driver_name != "py-amqp":
+            return False
+        self.drop_stale()
+        return self._connection is not None and not self._is_blocked
+
     def _reconnect(self, exc: BaseException) -> bool:
         if self._is_blocked or not self.seconds_left():
             self.note_away(exc)
@@ -175,7 +220,7 @@ class Broker:
             return False
 
     def _is_of_connection(self, cause: BaseException) -> bool:
-        """Tell whether the connection raised ``cause``, and not the task's own code."""
+        """Tell whether the connection may have raised ``cause``; so may the task's own code."""
         is_somebody_elses = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
         errors: tuple[type[BaseException], ...] = (OSError, OperationalError)
         errors += self._errors("connection_errors")
@@ -234,8 +279,13 @@ class _BoundedProducer:
     """Publishes once, in the time that is left: the scheduler itself tries again."""
 
     timeout_seconds: Callable[[], float]
+    is_redis: bool
     _declared: dict[int, Any]
     _is_retry_asked = False
+
+    def forget_fleeting(self) -> None:
+        """From now on declare the queues that go by themselves once more."""
+        self.__dict__.pop("_fleeting", None)
 
     def publish(self, body: Any, **options: Any) -> Any:
         self._is_retry_asked = bool(options.get("retry"))
@@ -246,14 +296,19 @@ class _BoundedProducer:
     def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
         # kombu, too, declares a thing once for each connection, but takes long to find out that it has
         declared = self.__dict__.setdefault("_declared", {})
-        if declared.get(id(entity)) is entity:
+        # a queue that goes by itself is declared for each message, in case it went. On Redis once a batch:
+        # nothing is kept there of a declaration but the bindings, and kombu itself writes those only once
+        fleeting = self.__dict__.setdefault("_fleeting", {})
+        if declared.get(id(entity)) is entity or fleeting.get(id(entity)) is entity:
             return False
         # where it may try again, kombu declares a copy, and a copy of a queue may have fewer bindings
         is_copied = retry is not None and self._is_retry_asked and not entity.is_bound
         declarable = entity.bind(self.channel) if is_copied else entity  # type: ignore[attr-defined]
         is_new = super().maybe_declare(declarable, bool(retry), **retry_policy)  # type: ignore[misc]
-        if getattr(entity, "can_cache_declaration", False) and len(declared) < MAX_DECLARED:
-            declared[id(entity)] = entity
+        can_cache = getattr(entity, "can_cache_declaration", False)
+        remembered = declared if can_cache else fleeting
+        if (can_cache or self.is_redis) and len(remembered) < MAX_DECLARED:
+            remembered[id(entity)] = entity
         return is_new
 
 

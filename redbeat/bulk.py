@@ -41,6 +41,9 @@ class SaveResult:
 
 def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveResult:
     """Save ``entries``, as :meth:`redbeat.RedBeatSchedulerEntry.save_many` says."""
+    if hasattr(entries, "plan_save"):  # one entry can be iterated over, too, and gives its fields
+        raise TypeError(f"save_many takes many entries, a list of them, say, not {shorten(repr(entries))}.")
+    _check_iterable("save_many", "entries", entries)
     store: Store | None = None
     outcomes: dict[str, Outcome] = {}
 
@@ -75,21 +78,28 @@ def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveR
 
 
 def _check_is_entry(entry: Any) -> None:
-    if not hasattr(entry, "plan_save"):
+    if isinstance(entry, type) or not hasattr(entry, "plan_save"):
         shown = shorten(repr(entry))
         raise EntryError(f"save_many takes entries, RedBeatSchedulerEntry or a subclass, not {shown}.", shown)
+
+
+def _check_iterable(call: str, of_what: str, given: Any) -> None:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{call} takes {of_what}, a list of them, say, not {shorten(repr(given))}.")
 
 
 def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None = None) -> int:
     """Delete the entries called ``names``, as :meth:`redbeat.RedBeatSchedulerEntry.delete_many` says."""
     if isinstance(names, (str, bytes)):
         raise TypeError(f"delete_many takes many names, not one: [{names!r}].")
+    _check_iterable("delete_many", "names", names)
     store, deleted = Store(app), 0
 
     def delete_chunk(chunk: list[str]) -> None:
         nonlocal deleted
         for name in chunk:
-            problem = find_name_problem(store.keys.name(name) if isinstance(name, str) else name)
+            bare_name = store.keys.name(name) if isinstance(name, str) else name
+            problem = find_name_problem(bare_name, store.config.reserved_names)
             if problem:
                 raise EntryError(problem, str(name))
         keys = [store.keys.prefixed(name) for name in chunk]

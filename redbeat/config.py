@@ -15,7 +15,7 @@ from celery.app import app_or_default
 from celery.utils.log import get_logger
 
 from redbeat.errors import ConfigurationError
-from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, Keys, has_hash_tag
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, RESERVED_NAMES, Keys, has_hash_tag
 from redbeat.urls import REDIS_SCHEMES, sanitize_url, scheme_of
 
 __all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf"]
@@ -242,7 +242,8 @@ class RedBeatConfig:
     Attributes (the names are those of celery-redbeat 2.x):
         app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
         None), redis_url, redis_use_ssl (bool or dict), redbeat_redis_options (dict),
-        key_expiry_check, batch_size, delivery, publish_timeout (seconds), keys (:class:`redbeat.keys.Keys`).
+        key_expiry_check, batch_size, delivery, publish_timeout (seconds), keys (:class:`redbeat.keys.Keys`),
+        reserved_names (of RedBeat's own keys: no entry may be called so).
 
     Raises:
         ConfigurationError: naming the setting, its value and what is allowed.
@@ -260,6 +261,8 @@ class RedBeatConfig:
         self.schedule_key = self.keys.schedule
         self.statics_key = self.keys.statics
         self.lock_key: str | None = self._lock_key()
+        lock_name = self.keys.name(self.lock_key or "")
+        self.reserved_names: frozenset[str] = RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
         self.lock_timeout: float | None = self._value("redbeat_lock_timeout")
         self.key_expiry_check: str = self._value("redbeat_key_expiry_check")
         self.batch_size: int = self._value("redbeat_batch_size")

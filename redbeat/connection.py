@@ -26,7 +26,7 @@ from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.retry import RetryingConnection, call_retrying, is_transient
 from redbeat.urls import sanitize_url, scheme_of
 
-__all__ = ["get_hasty_redis", "get_redis", "naming_the_server"]
+__all__ = ["get_hasty_redis", "get_redis", "naming_the_server", "user_of"]
 
 #: the redis client's own arguments that every connection of ours gets unless the user says otherwise
 CLIENT_DEFAULTS: dict[str, Any] = {
@@ -244,6 +244,12 @@ def _connect_cluster(config: RedBeatConfig, nodes: Any, arguments: dict[str, Any
     if scheme_of(url) == "redis-cluster":
         url = f"redis://{url.partition('://')[2]}"
     return redis.cluster.RedisCluster.from_url(_plain_url(url, use_ssl=False), **arguments)
+
+
+def user_of(client: Any) -> str:
+    """Return the name of the user that ``client`` is."""
+    options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
+    return options.get("username") or "default"
 
 
 @contextmanager

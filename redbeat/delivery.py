@@ -61,7 +61,6 @@ class Delivery:
             if target is None and self._is_doubtful():
                 return None  # and asked again the next time
             self._asked, self._target, self._moved_at = outbox, target, None
-            self.announce()
             if target is None and not self._store.config.is_cluster and self._store.server_id() is None:
                 self.note_refused("INFO isn't allowed")
         return self._target
@@ -93,11 +92,11 @@ class Delivery:
         )
 
     def announce(self) -> None:
-        """Log which guarantee runs are sent with, when that is known and is another one than before."""
+        """Log which guarantee runs were sent with just now, when it is another one than before."""
         if self.is_at_most_once:
             self._say(AT_MOST_ONCE)
         elif self._asked is not None:
-            self._say(AT_LEAST_ONCE if self._target is None else EXACTLY_ONCE)
+            self._say(AT_LEAST_ONCE if self._target is None or self._is_refused else EXACTLY_ONCE)
         elif self._broker.outbox is None and not self._broker.is_away:
             self._say(AT_LEAST_ONCE)
 
@@ -122,7 +121,11 @@ def describe_delivery(app: Any, store: Store) -> str:
             return AT_MOST_ONCE
         if broker.producer is None or broker.outbox is None:
             return AT_LEAST_ONCE
-        return AT_LEAST_ONCE if _find_target(store, broker.outbox) is None else EXACTLY_ONCE
+        if _find_target(store, broker.outbox) is None:
+            return AT_LEAST_ONCE
+        # whether it may push isn't known before it does, unless it is the user that kombu pushes as
+        is_brokers_user = store.user() == broker.outbox.user
+        return EXACTLY_ONCE if is_brokers_user else f"{EXACTLY_ONCE}, if the schedule's user may push"
     except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail
         logger.debug("beat: The guarantee isn't known yet: %r", exc)
         return "known when schedule and broker can be reached"

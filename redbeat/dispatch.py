@@ -15,14 +15,16 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from redbeat.broker import Broker, reason_of
+from redbeat.contention import Contention
 from redbeat.delivery import Delivery
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
+from redbeat.lock import TAKEN_MS
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.reports import Reports
-from redbeat.retry import call_briefly, is_refusal, without_retry
+from redbeat.retry import LAST_WORDS_SECONDS, call_briefly, is_refusal, without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
 from redbeat.store import Store
 
@@ -32,9 +34,6 @@ logger = get_logger("celery.beat")
 
 #: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
-
-#: so long the lock lives after the last record of a beat that ends, unless it is released; milliseconds
-LAST_LOCK_MS = 10_000
 
 #: how a server says that its user may not do what a push takes
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
@@ -94,6 +93,7 @@ class Dispatcher:
         self._connect = connect
         self._send = send
         self._quarantine_seconds = quarantine_seconds
+        self._contention = Contention()
         self.delivery = Delivery(store, broker)
 
     def dispatch(self, batch: Batch) -> None:
@@ -107,19 +107,18 @@ class Dispatcher:
         try:
             if self.delivery.is_at_most_once:
                 self._record_and_send(batch, runs)
+            else:
+                self._send_runs(batch, runs)
+                self._record(batch, self._find_target(batch) if batch.collected else None)
+            if runs:
                 self.delivery.announce()
-                return
-            self._send_runs(batch, runs)
-            if runs and not batch.collected:
-                self.delivery.announce()
-            self._record(batch, self._find_target(batch) if batch.collected else None)
         except BaseException:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
             if batch.commits:
                 store = Store(self._store.config.app, without_retry(self._store.client))
-                # when it arrives late it may find the lock released, and takes it again
-                fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, LAST_LOCK_MS))
-                with suppress(RedBeatError):
+                # so long the lock lives after this, unless it is released
+                fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
+                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     call_briefly(lambda: store.commit_runs(fence, batch.commits))
             raise
 
@@ -140,11 +139,16 @@ class Dispatcher:
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 batch.commits.append(self._quarantine(claimed, exc, now))
                 continue
-            if isinstance(plan, Run):
-                self._reports.report_typos(plan)
-                runs.append(plan)
-            else:
+            if not isinstance(plan, Run):
                 batch.commits.append(plan)
+                continue
+            self._reports.report_typos(plan)
+            pauses = self._contention.take_pause(claimed.key)
+            if pauses:
+                reason = self._reports.report_contested(claimed)
+                batch.commits.append(commit_failed(plan, reason, now, pauses)[0])
+            else:
+                runs.append(plan)
         return runs
 
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
@@ -229,7 +233,11 @@ class Dispatcher:
                 batch.give_back([run])
             elif isinstance(result, str):
                 batch.commits.append(self._retry_later(run, StoreRefused(result), batch.claim.now))
-            elif not result:  # it isn't what it was any more, so it is decided anew
+            elif result:
+                self._contention.note_recorded(run.claimed.key)
+            else:  # it isn't what it was any more, so it is decided anew
+                if not committed.is_moved:
+                    self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
         self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
         self._note_changes(batch, committed)
@@ -307,6 +315,7 @@ class Dispatcher:
                 self._store.commit_runs(batch.fence, batch.commits)
                 break
             group = runs[start : start + AT_MOST_ONCE_GROUP]
+            self._broker.drop_stale()
             committed = self._store.commit_runs(batch.fence, [run.sent for run in group])
             self._note_changes(batch, committed)
             others += [run.sent for run in group]
@@ -317,7 +326,8 @@ class Dispatcher:
 
     def _send_or_lose(self, run: Run) -> None:
         try:
-            pushes = () if self._broker.is_away else self._send_run(run)
+            # not tried again: what broke a connection may have arrived
+            pushes = () if self._broker.is_away else self._collect(run)
             if self._broker.is_away:
                 raise ConnectionError("the broker is away")
             if pushes and self._broker.outbox is not None:

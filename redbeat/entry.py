@@ -20,7 +20,13 @@ from redbeat import bulk
 from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
-from redbeat.problems import check_readable, find_meta_problem, find_name_problem, find_unwritable
+from redbeat.problems import (
+    check_readable,
+    find_meta_problem,
+    find_name_problem,
+    find_state_problem,
+    find_unwritable,
+)
 from redbeat.reader import decode_entry as decode_entry
 from redbeat.reader import try_decode
 from redbeat.schedules import first_run, next_run, runs_from
@@ -46,7 +52,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     Raises:
         ConfigurationError: the app has no Redis to keep the schedule in.
-        EntryError: ``schedule`` is no schedule.
+        EntryError: ``schedule`` is no schedule, or ``last_run_at`` no datetime.
     """
 
     def __init__(
@@ -65,10 +71,18 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 f"{name}: schedule must be a schedule, a timedelta or a number of seconds, not {schedule!r}.",
                 str(name),
             )
+        problem = find_state_problem(clsargs.get("last_run_at"), clsargs.get("total_run_count"))
+        if problem:
+            raise EntryError(f"{name}: {problem}", str(name))
         clsargs["app"] = app_or_default(clsargs.get("app"))
-        super().__init__(
-            name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs
-        )
+        try:
+            super().__init__(
+                name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs
+            )
+        except (ValueError, OverflowError) as exc:  # of a number that no timedelta holds
+            raise EntryError(
+                f"{name}: schedule: {schedule!r} seconds is no interval: {exc}.", str(name)
+            ) from exc
         self.last_run_at: datetime | None
         self.total_run_count: int
         self.enabled = enabled
@@ -134,6 +148,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             EntryNotFound: there is none (a KeyError, too).
             EntryCorrupt: what is there can't be used (a ValueError, too).
         """
+        if not isinstance(key, str):
+            raise EntryError(f"from_key takes an entry's key or its name, a string, not {key!r}.", str(key))
         app = app_or_default(app)
         return decode_entry(cls, _read(Store(app), ensure_conf(app).keys.prefixed(key)), app)
 
@@ -295,7 +311,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         Raises:
             EntryNotFound: it isn't stored.
+            EntryError: ``last_run_at`` is no datetime.
         """
+        problem = find_state_problem(last_run_at)
+        if problem:
+            raise EntryError(f"{self.key}: {problem}", self.key)
         self._write_meta(lambda now: (last_run_at or now, self.total_run_count))
 
     def _next_instance(
@@ -369,6 +389,6 @@ def score_of(due_at: datetime | None) -> float:
 
 
 def _check_name(entry: RedBeatSchedulerEntry) -> None:
-    problem = find_name_problem(entry.name)
+    problem = find_name_problem(entry.name, ensure_conf(entry.app).reserved_names)
     if problem:
         raise EntryError(problem, entry.key if isinstance(entry.name, str) else str(entry.name))

@@ -12,7 +12,7 @@ DEFAULT_PREFIX = "redbeat:"
 #: all keys of one schedule must be in one slot of a cluster, so the prefix carries a hash tag there
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
-#: what no entry may be called: these keys are RedBeat's own
+#: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
 RESERVED_NAMES = frozenset({":schedule", ":statics", ":lock", ":wake"})
 
 
@@ -41,10 +41,6 @@ class Keys:
     def wake(self) -> str:
         """channel: every write to the schedule is announced here, so that a waiting beat looks at once."""
         return f"{self.prefix}:wake"
-
-    def reserved(self) -> tuple[str, ...]:
-        """Return the keys that no entry may have."""
-        return tuple(map(self.entry, sorted(RESERVED_NAMES)))
 
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""

@@ -13,7 +13,8 @@
 
 The lock is a string with a time to live that holds the leader's token. Invariant: the token is checked in
 the same step as every write of the scheduler (``hold_lock.lua``), so a beat that was paused past its lease
-writes nothing more, however long it takes to notice.
+writes nothing more, however long it takes to notice. A lock is taken, and taken back, for a moment only and
+then renewed: a command that arrives late, when the beat that sent it has ended, keeps nobody waiting.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from redbeat.lua import Fence, release_lock, text_of
 from redbeat.retry import call_briefly, without_retry
 from redbeat.store import Store
 
-__all__ = ["LeaderLock"]
+__all__ = ["TAKEN_MS", "LeaderLock"]
+
+#: how long a lock that was taken just now lives until it is renewed, milliseconds; see ``hold_lock.lua``, too
+TAKEN_MS = 10_000
 
 #: how a token of ours begins; one of celery-redbeat 2.x is 32 hexadecimal digits
 TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is no secret
@@ -40,6 +44,9 @@ class LeaderLock:
         store: where the lock is.
         key: the lock's key.
         timeout_seconds: how long it lives after it was last renewed.
+
+    Attributes:
+        token: what the lock holds when it is ours, or may be: it was asked for, and no answer has come.
     """
 
     def __init__(self, store: Store, key: str, timeout_seconds: float) -> None:
@@ -58,17 +65,24 @@ class LeaderLock:
         """Take the lock if it is free, without waiting; return whether it is ours now.
 
         Costs one command while somebody else holds it.
+
+        Raises:
+            LockLost: it was ours, and a moment later another's.
         """
         client = self._store.client
         with self._store.translating(self.key, "string"):
             holder = text_of(client.get(self.key))
             if holder is None:
-                is_ours = bool(client.set(self.key, self._candidate, nx=True, px=self.timeout_ms))
+                self.token = self._candidate  # before the answer: whoever ends meanwhile must release it
+                taken_ms = min(self.timeout_ms, TAKEN_MS)
+                is_ours = bool(client.set(self.key, self._candidate, nx=True, px=taken_ms))
             else:
                 # the reply to our own SET may have been lost
                 is_ours = holder == self._candidate
+        self.token = self._candidate if is_ours else ""
         if is_ours:
-            self.token, self._candidate = self._candidate, _new_token()
+            self._store.renew_lock(self.fence)
+            self._candidate = _new_token()
         return is_ours
 
     def describe_holder(self) -> str:

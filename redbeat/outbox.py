@@ -13,6 +13,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from redbeat.connection import user_of
 from redbeat.lua import Push, text_of
 
 __all__ = ["Outbox"]
@@ -32,6 +33,7 @@ class Outbox:
     Attributes:
         client: kombu's own client of the broker.
         database: the number of the broker's database.
+        user: the name of the user that kombu is to the broker.
         has_given_up: this channel writes in a way that can't be collected, so all is sent at once.
     """
 
@@ -46,6 +48,7 @@ class Outbox:
             self.client = client
         self._has_prefix = bool(getattr(channel, "global_keyprefix", ""))
         self._full_key("lpush", "")  # raises when this client has another way to put a prefix in front
+        self.user = user_of(client)
         self.database = int(client.connection_pool.connection_kwargs.get("db") or 0)
         self._recorder = _Recorder(self._full_key)
         self._pushes: list[Push] | None = None
@@ -95,6 +98,14 @@ class Outbox:
             of_batch = [next(replies) for _ in batch]
             outcomes.append(next((reply for reply in of_batch if isinstance(reply, Exception)), None))
         return outcomes
+
+    def answers(self) -> bool:
+        """Tell whether the broker is there."""
+        try:
+            return bool(self.client.ping())
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't
+            logger.debug("beat: The broker doesn't answer: %r", exc)
+            return False
 
     def server_id(self) -> str | None:
         """Return the run id of the broker's server, None where it may not be asked."""

@@ -6,6 +6,7 @@ Invariant: what may be written is found good when it is read again. Pure: values
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
@@ -13,9 +14,16 @@ from typing import Any
 from celery.schedules import BaseSchedule
 
 from redbeat.decoder import SCHEDULE_FIELDS, decode
-from redbeat.keys import RESERVED_NAMES, printable
+from redbeat.keys import printable
 
-__all__ = ["check_readable", "find_meta_problem", "find_name_problem", "find_problem", "find_unwritable"]
+__all__ = [
+    "check_readable",
+    "find_meta_problem",
+    "find_name_problem",
+    "find_problem",
+    "find_state_problem",
+    "find_unwritable",
+]
 
 #: a definition from its schedule to its end, where the schedule has no objects in it
 _PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
@@ -68,11 +76,23 @@ def find_meta_problem(meta: Any) -> str | None:
     return None
 
 
-def find_name_problem(name: Any) -> str | None:
-    """Return why no entry may be called ``name``, as a sentence; None when one may."""
+def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | None:
+    """Return why an entry can't be made with these, as a sentence; None when it can."""
+    if not isinstance(last_run_at, (datetime, type(None))):
+        return f"last_run_at must be a datetime, not {_shown(last_run_at)}."
+    if isinstance(total_run_count, bool) or not isinstance(total_run_count, (int, type(None))):
+        return f"total_run_count must be a whole number, not {_shown(total_run_count)}."
+    return None
+
+
+def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
+    """Return why no entry may be called ``name``, as a sentence; None when one may.
+
+    ``reserved``: the names of RedBeat's own keys.
+    """
     if not isinstance(name, str) or not name:
         return "An entry must have a name, a non-empty string."
-    if name in RESERVED_NAMES:
+    if name in reserved:
         return f"An entry can't be called {name!r}: that key is RedBeat's own."
     return None
 

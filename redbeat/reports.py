@@ -7,7 +7,7 @@ import time
 from celery.utils.log import get_logger
 
 from redbeat.errors import RedBeatError
-from redbeat.keys import printable
+from redbeat.keys import printable, shorten
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claimed
 from redbeat.runs import Run
@@ -30,27 +30,31 @@ STANDBY_SECONDS = 60.0
 #: of how many entries is remembered what was said; then all is forgotten, and may be said again
 MAX_REMEMBERED = 10_000
 
+#: an entry that was missing, and didn't come up again for so long, has been removed by somebody else; seconds
+MISSING_SECONDS = 600.0
+
 
 class Reports:
     """One beat's memory of its log; what is recorded with an entry itself needs no place here."""
 
     def __init__(self) -> None:
-        self._missing: set[str] = set()
-        self._said: dict[str, str] = {}
+        self._missing: dict[str, float] = {}  # since when, the oldest first
+        self._said: dict[tuple[str, str], str] = {}  # what about which entry
         self._next_standby_at = 0.0
 
     def note_present(self, claimed: Claimed) -> None:
         """Forget that an entry was missing: it is there."""
-        self._missing.discard(claimed.key)
+        self._missing.pop(claimed.key, None)
 
     def report_missing(self, claimed: Claimed) -> bool:
         """Note that an entry's hash is gone; return whether it was so already, and is logged therefore."""
-        if len(self._missing) > MAX_REMEMBERED:
-            self._missing.clear()
-        if claimed.key not in self._missing:
-            self._missing.add(claimed.key)
+        if self._missing.pop(claimed.key, None) is None:
+            now = time.monotonic()
+            while self._missing and next(iter(self._missing.values())) < now - MISSING_SECONDS:
+                del self._missing[next(iter(self._missing))]
+            if len(self._missing) < MAX_REMEMBERED:  # else later: forgetting others, none would ever be known
+                self._missing[claimed.key] = now
             return False
-        self._missing.discard(claimed.key)
         logger.error(
             "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
             "Redis evicted it (see maxmemory-policy).",
@@ -61,17 +65,30 @@ class Reports:
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
         """Log why an entry can't be used. ``is_news``: its hash doesn't say so yet."""
         if claimed.type != "hash":  # nowhere to write the reason
-            is_news = self._is_news(claimed.key, reason)
+            is_news = self._is_news("quarantined", claimed.key, reason)
         if is_news:
             logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
 
     def report_typos(self, run: Run) -> None:
         """Log keys of an entry's schedule that are unknown and nearly known."""
-        typos = getattr(run.entry.schedule, "typos", "")
-        if typos and self._is_news(run.claimed.key, typos):
+        typos = shorten(printable(getattr(run.entry.schedule, "typos", "")))
+        if typos and self._is_news("typos", run.claimed.key, typos):
             logger.warning(
-                "beat: The schedule of %s has keys RedBeat doesn't know: %s.", run.claimed.key, typos
+                "beat: The schedule of %s has keys RedBeat doesn't know: %s.",
+                printable(run.claimed.key),
+                typos,
             )
+
+    def report_contested(self, claimed: Claimed) -> str:
+        """Log that an entry changes each time it is sent; return that in words."""
+        reason = (
+            "the entry changes each time while it is sent, so its run can't be recorded and isn't sent: look "
+            "for a signal handler, a task's apply_async or another program that writes to it at each run"
+        )
+        key = printable(claimed.key)
+        if self._is_news("contested", claimed.key, reason):
+            logger.error("beat: Couldn't send %s, trying again with growing pauses: %s.", key, reason)
+        return reason
 
     def report_standby(self, candidacy: LeaderLock) -> None:
         """Log, now and then, who this beat is waiting for."""
@@ -81,12 +98,12 @@ class Reports:
 
     def report_trouble(self, trouble: str) -> None:
         """Log what keeps all entries from being sent; '' once there is nothing any more."""
-        if self._is_news("", trouble) and trouble:
+        if self._is_news("trouble", "", trouble) and trouble:
             logger.error("beat: Nothing can be sent: %s", trouble)
 
-    def _is_news(self, about: str, text: str) -> bool:
-        if len(self._said) > MAX_REMEMBERED:
+    def _is_news(self, what: str, key: str, text: str) -> bool:
+        if len(self._said) >= MAX_REMEMBERED and (what, key) not in self._said:
             self._said.clear()
-        is_news = self._said.get(about, "") != text
-        self._said[about] = text
+        is_news = self._said.get((what, key), "") != text
+        self._said[what, key] = text
         return is_news

@@ -10,6 +10,8 @@ from typing import Any
 
 import redis.exceptions
 from celery.utils.log import get_logger
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -22,11 +24,13 @@ from tenacity import (
 from redbeat.errors import StoreUnavailable
 
 __all__ = [
+    "LAST_WORDS_SECONDS",
     "RetryingConnection",
     "call_briefly",
     "call_retrying",
     "is_refusal",
     "is_transient",
+    "send_once",
     "without_retry",
 ]
 
@@ -143,6 +147,11 @@ class RetryingConnection:
 def without_retry(client: Any) -> Any:
     """Return the client inside a RetryingConnection, or ``client`` itself: for what must end soon."""
     return getattr(client, "wrapped_connection", client)
+
+
+def send_once(client: Any) -> None:
+    """Let ``client`` send no command a second time by itself, whatever its options say of retries."""
+    client.connection_pool.set_retry(Retry(NoBackoff(), 0))
 
 
 def call_briefly(call: Callable[[], Any]) -> Any:

@@ -118,14 +118,16 @@ def commit_quarantined(
     return commit, is_news
 
 
-def commit_failed(run: Run, reason: str, now: float) -> tuple[Commit, bool]:
+def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None) -> tuple[Commit, bool]:
     """Return the commit that tries a run again later, and whether its reason is news.
 
     The run keeps its nominal time, and is coalesced with the entry's later runs when they come due.
+    ``attempts``: how many there were, where that isn't to be read from what is recorded.
     """
     is_news = run.failure is None or not run.failure.is_about(run.claimed, reason)
     failure = new_failure(run.claimed, reason, now) if run.failure is None or is_news else run.failure
-    attempts = run.failure.attempts + 1 if run.failure is not None else 1
+    if attempts is None:
+        attempts = run.failure.attempts + 1 if run.failure is not None else 1
     failure = failure.again(attempts=attempts, due=run.nominal)
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)

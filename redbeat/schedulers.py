@@ -84,7 +84,12 @@ class RedBeatScheduler(Scheduler):
         self._head_score: float | None = None
         self._claimed_at = 0.0
         patience_seconds = (self.lock_timeout if self.lock_key else LEASE_SECONDS) / 3
-        self._broker = Broker(app, self.Producer, min(self.config.publish_timeout, patience_seconds))
+        self._broker = Broker(
+            app,
+            self.Producer,
+            min(self.config.publish_timeout, patience_seconds),
+            sends_once=self.config.delivery == "at_most_once",
+        )
         self._reports = Reports()
         self._dispatcher = Dispatcher(
             self.store,
@@ -149,7 +154,7 @@ class RedBeatScheduler(Scheduler):
                 self._reports.report_standby(self._candidacy)
             return self._wait(LOOK_SECONDS)
         if self._broker.is_away:
-            self.store.claim_due(self._fence, limit=0)  # keeps the lock: the broker may take its time
+            self.store.renew_lock(self._fence)  # the broker may take its time
             if not self._broker.is_back():
                 return self._wait(BROKER_RETRY_SECONDS)
         claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
@@ -297,9 +302,9 @@ class RedBeatScheduler(Scheduler):
             return
         self._is_close_wanted = False
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # a second signal must not leave the lock behind
-            lock, self.lock = self.lock, None
+            lock, self.lock, self._candidacy = self.lock or self._candidacy, None, None
             self._has_statics = False
-            if lock is not None:
+            if lock is not None and lock.token:
                 logger.info("beat: Releasing lock")
                 try:
                     lock.release()
@@ -314,9 +319,8 @@ class RedBeatScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Store ``beat_schedule``, and remove what was stored from it before and isn't in it any more."""
         statics = {**default_entries(self.app), **self.app.conf.beat_schedule}
-        reserved = {self.config.keys.name(key) for key in self.config.keys.reserved()}
         known = self.store.static_names()
-        removed = sorted(known - statics.keys() - reserved)
+        removed = sorted(known - statics.keys() - self.config.reserved_names)
         for name in removed:
             logger.info("beat: Removing old static schedule entry '%s'.", name)
         self.store.delete_entries([self.config.keys.entry(name) for name in removed], self._fence)

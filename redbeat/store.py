@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.connection import get_redis, naming_the_server
+from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
+from redbeat.keys import printable
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, text_of
 from redbeat.retry import without_retry
 
@@ -88,6 +89,14 @@ class Store:
         self._check_lock(claim.status, fence)
         return claim
 
+    def renew_lock(self, fence: Fence) -> None:
+        """Let the lock live for its whole time from now on.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        self.claim_due(fence, limit=0)
+
     def commit_runs(
         self,
         fence: Fence,
@@ -122,6 +131,10 @@ class Store:
         pool = getattr(without_retry(self.client), "connection_pool", None)
         options = getattr(pool, "connection_kwargs", None)
         return None if options is None else int(options.get("db") or 0)
+
+    def user(self) -> str:
+        """Return the name of the user that the schedule is read and written as."""
+        return user_of(without_retry(self.client))
 
     def head_score(self) -> float | None:
         """Return the lowest score that isn't negative, or None: the cheap look of a waiting beat."""
@@ -270,6 +283,7 @@ class Store:
     def _check_lock(self, status: str, fence: Fence) -> None:
         if status == "retaken":
             self.has_retaken_lock = True
+            self.renew_lock(fence)  # it was taken back for a moment only
         if status != "lost":
             return
         with self.translating():
@@ -286,12 +300,18 @@ class Store:
 
     @contextmanager
     def translating(self, key: str = "", expected: str = "sorted set") -> Iterator[None]:
-        """Turn the client's errors into ours: no server, or ``key`` has another type."""
+        """Turn the client's errors into ours: no server, ``key`` has another type, or a name is no text."""
         try:
             with naming_the_server(self.config):
                 self.on_round_trip()
                 yield
                 self.on_round_trip()
+        except UnicodeEncodeError as exc:
+            name = printable(exc.object)
+            raise EntryError(
+                f"{name}: an entry's name must be UTF-8, and this one holds half a character (a surrogate).",
+                name,
+            ) from exc
         except StoreRefused as exc:
             if "WRONGTYPE" not in str(exc):
                 raise

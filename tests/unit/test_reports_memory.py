@@ -1,0 +1,92 @@
+"""What beat remembers of its log is bounded, and whatever is forgotten is said again, not left out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from redbeat import reports as reports_module
+from redbeat.lua import Claimed
+from redbeat.reports import MISSING_SECONDS, Reports
+
+LIMIT = 10
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
+    monkeypatch.setattr(reports_module, "MAX_REMEMBERED", LIMIT)
+    return Reports()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(reports_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def remembered(reports: Reports) -> int:
+    return max(len(memory) for memory in vars(reports).values() if hasattr(memory, "__len__"))
+
+
+def claimed(number: int, kind: str) -> Claimed:
+    return Claimed(f"redbeat:entry-{number}", "1.5", type=kind)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_many_distinct_errors_are_each_logged_and_take_bounded_memory(
+    reports: Reports, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5 * LIMIT):
+        for _ in range(3):  # seen again at once: nothing new
+            reports.report_quarantined(claimed(number, "string"), f"reason {number}", is_news=False)
+            reports.report_contested(claimed(number, "hash"))
+        assert remembered(reports) <= LIMIT
+    for number in range(5 * LIMIT):
+        assert sum(f"reason {number}" in line.split(": ") for line in told(caplog)) >= 1
+        assert sum(f"send redbeat:entry-{number}," in line for line in told(caplog)) >= 1
+    assert len(told(caplog)) < 3 * 5 * LIMIT
+
+
+def test_one_error_with_many_reasons_takes_the_memory_of_one(
+    reports: Reports, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5 * LIMIT):
+        reports.report_quarantined(claimed(0, "list"), f"reason {number}", is_news=False)
+        reports.report_trouble(f"trouble {number}")
+    assert remembered(reports) == 2
+    assert len(told(caplog)) == 2 * 5 * LIMIT
+
+
+def test_more_missing_entries_than_are_remembered_are_all_removed(
+    reports: Reports, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    left, looks = list(range(5 * LIMIT)), 0
+    while left:  # as they come up in the schedule: in the same order each time
+        left = [number for number in left if not reports.report_missing(claimed(number, "none"))]
+        assert remembered(reports) <= LIMIT
+        looks += 1
+        assert looks < 20
+    print(f"{5 * LIMIT} missing, {LIMIT} remembered: gone after {looks} looks")
+    assert len(told(caplog)) == 5 * LIMIT
+
+
+def test_missing_entries_that_never_come_up_again_make_room(reports: Reports, clock: Any) -> None:
+    for number in range(LIMIT):
+        assert not reports.report_missing(claimed(number, "none"))
+    clock.now += MISSING_SECONDS + 1
+    assert not reports.report_missing(claimed(LIMIT, "none"))
+    assert reports.report_missing(claimed(LIMIT, "none"))
+
+
+def test_a_typo_of_megabytes_is_cut(reports: Reports, caplog: pytest.LogCaptureFixture) -> None:
+    entry = SimpleNamespace(schedule=SimpleNamespace(typos="relativ\ud800 " * 300_000))
+    run: Any = SimpleNamespace(entry=entry, claimed=claimed(0, "hash"))
+    reports.report_typos(run)
+    [line] = told(caplog)
+    assert len(line.encode()) < 1000
