@@ -1,4 +1,4 @@
-"""The settings: one table that drives reading, validation, the docs and ``exampleconf.py``.
+"""The configuration of one app: its settings, read from wherever Celery keeps them, and checked.
 
 Invariant: a :class:`RedBeatConfig` holds only values that were checked, and making one writes nothing.
 """
@@ -6,223 +6,22 @@ Invariant: a :class:`RedBeatConfig` holds only values that were checked, and mak
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from celery.app import app_or_default
 from celery.utils.log import get_logger
 
 from redbeat.errors import ConfigurationError
-from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, RESERVED_NAMES, Keys, has_hash_tag
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag
+from redbeat.settings import OPTIONS as OPTIONS
+from redbeat.settings import SETTINGS as SETTINGS
+from redbeat.settings import Setting as Setting
 from redbeat.urls import REDIS_SCHEMES, sanitize_url, scheme_of
 
 __all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf"]
 
 logger = get_logger("celery.beat")
-
-#: the options RedBeat itself knows: the others in redbeat_redis_options go to the redis client as they
-#: are, the others in broker_transport_options are kombu's and left alone
-OPTIONS: dict[str, str] = {
-    "retry_period": "seconds to go on trying when Redis can't be reached; -1 for ever; unset: not at all",
-    "cluster": "True: the server is a Redis Cluster",
-    "startup_nodes": "list of {'host', 'port'}: nodes of a Redis Cluster to start from",
-    "sentinels": "list of (host, port): the Sentinels",
-    "service_name": "the Sentinels' name for the master (kombu's ``master_name`` is read as well)",
-    "sentinel_kwargs": "dict of options for the connections to the Sentinels themselves",
-    "master_name": "kombu's name for ``service_name``",
-}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One row of the table.
-
-    Attributes:
-        name: as written in a Celery configuration, lower case.
-        default: the value when unset; None where ``default_words`` tells more.
-        parse: returns the value to use; raises ValueError or TypeError when it isn't allowed.
-        allowed: what is allowed, in words for an error message.
-        doc: what it is for, in reStructuredText.
-        default_words: the default in words, where it isn't a constant.
-        is_secret: the value may hold a password and is never printed.
-    """
-
-    name: str
-    default: Any
-    parse: Callable[[Any], Any]
-    allowed: str
-    doc: str
-    default_words: str = ""
-    is_secret: bool = False
-
-
-def _url(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or scheme_of(value) not in REDIS_SCHEMES:
-        raise ValueError
-    return value
-
-
-def _options(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ValueError
-    period = value.get("retry_period")
-    if period is not None and not (_is_number(period) and (period >= 0 or period == -1)):
-        raise ValueError
-    return dict(value)
-
-
-def _use_ssl(value: Any) -> bool | dict[str, Any]:
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise ValueError
-
-
-def _key_prefix(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError
-    return value
-
-
-def _lock_key(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError
-    return value or None
-
-
-def _lock_timeout(value: Any) -> float | None:
-    if value is None or value == 0:  # 2.x reads 0 as unset
-        return None
-    if not _is_number(value) or not 1 <= value <= 10**9:
-        raise ValueError
-    return value  # type: ignore[no-any-return]
-
-
-def _expiry_check(value: Any) -> str:
-    if value not in ("ignore", "warn", "error", "raise"):
-        raise ValueError
-    return str(value)
-
-
-def _batch_size(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 5_000:
-        raise ValueError
-    return value
-
-
-def _delivery(value: Any) -> str:
-    if value not in ("exactly_once", "at_most_once"):
-        raise ValueError
-    return str(value)
-
-
-def _publish_timeout(value: Any) -> float:
-    if not _is_number(value) or not 0.1 <= value <= 3600:
-        raise ValueError
-    return float(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-SETTINGS: dict[str, Setting] = {
-    setting.name: setting
-    for setting in (
-        Setting(
-            "redbeat_redis_url",
-            None,
-            _url,
-            "a URL that starts with " + ", ".join(f"{scheme}://" for scheme in REDIS_SCHEMES),
-            "Where the schedule lives. A database number may follow: ``redis://127.0.0.1:6379/1``.",
-            default_words="``broker_url``",
-            is_secret=True,
-        ),
-        Setting(
-            "redbeat_redis_options",
-            None,
-            _options,
-            "a dict; in it retry_period is a number of seconds, or -1 for ever",
-            "How to connect: a dict of the :ref:`options <options>` that RedBeat reads itself; it passes all "
-            "others to the redis client.",
-            default_words="those of ``broker_transport_options`` that RedBeat itself knows, and no others",
-            is_secret=True,
-        ),
-        Setting(
-            "redbeat_redis_use_ssl",
-            None,
-            _use_ssl,
-            "True, False, or a dict of ssl_* options of the redis client",
-            "Connect with TLS. A ``rediss://`` URL does the same; certificates are required unless "
-            "``ssl_cert_reqs`` says otherwise.",
-            default_words="``broker_use_ssl``, where the broker is Redis as well",
-            is_secret=True,
-        ),
-        Setting(
-            "redbeat_key_prefix",
-            DEFAULT_PREFIX,
-            _key_prefix,
-            "a non-empty string",
-            "What every key in Redis starts with. In a Redis Cluster it must carry a hash tag, "
-            f"and its default there is ``{DEFAULT_CLUSTER_PREFIX}``.",
-        ),
-        Setting(
-            "redbeat_lock_key",
-            None,
-            _lock_key,
-            "a string, or None for no lock",
-            "The key of the lock that one beat at a time holds. It gets the prefix where it has none. "
-            "``None`` disables the lock: several beats then share the work.",
-            default_words="the prefix and ``:lock``, so ``redbeat::lock``",
-        ),
-        Setting(
-            "redbeat_lock_timeout",
-            None,
-            _lock_timeout,
-            "a number of seconds, 1 or more; 0 and None count as unset",
-            "Seconds after which the lock of a beat that doesn't renew it any more is free.",
-            default_words="5 x ``max_interval``, so 1500",
-        ),
-        Setting(
-            "redbeat_key_expiry_check",
-            "error",
-            _expiry_check,
-            "'ignore', 'warn', 'error' or 'raise'",
-            "What to do at start when the server's ``maxmemory-policy`` may evict the schedule: nothing, "
-            "log a warning, log an error, or refuse to start.",
-        ),
-        Setting(
-            "redbeat_batch_size",
-            500,
-            _batch_size,
-            "a whole number from 1 to 5000",
-            "How many due entries are read, sent and recorded at a time.",
-        ),
-        Setting(
-            "redbeat_delivery",
-            "exactly_once",
-            _delivery,
-            "'exactly_once' or 'at_most_once'",
-            "``exactly_once``: a run is never lost, and never doubled where schedule and broker are on one "
-            "server; elsewhere a crash may send it again with the same task id. ``at_most_once``: a run is "
-            "never doubled; a crash, or a broker that goes away amid a batch, may lose up to 20. "
-            "See :doc:`delivery`.",
-        ),
-        Setting(
-            "redbeat_publish_timeout",
-            10,
-            _publish_timeout,
-            "a number of seconds from 0.1 to 3600",
-            "Seconds after which beat stops waiting for the broker while it sends a batch. What wasn't sent "
-            "by then stays due. A third of ``redbeat_lock_timeout`` at the most, whatever is set here.",
-        ),
-    )
-}
 
 
 def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
@@ -241,7 +40,8 @@ class RedBeatConfig:
 
     Attributes (the names are those of celery-redbeat 2.x):
         app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
-        None), redis_url, redis_use_ssl (bool or dict), redbeat_redis_options (dict),
+        None), takeover_after (seconds or None), lock_lost ('exit' or 'standby'), redis_url,
+        redis_use_ssl (bool or dict), redbeat_redis_options (dict),
         key_expiry_check, batch_size, delivery, publish_timeout (seconds), keys (:class:`redbeat.keys.Keys`),
         reserved_names (of RedBeat's own keys: no entry may be called so).
 
@@ -264,6 +64,8 @@ class RedBeatConfig:
         lock_name = self.keys.name(self.lock_key or "")
         self.reserved_names: frozenset[str] = RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
         self.lock_timeout: float | None = self._value("redbeat_lock_timeout")
+        self.takeover_after: float | None = self._value("redbeat_takeover_after")
+        self.lock_lost: str = self._value("redbeat_lock_lost")
         self.key_expiry_check: str = self._value("redbeat_key_expiry_check")
         self.batch_size: int = self._value("redbeat_batch_size")
         self.delivery: str = self._value("redbeat_delivery")

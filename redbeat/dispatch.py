@@ -73,6 +73,7 @@ class Dispatcher:
         plan: decides about a claimed entry at a time (UNIX seconds): a Run, or a Commit of why not.
         connect: returns the producer to send with, or raises.
         send: sends a run with a producer, or raises.
+        confirm: makes sure that the lock is still held, before something leaves that isn't checked with it.
         quarantine_seconds: how soon an entry that can't be used is looked at again.
     """
 
@@ -84,6 +85,7 @@ class Dispatcher:
         plan: Callable[[Claimed, float], Run | Commit],
         connect: Callable[[], Any],
         send: Callable[[Run, Any], Any],
+        confirm: Callable[[], None],
         quarantine_seconds: float,
     ) -> None:
         self._store = store
@@ -92,6 +94,7 @@ class Dispatcher:
         self._plan_run = plan
         self._connect = connect
         self._send = send
+        self._confirm = confirm
         self._quarantine_seconds = quarantine_seconds
         self._contention = Contention()
         self.delivery = Delivery(store, broker)
@@ -164,6 +167,7 @@ class Dispatcher:
         with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
             for position, run in enumerate(runs):
                 let_interrupt()
+                self._confirm()
                 if not self._broker.has_time():
                     batch.give_back(runs[position:])
                     return
@@ -274,6 +278,7 @@ class Dispatcher:
         collected, batch.collected = batch.collected, []
         if not collected or self._broker.outbox is None:
             return
+        self._confirm()
         try:
             with hold_interrupts():
                 outcomes = self._broker.outbox.send([pushes for _, pushes in collected])

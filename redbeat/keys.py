@@ -13,7 +13,7 @@ DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
 #: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
-RESERVED_NAMES = frozenset({":schedule", ":statics", ":lock", ":wake"})
+RESERVED_NAMES = frozenset({":schedule", ":statics", ":lock", ":tick", ":wake"})
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Keys:
     def lock(self) -> str:
         """string with a time to live: the leader's token."""
         return f"{self.prefix}:lock"
+
+    @property
+    def tick(self) -> str:
+        """string with a time to live: when the leader's last tick was, UNIX seconds."""
+        return f"{self.prefix}:tick"
 
     @property
     def wake(self) -> str:

@@ -1,20 +1,22 @@
-"""Leadership: which beat may send.
+"""The lock: which beat may send.
 
 ::
 
-              acquire() -> True                     release()
-    standby ---------------------> leader ----------------------> out
-       ^                             |
-       |  acquire() -> False         |  every claim and every commit renews the lock,
-       +-- (looks once a second)     |  takes it back when it is gone and nobody's,
-                                     |  and is refused when another token stands there
-                                     v
-                                   lost: LockLost ends this beat
+                 acquire() -> True                    release()
+    standby ------------------------> leader -----------------------> out
+     ^   |                              |  ^
+     |   | looks once a second:         |  | the heartbeat renews it every 2 s, and so does every claim and
+     +---+ held, and renewed            |  | every commit; gone and nobody's, it is taken back
+                                        |  +--------------------------------------------------------
+          free, released or silent      v
+          for takeover_seconds:        lost: another token stands there
+          acquire() -> True
 
 The lock is a string with a time to live that holds the leader's token. Invariant: the token is checked in
 the same step as every write of the scheduler (``hold_lock.lua``), so a beat that was paused past its lease
-writes nothing more, however long it takes to notice. A lock is taken, and taken back, for a moment only and
-then renewed: a command that arrives late, when the beat that sent it has ended, keeps nobody waiting.
+writes nothing more, however long it takes to notice, and a lock that is taken over too early does no harm.
+A lock is taken, and taken back, for a moment only and then renewed: a command that arrives late, when the
+beat that sent it has ended, keeps nobody waiting.
 """
 
 from __future__ import annotations
@@ -23,18 +25,45 @@ import os
 import secrets
 import socket
 import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
 
-from redbeat.lua import Fence, release_lock, text_of
+from redbeat.lua import Fence, look_at_lock, release_lock, take_lock
 from redbeat.retry import call_briefly, without_retry
 from redbeat.store import Store
 
-__all__ = ["TAKEN_MS", "LeaderLock"]
+__all__ = ["TAKEN_MS", "Holder", "LeaderLock", "holder_of"]
 
 #: how long a lock that was taken just now lives until it is renewed, milliseconds; see ``hold_lock.lua``, too
 TAKEN_MS = 10_000
 
 #: how a token of ours begins; one of celery-redbeat 2.x is 32 hexadecimal digits
 TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is no secret
+
+#: a lock that ends at nearly the same time as at the look before hasn't been renewed, milliseconds
+SLACK_MS = 500
+
+#: looks further apart than this, in seconds, say nothing of what was between them
+MAX_LOOK_GAP_SECONDS = 4.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What a token of ours says: which process has held the lock since when (UTC)."""
+
+    host: str
+    pid: int
+    since: datetime
+
+
+@dataclass
+class _Silence:
+    """A holder that hasn't renewed its lock since a standby has first seen it so; times are monotonic."""
+
+    token: str
+    expires_ms: int
+    since: float
+    looked_at: float
 
 
 class LeaderLock:
@@ -44,16 +73,23 @@ class LeaderLock:
         store: where the lock is.
         key: the lock's key.
         timeout_seconds: how long it lives after it was last renewed.
+        takeover_seconds: a holder of our kind that doesn't renew it for so long is replaced; None: never.
 
     Attributes:
         token: what the lock holds when it is ours, or may be: it was asked for, and no answer has come.
+        replaced: the token of the silent holder that was replaced, '' for none.
     """
 
-    def __init__(self, store: Store, key: str, timeout_seconds: float) -> None:
+    def __init__(
+        self, store: Store, key: str, timeout_seconds: float, takeover_seconds: float | None = None
+    ) -> None:
         self._store = store
         self.key = key
         self.timeout_ms = max(int(timeout_seconds * 1000), 1)
+        self._takeover_seconds = takeover_seconds
+        self._silence: _Silence | None = None
         self.token = ""
+        self.replaced = ""
         self._candidate = _new_token()
 
     @property
@@ -62,34 +98,65 @@ class LeaderLock:
         return Fence(self.key, self.token, self.timeout_ms)
 
     def acquire(self) -> bool:
-        """Take the lock if it is free, without waiting; return whether it is ours now.
+        """Take the lock if it is free or its holder silent, without waiting; return whether it is ours now.
 
         Costs one command while somebody else holds it.
 
         Raises:
             LockLost: it was ours, and a moment later another's.
         """
-        client = self._store.client
+        try:
+            with self._store.translating(self.key, "string"):
+                holder, expires_ms = look_at_lock(self._store.client, self.key)
+        except BaseException:
+            self._silence = None  # what wasn't seen isn't known
+            raise
+        may_replace = self._is_silent(holder, expires_ms)
+        if holder and holder != self._candidate and not may_replace:
+            return False
+        self.token = self._candidate  # before the answer: whoever ends meanwhile must release it
+        taken_ms = min(self.timeout_ms, TAKEN_MS)
+        silent = holder if may_replace else ""
         with self._store.translating(self.key, "string"):
-            holder = text_of(client.get(self.key))
-            if holder is None:
-                self.token = self._candidate  # before the answer: whoever ends meanwhile must release it
-                taken_ms = min(self.timeout_ms, TAKEN_MS)
-                is_ours = bool(client.set(self.key, self._candidate, nx=True, px=taken_ms))
-            else:
-                # the reply to our own SET may have been lost
-                is_ours = holder == self._candidate
+            is_ours = take_lock(
+                self._store.client, self.key, self._candidate, taken_ms, silent, expires_ms, SLACK_MS
+            )
         self.token = self._candidate if is_ours else ""
         if is_ours:
+            self.replaced = silent
+            self._silence = None
             self._store.renew_lock(self.fence)
             self._candidate = _new_token()
         return is_ours
 
+    def _is_silent(self, token: str, expires_ms: int) -> bool:
+        """Note a look at the holder; tell whether all looks of long enough found the lock not renewed."""
+        now, silence = time.monotonic(), self._silence
+        is_renewed = (
+            silence is None
+            or silence.token != token
+            or abs(silence.expires_ms - expires_ms) > SLACK_MS
+            or now - silence.looked_at > MAX_LOOK_GAP_SECONDS
+        )
+        if silence is None or is_renewed:
+            # a foreign token (celery-redbeat 2.x) is renewed once a tick at best: it is left to expire
+            is_ours = token.startswith(TOKEN_MARK) and expires_ms >= 0
+            self._silence = _Silence(token, expires_ms, now, now) if is_ours else None
+            return False
+        silence.looked_at = now
+        return self._takeover_seconds is not None and now - silence.since >= self._takeover_seconds
+
+    def seconds_to_takeover(self) -> float | None:
+        """Return how long until a holder that stays silent is replaced; None: no silence was seen."""
+        if self._silence is None or self._takeover_seconds is None:
+            return None
+        return max(self._silence.since + self._takeover_seconds - time.monotonic(), 0)
+
     def describe_holder(self) -> str:
         """Return who holds the lock and for how long, in words for a log."""
-        client = self._store.client
         with self._store.translating(self.key, "string"):
-            holder, rest_ms = text_of(client.get(self.key)), client.pttl(self.key)
+            holder, _ = look_at_lock(self._store.client, self.key)
+            rest_ms = self._store.client.pttl(self.key)
         return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
 
     def release(self) -> bool:
@@ -98,6 +165,18 @@ class LeaderLock:
         with self._store.translating(self.key, "string"):
             is_ours: bool = call_briefly(lambda: release_lock(client, self.key, self.token, wake=wake))
         return is_ours
+
+
+def holder_of(token: str) -> Holder | None:
+    """Return what ``token`` says, None when it isn't one of ours."""
+    parts = token.removeprefix(f"{TOKEN_MARK}:").rsplit(":", 3)
+    if not token.startswith(f"{TOKEN_MARK}:") or len(parts) != 4:
+        return None
+    host, pid, since, _ = parts
+    try:
+        return Holder(host, int(pid), datetime.fromtimestamp(int(since), timezone.utc))
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _new_token() -> str:

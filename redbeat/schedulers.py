@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import celery.beat
+from billiard.process import current_process
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 from celery.utils.log import get_logger
@@ -22,15 +24,17 @@ from redbeat.connection import get_redis as get_redis
 from redbeat.dispatch import Batch, Dispatcher
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
-from redbeat.errors import EntryCorrupt, EntryNotFound, LockNotAcquired, RedBeatError, StoreCorrupt
+from redbeat.errors import EntryCorrupt, EntryNotFound, LockLost, LockNotAcquired, RedBeatError, StoreCorrupt
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable
+from redbeat.leadership import Leadership
 from redbeat.lock import LeaderLock
-from redbeat.lua import Claim, Claimed, Commit, Fence
+from redbeat.lua import Claim, Claimed, Commit
 from redbeat.reports import Reports, brief
 from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.runs import Run, plan_run
+from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
 from redbeat.store import Store
 from redbeat.wake import WakeChannel
@@ -65,9 +69,6 @@ class RedBeatScheduler(Scheduler):
 
     Entry = RedBeatSchedulerEntry
 
-    #: the lock this scheduler holds; None: it holds none
-    lock: LeaderLock | None = None
-
     def __init__(
         self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
     ) -> None:
@@ -77,10 +78,12 @@ class RedBeatScheduler(Scheduler):
         self.store = Store(app)
         self.lock_key = self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key
         self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
-        self.lock_timeout: float = lock_timeout or self.config.lock_timeout or 5 * self.max_interval
+        self.lock_timeout: float = (
+            lock_timeout or self.config.lock_timeout or max(5 * self.max_interval, MIN_LOCK_SECONDS)
+        )
         self._wake = WakeChannel(self.store.client, self.config.keys.wake)
         self._service: Any = None  # set while beat runs: then a tick does its own waiting
-        self._candidacy: LeaderLock | None = None
+        self._leadership = Leadership(self.store, self.lock_key, self.lock_timeout)
         self._head_score: float | None = None
         self._claimed_at = 0.0
         patience_seconds = (self.lock_timeout if self.lock_key else LEASE_SECONDS) / 3
@@ -91,6 +94,7 @@ class RedBeatScheduler(Scheduler):
             sends_once=self.config.delivery == "at_most_once",
         )
         self._reports = Reports()
+        self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._dispatcher = Dispatcher(
             self.store,
             self._broker,
@@ -98,6 +102,7 @@ class RedBeatScheduler(Scheduler):
             plan=self._plan_run,
             connect=lambda: self.producer,
             send=self._send_run,
+            confirm=self._leadership.confirm,
             quarantine_seconds=self.max_interval,
         )
         self._has_statics = False
@@ -134,6 +139,12 @@ class RedBeatScheduler(Scheduler):
             self._reports.report_trouble(str(exc))
             self._wake.wait(LOOK_SECONDS)
             return 0
+        except LockLost as exc:
+            if self._service is None or not self._stands_by_when_lost:
+                raise brief(exc) from None
+            logger.error("beat: %s It stands by.", exc)  # noqa: TRY400 - the sentence says it all
+            self._leadership.forget()
+            return self._wait(LOOK_SECONDS)
         except RedBeatError as exc:
             if self._service is None:
                 raise
@@ -150,18 +161,18 @@ class RedBeatScheduler(Scheduler):
 
     def _tick(self) -> float:
         if not self._is_leading():
-            if self._candidacy:
-                self._reports.report_standby(self._candidacy)
-            return self._wait(LOOK_SECONDS)
+            self._leadership.report_standby()
+            return self._wait(min(LOOK_SECONDS, self._leadership.seconds_to_takeover() or LOOK_SECONDS))
         if self._broker.is_away:
-            self.store.renew_lock(self._fence)  # the broker may take its time
+            self.store.renew_lock(self._leadership.fence)  # the broker may take its time
             if not self._broker.is_back():
                 return self._wait(BROKER_RETRY_SECONDS)
-        claim = self.store.claim_due(self._fence, self.config.batch_size, self._lease_ms)
+        fence = self._leadership.fence
+        claim = self.store.claim_due(fence, self.config.batch_size, self._lease_ms)
         self._claimed_at = time.monotonic()
         if self.lock:
             logger.debug("beat: Extending lock...")
-        batch = Batch(claim, self._fence, is_leased=self._lease_ms > 0)
+        batch = Batch(claim, fence, is_leased=self._lease_ms > 0)
         self._dispatcher.dispatch(batch)
         if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)
@@ -223,25 +234,20 @@ class RedBeatScheduler(Scheduler):
     # -- leading, and waiting
 
     @property
-    def _fence(self) -> Fence:
-        return self.lock.fence if self.lock else Fence()
+    def lock(self) -> LeaderLock | None:
+        """The lock this scheduler holds; None: it holds none."""
+        return self._leadership.lock
 
     @property
     def _lease_ms(self) -> int:
         return 0 if self.lock_key else int(LEASE_SECONDS * 1000)
 
-    @property
-    def _is_leader(self) -> bool:
-        return self.lock_key is None or self.lock is not None
-
     def _is_leading(self) -> bool:
-        if self.store.has_retaken_lock:
-            logger.warning("beat: The lock %s was gone and is taken back.", self.lock_key)
-            self.store.has_retaken_lock = False
+        if self._leadership.check():
             self._has_statics = False  # what took the lock away may have taken them, too
-        if self._is_leader and self._has_statics:
+        if self._leadership.is_leader and self._has_statics:
             return True
-        if self._service is None and not self._is_leader:
+        if self._service is None and not self._leadership.is_leader:
             raise LockNotAcquired(
                 f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
                 "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
@@ -251,14 +257,13 @@ class RedBeatScheduler(Scheduler):
 
     def stand_for_leader(self) -> bool:
         """Take the lock if it is free, and store the statics; return whether this is the leader now."""
-        if self.lock_key is not None and self.lock is None:
-            if self._candidacy is None:
-                logger.info("beat: Acquiring lock...")
-                self._candidacy = LeaderLock(self.store, self.lock_key, self.lock_timeout)
-            if not self._candidacy.acquire():
-                return False
-            self.lock, self._candidacy = self._candidacy, None
-            logger.info("beat: Acquired lock")
+        was_leader = self._leadership.is_leader
+        if not self._leadership.stand():
+            return False
+        if not was_leader:
+            self._has_statics = False  # another beat may have changed them meanwhile
+        if self._service is not None:
+            self._leadership.keep_alive()
         if not self._has_statics:
             try:
                 self.setup_schedule()
@@ -272,6 +277,7 @@ class RedBeatScheduler(Scheduler):
     def run_under(self, service: Any) -> None:
         """Let ticks wait and stand for leader: ``service``, Celery's beat, is about to call them."""
         self._service = service
+        self._stands_by_when_lost = self._stands_by_when_lost or _is_embedded()
 
     def _wait(self, seconds: float) -> float:
         """Under a running beat wait for ``seconds``, or less when something happens, and return 0."""
@@ -283,7 +289,8 @@ class RedBeatScheduler(Scheduler):
         while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
             if self._wake.wait(min(left, LOOK_SECONDS)) or self._is_stopping():
                 break
-            is_early = self._is_leader and time.monotonic() < deadline
+            self._leadership.note_progress()
+            is_early = self._leadership.is_leader and time.monotonic() < deadline
             if is_early and self.store.head_score() != self._head_score:
                 break
         return 0
@@ -302,14 +309,8 @@ class RedBeatScheduler(Scheduler):
             return
         self._is_close_wanted = False
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # a second signal must not leave the lock behind
-            lock, self.lock, self._candidacy = self.lock or self._candidacy, None, None
             self._has_statics = False
-            if lock is not None and lock.token:
-                logger.info("beat: Releasing lock")
-                try:
-                    lock.release()
-                except RedBeatError as exc:
-                    logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
+            self._leadership.resign()
         self._wake.close()
         self._broker.close()
         super().close()
@@ -323,7 +324,7 @@ class RedBeatScheduler(Scheduler):
         removed = sorted(known - statics.keys() - self.config.reserved_names)
         for name in removed:
             logger.info("beat: Removing old static schedule entry '%s'.", name)
-        self.store.delete_entries([self.config.keys.entry(name) for name in removed], self._fence)
+        self.store.delete_entries([self.config.keys.entry(name) for name in removed], self._leadership.fence)
         self.update_from_dict(statics)
         # a name that is no text was skipped just now
         added = [
@@ -331,13 +332,13 @@ class RedBeatScheduler(Scheduler):
             for name in statics
             if name not in known and isinstance(name, str) and name == printable(name)
         ]
-        self.store.replace_statics(added, removed, self._fence)
+        self.store.replace_statics(added, removed, self._leadership.fence)
         self._has_statics = True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
         with garbage_kept():
-            store_entries(self.store, self._fence, self._maybe_entry, dict_)
+            store_entries(self.store, self._leadership.fence, self._maybe_entry, dict_)
 
     @property
     def schedule(self) -> dict[str, Any]:
@@ -356,6 +357,14 @@ class RedBeatScheduler(Scheduler):
     def info(self) -> str:
         """The banner's lines about Redis and the lock."""
         return banner(self.store, self.lock_key, self.lock_timeout)
+
+
+def _is_embedded() -> bool:
+    """Tell whether this is the beat inside of a worker, which has nobody who starts it again."""
+    if threading.current_thread() is not threading.main_thread():
+        return True
+    embedded_class = getattr(celery.beat, "_Process", None)
+    return embedded_class is not None and isinstance(current_process(), embedded_class)
 
 
 @beat_init.connect

@@ -69,6 +69,8 @@ class Store:
         self.keys = self.config.keys
         self.client = get_redis(app) if client is None else client
         self.has_retaken_lock = False
+        #: called after each round trip: whoever makes them isn't stuck
+        self.on_progress: Callable[[], None] = _nothing
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
@@ -89,13 +91,18 @@ class Store:
         self._check_lock(claim.status, fence)
         return claim
 
-    def renew_lock(self, fence: Fence) -> None:
+    def renew_lock(self, fence: Fence, idle_seconds: float = 0) -> None:
         """Let the lock live for its whole time from now on.
+
+        Arguments:
+            idle_seconds: how long ago the scheduler has done something.
 
         Raises:
             LockLost: another beat holds the lock.
         """
-        self.claim_due(fence, limit=0)
+        with self.translating(fence.lock_key or "", "string"):
+            status = lua.renew_lock(self.client, self.keys.tick, fence, int(idle_seconds * 1000))
+        self._check_lock(status, fence)
 
     def commit_runs(
         self,
@@ -306,6 +313,7 @@ class Store:
                 self.on_round_trip()
                 yield
                 self.on_round_trip()
+                self.on_progress()
         except UnicodeEncodeError as exc:
             name = printable(exc.object)
             raise EntryError(
@@ -324,6 +332,10 @@ class Store:
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def score_text(score: float | None) -> str:

@@ -1,0 +1,125 @@
+"""The heartbeat: a thread that renews the leader's lock, whatever the scheduler is busy with.
+
+Owns one connection and one acquisition of the lock. Invariant: it renews for a scheduler that makes progress.
+One that doesn't (a publish or a signal handler that never returns) must not keep the other beats waiting for
+ever, so the lock is given up; when the scheduler comes back to life, its own next step takes it again, or
+finds that another beat leads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from redbeat.connection import get_hasty_redis
+from redbeat.errors import LockLost, RedBeatError
+from redbeat.lua import Fence, release_lock
+from redbeat.store import Store
+
+__all__ = ["MAX_STUCK_SECONDS", "RENEW_SECONDS", "Heartbeat"]
+
+logger = get_logger("celery.beat")
+
+#: how often the lock is renewed
+RENEW_SECONDS = 2.0
+
+#: a scheduler that does nothing for so long is stuck, however long its lock lives
+MAX_STUCK_SECONDS = 60.0
+
+
+class Heartbeat:
+    """Renews one lock until it is stopped, or the lock is another beat's.
+
+    Arguments:
+        app: the Celery app.
+        fence: the lock and its token.
+
+    Attributes:
+        lost: why there is nothing to renew any more: another beat holds the lock. None: it doesn't.
+    """
+
+    def __init__(self, app: Any, fence: Fence) -> None:
+        self.lost: LockLost | None = None
+        client = get_hasty_redis(app)  # of its own, unless one was injected: those are for all threads
+        self._owns_client = client is not getattr(app, "redbeat_redis", None)
+        self._store = Store(app, client)
+        self._fence = fence
+        # given up in time, even when that is noticed one renewal later
+        self._patience_seconds = min(fence.lock_ms / 1000, MAX_STUCK_SECONDS) - RENEW_SECONDS
+        self._stopped = threading.Event()
+        self._progressed_at = self._confirmed_at = time.monotonic()
+        self._reached_at = time.monotonic()
+        self._has_retaken_lock = False
+        self._has_given_up = False
+        self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more: when this returns, no command is on its way that could take the lock back."""
+        self._stopped.set()
+        self._thread.join(timeout=RENEW_SECONDS)
+        if self._owns_client:
+            self._store.client.close()
+
+    def note_progress(self) -> None:
+        """The scheduler has done something."""
+        self._progressed_at = time.monotonic()
+
+    def seconds_unconfirmed(self) -> float:
+        """Return for how long it isn't known whether the lock is still held."""
+        return time.monotonic() - self._confirmed_at
+
+    def note_confirmed(self) -> None:
+        """A step of the scheduler's own has found the lock held."""
+        self._confirmed_at = time.monotonic()
+
+    def take_retaken(self) -> bool:
+        """Return, once, whether the lock was gone, perhaps with all data, and was taken back."""
+        was_retaken, self._has_retaken_lock = self._has_retaken_lock, False
+        return was_retaken
+
+    def _run(self) -> None:
+        while not self._stopped.wait(RENEW_SECONDS):
+            try:
+                self._beat()
+            except LockLost as exc:
+                self.lost = exc
+                return
+            except RedBeatError as exc:
+                # nothing can be said of a scheduler that waits for Redis, too
+                self._reached_at = time.monotonic()
+                logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
+
+    def _beat(self) -> None:
+        started_at = time.monotonic()
+        idle_seconds = started_at - self._progressed_at
+        stuck_seconds = started_at - max(self._progressed_at, self._reached_at)
+        if stuck_seconds >= self._patience_seconds:
+            self._give_up(idle_seconds)
+            return
+        self._store.renew_lock(self._fence, idle_seconds)
+        self._has_given_up = False
+        self._confirmed_at = started_at
+        if self._store.has_retaken_lock:
+            self._store.has_retaken_lock = False
+            self._has_retaken_lock = True
+
+    def _give_up(self, idle_seconds: float) -> None:
+        if self._has_given_up:
+            return
+        with self._store.translating(self._fence.lock_key or "", "string"):
+            key, wake = self._fence.lock_key or "", self._store.keys.wake
+            release_lock(self._store.client, key, self._fence.token, wake=wake)
+        self._has_given_up = True
+        logger.critical(
+            "beat: The scheduler has done nothing for %.0f s: a publish or a signal handler hangs. It gives "
+            "up the lock %s, so that another beat can go on.",
+            idle_seconds,
+            self._fence.lock_key,
+        )

@@ -1,0 +1,20 @@
+-- renew_lock: let the lock live for its whole time from now on, and note when its holder last did something.
+--
+-- KEYS[1] tick      when the leader's last tick was
+-- KEYS[2] lock      the leader's token
+-- ARGV[1] token     the caller's
+-- ARGV[2] lock_ms   time to live the lock is renewed to, milliseconds
+-- ARGV[3] idle_ms   how long ago the last tick was, milliseconds
+--
+-- Returns 'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+-- holds it (then nothing was written)
+local tick, lock = KEYS[1], KEYS[2]
+local token, lock_ms, idle_ms = ARGV[1], ARGV[2], ARGV[3]
+
+local status = hold_lock(lock, token, lock_ms)
+if status == 'lost' then return status end
+
+local time = redis.call('TIME')
+local at_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - tonumber(idle_ms)
+redis.call('SET', tick, string.format('%.3f', at_ms / 1000), 'PX', lock_ms)
+return status
