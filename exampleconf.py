@@ -64,8 +64,15 @@ beat_schedule = {
 # The key that the working beat holds while others stand by. None: no lock.
 # redbeat_lock_key = "redbeat::lock"
 
-# Seconds until the lock of a killed beat expires. None or 0: five times beat's `max_interval`.
+# Seconds until the lock of a killed beat expires, 3 at least. None or 0: five times beat's `max_interval`.
 # redbeat_lock_timeout = None
+
+# Seconds after which a leader that doesn't renew its lock any more is replaced, 5 at least. None: never.
+# redbeat_takeover_after = 8
+
+# What a leader does when another beat has its lock: "exit", so that a supervisor starts it again; or
+# "standby", to wait for the lock in place.
+# redbeat_lock_lost = "exit"
 
 # ---- RedBeat: the tick -------------------------------------------------------------------------------
 

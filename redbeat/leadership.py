@@ -6,8 +6,6 @@ a lock which this beat has held a moment ago; the scripts check whether it still
 
 from __future__ import annotations
 
-import time
-
 from celery.utils.log import get_logger
 
 from redbeat.errors import RedBeatError
@@ -20,8 +18,8 @@ __all__ = ["Leadership"]
 
 logger = get_logger("celery.beat")
 
-#: how often a standby says who it is waiting for, seconds
-STANDBY_REPORT_SECONDS = 60.0
+#: a standby that is about to take over looks no more often than this, seconds
+MIN_LOOK_SECONDS = 0.1
 
 #: a message that can't be called back leaves only when the lock was known to be held so long ago, seconds
 FRESH_SECONDS = 4.0
@@ -37,16 +35,16 @@ class Leadership:
 
     Attributes:
         lock: the lock that this beat holds, None while it holds none.
+        candidacy: the lock that this beat waits for, None while it doesn't.
     """
 
     def __init__(self, store: Store, lock_key: str | None, timeout_seconds: float) -> None:
         self.lock: LeaderLock | None = None
+        self.candidacy: LeaderLock | None = None
         self._store = store
         self._lock_key = lock_key
         self._timeout_seconds = timeout_seconds
-        self._candidacy: LeaderLock | None = None
         self._heartbeat: Heartbeat | None = None
-        self._next_report_at = 0.0
 
     @property
     def is_leader(self) -> bool:
@@ -62,13 +60,13 @@ class Leadership:
         """Take the lock if it can be had; return whether this beat leads now."""
         if self.is_leader or self._lock_key is None:
             return True
-        if self._candidacy is None:
+        if self.candidacy is None:
             logger.info("beat: Acquiring lock...")
             takeover_seconds = self._store.config.takeover_after
-            self._candidacy = LeaderLock(self._store, self._lock_key, self._timeout_seconds, takeover_seconds)
-        if not self._candidacy.acquire():
+            self.candidacy = LeaderLock(self._store, self._lock_key, self._timeout_seconds, takeover_seconds)
+        if not self.candidacy.acquire():
             return False
-        self.lock, self._candidacy = self._candidacy, None
+        self.lock, self.candidacy = self.candidacy, None
         if self.lock.replaced:
             logger.warning(
                 "beat: Took the lock over from %s, which hasn't renewed it for %s s.",
@@ -124,25 +122,20 @@ class Leadership:
             self._store.renew_lock(self.fence)
             self._heartbeat.note_confirmed()
 
-    def report_standby(self) -> None:
-        """Log, now and then, who this beat is waiting for."""
-        if self._candidacy is not None and time.monotonic() >= self._next_report_at:
-            self._next_report_at = time.monotonic() + STANDBY_REPORT_SECONDS
-            logger.info("beat: Standing by: %s.", self._candidacy.describe_holder())
-
-    def seconds_to_takeover(self) -> float | None:
-        """Return how soon a holder that stays silent is replaced; None: it isn't silent."""
-        return self._candidacy.seconds_to_takeover() if self._candidacy is not None else None
+    def seconds_to_look(self, usual_seconds: float) -> float:
+        """Return how long a standby waits until its next look: less when it is about to take over."""
+        left = self.candidacy.seconds_to_takeover() if self.candidacy is not None else None
+        return usual_seconds if left is None else min(max(left, MIN_LOOK_SECONDS), usual_seconds)
 
     def forget(self) -> None:
         """Take notice that another beat holds the lock; a later ``stand`` waits for it."""
         self._stop_heartbeat()
-        self.lock = self._candidacy = None
+        self.lock = self.candidacy = None
 
     def resign(self) -> None:
         """Give up the lock, or what may have become one: Redis isn't waited for long."""
         self._stop_heartbeat()
-        lock, self.lock, self._candidacy = self.lock or self._candidacy, None, None
+        lock, self.lock, self.candidacy = self.lock or self.candidacy, None, None
         if lock is None or not lock.token:
             return
         logger.info("beat: Releasing lock")

@@ -28,7 +28,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from redbeat.lua import Fence, look_at_lock, release_lock, take_lock
+from redbeat.lua import Fence, release_lock, take_lock, text_of
 from redbeat.retry import call_briefly, without_retry
 from redbeat.store import Store
 
@@ -40,8 +40,10 @@ TAKEN_MS = 10_000
 #: how a token of ours begins; one of celery-redbeat 2.x is 32 hexadecimal digits
 TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is no secret
 
-#: a lock that ends at nearly the same time as at the look before hasn't been renewed, milliseconds
+#: a lock that ends nearly when it was to end at the look before hasn't been renewed, milliseconds
 SLACK_MS = 500
+
+_NO_KEY, _FOR_EVER = -2, -1  # PTTL's answers
 
 #: looks further apart than this, in seconds, say nothing of what was between them
 MAX_LOOK_GAP_SECONDS = 4.0
@@ -58,10 +60,9 @@ class Holder:
 
 @dataclass
 class _Silence:
-    """A holder that hasn't renewed its lock since a standby has first seen it so; times are monotonic."""
+    """A lock that hasn't been renewed since a standby first saw it so; times are monotonic."""
 
-    token: str
-    expires_ms: int
+    expires_at: float
     since: float
     looked_at: float
 
@@ -105,46 +106,57 @@ class LeaderLock:
         Raises:
             LockLost: it was ours, and a moment later another's.
         """
+        client = self._store.client
         try:
             with self._store.translating(self.key, "string"):
-                holder, expires_ms = look_at_lock(self._store.client, self.key)
+                rest_ms = int(client.pttl(self.key))
+                if rest_ms == _FOR_EVER:
+                    client.get(self.key)  # no beat leaves it so; perhaps it is no lock at all, and then says so
         except BaseException:
             self._silence = None  # what wasn't seen isn't known
             raise
-        may_replace = self._is_silent(holder, expires_ms)
-        if holder and holder != self._candidate and not may_replace:
+        silent = ""
+        if self._is_silent(rest_ms):
+            with self._store.translating(self.key, "string"):
+                holder = text_of(client.get(self.key)) or ""
+            # a foreign one (celery-redbeat 2.x) renews its lock at each tick only: it is left to expire
+            silent = holder if holder.startswith(TOKEN_MARK) else ""
+        if rest_ms != _NO_KEY and not silent and not self.token:
             return False
         self.token = self._candidate  # before the answer: whoever ends meanwhile must release it
-        taken_ms = min(self.timeout_ms, TAKEN_MS)
-        silent = holder if may_replace else ""
         with self._store.translating(self.key, "string"):
             is_ours = take_lock(
-                self._store.client, self.key, self._candidate, taken_ms, silent, expires_ms, SLACK_MS
+                client,
+                self.key,
+                self._candidate,
+                taken_ms=min(self.timeout_ms, TAKEN_MS),
+                silent=silent,
+                rest_ms=rest_ms,
+                slack_ms=SLACK_MS,
             )
         self.token = self._candidate if is_ours else ""
+        self._silence = None
         if is_ours:
             self.replaced = silent
-            self._silence = None
             self._store.renew_lock(self.fence)
             self._candidate = _new_token()
         return is_ours
 
-    def _is_silent(self, token: str, expires_ms: int) -> bool:
-        """Note a look at the holder; tell whether all looks of long enough found the lock not renewed."""
+    def _is_silent(self, rest_ms: int) -> bool:
+        """Note a look at the lock; tell whether all looks, for long enough, found it not renewed."""
         now, silence = time.monotonic(), self._silence
-        is_renewed = (
+        expires_at = now + rest_ms / 1000
+        if rest_ms < 0:  # nobody holds it, or for ever: then somebody has set it so by hand
+            self._silence = None
+        elif (
             silence is None
-            or silence.token != token
-            or abs(silence.expires_ms - expires_ms) > SLACK_MS
+            or abs(silence.expires_at - expires_at) > SLACK_MS / 1000
             or now - silence.looked_at > MAX_LOOK_GAP_SECONDS
-        )
-        if silence is None or is_renewed:
-            # a foreign token (celery-redbeat 2.x) is renewed once a tick at best: it is left to expire
-            is_ours = token.startswith(TOKEN_MARK) and expires_ms >= 0
-            self._silence = _Silence(token, expires_ms, now, now) if is_ours else None
-            return False
-        silence.looked_at = now
-        return self._takeover_seconds is not None and now - silence.since >= self._takeover_seconds
+        ):
+            self._silence = _Silence(expires_at, now, now)
+        else:
+            silence.looked_at = now
+        return self.seconds_to_takeover() == 0
 
     def seconds_to_takeover(self) -> float | None:
         """Return how long until a holder that stays silent is replaced; None: no silence was seen."""
@@ -154,9 +166,9 @@ class LeaderLock:
 
     def describe_holder(self) -> str:
         """Return who holds the lock and for how long, in words for a log."""
+        client = self._store.client
         with self._store.translating(self.key, "string"):
-            holder, _ = look_at_lock(self._store.client, self.key)
-            rest_ms = self._store.client.pttl(self.key)
+            holder, rest_ms = text_of(client.get(self.key)), client.pttl(self.key)
         return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
 
     def release(self) -> bool:

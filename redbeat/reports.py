@@ -8,6 +8,7 @@ from celery.utils.log import get_logger
 
 from redbeat.errors import RedBeatError
 from redbeat.keys import printable, shorten
+from redbeat.lock import LeaderLock
 from redbeat.lua import Claimed
 from redbeat.runs import Run
 
@@ -20,6 +21,10 @@ def brief(exc: RedBeatError) -> RedBeatError:
     """Return ``exc`` as beat ends with it: Celery prints all causes, twice, and the sentence says it all."""
     logger.debug("beat: Ending because of this:", exc_info=exc)
     return exc.with_traceback(None)
+
+
+#: a standby says this often who it is waiting for; seconds
+STANDBY_SECONDS = 60.0
 
 
 #: of how many entries is remembered what was said; then all is forgotten, and may be said again
@@ -35,6 +40,7 @@ class Reports:
     def __init__(self) -> None:
         self._missing: dict[str, float] = {}  # since when, the oldest first
         self._said: dict[tuple[str, str], str] = {}  # what about which entry
+        self._next_standby_at = 0.0
 
     def note_present(self, claimed: Claimed) -> None:
         """Forget that an entry was missing: it is there."""
@@ -83,6 +89,12 @@ class Reports:
         if self._is_news("contested", claimed.key, reason):
             logger.error("beat: Couldn't send %s, trying again with growing pauses: %s.", key, reason)
         return reason
+
+    def report_standby(self, candidacy: LeaderLock) -> None:
+        """Log, now and then, who this beat is waiting for."""
+        if time.monotonic() >= self._next_standby_at:
+            self._next_standby_at = time.monotonic() + STANDBY_SECONDS
+            logger.info("beat: Standing by: %s.", candidacy.describe_holder())
 
     def report_trouble(self, trouble: str) -> None:
         """Log what keeps all entries from being sent; '' once there is nothing any more."""

@@ -161,8 +161,10 @@ class RedBeatScheduler(Scheduler):
 
     def _tick(self) -> float:
         if not self._is_leading():
-            self._leadership.report_standby()
-            return self._wait(min(LOOK_SECONDS, self._leadership.seconds_to_takeover() or LOOK_SECONDS))
+            candidacy = self._leadership.candidacy
+            if candidacy is not None:
+                self._reports.report_standby(candidacy)
+            return self._wait(self._leadership.seconds_to_look(LOOK_SECONDS))
         if self._broker.is_away:
             self.store.renew_lock(self._leadership.fence)  # the broker may take its time
             if not self._broker.is_back():

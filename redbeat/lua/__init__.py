@@ -27,7 +27,6 @@ __all__ = [
     "claim_due",
     "commit_runs",
     "delete_entries",
-    "look_at_lock",
     "read_entries",
     "release_lock",
     "renew_lock",
@@ -61,7 +60,6 @@ _READ_ENTRIES = Script("read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "save_entries")
 _DELETE_ENTRIES = Script("hold_lock", "delete_entries")
 _CHANGE_STATICS = Script("hold_lock", "change_statics")
-_LOOK_AT_LOCK = Script("look_at_lock")
 _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
@@ -326,17 +324,11 @@ def change_statics(client: Any, statics_key: str, fence: Fence, change: str, nam
     return str(text_of(_CHANGE_STATICS(client, fence.keys(statics_key), args)))
 
 
-def look_at_lock(client: Any, lock_key: str) -> tuple[str, int]:
-    """Return the holder's token ('' for none) and when the lock ends, milliseconds since 1970 (-1: never)."""
-    holder, expires_ms = _LOOK_AT_LOCK(client, [lock_key], [])
-    return str(text_of(holder)), int(expires_ms)
-
-
 def take_lock(
-    client: Any, lock_key: str, token: str, taken_ms: int, silent: str, expires_ms: int, slack_ms: int
+    client: Any, lock_key: str, token: str, *, taken_ms: int, silent: str, rest_ms: int, slack_ms: int
 ) -> bool:
     """Take the lock when it is free, or still the ``silent`` holder's; tell whether it is the caller's."""
-    return bool(_TAKE_LOCK(client, [lock_key], [token, taken_ms, silent, expires_ms, slack_ms]))
+    return bool(_TAKE_LOCK(client, [lock_key], [token, taken_ms, silent, rest_ms, slack_ms]))
 
 
 def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> str:

@@ -73,7 +73,7 @@ def test_a_standby_that_ends_takes_no_lock_with_it(server: Server, tmp_path: Pat
 
 
 def test_a_killed_leader_is_followed_when_its_lock_has_timed_out(server: Server, tmp_path: Path) -> None:
-    settings = {"beat_schedule": STATIC, "redbeat_lock_timeout": 2}
+    settings = {"beat_schedule": STATIC, "redbeat_lock_timeout": 3}
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), **settings)
     with celery_beat(tmp_path, "module") as first, celery_beat(tmp_path, "module") as second:
         leader, other = (first, second)
@@ -88,11 +88,11 @@ def test_a_killed_leader_is_followed_when_its_lock_has_timed_out(server: Server,
 
 
 def test_an_idle_leader_renews_its_lock_in_time(server: Server, tmp_path: Path) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=1.5)
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=3)
     with server.client(db=1) as client, celery_beat(tmp_path, "module") as beat:
         beat.wait_for("beat: Acquired lock")
         token = client.get(LOCK)
-        end = time.monotonic() + 4
+        end = time.monotonic() + 6
         while time.monotonic() < end:
             assert client.get(LOCK) == token
             time.sleep(0.05)

@@ -83,6 +83,27 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
         {"name": "n"},
     ),
+    "take_lock": (
+        lambda client: lua.take_lock(
+            client, "the-lock", "the-token", taken_ms=34, silent="the-silent", rest_ms=56, slack_ms=78
+        ),
+        1,
+        {
+            "lock": "the-lock",
+            "token": "the-token",
+            "taken_ms": 34,
+            "silent": "the-silent",
+            "rest_ms": 56,
+            "slack_ms": 78,
+        },
+        {},
+    ),
+    "renew_lock": (
+        lambda client: lua.renew_lock(client, "the-tick", FENCE, 90),
+        "ok",
+        {"tick": "the-tick", "lock": "the-lock", "token": "the-token", "lock_ms": 12, "idle_ms": 90},
+        {},
+    ),
     "release_lock": (
         lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake"),
         1,
