@@ -54,6 +54,7 @@ def test_a_proxy_forwards_in_both_directions_whatever_the_size(valkey: Server, p
         assert client.client_info()["db"] == 1
         client.client_setname("name")
         assert proxy.connections == 1
+        client.connection_pool.disconnect()  # not every client does that when it is closed
     eventually(lambda: not is_connected(valkey, "name"), message="the end was not passed on")
     eventually(lambda: proxy.connections == 0, message="nor was it noticed")
 
@@ -89,7 +90,7 @@ def test_the_end_of_a_frozen_connection_is_withheld_until_it_thaws(
 ) -> None:
     patient.client_setname("name")
     proxy.freeze()
-    patient.close()
+    patient.connection_pool.disconnect()
     time.sleep(TIMEOUT_SECONDS)  # nothing to wait for: that the server does not notice is the claim
     assert is_connected(valkey, "name")
     proxy.thaw()

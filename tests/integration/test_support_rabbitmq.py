@@ -75,15 +75,17 @@ def test_a_paused_broker_leaves_a_publish_waiting_for_its_confirm(
     rabbitmq: RabbitMQ, connection: kombu.Connection
 ) -> None:
     publish(connection, "before")
-    rabbitmq.pause()
-    assert rabbitmq.is_running
-    with pytest.raises(socket.timeout):
-        publish(connection, "during", confirm_timeout=0.3)
-    with pytest.raises(TimeoutError):
-        rabbitmq.evaluate("ok.", timeout=0.1)
-    rabbitmq.resume()
+    with connect(rabbitmq, read_timeout=0.3) as impatient:
+        publish(impatient, "still before")
+        rabbitmq.pause()
+        assert rabbitmq.is_running
+        with pytest.raises(socket.timeout):
+            publish(impatient, "during")
+        with pytest.raises(TimeoutError):
+            rabbitmq.evaluate("ok.", timeout=0.1)
+        rabbitmq.resume()
     publish(connection, "after")
-    assert consume(rabbitmq) == ["before", "during", "after"]
+    assert consume(rabbitmq) == ["before", "still before", "during", "after"]
 
 
 def test_a_paused_broker_still_accepts_connections(rabbitmq: RabbitMQ) -> None:
