@@ -18,13 +18,14 @@ import pytest
 import redis
 from celery import Celery
 
+from tests.faults.summary import lines_of
 from tests.support import topologies, venv
 from tests.support.daemons import ServerMissingError
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
 
-#: set REDBEAT_SEED to repeat the chances of another run
-SEED = os.environ.get("REDBEAT_SEED") or secrets.token_hex(4)
+#: set REDBEAT_SEED to repeat the chances of another run; the processes of one run share it
+SEED = os.environ.setdefault("REDBEAT_SEED", secrets.token_hex(4))
 
 MakeApp = Callable[..., Celery]
 Started = TypeVar("Started")
@@ -131,6 +132,20 @@ def rabbitmq(rabbitmq_session: RabbitMQ) -> RabbitMQ:
         rabbitmq_session.restart()
     rabbitmq_session.flush()
     return rabbitmq_session
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was killed and what became of it."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    lines = lines_of(
+        pair
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for pair in report.user_properties
+    )
+    if lines:
+        terminalreporter.section(f"faults, REDBEAT_SEED={SEED}")
+        terminalreporter.write("\n".join([*lines, ""]))
 
 
 @pytest.fixture

@@ -44,6 +44,11 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
+    @property
+    def counts(self) -> list[int]:
+        """Numbers for a table: kills, runs, lost, doubled, strange."""
+        return [self.kills, self.runs, len(self.lost), len(self.doubled), len(self.strange)]
+
     def is_good(self, *, is_exactly_once: bool) -> bool:
         """Whether every promise was kept."""
         return not (self.lost or self.strange or self.miscounted or (is_exactly_once and self.doubled))
