@@ -296,7 +296,8 @@ class Store:
         with self.translating():
             holder = text_of(self.client.get(fence.lock_key))
         raise LockLost(
-            f"Another beat holds the lock {fence.lock_key} now ({holder}); this one must not go on.",
+            f"Another beat holds the lock {fence.lock_key} now ({holder}); this one must not go on "
+            "(LockNotOwnedError).",
             fence.lock_key,
             holder,
         )
