@@ -29,7 +29,8 @@ class Leader:
     """The beat that holds the lock.
 
     Attributes:
-        host, pid: where it runs. None for celery-redbeat 2.x, whose token doesn't tell.
+        host: where it runs. None for celery-redbeat 2.x, whose token doesn't tell.
+        pid: its process there; None for 2.x.
         since: when it became leader by its host's clock, UTC; None for 2.x.
         token: what the lock holds.
         ttl_seconds: when the lock ends unless it is renewed; None: never, so somebody has set it by hand.

@@ -270,7 +270,8 @@ def test_the_json_is_one_object_with_the_documented_fields(
     ages = datetime.fromisoformat(found["now"]) - datetime.fromisoformat(found["last_tick"])
     assert ages.total_seconds() == pytest.approx(found["last_tick_age_seconds"])
     page = (ROOT / "docs" / "high-availability.rst").read_text("utf-8")
-    assert set(re.findall(r"^``(\w+)``", page, re.MULTILINE)) >= found.keys()
+    titles = re.findall(r"^``.*``$", page, re.MULTILINE)
+    assert set(re.findall(r"``(\w+)``", " ".join(titles))) >= found.keys()
 
 
 def test_a_server_that_is_away_is_3_in_one_sentence_without_a_password(ask: Ask) -> None:
