@@ -31,6 +31,7 @@ from redbeat.schedulers import (
     get_redis,
 )
 from redbeat.schedules import rrule
+from redbeat.status import Leader
 
 app = Celery("proj", broker="redis://127.0.0.1:6379/0")
 
@@ -157,7 +158,7 @@ def errors_are_caught_and_asked() -> None:
 
 def the_leader_is_asked_for() -> None:
     leader = RedBeatScheduler.leader(app)
-    assert_type(leader, "Leader | None")
+    assert_type(leader, Leader | None)
     if leader is not None:
         assert_type(leader.host, "str | None")
         assert_type(leader.pid, "int | None")
