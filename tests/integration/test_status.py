@@ -335,6 +335,14 @@ def test_a_cluster_is_asked_like_a_single_server(cluster: Any, ask: Ask) -> None
         assert "{redbeat}::lock" in done.output
 
 
+def test_the_master_behind_sentinels_is_asked(sentinel: Any, ask: Ask) -> None:
+    options = {"sentinels": sentinel.addresses, "service_name": sentinel.service_name}
+    app = memory_app(redbeat_redis_url="sentinel://", redbeat_redis_options=options)
+    with leader(app):
+        done = ask(app=app)
+        assert done.exit_code == 0, done.output
+
+
 def test_celery_redbeat_status_follows_a_beat_through_its_life(server: Server, tmp_path: Path) -> None:
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
     entry_points = (ROOT / "pyproject.toml").read_text("utf-8")
