@@ -270,5 +270,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
             f"Redis at {url} can't be used: {reason} "
             "(redbeat_redis_options' retry_period makes beat wait for it)."
         ) from exc
+    except redis.exceptions.InvalidResponse as exc:
+        raise StoreRefused(f"What answers at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
     except redis.exceptions.ResponseError as exc:
         raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {exc}") from exc

@@ -154,8 +154,8 @@ def send_once(client: Any) -> None:
     client.connection_pool.set_retry(Retry(NoBackoff(), 0))
 
 
-def call_briefly(call: Callable[[], Any]) -> Any:
-    """Return ``call()``, one of the last words of a beat: a client may be more patient with Redis than it.
+def call_briefly(call: Callable[[], Any], seconds: float = LAST_WORDS_SECONDS) -> Any:
+    """Return ``call()``, a beat's last words, say: a client may be more patient with Redis than its caller.
 
     Raises what the call raises, and StoreUnavailable when that isn't over in time; it goes on in a thread.
     """
@@ -169,9 +169,9 @@ def call_briefly(call: Callable[[], Any]) -> Any:
 
     threading.Thread(target=run, name="redbeat-last-words", daemon=True).start()
     try:
-        return outcome.result(LAST_WORDS_SECONDS)
+        return outcome.result(seconds)
     except FutureTimeoutError:
-        raise StoreUnavailable(f"Redis hasn't answered within {LAST_WORDS_SECONDS:g} s.") from None
+        raise StoreUnavailable(f"Redis hasn't answered within {seconds:g} s.") from None
 
 
 class _RetryingPipeline:

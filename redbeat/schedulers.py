@@ -36,6 +36,7 @@ from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.runs import Run, plan_run
 from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
+from redbeat.status import Leader, read_status
 from redbeat.store import Store
 from redbeat.wake import WakeChannel
 
@@ -292,10 +293,20 @@ class RedBeatScheduler(Scheduler):
             if self._wake.wait(min(left, LOOK_SECONDS)) or self._is_stopping():
                 break
             self._leadership.note_progress()
+            self._service._last_tick = time.monotonic()  # noqa: SLF001 - what `celery inspect ping` goes by
             is_early = self._leadership.is_leader and time.monotonic() < deadline
             if is_early and self.store.head_score() != self._head_score:
                 break
         return 0
+
+    @staticmethod
+    def leader(app: Any = None) -> Leader | None:
+        """Return who leads the schedule of ``app``, None: nobody. No scheduler and no beat is needed.
+
+        Raises:
+            ConfigurationError, StoreUnavailable, StoreRefused, StoreCorrupt: after 5 seconds at the most.
+        """
+        return read_status(app).leader
 
     def _is_stopping(self) -> bool:
         if self._is_close_wanted:  # somebody may have swallowed the signal handler's SystemExit

@@ -17,7 +17,7 @@ from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
-from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, text_of
+from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, text_of
 from redbeat.retry import without_retry
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
@@ -274,6 +274,11 @@ class Store:
         due = [text_of(key) for key, score in members if score <= now]
         following = [text_of(key) for key, score in members if score > now][:1]
         return self.read_entries(due + following)[1]
+
+    def vitals(self) -> Vitals:
+        """Return who leads, and how much is due; one round trip."""
+        with self.translating():
+            return lua.read_status(self.client, self.keys.schedule, self.config.lock_key, self.keys.tick)
 
     def eviction_policy(self) -> str | None:
         """Return the server's maxmemory-policy when it may evict the schedule, else None.

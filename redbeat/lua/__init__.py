@@ -23,11 +23,13 @@ __all__ = [
     "Save",
     "Stored",
     "Target",
+    "Vitals",
     "change_statics",
     "claim_due",
     "commit_runs",
     "delete_entries",
     "read_entries",
+    "read_status",
     "release_lock",
     "renew_lock",
     "save_entries",
@@ -63,6 +65,7 @@ _CHANGE_STATICS = Script("hold_lock", "change_statics")
 _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
+_READ_STATUS = Script("read_status")
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,26 @@ class Save(NamedTuple):
     score: str = ""
 
 
+class Vitals(NamedTuple):
+    """Who leads, and how much is due.
+
+    Attributes:
+        now: the server's clock in UNIX seconds.
+        token: what the lock holds, '' for no lock.
+        rest_ms: how long the lock lives, milliseconds; -1: for ever.
+        tick: when the leader last did something, UNIX seconds as text, '' when it isn't known.
+        due: how many entries are due.
+        oldest: since when the first of them is, UNIX seconds; None: there is none with a time.
+    """
+
+    now: float
+    token: str
+    rest_ms: int
+    tick: str
+    due: int
+    oldest: float | None
+
+
 def text_of(value: Any) -> Any:
     """Return ``value`` as text also where an injected client doesn't decode its replies."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
@@ -339,3 +362,11 @@ def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> str:
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str) -> bool:
     """Give the lock up; return whether it was the caller's."""
     return bool(_RELEASE_LOCK(client, [lock_key], [token, wake]))
+
+
+def read_status(client: Any, schedule_key: str, lock_key: str | None, tick_key: str) -> Vitals:
+    """Read who leads and how much is due; nothing is written."""
+    keys = [schedule_key, lock_key or schedule_key, tick_key]
+    now, token, rest_ms, tick, due, oldest = _READ_STATUS(client, keys, [])
+    since = float(oldest) if oldest else None
+    return Vitals(float(now), text_of(token), int(rest_ms), text_of(tick), int(due), since)

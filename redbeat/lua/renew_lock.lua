@@ -2,7 +2,7 @@
 --
 -- KEYS[1] tick      when the leader's last tick was
 -- KEYS[2] lock      the leader's token
--- ARGV[1] token     the caller's
+-- ARGV[1] token     the caller's, '' when no lock is configured: nothing is written
 -- ARGV[2] lock_ms   time to live the lock is renewed to, milliseconds
 -- ARGV[3] idle_ms   how long ago the last tick was, milliseconds
 --
@@ -12,7 +12,7 @@ local tick, lock = KEYS[1], KEYS[2]
 local token, lock_ms, idle_ms = ARGV[1], ARGV[2], ARGV[3]
 
 local status = hold_lock(lock, token, lock_ms)
-if status == 'lost' then return status end
+if status == 'lost' or token == '' then return status end -- without a lock there is none to renew
 
 local time = redis.call('TIME')
 local at_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - tonumber(idle_ms)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import sent_names
 from tests.support.servers import Server
@@ -118,3 +118,12 @@ def test_celery_beat_runs_from_the_wheel_by_its_short_name(
         assert beat.is_running, beat.output()
         assert set(sent_names(broker)) == {"often"}
     assert beat.returncode == 0, beat.output()
+
+
+def test_celery_redbeat_status_is_there_once_the_wheel_is_installed(
+    python: Path, valkey: Server, tmp_path: Path
+) -> None:
+    write_app(tmp_path, "shop", valkey.url(0), redbeat_redis_url=valkey.url(1))
+    with celery_command(tmp_path, "shop", "redbeat", "status", python=python) as status:
+        assert status.wait(60) == 1, status.output()
+        assert "No beat holds the lock" in status.output()

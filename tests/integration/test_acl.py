@@ -1,4 +1,4 @@
-"""The two ACL users of docs/configuration.rst can do all that RedBeat does, and little else."""
+"""The ACL users that the documentation describes can do all that RedBeat does, and little else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.errors import StoreRefused
+from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.schedulers import get_redis
+from redbeat.status import read_status
 from redbeat.wake import WakeChannel
 from tests.support.schedule import SCHEDULE, write_raw
 from tests.support.servers import Server
@@ -21,6 +22,7 @@ from tests.support.ticks import leader, make_due, memory_app, take_messages
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 PASSWORD = "p@ss:w/rd#%"
+USERS = ("beat", "writer", "beat_exactly_once", "beat_and_broker", "status")
 AppOf = Callable[..., Celery]
 
 
@@ -41,9 +43,9 @@ def client(server: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def app_of(server: Server) -> AppOf:
-    """Apps that connect as one of the two users."""
+    """Apps that connect as one of the users."""
     with server.client() as admin:
-        for user in ("beat", "writer", "beat_exactly_once", "beat_and_broker"):
+        for user in USERS:
             admin.execute_command("ACL SETUSER", user, *documented_rules(user), f">{PASSWORD}")
         admin.acl_log_reset()
 
@@ -133,7 +135,7 @@ def test_one_user_may_do_what_the_schedule_and_the_broker_take(
     assert client.llen("celery") == 1
 
 
-@pytest.mark.parametrize("user", ["beat", "writer", "beat_exactly_once", "beat_and_broker"])
+@pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize(
     "command",
     [
@@ -150,6 +152,42 @@ def test_neither_may_touch_anything_else(server: Server, app_of: AppOf, user: st
     client = get_redis(app_of(user))
     with pytest.raises(redis.exceptions.NoPermissionError):
         client.execute_command(*command.split())
+
+
+def test_a_probe_may_ask_who_leads(server: Server, client: redis.Redis, app_of: AppOf) -> None:
+    probe = app_of("status")
+    assert RedBeatScheduler.leader(probe) is None
+    with leader(app_of("beat")) as scheduler:
+        write_raw(client, "entry")
+        found = read_status(probe)
+        assert found.leader is not None
+        assert found.leader.token == scheduler.lock.token
+        assert found.last_tick is not None
+        assert found.backlog == 1
+    assert refusals(server) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "HGET redbeat:report definition",
+        "SET redbeat::lock 1",
+        "DEL redbeat::lock",
+        "ZADD redbeat::schedule 1 a",
+    ],
+)
+def test_a_probe_may_neither_read_entries_nor_write(app_of: AppOf, command: str) -> None:
+    client = get_redis(app_of("status"))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command.split())
+    with pytest.raises(redis.exceptions.ResponseError):
+        client.eval(f"return redis.call({', '.join(map(repr, command.split()))})", 0)
+
+
+def test_a_probe_names_a_key_of_another_type(client: redis.Redis, app_of: AppOf) -> None:
+    client.hset("redbeat::lock", "a", "b")
+    with pytest.raises(StoreCorrupt, match="redbeat::lock"):
+        RedBeatScheduler.leader(app_of("status"))
 
 
 def test_the_writer_cannot_run_a_beat(app_of: AppOf) -> None:

@@ -127,7 +127,9 @@ def celery_beat(
     env: Mapping[str, str] | None = None,
 ) -> Process:
     """`celery beat` on the app of `module` in `directory`; it is not waited for."""
-    return _celery(directory, module, ["beat", "-S", scheduler, "-l", "INFO", *arguments], python, env)
+    return celery_command(
+        directory, module, "beat", "-S", scheduler, "-l", "INFO", *arguments, python=python, env=env
+    )
 
 
 def celery_worker(
@@ -141,7 +143,8 @@ def celery_worker(
     """`celery worker` on the app of `module`, ready for tasks; above one at a time by a pool of threads."""
     pool = ["-P", "solo"] if concurrency == 1 else ["-P", "threads", "-c", str(concurrency)]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    process = _celery(directory, module, ["worker", *pool, *quiet, "-l", "INFO", *arguments], python, env)
+    worker = ["worker", *pool, *quiet, "-l", "INFO"]
+    process = celery_command(directory, module, *worker, *arguments, python=python, env=env)
     try:
         process.wait_for(re.compile(r"\S+@\S+ ready\."))
     except AssertionError:
@@ -150,9 +153,14 @@ def celery_worker(
     return process
 
 
-def _celery(
-    directory: Path, module: str, arguments: list[str], python: str | Path, env: Mapping[str, str] | None
+def celery_command(
+    directory: Path,
+    module: str,
+    *arguments: str,
+    python: str | Path = sys.executable,
+    env: Mapping[str, str] | None = None,
 ) -> Process:
+    """`celery -A module` and `arguments` in `directory`; it is not waited for."""
     # Another environment must not find this one's redbeat by an inherited path.
     isolation = {} if str(python) == sys.executable else {"PYTHONPATH": ""}
     command = [python, "-m", "celery", "-A", module, *arguments]

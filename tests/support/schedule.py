@@ -22,6 +22,7 @@ from .servers import Server
 SCHEDULE = "redbeat::schedule"
 STATICS = "redbeat::statics"
 LOCK = "redbeat::lock"
+TICK = "redbeat::tick"
 
 
 #: for entries that are due since the epoch: the next run is in no test, whatever the time of day

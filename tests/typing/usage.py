@@ -31,6 +31,7 @@ from redbeat.schedulers import (
     get_redis,
 )
 from redbeat.schedules import rrule
+from redbeat.status import Leader
 
 app = Celery("proj", broker="redis://127.0.0.1:6379/0")
 
@@ -153,3 +154,15 @@ def errors_are_caught_and_asked() -> None:
         assert_type(error.lock_key, "str | None")
     except (StoreUnavailable, RedBeatError) as error:
         print(error)
+
+
+def the_leader_is_asked_for() -> None:
+    leader = RedBeatScheduler.leader(app)
+    assert_type(leader, Leader | None)
+    if leader is not None:
+        assert_type(leader.host, "str | None")
+        assert_type(leader.pid, "int | None")
+        assert_type(leader.since, "datetime | None")
+        assert_type(leader.token, str)
+        assert_type(leader.ttl_seconds, "float | None")
+        assert_type(leader.last_tick, "datetime | None")

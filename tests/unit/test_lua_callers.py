@@ -110,6 +110,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"lock": "the-lock", "token": "the-token", "wake": "the-wake"},
         {},
     ),
+    "read_status": (
+        lambda client: lua.read_status(client, "the-schedule", "the-lock", "the-tick"),
+        ["1.5", "", -2, "", 0, ""],
+        {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"},
+        {},
+    ),
 }
 
 
@@ -208,6 +214,11 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
         has_more=True,
         rows=[lua.Claimed("k\udcff", "1", "{}", score="2")],
     )
+
+
+def test_the_status_is_read_as_text_and_numbers() -> None:
+    reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5"])
+    assert lua.read_status(reply, "s", "l", "t") == lua.Vitals(1.5, "token", 34, "1.25", 2, 0.5)
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:

@@ -1,0 +1,202 @@
+"""``celery redbeat …``: the command line, which Celery loads through the entry point group celery.commands.
+
+Owns options, wording and exit codes; what is shown comes from the modules below. Invariant: wrong input and a
+server that can't be used end in one sentence without a password, and no code of ``status`` means two things.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import click
+
+from redbeat.config import ensure_conf
+from redbeat.errors import ConfigurationError, RedBeatError
+from redbeat.status import State, Status, judge, read_status
+from redbeat.urls import sanitize_url
+
+__all__ = ["redbeat"]
+
+#: exit codes of wrong options and of wrong settings; click's own 2 means "late" here. From sysexits.h, which
+#: ``os`` has on POSIX only
+USAGE_CODE = getattr(os, "EX_USAGE", 64)
+CONFIG_CODE = getattr(os, "EX_CONFIG", 78)
+
+_COLOURS = {State.HEALTHY: "green", State.NO_LEADER: "red", State.LATE: "red", State.UNREACHABLE: "red"}
+
+
+@contextmanager
+def _usage_errors_apart() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as exc:
+        exc.exit_code = USAGE_CODE  # type: ignore[misc]
+        raise
+
+
+class _Command(click.Command):
+    """A command whose wrong options have an exit code of their own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _usage_errors_apart():
+            return super().parse_args(ctx, args)
+
+
+class _Group(click.Group):
+    """A group of such commands."""
+
+    command_class = _Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _usage_errors_apart():
+            return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        with _usage_errors_apart():
+            return super().resolve_command(ctx, args)
+
+
+class _SettingsError(click.ClickException):
+    exit_code = CONFIG_CODE
+
+
+@click.group(cls=_Group)
+def redbeat(**_preload_options: Any) -> None:
+    """The schedule that RedBeat keeps in Redis."""
+
+
+def _finite(_ctx: click.Context, _parameter: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number of seconds.")
+    return value
+
+
+@redbeat.command()
+@click.option(
+    "--late-after",
+    "late_after_seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    callback=_finite,
+    help="So old may the oldest due entry, and the leader's last tick, be.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None:
+    """Show who leads, and whether the schedule is late.
+
+    Exit codes: 0 healthy, 1 no leader, 2 late, 3 Redis can't be reached or used, 64 wrong options, 78 wrong
+    settings. Answers within some seconds, whatever Redis does.
+    """
+    app = ctx.obj.app
+    try:
+        url = sanitize_url(ensure_conf(app).redis_url)
+    except ConfigurationError as exc:
+        raise _SettingsError(str(exc)) from None
+    found: Status | None = None
+    try:
+        found = read_status(app)
+    except ConfigurationError as exc:
+        raise _SettingsError(str(exc)) from None
+    except RedBeatError as exc:
+        state, problem = State.UNREACHABLE, str(exc)
+    else:
+        state, problem = judge(found, late_after_seconds)
+    if is_json:
+        click.echo(json.dumps(_document(url, found, state, problem)))
+    else:
+        word = click.style(_name(state), fg=_COLOURS[state], bold=True)
+        lines = [("state", f"{word}: {problem}" if problem else word), ("server", url)]
+        for title, text in lines + _lines(found):
+            click.echo(f"{title:<11}{text}", color=False if ctx.obj.no_color else None)
+    ctx.exit(state)
+
+
+def _name(state: State) -> str:
+    return state.name.lower().replace("_", " ")
+
+
+def _document(url: str, found: Status | None, state: State, problem: str) -> dict[str, Any]:
+    """Return what ``--json`` prints; the fields are documented in docs/high-availability.rst."""
+    leader = found and found.leader
+    return {
+        "state": state.name.lower(),
+        "exit_code": int(state),
+        "problem": problem or None,
+        "server": url,
+        "now": found and _iso(found.now),
+        "lock_key": found and found.lock_key,
+        "leader": leader
+        and {
+            "host": leader.host,
+            "pid": leader.pid,
+            "since": _iso(leader.since),
+            "token": leader.token,
+            "ttl_seconds": leader.ttl_seconds,
+        },
+        "last_tick": found and _iso(found.last_tick),
+        "last_tick_age_seconds": found and found.seconds_since(found.last_tick),
+        "backlog": found and found.backlog,
+        "oldest_due": found and _iso(found.oldest_due),
+        "oldest_due_age_seconds": found and found.seconds_since(found.oldest_due),
+    }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def _lines(found: Status | None) -> list[tuple[str, str]]:
+    if found is None:
+        return []
+    oldest = _when(found, found.oldest_due)
+    backlog = f"{found.backlog} due" + (f", the oldest since {oldest}" if oldest else "")
+    lines = [("leader", _describe_leader(found)), ("backlog", backlog)]
+    if found.lock_key is not None:
+        lines[1:1] = [
+            ("lock", _describe_lock(found)),
+            ("last tick", _when(found, found.last_tick) or "unknown"),
+        ]
+    return lines
+
+
+def _describe_leader(found: Status) -> str:
+    leader = found.leader
+    if leader is None:
+        return "none" if found.lock_key else "none: redbeat_lock_key is None, and the beats share the work"
+    if leader.host is None:
+        return f"unknown, a beat of celery-redbeat 2.x perhaps; its token is {leader.token}"
+    return f"{leader.host}, process {leader.pid}, since {_when(found, leader.since)}"
+
+
+def _describe_lock(found: Status) -> str:
+    if found.leader is None:
+        return f"{found.lock_key} is free"
+    if found.leader.ttl_seconds is None:
+        return f"{found.lock_key} never ends: somebody has set it by hand"
+    return f"{found.lock_key} ends in {found.leader.ttl_seconds:.0f} s unless it is renewed"
+
+
+def _when(found: Status, moment: datetime | None) -> str:
+    """Return ``moment`` as a time and an age, '' for None."""
+    seconds = found.seconds_since(moment)
+    if moment is None or seconds is None:
+        return ""
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({_age(seconds)} ago)"
+
+
+def _age(seconds: float) -> str:
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,86 @@
+"""`celery inspect ping` reaches real beats, the leader and the standby, however long they have waited."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import celery.beat
+import pytest
+from celery import Celery
+
+from tests.conftest import MakeApp
+from tests.support.apps import celery_beat, celery_command, write_app
+from tests.support.polling import eventually
+from tests.support.servers import Server
+
+pytestmark = [
+    pytest.mark.parametrize("server", ["valkey"], indirect=True),
+    pytest.mark.skipif(not hasattr(celery.beat, "BeatPidbox"), reason="this Celery's beat answers no ping"),
+]
+
+#: a beat whose last tick is older keeps silent; seconds
+MAX_TICK_AGE = 3.0
+
+NODES = {"celerybeat@first", "celerybeat@second"}
+
+
+def answering(app: Celery) -> set[str]:
+    """The beats that answer a ping."""
+    replies = app.control.inspect(destination=sorted(NODES), timeout=2, limit=len(NODES)).ping()
+    return set(replies or ())
+
+
+def test_leader_and_standby_answer_pings_while_nothing_is_due(
+    server: Server, tmp_path: Path, make_app: MakeApp
+) -> None:
+    settings = {
+        "redbeat_redis_url": server.url(1),
+        "beat_enable_remote_control": True,
+        "beat_remote_control_max_tick_age": MAX_TICK_AGE,
+    }
+    write_app(tmp_path, "module", server.url(0), **settings)
+    app = make_app()
+    with celery_beat(tmp_path, "module", "--hostname", "celerybeat@first") as first:
+        first.wait_for("beat: Acquired lock")
+        with celery_beat(tmp_path, "module", "--hostname", "celerybeat@second") as second:
+            second.wait_for("Standing by")
+            eventually(lambda: answering(app) == NODES, timeout=30)
+            end = time.monotonic() + 3 * MAX_TICK_AGE
+            while time.monotonic() < end:
+                assert answering(app) == NODES, first.output() + second.output()
+            assert "Sending due task" not in first.output(), "nothing was due all the time"
+
+            ping = ["inspect", "--timeout", "5", "--destination"]
+            with celery_command(tmp_path, "module", *ping, "celerybeat@first", "ping") as process:
+                assert process.wait(60) == 0, process.output()
+                assert "pong" in process.output()
+            with celery_command(tmp_path, "module", *ping, "celerybeat@third", "ping") as process:
+                assert process.wait(60) == os.EX_UNAVAILABLE, process.output()
+
+
+def test_a_beat_that_hangs_answers_no_ping(server: Server, tmp_path: Path, make_app: MakeApp) -> None:
+    settings = {
+        "redbeat_redis_url": server.url(1),
+        "beat_enable_remote_control": True,
+        "beat_remote_control_max_tick_age": MAX_TICK_AGE,
+        "beat_schedule": {"often": {"task": "echo", "schedule": 1.0}},
+    }
+    hanging = """
+import os, time
+from celery.signals import before_task_publish
+
+@before_task_publish.connect
+def hang(**kwargs):
+    if os.path.exists("hang"):
+        time.sleep(3600)
+"""
+    write_app(tmp_path, "module", server.url(0), extra=hanging, **settings)
+    app = make_app()
+    with celery_beat(tmp_path, "module", "--hostname", "celerybeat@first") as beat:
+        beat.wait_for("Sending due task")
+        eventually(lambda: answering(app) == {"celerybeat@first"}, timeout=30)
+        (tmp_path / "hang").touch()
+        eventually(lambda: answering(app) == set(), timeout=30)
+        beat.kill()

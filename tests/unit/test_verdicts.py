@@ -1,0 +1,78 @@
+"""The verdict about a look at the schedule: values in, values out."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import FrozenInstanceError, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from redbeat import cli
+from redbeat.cli import _age
+from redbeat.status import Leader, State, Status, judge
+
+NOW = datetime(2026, 1, 31, 7, 30, tzinfo=timezone.utc)
+LEADER = Leader("web-1", 4711, NOW, "token", 1500.0, NOW)
+HEALTHY = Status(NOW, "redbeat::lock", LEADER, NOW, 0, None)
+
+
+def seconds_ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({}, State.HEALTHY, ""),
+        ({"backlog": 3, "oldest_due": seconds_ago(60)}, State.HEALTHY, ""),
+        (
+            {"backlog": 3, "oldest_due": seconds_ago(61)},
+            State.LATE,
+            "oldest due entry has been waiting for 61 s",
+        ),
+        ({"last_tick": seconds_ago(60)}, State.HEALTHY, ""),
+        ({"last_tick": seconds_ago(61)}, State.LATE, "last tick was 61 s ago"),
+        ({"last_tick": None}, State.HEALTHY, ""),
+        ({"leader": None}, State.NO_LEADER, "No beat holds the lock redbeat::lock."),
+        ({"leader": None, "oldest_due": seconds_ago(99)}, State.NO_LEADER, "No beat holds"),
+        ({"leader": None, "lock_key": None, "last_tick": None}, State.HEALTHY, ""),
+        ({"leader": None, "lock_key": None, "oldest_due": seconds_ago(99)}, State.LATE, "99 s"),
+        ({"oldest_due": seconds_ago(-5), "last_tick": seconds_ago(-5)}, State.HEALTHY, ""),
+    ],
+)
+def test_the_verdict_names_what_is_wrong(changes: dict[str, object], state: State, words: str) -> None:
+    found, problem = judge(replace(HEALTHY, **changes), 60)  # type: ignore[arg-type]
+    assert found is state
+    assert words in problem
+    assert bool(problem) == (state is not State.HEALTHY)
+
+
+def test_the_exit_codes_are_those_that_the_documentation_promises() -> None:
+    assert {state.name: int(state) for state in State} == {
+        "HEALTHY": 0,
+        "NO_LEADER": 1,
+        "LATE": 2,
+        "UNREACHABLE": 3,
+    }
+
+
+def test_a_leader_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        LEADER.pid = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (86_400, "24 h"), (172_800, "2 d")],
+)
+def test_an_age_is_told_in_the_unit_that_fits(seconds: float, words: str) -> None:
+    assert _age(seconds) == words
+
+
+def test_the_command_line_needs_nothing_that_celery_does_not_bring() -> None:
+    tree = ast.parse(Path(cli.__file__).read_text("utf-8"))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert not {module for module in modules if module and module.split(".")[0] == "rich"}
