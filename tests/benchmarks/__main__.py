@@ -21,6 +21,7 @@ from .targets import verdicts
 
 CASES: dict[str, Callable[[Bench], None]] = {
     "burst": cases.burst,
+    "sharing": cases.sharing,
     "trips": cases.trips,
     "idle": cases.idle,
     "statics": cases.statics,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 _SUBJECTS = Path(__file__).parent / "subjects"
 #: no subject takes longer: a hung one must not hold up the rest
 _TIMEOUT_SECONDS = 300
+#: nor is it longer in getting ready
+_START_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Sizes:
     stored: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     batch: int = 500
     due: int = 10_000
+    shared: int = 20_000
     statics: int = 5_000
     saved: int = 5_000
     intervals: int = 200
@@ -48,6 +53,7 @@ QUICK = Sizes(
     bursts=(1_000,),
     stored=(100, 1_000, 10_000),
     due=1_000,
+    shared=1_000,
     statics=200,
     saved=200,
     intervals=20,
@@ -100,21 +106,52 @@ class Bench:
 
         Raises SubjectError with the script's output.
         """
+        self._drop_locks()
+        with self._start(subject, script, options) as process:
+            return self._report(process, subject)
+
+    def run_together(
+        self, count: int, subject: str, script: str, prepare: Callable[[], None], **options: Any
+    ) -> list[dict[str, Any]]:
+        """What several processes of the script report that begin at once, after `prepare`.
+
+        The script says on the list `go`:ready that it is ready, and begins at a word on `go`, both in `db`.
+        Raises SubjectError with a script's output.
+        """
+        self._drop_locks()
+        go = "bench:go"
+        with ExitStack() as stack:
+            client = stack.enter_context(self.server.client(db=options["db"]))
+            client.delete(go, f"{go}:ready")
+            processes = []
+            for _ in range(count):  # one after the other: they warm up on the same schedule
+                processes.append(stack.enter_context(self._start(subject, script, {**options, "go": go})))
+                if client.blpop([f"{go}:ready"], timeout=_START_SECONDS) is None:
+                    raise SubjectError(f"{subject}, {script} isn't ready:\n{processes[-1].output()}")
+            prepare()
+            client.rpush(go, *["go"] * count)
+            return [self._report(process, subject) for process in processes]
+
+    def _drop_locks(self) -> None:
         for db in range(len(self._databases) + 2):
             with self.server.client(db=db) as client:
                 client.delete("redbeat::lock")  # of a subject that was stopped by its time limit
+
+    def _start(self, subject: str, script: str, options: dict[str, Any]) -> Process:
         server = self.server.url(0).removesuffix("0")
         argument = json.dumps({"server": server, **options})
         command: list[str | Path] = [self.python(subject), _SUBJECTS / f"{script}.py", argument]
-        with Process(command, cwd=_SUBJECTS, env=self.environment(subject)) as process:
-            try:
-                code = process.wait(_TIMEOUT_SECONDS)
-            except AssertionError as exc:
-                raise SubjectError(str(exc)) from exc
-            output = process.output()
+        return Process(command, cwd=_SUBJECTS, env=self.environment(subject))
+
+    def _report(self, process: Process, subject: str) -> dict[str, Any]:
+        try:
+            code = process.wait(_TIMEOUT_SECONDS)
+        except AssertionError as exc:
+            raise SubjectError(str(exc)) from exc
+        output = process.output()
         reports = [line for line in output.splitlines() if line.startswith('{"package"')]
         if code or not reports:
-            raise SubjectError(f"{subject}, {script} {options} ended with {code}:\n{output}")
+            raise SubjectError(f"{subject}, {' '.join(process.command[1:])} ended with {code}:\n{output}")
         report: dict[str, Any] = json.loads(reports[-1])
         if (report["package"] == str(ROOT / "redbeat")) is (subject == OLD):
             raise SubjectError(f"{subject} was to be measured, and {report['package']} was")

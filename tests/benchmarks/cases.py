@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .bench import Bench
 from .results import FLOOR, LOOP, NOT_YET, OLD, OURS
+from .subjects.fill import fill
 
 BURST = "burst, messages/s"
 BATCH_TRIPS = "round trips for a batch due"
@@ -15,6 +16,8 @@ IDLE_TRIPS = "round trips of an idle tick"
 COLD, WARM = "beat_schedule stored first (cold), s", "beat_schedule stored again (warm), s"
 SAVE, SAVE_MANY = "save in a loop, entries/s", "save_many, entries/s"
 MEMORY = "peak memory, MB"
+ALONE, SHARED = "burst of one sender, messages/s", "burst shared by two, messages/s"
+LOCKLESS = "burst of one beat without a lock, messages/s"
 
 _BURST_WAYS = {OURS: "scheduler", OLD: "scheduler", LOOP: "loop", FLOOR: "floor"}
 
@@ -32,6 +35,33 @@ def burst(bench: Bench) -> None:
                 sent, seconds = report["sent"], report["seconds"]
                 note = "" if sent == due else f"{sent:,} sent within {seconds:.0f} s"
                 bench.results.add(BURST, subject, due, "messages/s", sent / seconds, note)
+
+
+def sharing(bench: Bench) -> None:
+    """A burst for one beat, and for two that share it; two loops beside one tell what the machine can do."""
+    count, limit = bench.sizes.shared, bench.sizes.limit_seconds
+    for _ in range(bench.sizes.repeats):
+        for case, subject, way, processes in (
+            (ALONE, OURS, "leader", 1),
+            (LOCKLESS, OURS, "sharer", 1),
+            (SHARED, OURS, "sharer", 2),
+            (ALONE, LOOP, "loop", 1),
+            (SHARED, LOOP, "loop", 2),
+        ):
+            bench.clear()
+            with bench.server.client(db=0) as broker, bench.server.client(db=1) as schedule:
+
+                def prepare(is_loop: bool = subject == LOOP) -> None:
+                    if not is_loop:
+                        fill(schedule, count, is_due=True)
+                    broker.delete("celery")
+
+                options = {"way": way, "db": 1, "share": count // processes, "limit_seconds": limit}
+                reports = bench.run_together(processes, subject, "share", prepare, **options)
+                sent = broker.llen("celery")
+            assert sent == count, f"{case}, {subject}: {sent} of {count} were sent"
+            seconds = max(one["ended"] for one in reports) - min(one["started"] for one in reports)
+            bench.results.add(case, subject, count, "messages/s", count / seconds)
 
 
 def trips(bench: Bench) -> None:

@@ -62,6 +62,10 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     def rate(subject: str) -> float:
         return value(cases.BURST, OURS, due) / value(cases.BURST, subject, due)
 
+    def gain() -> float:
+        shared = value(cases.SHARED, OURS, sizes.shared)
+        return shared / value(cases.ALONE, OURS, sizes.shared)
+
     def start(case: str) -> float:
         return value(case, OLD, sizes.statics) / value(case, OURS, sizes.statics)
 
@@ -76,6 +80,7 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
 
     yield f"burst of {due:,}, against {OLD}", ">= 5", times, lambda: rate(OLD)
     yield f"burst of {due:,}, against the {LOOP}", ">= 2", times, lambda: rate(LOOP)
+    yield f"burst of {sizes.shared:,} by two beats, against one", ">= 1.4", times, gain
     yield "round trips of an idle tick", "<= 1", trips, lambda: value(cases.IDLE_TRIPS, OURS, large)
     yield f"round trips for {batch} due", "<= 4", trips, lambda: value(cases.BATCH_TRIPS, OURS, batch)
     yield (

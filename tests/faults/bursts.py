@@ -20,7 +20,7 @@ from tests.support.schedule import SCHEDULE, SELDOM, STATICS, write_raw
 
 _FIRST_DUE = 1e9
 #: later than now, and earlier than the next run of an entry that has been sent
-_FAR = 1.99e9
+FAR = 1.99e9
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,14 @@ class Burst:
     def write(self) -> None:
         """Write the entries to a schedule that has none, raw."""
         self._layout.clear()
+        self.write_anew()
+
+    def write_anew(self) -> None:
+        """Write the entries in the place of those of a burst that is out, under beats that run."""
+        self._layout.queue.clear()
         with self._layout.client.pipeline() as pipeline:
             for name, due in self._dues.items():
+                pipeline.delete(f"redbeat:{name}")
                 write_raw(pipeline, name, score=due, schedule=SELDOM, args=[name])
             pipeline.execute()
 
@@ -73,7 +79,7 @@ class Burst:
         """Whether every run has been recorded as sent; a server that is being restarted is waited for."""
         client = self._layout.client
         (left,) = eventually(
-            lambda: (client.zcount(SCHEDULE, "-inf", _FAR),), retry_on=(redis.ConnectionError,)
+            lambda: (client.zcount(SCHEDULE, "-inf", FAR),), retry_on=(redis.ConnectionError,)
         )
         return left == 0
 

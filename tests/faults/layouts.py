@@ -118,9 +118,9 @@ class Layout:
         own = {"redbeat_redis_url": self.server.url(self.db), "beat_schedule": STATIC}
         return {**own, "redbeat_lock_timeout": 20, **self.settings}
 
-    def write_app(self, directory: Path, **settings: Any) -> None:
-        """Write the app `module` for `celery beat`."""
-        extra = f"import redbeat.schedulers\nredbeat.schedulers.LEASE_SECONDS = {LEASE_SECONDS}"
+    def write_app(self, directory: Path, extra: str = "", **settings: Any) -> None:
+        """Write the app `module` for `celery beat`, with the source `extra` at its end."""
+        extra = f"import redbeat.schedulers\nredbeat.schedulers.LEASE_SECONDS = {LEASE_SECONDS}\n{extra}"
         write_app(directory, "module", self.queue.url, extra=extra, **{**self.all_settings(), **settings})
 
     def make_app(self, **settings: Any) -> Celery:

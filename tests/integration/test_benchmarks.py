@@ -26,20 +26,22 @@ def run_benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.usefixtures("redbeat2_python")  # its first making takes longer than a run may
 def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path) -> None:
-    done = run_benchmarks("--quick", "--only", "burst,trips,idle,saving", "--out", str(tmp_path))
+    done = run_benchmarks("--quick", "--only", "burst,sharing,trips,idle,saving", "--out", str(tmp_path))
 
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "results.json").read_text())
     figures = {(figure["case"], figure["subject"], figure["size"]) for figure in found["figures"]}
     subjects = (OURS, OLD, LOOP, FLOOR)
     assert figures >= {(cases.BURST, subject, size) for subject in subjects for size in QUICK.bursts}
+    assert figures >= {(case, OURS, QUICK.shared) for case in (cases.ALONE, cases.LOCKLESS, cases.SHARED)}
+    assert figures >= {(case, LOOP, QUICK.shared) for case in (cases.ALONE, cases.SHARED)}
     assert figures >= {(cases.IDLE, subject, size) for subject in (OURS, OLD) for size in QUICK.stored}
     assert figures >= {(cases.BATCH_TRIPS, subject, QUICK.batch) for subject in (OURS, OLD)}
     assert figures >= {(cases.SAVE, subject, QUICK.saved) for subject in (OURS, OLD)}
     assert (cases.SAVE_MANY, OURS, QUICK.saved) in figures
     for case, _, _ in figures:
         assert case in done.stdout
-    assert len(found["targets"]) == 6
+    assert len(found["targets"]) == 7
     for target in found["targets"]:
         assert target["target"] in done.stdout
     assert (tmp_path / "bench.png").read_bytes().startswith(PNG_MARK)
