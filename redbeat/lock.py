@@ -111,7 +111,9 @@ class LeaderLock:
             with self._store.translating(self.key, "string"):
                 rest_ms = int(client.pttl(self.key))
                 if rest_ms == _FOR_EVER:
-                    client.get(self.key)  # no beat leaves it so; perhaps it is no lock at all, and then says so
+                    client.get(
+                        self.key
+                    )  # no beat leaves it so; perhaps it is no lock at all, and then says so
         except BaseException:
             self._silence = None  # what wasn't seen isn't known
             raise

@@ -24,7 +24,15 @@ from redbeat.connection import get_redis as get_redis
 from redbeat.dispatch import Batch, Dispatcher
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
-from redbeat.errors import EntryCorrupt, EntryNotFound, LockLost, LockNotAcquired, RedBeatError, StoreCorrupt
+from redbeat.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    LockLost,
+    LockNotAcquired,
+    RedBeatError,
+    StoreCorrupt,
+    StoreRefused,
+)
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable
@@ -106,6 +114,7 @@ class RedBeatScheduler(Scheduler):
             quarantine_seconds=self.max_interval,
         )
         self._has_statics = False
+        self._well_at: float | None = None  # when a tick was done last; None: none ever was
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
         if not lazy:
@@ -133,11 +142,14 @@ class RedBeatScheduler(Scheduler):
         self._ticking_thread = threading.get_ident()
         try:
             delay_seconds = self._tick()
-        except StoreCorrupt as exc:
+        except (StoreCorrupt, StoreRefused) as exc:
             if self._service is None:
                 raise
+            if isinstance(exc, StoreRefused) and not self._is_patient():
+                raise brief(exc) from None
             self._reports.report_trouble(str(exc))
-            self._wake.wait(LOOK_SECONDS)
+            self._leadership.note_progress()
+            time.sleep(LOOK_SECONDS)
             return 0
         except LockLost as exc:
             if self._service is None or not self._stands_by_when_lost:
@@ -150,6 +162,7 @@ class RedBeatScheduler(Scheduler):
                 raise
             raise brief(exc) from None
         else:
+            self._well_at = time.monotonic()
             self._reports.report_trouble("")
             return delay_seconds
         finally:
@@ -158,6 +171,13 @@ class RedBeatScheduler(Scheduler):
                 self.close()
                 if self._service is not None:
                     self._service.stop()  # whatever became of the signal handler's SystemExit
+
+    def _is_patient(self) -> bool:
+        """Tell whether to wait for a server that refuses now (a password, a right) what it did before."""
+        period = self.config.redbeat_redis_options.get("retry_period")
+        if period is None or self._well_at is None:
+            return False
+        return period < 0 or time.monotonic() < self._well_at + period  # type: ignore[no-any-return]
 
     def _tick(self) -> float:
         if not self._is_leading():
