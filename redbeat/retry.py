@@ -29,6 +29,7 @@ __all__ = [
     "RetryingConnection",
     "call_briefly",
     "call_retrying",
+    "is_period_left",
     "is_refusal",
     "is_transient",
     "send_once",
@@ -79,6 +80,17 @@ def is_transient(exc: BaseException) -> bool:
 def is_refusal(exc: BaseException) -> bool:
     """Tell whether ``exc`` is the answer of a server that takes nothing from anybody, for the time being."""
     return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
+
+
+def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
+    """Tell whether to wait for a server that refuses now, say for a password, what it did at ``well_at``.
+
+    Arguments:
+        well_at: a monotonic time; None: it never did, and the settings are wrong.
+    """
+    if retry_period is None or well_at is None:
+        return False
+    return retry_period < 0 or time.monotonic() < well_at + retry_period
 
 
 def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 0.5) -> Any:

@@ -41,6 +41,7 @@ from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit
 from redbeat.reports import Reports, brief
 from redbeat.retry import RetryingConnection as RetryingConnection
+from redbeat.retry import is_period_left
 from redbeat.runs import Run, plan_run
 from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
@@ -145,7 +146,8 @@ class RedBeatScheduler(Scheduler):
         except (StoreCorrupt, StoreRefused) as exc:
             if self._service is None:
                 raise
-            if isinstance(exc, StoreRefused) and not self._is_patient():
+            period = self.config.redbeat_redis_options.get("retry_period")
+            if isinstance(exc, StoreRefused) and not is_period_left(period, self._well_at):
                 raise brief(exc) from None
             self._reports.report_trouble(str(exc))
             self._leadership.note_progress()
@@ -171,13 +173,6 @@ class RedBeatScheduler(Scheduler):
                 self.close()
                 if self._service is not None:
                     self._service.stop()  # whatever became of the signal handler's SystemExit
-
-    def _is_patient(self) -> bool:
-        """Tell whether to wait for a server that refuses now (a password, a right) what it did before."""
-        period = self.config.redbeat_redis_options.get("retry_period")
-        if period is None or self._well_at is None:
-            return False
-        return period < 0 or time.monotonic() < self._well_at + period  # type: ignore[no-any-return]
 
     def _tick(self) -> float:
         if not self._is_leading():
