@@ -39,6 +39,11 @@ CLIENT_DEFAULTS: dict[str, Any] = {
 }
 
 
+#: those of a client that tries again: a connection that has gone silent is replaced soon, and a server that
+#: is back is noticed while a packet that was sent in vain isn't repeated yet
+RETRYING_DEFAULTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 2}
+
+
 class CommandPacker:
     """Writes a command as one piece of bytes.
 
@@ -116,7 +121,9 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
     ``overrides`` are the redis client's own arguments, stronger than those of the configuration.
     """
     scheme = scheme_of(config.redis_url)
-    arguments = {**CLIENT_DEFAULTS, **_client_arguments(config), **overrides}
+    is_retrying = config.redbeat_redis_options.get("retry_period") is not None
+    defaults = {**CLIENT_DEFAULTS, **(RETRYING_DEFAULTS if is_retrying else {})}
+    arguments = {**defaults, **_client_arguments(config), **overrides}
     try:
         if config.is_cluster:
             return _build_cluster(config, arguments)

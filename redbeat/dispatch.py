@@ -216,6 +216,7 @@ class Dispatcher:
             committed = self._store.commit_runs(batch.fence, recorded, target)
         except StoreRefused as exc:
             if _NO_PERMISSION.search(str(exc)):
+                self._store.claim_due(batch.fence, limit=1)  # refused as well: then it isn't about pushing
                 self.delivery.note_refused(str(exc))
                 self._record(batch, None)
             elif len(recorded) > 1:

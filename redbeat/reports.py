@@ -98,8 +98,12 @@ class Reports:
 
     def report_trouble(self, trouble: str) -> None:
         """Log what keeps all entries from being sent; '' once there is nothing any more."""
-        if self._is_news("trouble", "", trouble) and trouble:
+        if not self._is_news("trouble", "", trouble):
+            return
+        if trouble:
             logger.error("beat: Nothing can be sent: %s", trouble)
+        else:
+            logger.info("beat: Sending again.")
 
     def _is_news(self, what: str, key: str, text: str) -> bool:
         if len(self._said) >= MAX_REMEMBERED and (what, key) not in self._said:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -28,6 +29,7 @@ __all__ = [
     "RetryingConnection",
     "call_briefly",
     "call_retrying",
+    "is_period_left",
     "is_refusal",
     "is_transient",
     "send_once",
@@ -80,7 +82,18 @@ def is_refusal(exc: BaseException) -> bool:
     return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
 
 
-def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 1) -> Any:
+def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
+    """Tell whether to wait for a server that refuses now, say for a password, what it did at ``well_at``.
+
+    Arguments:
+        well_at: a monotonic time; None: it never did, and the settings are wrong.
+    """
+    if retry_period is None or well_at is None:
+        return False
+    return retry_period < 0 or time.monotonic() < well_at + retry_period
+
+
+def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 0.5) -> Any:
     """Return ``call()``, called again while it fails for want of Redis, ``retry_period`` seconds long."""
     retrying = Retrying(
         stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
@@ -89,7 +102,20 @@ def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds
         before_sleep=_log_retry,
         reraise=True,
     )
-    return retrying(call)
+    began_at = time.monotonic()
+
+    def note_back() -> None:
+        if retrying.statistics.get("attempt_number", 1) > 1:
+            logger.info("beat: Redis is back after %.1f s.", time.monotonic() - began_at)
+
+    try:
+        answer = retrying(call)
+    except redis.exceptions.ResponseError as exc:
+        if not is_transient(exc):  # that's an answer, too: it doesn't know a script any more, say
+            note_back()
+        raise
+    note_back()
+    return answer
 
 
 def _log_retry(state: RetryCallState) -> None:
@@ -111,8 +137,8 @@ class RetryingConnection:
         wrapped_connection: a redis client.
     """
 
-    #: longest wait between two tries, seconds
-    RETRY_MAX_WAIT = 1
+    #: longest wait between two tries, seconds: a server that is back is noticed as soon
+    RETRY_MAX_WAIT = 0.5
 
     def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
         self.retry_period = retry_period

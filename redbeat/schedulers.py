@@ -24,7 +24,15 @@ from redbeat.connection import get_redis as get_redis
 from redbeat.dispatch import Batch, Dispatcher
 from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entry import decode_entry
-from redbeat.errors import EntryCorrupt, EntryNotFound, LockLost, LockNotAcquired, RedBeatError, StoreCorrupt
+from redbeat.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    LockLost,
+    LockNotAcquired,
+    RedBeatError,
+    StoreCorrupt,
+    StoreRefused,
+)
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable
@@ -33,6 +41,7 @@ from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit
 from redbeat.reports import Reports, brief
 from redbeat.retry import RetryingConnection as RetryingConnection
+from redbeat.retry import is_period_left
 from redbeat.runs import Run, plan_run
 from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
@@ -107,6 +116,7 @@ class RedBeatScheduler(Scheduler):
             quarantine_seconds=self.max_interval,
         )
         self._has_statics = False
+        self._well_at: float | None = None  # when a tick was done last; None: none ever was
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
         if not lazy:
@@ -134,11 +144,15 @@ class RedBeatScheduler(Scheduler):
         self._ticking_thread = threading.get_ident()
         try:
             delay_seconds = self._tick()
-        except StoreCorrupt as exc:
+        except (StoreCorrupt, StoreRefused) as exc:
             if self._service is None:
                 raise
+            period = self.config.redbeat_redis_options.get("retry_period")
+            if isinstance(exc, StoreRefused) and not is_period_left(period, self._well_at):
+                raise brief(exc) from None
             self._reports.report_trouble(str(exc))
-            self._wake.wait(LOOK_SECONDS)
+            self._leadership.note_progress()
+            time.sleep(LOOK_SECONDS)
             return 0
         except LockLost as exc:
             if self._service is None or not self._stands_by_when_lost:
@@ -151,6 +165,7 @@ class RedBeatScheduler(Scheduler):
                 raise
             raise brief(exc) from None
         else:
+            self._well_at = time.monotonic()
             self._reports.report_trouble("")
             return delay_seconds
         finally:

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from celery.utils.log import get_logger
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 - the client's own
 
 __all__ = ["WakeChannel"]
 
@@ -74,12 +74,15 @@ class WakeChannel:
         return is_woken
 
     def _fail(self, exc: Exception) -> None:
-        if not self._is_failing:
+        is_cut = isinstance(exc, (ConnectionError, TimeoutError, OSError)) and self._pubsub is not None
+        if is_cut:  # a connection that had worked; the next one fails, too, where there is more to say
+            logger.debug("beat: The wake-up channel has broken: %s", exc)
+        elif not self._is_failing:
             logger.warning(
                 "beat: The wake-up channel %s can't be used (%s); changes are noticed a second later.",
                 self._channel,
                 exc,
             )
-        self._is_failing = True
+        self._is_failing = self._is_failing or not is_cut
         self._retry_at = time.monotonic() + RECONNECT_SECONDS
         self.close()

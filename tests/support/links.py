@@ -38,11 +38,15 @@ class Cut:
 
 @dataclass
 class Faults:
-    """What all connections of a proxy suffer: withheld while not `thawed`, slowed, or the first cut."""
+    """What all connections of a proxy suffer: withheld while not `thawed`, slowed, or the first cut.
+
+    Those of an earlier `generation` are dead, and nobody is told.
+    """
 
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
     delay_seconds: float = 0
     cut: Cut | None = None
+    generation: int = 0
 
     def __post_init__(self) -> None:
         self.thawed.set()
@@ -54,6 +58,7 @@ class Link:
 
     client: socket.socket
     server: socket.socket = field(default_factory=socket.socket)
+    generation: int = 0  # when it was made
     cut: Cut | None = None  # one whose pattern was sent here: the next reply brings it about
 
     def __post_init__(self) -> None:
@@ -90,6 +95,8 @@ class Link:
             if chunk:
                 await asyncio.sleep(faults.delay_seconds)
             await faults.thawed.wait()
+            if self.generation < faults.generation:
+                await asyncio.Event().wait()
             if not chunk:
                 sink.shutdown(socket.SHUT_WR)
                 return

@@ -75,6 +75,10 @@ class Proxy:
         """Reset all open connections, on both sides."""
         asyncio.run_coroutine_threadsafe(self._drop(), self._loop).result(timeout=10)
 
+    def silence(self) -> None:
+        """Lose all bytes of the open connections, for ever and without a reset; new ones are well."""
+        self._faults.generation += 1
+
     def refuse(self) -> None:
         """Refuse new connections; those that are open stay. Harmless when repeated."""
         self._run(self._stop_listening)
@@ -154,7 +158,7 @@ class Proxy:
 
     def _take(self, listener: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):  # the client has thought better of it
-            link = Link(listener.accept()[0])
+            link = Link(listener.accept()[0], generation=self._faults.generation)
             connection = self._loop.create_task(link.forward(self.target, self._faults))
             self._connections.add(connection)
             connection.add_done_callback(functools.partial(self._end, link))

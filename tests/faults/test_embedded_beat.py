@@ -1,0 +1,85 @@
+"""The beat inside of a worker, in a thread (solo) or a process of its own (prefork): it never dies alone."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.apps import celery_worker, runs, write_app
+from tests.support.polling import eventually
+from tests.support.processes import Process, is_alive
+from tests.support.schedule import LOCK
+from tests.support.servers import Server
+
+pytestmark = [
+    pytest.mark.parametrize("server", ["valkey"], indirect=True),
+    pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1]),
+]
+
+
+@contextmanager
+def worker_with_beat(server: Server, folder: Path, pool: list[str]) -> Iterator[Process]:
+    write_app(
+        folder,
+        "module",
+        server.url(0),
+        redbeat_redis_url=server.url(1),
+        beat_schedule={"often": {"task": "echo", "schedule": 0.5}},
+    )
+    arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(folder / "none"), *pool]
+    with celery_worker(folder, "module", *arguments) as worker:
+        worker.wait_for("Sending due task")
+        yield worker
+
+
+def family_of(pid: int) -> list[int]:
+    """The process's children and theirs."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children] + [one for child in children for one in family_of(int(child))]
+
+
+def test_a_worker_that_is_stopped_leaves_no_lock_and_no_process(
+    server: Server, tmp_path: Path, pool: list[str]
+) -> None:
+    with worker_with_beat(server, tmp_path, pool) as worker, server.client(db=1) as client:
+        family = family_of(worker.pid)
+        assert (len(family) > 1) == ("prefork" in pool), "the beat and a child of the pool"
+        assert client.get(LOCK)
+        took = worker.seconds_to_end()
+        print(f"{pool[1]}: it ended {took:.2f} s after SIGTERM")
+        assert worker.returncode == 0, worker.output()
+        assert client.get(LOCK) is None
+        assert "Traceback" not in worker.output()
+        eventually(lambda: not any(is_alive(pid) for pid in family))
+        assert took < 3
+
+
+def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
+    server: Server, tmp_path: Path, pool: list[str]
+) -> None:
+    with (
+        worker_with_beat(server, tmp_path, pool) as worker,
+        server.client(db=1) as client,
+        server.client() as noted,
+    ):
+        eventually(lambda: runs(noted))
+        client.set(LOCK, "another")
+        worker.wait_for("It stands by.")
+        worker.wait_for("Standing by: another holds")
+        sent = worker.output().count("Sending due task")
+        assert client.get(LOCK) == "another"
+        client.delete(LOCK)
+        freed = time.monotonic()
+        eventually(lambda: worker.output().count("Sending due task") > sent)
+        print(f"{pool[1]}: sending again {time.monotonic() - freed:.2f} s after the lock was free")
+        assert client.get(LOCK).startswith("redbeat:3:")
+        done = len(runs(noted))
+        eventually(lambda: len(runs(noted)) > done)
+        assert len(re.findall("It stands by", worker.output())) == 1
+        assert worker.stop() == 0
+        assert client.get(LOCK) is None

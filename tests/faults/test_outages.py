@@ -1,0 +1,368 @@
+"""Outages of Redis under a real beat with `retry_period` -1: it lives, and sends again soon after.
+
+One server holds schedule and messages, and forgets nothing when it is killed; beat reaches it through a
+proxy. One beat goes through all outages, one after the other. A checker reads every message: none is off the
+entry's beat, none doubled, and of those an outage has kept back one leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import redis
+
+from redbeat import lua
+from tests.faults.rounds import IS_LONG
+from tests.support.apps import celery_beat, write_app
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.proxy import Loss, Proxy
+from tests.support.schedule import LOCK, SCHEDULE, messages
+from tests.support.servers import Server
+
+BACK = re.compile(r"Redis is back|Sending again")
+OUTAGE_SECONDS = 5.0 if IS_LONG else 1.2
+#: how soon after an outage beat is to send; the short form runs beside others on a busy machine
+DEADLINE_SECONDS = 2.0 if IS_LONG else 4.0
+
+EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0}}
+LOG_LINE = re.compile(r"^\[.*?: (WARNING|ERROR|CRITICAL)/.*$", re.MULTILINE)
+
+
+@dataclass
+class Stage:
+    """A beat, the way to its server, and the server."""
+
+    server: Server
+    way: Proxy
+    beat: Process
+    #: when each outage so far has begun, and when the first message after it left; UNIX seconds
+    outages: list[tuple[float, float]] = field(default_factory=list)
+    #: older messages are none of the checker's
+    since: float = 0
+
+    def dues(self) -> list[float]:
+        """For when the messages are, in the order in which they left."""
+        with self.server.client() as broker:
+            headers = [message["headers"] for message in messages(broker)]
+        return [datetime.fromisoformat(header["redbeat_due"]).timestamp() for header in headers]
+
+    def count(self) -> int:
+        with self.server.client() as broker:
+            return int(broker.llen("celery"))
+
+    def await_message(self) -> float:
+        """Return how long it took until another message was sent."""
+        began, before = time.monotonic(), self.count()
+        eventually(lambda: self.count() > before, timeout=40, interval=0.01, message=self.beat.output())
+        return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("outages")
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[Server]:
+    """A server that comes back with all it had, and that a test may make slow."""
+    options = {"enable_debug_command": True, "busy_reply_threshold": 50}
+    options |= {"loading_process_events_interval_bytes": 1024, "appendonly": True}
+    with Server(appendfsync="always", **options) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stages(disk: Server, folder: Path) -> Iterator[Stage]:
+    with Proxy((disk.host, disk.port)) as way:
+        urls = [way.url(disk.url(db)) for db in (0, 1)]
+        options = {"retry_period": -1}
+        write_app(
+            folder,
+            "module",
+            urls[0],
+            redbeat_redis_url=urls[1],
+            redbeat_redis_options=options,
+            beat_schedule=EVERY_SECOND,
+        )
+        with celery_beat(folder, "module") as beat:
+            beat.wait_for("Sending due task")
+            yield Stage(disk, way, beat)
+
+
+@pytest.fixture
+def stage(stages: Stage, folder: Path) -> Iterator[Stage]:
+    """The beat in good order: an outage that ends it is one test's fault only."""
+    if not stages.beat.is_running:
+        stages.beat = celery_beat(folder, "module")
+        stages.await_message()
+    yield stages
+    stages.way.heal()
+
+
+Outage = Callable[[Stage], AbstractContextManager[None]]
+
+
+@contextmanager
+def killed(stage: Stage) -> Iterator[None]:
+    stage.server.kill()
+    yield
+    stage.server.restart()
+
+
+@contextmanager
+def refused(stage: Stage) -> Iterator[None]:
+    stage.way.refuse()
+    stage.way.drop()
+    yield
+    stage.way.accept()
+
+
+@contextmanager
+def withheld(stage: Stage) -> Iterator[None]:
+    """Packets are dropped for a while, and then repeated."""
+    stage.way.freeze()
+    yield
+    stage.way.thaw()
+
+
+@contextmanager
+def withheld_and_reset(stage: Stage) -> Iterator[None]:
+    """What was sent meanwhile is lost, and its sender told."""
+    stage.way.freeze()
+    yield
+    stage.way.drop()
+    stage.way.thaw()
+
+
+@contextmanager
+def silenced(stage: Stage) -> Iterator[None]:
+    """Connections are half open: what is sent on them is lost, and nobody told. New ones are well."""
+    stage.way.silence()
+    yield
+
+
+@contextmanager
+def paused(stage: Stage) -> Iterator[None]:
+    """The server's kernel takes what is sent, and nobody answers."""
+    stage.server.process.signal(signal.SIGSTOP)
+    yield
+    stage.server.process.signal(signal.SIGCONT)
+
+
+@contextmanager
+def scripts_flushed(stage: Stage) -> Iterator[None]:
+    with stage.server.client() as admin:
+        admin.script_flush()
+    yield
+
+
+@contextmanager
+def clients_killed(stage: Stage) -> Iterator[None]:
+    with stage.server.client() as admin:
+        admin.execute_command("CLIENT KILL TYPE normal SKIPME yes")
+        admin.execute_command("CLIENT KILL TYPE pubsub")
+    yield
+
+
+@contextmanager
+def loading(stage: Stage) -> Iterator[None]:
+    with stage.server.client() as admin, ThreadPoolExecutor(1) as pool:
+        fillers = {f"filler-{number}": "x" * 100 for number in range(1000)}
+        admin.mset(fillers)
+        admin.config_set("key-load-delay", int(OUTAGE_SECONDS * 1e6 / len(fillers)))
+        reloaded = pool.submit(admin.execute_command, "DEBUG", "RELOAD")
+        yield
+        reloaded.result(60)
+        admin.config_set("key-load-delay", 0)
+        admin.delete(*fillers)
+
+
+@contextmanager
+def read_only(stage: Stage) -> Iterator[None]:
+    with stage.server.client() as admin:
+        admin.replicaof("127.0.0.1", 1)
+        yield
+        admin.replicaof("NO", "ONE")
+
+
+@contextmanager
+def busy(stage: Stage) -> Iterator[None]:
+    def run_for_ever() -> None:
+        with stage.server.client() as caller, suppress(redis.ResponseError):
+            caller.eval("while true do end", 0)
+
+    with stage.server.client() as admin, ThreadPoolExecutor(1) as pool:
+        pool.submit(run_for_ever)
+        yield
+        admin.script_kill()
+
+
+@contextmanager
+def full(stage: Stage) -> Iterator[None]:
+    with stage.server.client() as admin:
+        admin.config_set("maxmemory", 1)
+        yield
+        admin.config_set("maxmemory", 0)
+
+
+@contextmanager
+def guarded(stage: Stage) -> Iterator[None]:
+    """A password is asked for; those that are connected stay so, and are thrown out therefore."""
+    with stage.server.client() as admin:
+        admin.config_set("requirepass", "other")
+        admin.execute_command("CLIENT KILL TYPE normal SKIPME yes")
+        yield
+        admin.config_set("requirepass", "")
+
+
+@contextmanager
+def forbidden(stage: Stage) -> Iterator[None]:
+    with stage.server.client() as admin:
+        admin.execute_command("ACL SETUSER admin on nopass ~* &* +@all")
+        admin.execute_command("AUTH", "admin", "any")
+        admin.execute_command("ACL SETUSER default -@all")
+        yield
+        admin.execute_command("ACL SETUSER default +@all")
+
+
+OUTAGES: list[Outage] = [
+    killed,
+    refused,
+    withheld,
+    withheld_and_reset,
+    silenced,
+    paused,
+    scripts_flushed,
+    clients_killed,
+    loading,
+    read_only,
+    busy,
+    full,
+    guarded,
+    forbidden,
+]
+#: these cost no run at all
+STILL_SENDING = (scripts_flushed, clients_killed, silenced)
+CASES = [pytest.param(outage, OUTAGE_SECONDS, id=outage.__name__) for outage in OUTAGES]
+if IS_LONG:
+    CASES += [
+        pytest.param(outage, 30.0, id=f"{outage.__name__} for 30 s") for outage in (killed, withheld, guarded)
+    ]
+LOSSES = ["request", "reply"] if IS_LONG else ["reply"]
+
+
+def check_dues(stage: Stage) -> None:
+    """Each second has its run, but one stands for all those that were due amid an outage."""
+    dues = stage.dues()
+    assert len(dues) == len(set(dues)), "doubled"
+    assert dues == sorted(dues)
+    for due, following in itertools.pairwise(due for due in dues if due > stage.since):
+        gap = following - due
+        assert abs(gap - round(gap)) < 0.001, "off its beat"
+        is_amid_an_outage = any(
+            began - 0.2 < due < sent and following < sent + 1.1 for began, sent in stage.outages
+        )
+        assert gap < 1.5 or is_amid_an_outage, f"lost {gap:.0f} s at {due}: {stage.outages}"
+
+
+@pytest.mark.parametrize(("outage", "seconds"), CASES)
+def test_beat_outlives_an_outage_and_sends_soon_after_it(
+    stage: Stage, outage: Outage, seconds: float
+) -> None:
+    said, began = len(stage.beat.output()), time.time()
+    with outage(stage):
+        time.sleep(seconds)  # that is the outage
+    back = time.time()
+    took = stage.await_message()
+    stage.outages.append((began, time.time()))
+    lines = LOG_LINE.findall(stage.beat.output()[said:])
+    eventually(lambda: len(BACK.findall(stage.beat.output()[said:])) == len(lines))
+    news = stage.beat.output()[said:]
+    lines = [line.group() for line in LOG_LINE.finditer(news)]
+    print(f"{outage.__name__}, {back - began:.1f} s: sending again {took:.2f} s after it")
+    print("\n".join(lines))
+    assert stage.beat.is_running, news
+    assert took <= DEADLINE_SECONDS
+    check_dues(stage)
+    if outage not in STILL_SENDING:
+        assert len([due for due in stage.dues() if began < due < back]) <= 1, "one for all"
+    assert len(lines) <= 1, lines
+    assert "has done nothing for" not in news
+    assert "Traceback" not in news
+    with stage.server.client(db=1) as client:
+        assert client.pttl(LOCK) > 0
+
+
+def push_away(stage: Stage) -> None:
+    """Let beat wait for so long that it looks at the schedule meanwhile."""
+    with stage.server.client(db=1) as client:
+        client.zadd(SCHEDULE, {"redbeat:every-second": time.time() + 3.3})
+
+
+def lose_lock(stage: Stage) -> None:
+    """Let beat take its lock back, and store its statics again."""
+    with stage.server.client(db=1) as client:
+        client.delete(LOCK)
+
+
+CALLS: dict[str, tuple[bytes, Callable[[Stage], None] | None]] = {
+    "claim": (lua._CLAIM_DUE.sha1.encode(), None),
+    "commit": (lua._COMMIT_RUNS.sha1.encode(), None),
+    "renewal by the heartbeat": (lua._RENEW_LOCK.sha1.encode(), None),
+    "look": (b"ZRANGEBYSCORE", push_away),
+    "names of the statics": (b"SMEMBERS", lose_lock),
+    "save of the statics": (lua._READ_ENTRIES.sha1.encode(), lose_lock),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_connection_cut_amid_any_call_costs_nothing(stage: Stage, loss: Loss) -> None:
+    said, began = len(stage.beat.output()), time.time()
+    for name, (pattern, prepare) in CALLS.items():
+        cut = stage.way.cut_on(pattern, loss)
+        if prepare is not None:
+            prepare(stage)
+        assert cut.wait(10), name
+        took = stage.await_message()
+        print(f"cut amid {name}, {loss} lost: the next message {took:.2f} s later")
+        assert took <= (DEADLINE_SECONDS if prepare is not push_away else DEADLINE_SECONDS + 3.3)
+    news = stage.beat.output()[said:]
+    dues = [due for due in stage.dues() if due > began - 3]
+    stage.since = time.time()  # the entry was moved
+    assert stage.beat.is_running, news
+    assert len(dues) == len(set(dues))
+    lines = [line.group() for line in LOG_LINE.finditer(news)]
+    assert all("was gone and is taken back" in line for line in lines), lines
+    assert "Traceback" not in news
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [killed, full, forbidden] if IS_LONG else [killed],
+    ids=lambda outage: outage.__name__,
+)
+def test_without_a_retry_period_beat_ends_with_a_sentence(
+    disk: Server, stages: Stage, tmp_path: Path, outage: Outage
+) -> None:
+    settings = {"redbeat_key_prefix": "other:", "beat_schedule": EVERY_SECOND}
+    write_app(tmp_path, "module", disk.url(0), redbeat_redis_url=disk.url(1), **settings)
+    with celery_beat(tmp_path, "module") as beat:
+        beat.wait_for("Sending due task")
+        with outage(stages):
+            assert beat.wait() not in (0, None)
+    critical = [line for line in LOG_LINE.finditer(beat.output()) if line[1] == "CRITICAL"]
+    assert critical, beat.output()
+    print(critical[0].group())
+    assert f"Redis at {disk.url(1)}" in critical[0].group()
+    assert "redis/connection.py" not in beat.output()
