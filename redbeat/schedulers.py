@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import celery.beat
-from billiard.process import current_process
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 from celery.utils.log import get_logger
@@ -43,6 +41,7 @@ from redbeat.reports import Reports, brief
 from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.retry import is_period_left
 from redbeat.runs import Run, plan_run
+from redbeat.service import BeatService
 from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
 from redbeat.status import Leader, read_status
@@ -92,7 +91,7 @@ class RedBeatScheduler(Scheduler):
             lock_timeout or self.config.lock_timeout or max(5 * self.max_interval, MIN_LOCK_SECONDS)
         )
         self._wake = WakeChannel(self.store.client, self.config.keys.wake)
-        self._service: Any = None  # set while beat runs: then a tick does its own waiting
+        self._beat: BeatService | None = None  # set while beat runs: then a tick does its own waiting
         self._leadership = Leadership(self.store, self.lock_key, self.lock_timeout)
         self._head_score: float | None = None
         self._claimed_at = 0.0
@@ -145,7 +144,7 @@ class RedBeatScheduler(Scheduler):
         try:
             delay_seconds = self._tick()
         except (StoreCorrupt, StoreRefused) as exc:
-            if self._service is None:
+            if self._beat is None:
                 raise
             period = self.config.redbeat_redis_options.get("retry_period")
             if isinstance(exc, StoreRefused) and not is_period_left(period, self._well_at):
@@ -155,13 +154,13 @@ class RedBeatScheduler(Scheduler):
             time.sleep(LOOK_SECONDS)
             return 0
         except LockLost as exc:
-            if self._service is None or not self._stands_by_when_lost:
+            if self._beat is None or not self._stands_by_when_lost:
                 raise brief(exc) from None
             logger.error("beat: %s It stands by.", exc)  # noqa: TRY400 - the sentence says it all
             self._leadership.forget()
             return self._wait(LOOK_SECONDS)
         except RedBeatError as exc:
-            if self._service is None:
+            if self._beat is None:
                 raise
             raise brief(exc) from None
         else:
@@ -172,8 +171,8 @@ class RedBeatScheduler(Scheduler):
             self._ticking_thread = None
             if self._is_close_wanted:
                 self.close()
-                if self._service is not None:
-                    self._service.stop()  # whatever became of the signal handler's SystemExit
+                if self._beat is not None:
+                    self._beat.stop()  # whatever became of the signal handler's SystemExit
 
     def _tick(self) -> float:
         if not self._is_leading():
@@ -265,7 +264,7 @@ class RedBeatScheduler(Scheduler):
             self._has_statics = False  # what took the lock away may have taken them, too
         if self._leadership.is_leader and self._has_statics:
             return True
-        if self._service is None and not self._leadership.is_leader:
+        if self._beat is None and not self._leadership.is_leader:
             raise LockNotAcquired(
                 f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
                 "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
@@ -280,7 +279,7 @@ class RedBeatScheduler(Scheduler):
             return False
         if not was_leader:
             self._has_statics = False  # another beat may have changed them meanwhile
-        if self._service is not None:
+        if self._beat is not None:
             self._leadership.keep_alive()
         if not self._has_statics:
             try:
@@ -294,12 +293,12 @@ class RedBeatScheduler(Scheduler):
 
     def run_under(self, service: Any) -> None:
         """Let ticks wait and stand for leader: ``service``, Celery's beat, is about to call them."""
-        self._service = service
-        self._stands_by_when_lost = self._stands_by_when_lost or _is_embedded()
+        self._beat = BeatService(service)
+        self._stands_by_when_lost = self._stands_by_when_lost or self._beat.is_embedded
 
     def _wait(self, seconds: float) -> float:
         """Under a running beat wait for ``seconds``, or less when something happens, and return 0."""
-        if self._service is None:
+        if self._beat is None:
             return seconds
         deadline = time.monotonic() + seconds
         if self.lock:
@@ -308,7 +307,7 @@ class RedBeatScheduler(Scheduler):
             if self._wake.wait(min(left, LOOK_SECONDS)) or self._is_stopping():
                 break
             self._leadership.note_progress()
-            self._service._last_tick = time.monotonic()  # noqa: SLF001 - what `celery inspect ping` goes by
+            self._beat.note_tick()
             is_early = self._leadership.is_leader and time.monotonic() < deadline
             if is_early and self.store.head_score() != self._head_score:
                 break
@@ -324,10 +323,8 @@ class RedBeatScheduler(Scheduler):
         return read_status(app).leader
 
     def _is_stopping(self) -> bool:
-        if self._is_close_wanted:  # somebody may have swallowed the signal handler's SystemExit
-            return True
-        shutdown = getattr(self._service, "_is_shutdown", None)
-        return shutdown is not None and shutdown.is_set()
+        # somebody may have swallowed the signal handler's SystemExit
+        return self._is_close_wanted or (self._beat is not None and self._beat.is_stopping)
 
     def close(self) -> None:
         """Release the lock and the connections. Called while a tick runs, it is done when that has ended."""
@@ -385,14 +382,6 @@ class RedBeatScheduler(Scheduler):
     def info(self) -> str:
         """The banner's lines about Redis and the lock."""
         return banner(self.store, self.lock_key, self.lock_timeout)
-
-
-def _is_embedded() -> bool:
-    """Tell whether this is the beat inside of a worker, which has nobody who starts it again."""
-    if threading.current_thread() is not threading.main_thread():
-        return True
-    embedded_class = getattr(celery.beat, "_Process", None)
-    return embedded_class is not None and isinstance(current_process(), embedded_class)
 
 
 @beat_init.connect
