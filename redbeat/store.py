@@ -18,6 +18,7 @@ from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, text_of
+from redbeat.replicas import Replicas
 from redbeat.retry import without_retry
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
@@ -68,6 +69,7 @@ class Store:
         self.config: RedBeatConfig = ensure_conf(app)
         self.keys = self.config.keys
         self.client = get_redis(app) if client is None else client
+        self.replicas = Replicas(self.config)
         self.has_retaken_lock = False
         #: called after each round trip: whoever makes them isn't stuck
         self.on_progress: Callable[[], None] = _nothing
@@ -112,13 +114,16 @@ class Store:
     ) -> Committed:
         """Record ``commits`` and make their pushes at ``target``; one round trip.
 
+        With ``redbeat_wait_replicas`` replicas are waited for in it, a second at the most.
+
         Raises:
             LockLost: another beat holds the lock; nothing was written.
         """
         if not commits:
             return Committed("ok", is_moved=False, results=[])
         with self.translating():
-            committed = lua.commit_runs(self.client, self.keys.schedule, fence, commits, target)
+            call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
+            committed = lua.commit_runs(self.client, self.keys.schedule, fence, commits, target, call)
         self._check_lock(committed.status, fence)
         return committed
 

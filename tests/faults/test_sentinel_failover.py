@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest
 import redis
 from redis.exceptions import RedisError
 
@@ -137,8 +138,9 @@ def doubled(ids: Counter[str]) -> int:
     return sum(count - 1 for count in ids.values())
 
 
+@pytest.mark.parametrize("wait_replicas", [0, 1])
 def test_beat_sends_again_within_five_seconds_and_loses_and_doubles_nothing(
-    sentinel: SentinelTopology, tmp_path: Path
+    sentinel: SentinelTopology, tmp_path: Path, wait_replicas: int
 ) -> None:
     longest = 0.0
     for number in ROUNDS:
@@ -146,7 +148,7 @@ def test_beat_sends_again_within_five_seconds_and_loses_and_doubles_nothing(
         sentinel.master().flush()
         folder = tmp_path / str(number)
         folder.mkdir()
-        with beat(sentinel, folder) as process:
+        with beat(sentinel, folder, redbeat_wait_replicas=wait_replicas) as process:
             start_burst(sentinel)
             await_messages(sentinel.master(), len(NAMES) // 4)
             failover = fail_over(sentinel)
@@ -161,6 +163,7 @@ def test_beat_sends_again_within_five_seconds_and_loses_and_doubles_nothing(
         )
         assert doubled(ids) == 0
         assert not IDS.keys() - ids.keys()
+        assert not wait_replicas or again <= BATCH_SIZE, "the batch that was on its way, and no other"
     print(f"the longest of {len(ROUNDS)}: {longest:.2f} s")
     assert longest <= 5
 
