@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest
 import redis
 from redis.exceptions import RedisError
 
@@ -89,6 +88,7 @@ def beat(topology: SentinelTopology, folder: Path, **settings: Any) -> Iterator[
         yield process
         assert process.is_running, process.output()
         assert "Traceback" not in process.output(), process.output()
+        assert "at least once" not in process.output(), "not even while the broker is looked for"
 
 
 def start_burst(topology: SentinelTopology) -> None:
