@@ -138,6 +138,7 @@ class Claim:
         now: the server's clock in UNIX seconds.
         next_score: when the first entry that isn't due yet will be, None when there is none.
         has_more: more is due than was returned.
+        is_partial: entries that are due are left out: their slot is being moved to another node.
     """
 
     status: str
@@ -145,6 +146,7 @@ class Claim:
     next_score: float | None
     has_more: bool
     rows: list[Claimed]
+    is_partial: bool = False
 
 
 @dataclass(slots=True)
