@@ -70,7 +70,7 @@ def is_transient(exc: BaseException) -> bool:
         code = str(exc)
         if code.startswith("Error running script"):  # before Redis 7 what it was refused stands at the end
             code = code.rpartition(": -")[2]
-        if code.startswith(_PASSING_CODES) or _HALF_MOVED in code:
+        if code.startswith(_PASSING_CODES) or _HALF_MOVED in code.lower():
             return True
     if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
         return True
