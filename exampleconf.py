@@ -85,3 +85,7 @@ beat_schedule = {
 
 # Seconds after which beat stops waiting for the broker while it sends a batch.
 # redbeat_publish_timeout = 10
+
+# How many replicas of the schedule's server must have a batch before the next one is begun. It waits for one
+# second at the most. A failover then undoes one batch at the most, instead of all that wasn't replicated.
+# redbeat_wait_replicas = 0

@@ -42,7 +42,8 @@ class RedBeatConfig:
         app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
         None), takeover_after (seconds or None), lock_lost ('exit' or 'standby'), redis_url,
         redis_use_ssl (bool or dict), redbeat_redis_options (dict),
-        key_expiry_check, batch_size, delivery, publish_timeout (seconds), keys (:class:`redbeat.keys.Keys`),
+        key_expiry_check, batch_size, delivery, publish_timeout (seconds), wait_replicas, keys
+        (:class:`redbeat.keys.Keys`),
         reserved_names (of RedBeat's own keys: no entry may be called so).
 
     Raises:
@@ -70,6 +71,7 @@ class RedBeatConfig:
         self.batch_size: int = self._value("redbeat_batch_size")
         self.delivery: str = self._value("redbeat_delivery")
         self.publish_timeout: float = self._value("redbeat_publish_timeout")
+        self.wait_replicas: int = self._value("redbeat_wait_replicas")
 
     @property
     def schedule(self) -> Any:

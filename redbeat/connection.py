@@ -267,6 +267,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
     except (
         redis.exceptions.ConnectionError,
         redis.exceptions.TimeoutError,
+        redis.exceptions.ClusterError,
         redis.exceptions.RedisClusterException,
     ) as exc:
         url = sanitize_url(config.redis_url)

@@ -97,7 +97,7 @@ class Delivery:
             self._say(AT_MOST_ONCE)
         elif self._asked is not None:
             self._say(AT_LEAST_ONCE if self._target is None or self._is_refused else EXACTLY_ONCE)
-        elif self._broker.outbox is None and not self._broker.is_away and self._moved_at is None:
+        elif self._broker.outbox is None and not self._broker.is_away and not self._is_doubtful():
             self._say(AT_LEAST_ONCE)
 
     def _say(self, guarantee: str) -> None:

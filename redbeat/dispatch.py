@@ -48,7 +48,8 @@ class Batch:
         commits: what may be recorded at any time: nothing of theirs is still to be sent.
         collected: runs whose messages wait to be pushed.
         is_cut: not everything that was claimed was dealt with.
-        is_in_doubt: schedule and broker were one server and aren't now; nothing more can be sent at once.
+        is_in_doubt: nothing more can be sent at once: schedule and broker were one server and aren't now, or
+            a slot of a cluster is being moved.
     """
 
     claim: Claim

@@ -53,11 +53,13 @@ _PASSING_CODES = (
     "BUSY ",
     "READONLY ",
 )
+#: what a script is told by a node that has moved one of the entries already, and their schedule not yet
+_HALF_MOVED = "attempted to access a non local key"
 _PASSING_ERRORS = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
     redis.exceptions.ReadOnlyError,
-    redis.exceptions.ClusterDownError,
+    redis.exceptions.ClusterError,
     redis.exceptions.RedisClusterException,
 )
 
@@ -70,7 +72,7 @@ def is_transient(exc: BaseException) -> bool:
         code = str(exc)
         if code.startswith("Error running script"):  # before Redis 7 what it was refused stands at the end
             code = code.rpartition(": -")[2]
-        if code.startswith(_PASSING_CODES):
+        if code.startswith(_PASSING_CODES) or _HALF_MOVED in code.lower():
             return True
     if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
         return True

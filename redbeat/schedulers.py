@@ -189,7 +189,7 @@ class RedBeatScheduler(Scheduler):
         self._claimed_at = time.monotonic()
         if self.lock:
             logger.debug("beat: Extending lock...")
-        batch = Batch(claim, fence, is_leased=self._lease_ms > 0)
+        batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
         self._dispatcher.dispatch(batch)
         if self._broker.is_away:
             return self._wait(BROKER_RETRY_SECONDS)

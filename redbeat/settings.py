@@ -140,6 +140,12 @@ def _publish_timeout(value: Any) -> float:
     return float(value)
 
 
+def _wait_replicas(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100:
+        raise ValueError
+    return value
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -253,6 +259,15 @@ SETTINGS: dict[str, Setting] = {
             "a number of seconds from 0.1 to 3600",
             "Seconds after which beat stops waiting for the broker while it sends a batch. What wasn't sent "
             "by then stays due. A third of ``redbeat_lock_timeout`` at the most, whatever is set here.",
+        ),
+        Setting(
+            "redbeat_wait_replicas",
+            0,
+            _wait_replicas,
+            "a whole number from 0 to 100",
+            "After each batch wait until so many replicas of the schedule's server have it (``WAIT``), for "
+            "one second at the most, and go on. What a failover of Redis can undo is then one batch. "
+            "See :ref:`failover`.",
         ),
     )
 }

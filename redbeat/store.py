@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, text_of
+from redbeat.replicas import Replicas
 from redbeat.retry import without_retry
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
@@ -68,6 +69,7 @@ class Store:
         self.config: RedBeatConfig = ensure_conf(app)
         self.keys = self.config.keys
         self.client = get_redis(app) if client is None else client
+        self.replicas = Replicas(self.config)
         self.has_retaken_lock = False
         #: called after each round trip: whoever makes them isn't stuck
         self.on_progress: Callable[[], None] = _nothing
@@ -89,7 +91,15 @@ class Store:
                 prefix=self.keys.prefix,
             )
         self._check_lock(claim.status, fence)
-        return claim
+        return self._without_moving(claim) if self.config.is_cluster else claim
+
+    def _without_moving(self, claim: Claim) -> Claim:
+        """Leave out what only seems to be missing: a node that is given a slot hasn't got all of it yet."""
+        missing = [row.key for row in claim.rows if row.type == "none"]
+        with self.translating():
+            moving = {key for key in missing if self.client.exists(key)}
+        rows = [row for row in claim.rows if row.key not in moving]
+        return replace(claim, rows=rows, is_partial=True) if moving else claim
 
     def renew_lock(self, fence: Fence, idle_seconds: float = 0) -> None:
         """Let the lock live for its whole time from now on.
@@ -112,13 +122,16 @@ class Store:
     ) -> Committed:
         """Record ``commits`` and make their pushes at ``target``; one round trip.
 
+        With ``redbeat_wait_replicas`` replicas are waited for in it, a second at the most.
+
         Raises:
             LockLost: another beat holds the lock; nothing was written.
         """
         if not commits:
             return Committed("ok", is_moved=False, results=[])
         with self.translating():
-            committed = lua.commit_runs(self.client, self.keys.schedule, fence, commits, target)
+            call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
+            committed = lua.commit_runs(self.client, self.keys.schedule, fence, commits, target, call)
         self._check_lock(committed.status, fence)
         return committed
 

@@ -6,7 +6,7 @@ Invariant: every script is safe to run twice, because each writes only over what
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import NoScriptError
 
 __all__ = [
+    "Call",
     "Claim",
     "Claimed",
     "Commit",
@@ -21,6 +22,7 @@ __all__ = [
     "Fence",
     "Push",
     "Save",
+    "Script",
     "Stored",
     "Target",
     "Vitals",
@@ -45,15 +47,39 @@ class Script:
         self.sha1 = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        # text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those
-        values = [
-            value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-            for value in (*keys, *args)
-        ]
+        values = _encoded(keys, args)
         try:
             return client.evalsha(self.sha1, len(keys), *values)
         except NoScriptError:
             return client.eval(self.source, len(keys), *values)
+
+    def call_and_wait(
+        self, client: Any, keys: Sequence[str], args: Sequence[Any], wait: Sequence[Any]
+    ) -> tuple[Any, Any]:
+        """Return what the script returns, and what the command ``wait`` does, on the same connection.
+
+        One round trip. ``wait``'s reply may be an exception, and is None when the script had to be asked for
+        again, which is done in the ordinary way: one that was refused, or isn't known to the server yet.
+        """
+        pipeline = client.pipeline(transaction=False)
+        pipeline.evalsha(self.sha1, len(keys), *_encoded(keys, args))
+        pipeline.execute_command(*wait)
+        reply, waited = pipeline.execute(raise_on_error=False)
+        if isinstance(reply, Exception):
+            return self(client, keys, args), None
+        return reply, waited
+
+
+def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
+    # text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those
+    return [
+        value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        for value in (*keys, *args)
+    ]
+
+
+#: calls a script with a client, KEYS and ARGV, in whichever way, and returns its reply
+Call = Callable[[Script, Any, Sequence[str], Sequence[Any]], Any]
 
 
 _CLAIM_DUE = Script("hold_lock", "claim_due")
@@ -115,6 +141,7 @@ class Claim:
         now: the server's clock in UNIX seconds.
         next_score: when the first entry that isn't due yet will be, None when there is none.
         has_more: more is due than was returned.
+        is_partial: entries that are due are left out: their slot is being moved to another node.
     """
 
     status: str
@@ -122,6 +149,7 @@ class Claim:
     next_score: float | None
     has_more: bool
     rows: list[Claimed]
+    is_partial: bool = False
 
 
 @dataclass(slots=True)
@@ -277,6 +305,7 @@ def commit_runs(
     fence: Fence,
     commits: Sequence[Commit],
     target: Target = Target("", 0, 0),
+    call: Call = Script.__call__,
 ) -> Committed:
     """Record ``commits`` and make their pushes at ``target``."""
     queues: dict[str, int] = {}
@@ -294,7 +323,7 @@ def commit_runs(
     keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *queues]
     server = target.server if pushes else ""
     args = [*fence.args(), len(commits), server, target.home_db, target.broker_db, *entries, *pushes]
-    status, is_moved, results = _COMMIT_RUNS(client, keys, args)
+    status, is_moved, results = call(_COMMIT_RUNS, client, keys, args)
     return Committed(
         text_of(status),
         bool(is_moved),

@@ -153,9 +153,13 @@ def _role(server: Server) -> str:
 
 @dataclass(frozen=True)
 class ClusterTopology:
-    """Three masters that share all slots, without replicas: while one is away, the cluster is down."""
+    """Three masters that share all slots; without a replica, the cluster is down while one is away.
+
+    `replica` is that of the node that `{redbeat}` is on at first.
+    """
 
     nodes: list[Server]
+    replica: Server | None = None
 
     @property
     def startup_nodes(self) -> list[tuple[str, int]]:
@@ -172,23 +176,39 @@ class ClusterTopology:
 
     def heal(self) -> None:
         """Bring back nodes that have died, and wait until each finds the cluster in order."""
-        for node in self.nodes:
+        for node in self.servers:
             if not node.is_running:
                 node.restart()
-        for node in self.nodes:
-            eventually(_sees_all_of(node), 20, retry_on=_NOT_YET, message=f"{node} sees no cluster in order")
+        for node in self.servers:
+            eventually(
+                _sees_all_of(node, len(self.servers)),
+                20,
+                retry_on=_NOT_YET,
+                message=f"{node} sees no cluster in order",
+            )
 
     def flush(self) -> None:
         for node in self.nodes:
             node.flush()
 
     def stop(self) -> None:
-        for node in self.nodes:
+        for node in self.servers:
             node.stop()
+
+    @property
+    def servers(self) -> list[Server]:
+        """The nodes, and the replica."""
+        return [*self.nodes, *([self.replica] if self.replica else [])]
+
+    def owner(self, key: str) -> Server:
+        """The server that has the key's slot, as the cluster tells."""
+        with self.client() as client:
+            port = client.get_node_from_key(key).port
+        return next(server for server in self.servers if server.port == port)
 
 
 @contextmanager
-def cluster(kind: Kind = "valkey", **options: Any) -> Iterator[ClusterTopology]:
+def cluster(kind: Kind = "valkey", *, has_replica: bool = False, **options: Any) -> Iterator[ClusterTopology]:
     """Start three nodes, introduce them and deal out the slots; `options` are those of Server."""
     settings: dict[str, Any] = {
         "cluster_enabled": True,
@@ -207,7 +227,25 @@ def cluster(kind: Kind = "valkey", **options: Any) -> Iterator[ClusterTopology]:
                     client.execute_command("CLUSTER MEET", other.host, other.port, _bus_port(other))
         topology = ClusterTopology(nodes)
         topology.heal()
+        if has_replica:
+            replica = stack.enter_context(Server(kind, **settings))
+            topology = ClusterTopology(nodes, replica)
+            _replicate(replica, topology.owner("{redbeat}"))
+            topology.heal()
         yield topology
+
+
+def _replicate(replica: Server, master: Server) -> None:
+    with replica.client() as client, master.client() as of_master:
+        client.execute_command("CLUSTER MEET", master.host, master.port, _bus_port(master))
+        master_id = of_master.execute_command("CLUSTER MYID")
+        eventually(lambda: client.execute_command("CLUSTER REPLICATE", master_id), 10, retry_on=(RedisError,))
+
+        def is_online() -> bool:
+            replication: Any = of_master.info("replication")
+            return bool(replication.get("slave0", {}).get("state") == "online")
+
+        eventually(is_online, 20)
 
 
 def _bus_port(node: Server) -> int:
@@ -216,10 +254,10 @@ def _bus_port(node: Server) -> int:
     return int(answer["cluster-port"])
 
 
-def _sees_all_of(node: Server) -> Callable[[], bool]:
+def _sees_all_of(node: Server, count: int) -> Callable[[], bool]:
     def check() -> bool:
         with node.client() as client:
             state: Any = client.execute_command("CLUSTER INFO")
-        return bool(state["cluster_state"] == "ok" and state["cluster_known_nodes"] == "3")
+        return bool(state["cluster_state"] == "ok" and state["cluster_known_nodes"] == str(count))
 
     return check

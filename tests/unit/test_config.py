@@ -58,6 +58,8 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_batch_size", 5000, "batch_size", 5000),
     ("redbeat_delivery", "at_most_once", "delivery", "at_most_once"),
     ("redbeat_publish_timeout", 2, "publish_timeout", 2.0),
+    ("redbeat_wait_replicas", 0, "wait_replicas", 0),
+    ("redbeat_wait_replicas", 2, "wait_replicas", 2),
 ]
 
 REFUSED: list[tuple[str, Any]] = [
@@ -96,6 +98,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("redbeat_publish_timeout", 0),
     ("redbeat_publish_timeout", -1),
     ("redbeat_publish_timeout", "10"),
+    ("redbeat_wait_replicas", -1),
+    ("redbeat_wait_replicas", 1.0),
+    ("redbeat_wait_replicas", True),
+    ("redbeat_wait_replicas", None),
 ]
 
 

@@ -1,0 +1,277 @@
+"""A schedule in a cluster whose slot moves, and whose node dies, while a real beat sends a burst.
+
+The broker is another server, so a run may leave twice, with the same task id; none may be lost, and no entry.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.errors import StoreRefused, StoreUnavailable
+from redbeat.runs import task_id_of
+from tests.faults.rounds import IS_LONG
+from tests.support import topologies
+from tests.support.apps import celery_beat, write_app
+from tests.support.logs import errors_in
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.schedule import messages
+from tests.support.servers import Server
+from tests.support.slots import SlotMove
+from tests.support.ticks import leader, memory_app, take_messages
+from tests.support.topologies import ClusterTopology
+
+SCHEDULE, LOCK, TICK = "{redbeat}::schedule", "{redbeat}::lock", "{redbeat}::tick"
+EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0}}
+ROUNDS = 6 if IS_LONG else 2
+NAMES = [f"entry-{number}" for number in range(4000 if IS_LONG else 600)]
+_AWAY = (RedisError, AssertionError)
+#: what a scheduler that doesn't try again says of a slot on the move
+_HALF_MOVED = (StoreUnavailable, StoreRefused)
+
+
+def _id_of(name: str, due: float) -> str:
+    moment = datetime.fromtimestamp(due, timezone.utc).isoformat(timespec="microseconds")
+    return task_id_of(f"{{redbeat}}:{name}", moment)
+
+
+IDS = {_id_of(name, 1 + number) for number, name in enumerate(NAMES)}
+
+
+@pytest.fixture(scope="module")
+def moved_session() -> Iterator[ClusterTopology]:
+    with topologies.cluster(has_replica=True) as topology:
+        yield topology
+
+
+@pytest.fixture
+def moved(moved_session: ClusterTopology) -> ClusterTopology:
+    moved_session.heal()
+    moved_session.owner(SCHEDULE).flush()
+    return moved_session
+
+
+def settings_of(cluster: ClusterTopology, **options: Any) -> dict[str, Any]:
+    nodes = [{"host": host, "port": port} for host, port in cluster.startup_nodes]
+    return {
+        "redbeat_redis_url": "redis-cluster://",
+        "redbeat_redis_options": {"startup_nodes": nodes, **options},
+    }
+
+
+@contextmanager
+def beat(cluster: ClusterTopology, broker: Server, folder: Path, **settings: Any) -> Iterator[Process]:
+    """A beat that has sent."""
+    own = settings_of(cluster, retry_period=-1)
+    defaults = {"redbeat_batch_size": 10, "beat_schedule": EVERY_SECOND}
+    folder.mkdir(exist_ok=True)
+    write_app(folder, "module", broker.url(0), **{**own, **defaults, **settings})
+    with celery_beat(folder, "module") as process:
+        process.wait_for("Sending due task")
+        yield process
+        assert process.returncode in (None, 0), process.output()
+        assert "Traceback" not in process.output(), process.output()
+        assert "removing" not in process.output(), process.output()
+
+
+def save(cluster: ClusterTopology, names: list[str]) -> None:
+    """Entries that are not due."""
+    app = memory_app(**settings_of(cluster))
+    RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry(name, "echo", 10**9, app=app) for name in names])
+
+
+def make_due(client: RedisCluster, names: list[str]) -> None:
+    """A second after the epoch, two seconds, ..."""
+    client.zadd(SCHEDULE, {f"{{redbeat}}:{name}": 1 + number for number, name in enumerate(names)})
+
+
+def await_all_sent(client: RedisCluster) -> None:
+    eventually(lambda: client.zcount(SCHEDULE, 0, 10**6) == 0, 40, retry_on=_AWAY)
+
+
+def check(broker: redis.Redis, client: RedisCluster) -> tuple[int, int]:
+    """How many of the burst's runs were lost and doubled; each has its own id, and each entry is there."""
+    ids = Counter(
+        message["headers"]["id"]
+        for message in messages(broker)
+        if message["headers"]["redbeat_entry"] in set(NAMES)
+    )
+    assert ids.keys() <= IDS, "another task id"
+    assert client.zcard(SCHEDULE) == len(NAMES) + 1
+    return len(IDS - ids.keys()), sum(ids.values()) - len(ids)
+
+
+def next_message(broker: redis.Redis) -> float:
+    """How long until there is another one."""
+    began, before = time.monotonic(), broker.llen("celery")
+    eventually(lambda: broker.llen("celery") > before, 30, 0.005)
+    return time.monotonic() - began
+
+
+def other_master(cluster: ClusterTopology) -> Server:
+    owner = cluster.owner(SCHEDULE)
+    return next(
+        node
+        for node in cluster.nodes
+        if node is not owner and node is not cluster.replica and _is_master(node)
+    )
+
+
+def moving(cluster: ClusterTopology) -> SlotMove:
+    """The schedule's slot on its way to another node."""
+    return SlotMove(cluster.servers, SCHEDULE, cluster.owner(SCHEDULE), other_master(cluster))
+
+
+def _is_master(server: Server) -> bool:
+    with server.client() as client:
+        replication: Any = client.info("replication")
+    return bool(replication["role"] == "master")
+
+
+def test_a_slot_moved_amid_a_burst_costs_no_run(
+    moved: ClusterTopology, valkey: Server, tmp_path: Path
+) -> None:
+    with (
+        moved.client() as client,
+        valkey.client() as broker,
+        beat(moved, valkey, tmp_path / "app") as process,
+    ):
+        save(moved, NAMES)
+        for _ in range(ROUNDS):
+            broker.delete("celery")
+            client.zremrangebyscore(SCHEDULE, 0, 0)
+            make_due(client, NAMES)
+            eventually(lambda: broker.llen("celery") >= len(NAMES) // 6, 20, 0.001)
+            source, target = moved.owner(SCHEDULE), other_master(moved)
+            began = time.monotonic()
+            with SlotMove(moved.servers, SCHEDULE, source, target) as move:
+                move.move_all(after_each=lambda: time.sleep(0.01))  # slowly, as a network is
+            took = time.monotonic() - began
+            seconds = next_message(broker)
+            await_all_sent(client)
+            lost, doubled = check(broker, client)
+            print(f"moved in {took:.2f} s, a message {seconds:.2f} s later; {lost} lost, {doubled} doubled")
+            assert lost == 0
+            assert seconds <= 5
+            assert moved.owner(SCHEDULE) is target
+        [token] = {client.get(LOCK)}
+        assert f":{process.pid}:" in token
+        eventually(
+            lambda: client.pttl(LOCK) > 1_495_000, 10, message="the heartbeat renews it at its new node"
+        )
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert not client.exists(LOCK)
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["CLUSTER FAILOVER", "master killed"])
+def test_a_replica_promoted_amid_a_burst_costs_no_run(
+    moved: ClusterTopology, valkey: Server, tmp_path: Path, is_killed: bool
+) -> None:
+    with moved.client() as client, valkey.client() as broker, beat(moved, valkey, tmp_path / "app"):
+        save(moved, NAMES)
+        make_due(client, NAMES)
+        old = moved.owner(SCHEDULE)
+        new = replica_of(moved, old)
+        with old.client() as of_old:
+            of_old.wait(1, 5000)
+        eventually(lambda: broker.llen("celery") >= len(NAMES) // 6, 20, 0.001)
+        if is_killed:
+            old.kill()
+        else:
+            with new.client() as of_new:
+                of_new.execute_command("CLUSTER FAILOVER")
+        eventually(lambda: _is_master(new), 20, 0.005)
+        seconds = next_message(broker)
+        eventually(lambda: moved.owner(SCHEDULE) is new, 20, retry_on=_AWAY)
+        await_all_sent(client)
+        lost, doubled = check(broker, client)
+        print(f"promotion to the next message: {seconds:.2f} s; lost: {lost}, doubled: {doubled}")
+        assert lost == 0
+        assert seconds <= 5
+
+
+def replica_of(cluster: ClusterTopology, master: Server) -> Server:
+    """The server that replicates `master`."""
+    for server in cluster.servers:
+        with server.client() as client:
+            replication: Any = client.info("replication")
+        if replication["role"] == "slave" and replication["master_port"] == master.port:
+            return server
+    raise AssertionError(f"{master} has no replica")
+
+
+def test_a_standby_takes_over_after_the_slot_has_moved(
+    moved: ClusterTopology, valkey: Server, tmp_path: Path
+) -> None:
+    with (
+        valkey.client() as broker,
+        beat(moved, valkey, tmp_path / "app") as holder,
+        celery_beat(tmp_path / "app", "module") as standby,
+    ):
+        standby.wait_for("Standing by")
+        with moving(moved) as move:
+            move.move_all()
+        next_message(broker)
+        holder.signal(signal.SIGTERM)
+        assert holder.wait() == 0
+        seconds = next_message(broker)
+        print(f"SIGTERM to the next message: {seconds:.2f} s")
+        standby.wait_for("Acquired lock")
+        assert seconds <= 2.5
+
+
+FIRST = {
+    "the schedule": [SCHEDULE, LOCK, TICK],
+    "the lock": [LOCK],
+    "the schedule alone": [SCHEDULE],
+    "the entry": ["{redbeat}:one"],
+    "all but the entry": [SCHEDULE, LOCK, TICK, "{redbeat}:other", "{redbeat}::statics"],
+}
+
+
+@pytest.mark.parametrize("first", FIRST.values(), ids=FIRST.keys())
+def test_a_schedule_that_is_half_moved_loses_no_entry_and_calls_none_missing(
+    moved: ClusterTopology, first: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    app: Celery = memory_app(**settings_of(moved))
+    save(moved, ["one", "other"])
+    with moved.client() as client, leader(app) as scheduler:
+        make_due(client, ["one"])
+        with moving(moved) as move:
+            move.move(*first)
+            for _ in range(3):
+                with suppress(*_HALF_MOVED):
+                    scheduler.tick()
+        assert errors_in(caplog) == []
+        assert client.zcard(SCHEDULE) == 2
+        eventually(lambda: scheduler.tick() > 0, 5, retry_on=_HALF_MOVED)
+        assert {message.id for message in take_messages(app)} == {_id_of("one", 1)}
+        assert client.zscore(SCHEDULE, "{redbeat}:one") > 10**6
+
+
+def test_without_the_lock_key_nothing_is_lost_amid_a_move(moved: ClusterTopology) -> None:
+    app = memory_app(**settings_of(moved), redbeat_lock_key=None)
+    save(moved, ["one"])
+    with moved.client() as client, leader(app) as scheduler:
+        make_due(client, ["one"])
+        with moving(moved) as move:
+            move.move(SCHEDULE)
+            with suppress(*_HALF_MOVED):
+                scheduler.tick()
+        assert client.zcard(SCHEDULE) == 1
+        assert client.exists("{redbeat}:one")

@@ -1,0 +1,205 @@
+"""The setting redbeat_wait_replicas: a batch is on so many replicas before more is done, or else said."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+import redis.connection
+
+from tests.integration.conftest import MakeScheduler
+from tests.support.logs import logged, warnings_in
+from tests.support.polling import eventually
+from tests.support.schedule import counts_of, messages, monitoring, write_burst
+from tests.support.servers import Server
+
+NAMES = [f"entry-{number}" for number in range(300)]
+BATCH = {"redbeat_batch_size": 10}
+
+
+@pytest.fixture
+def replica(server: Server) -> Iterator[Server]:
+    """A replica of the server, in step with it."""
+    with Server(server.kind, replicaof=(server.host, server.port)) as one, server.client() as client:
+        wait_for_replica(client)
+        yield one
+
+
+def wait_for_replica(master: redis.Redis) -> None:
+    def is_online() -> bool:
+        replication: Any = master.info("replication")
+        return bool(replication.get("slave0", {}).get("state") == "online")
+
+    eventually(is_online, 10)
+
+
+@contextmanager
+def paused(replica: Server) -> Iterator[None]:
+    """A replica that is there and doesn't answer."""
+    replica.process.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        replica.process.signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows with each piece that is sent to a server."""
+    sent: list[str] = []
+    original = redis.connection.AbstractConnection.send_packed_command
+
+    def sending(*args: Any, **kwargs: Any) -> Any:
+        sent.append("")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", sending)
+    return sent
+
+
+def test_each_batch_is_on_the_replica_before_the_next_is_begun(
+    client: redis.Redis, replica: Server, make_scheduler: MakeScheduler
+) -> None:
+    scheduler = make_scheduler(redbeat_wait_replicas=1, **BATCH)
+    write_burst(client, NAMES)
+    with replica.client(db=1) as copy, replica.client() as broker_copy:
+        for batch in range(1, 1 + len(NAMES) // 10):
+            scheduler.tick()
+            assert counts_of(copy, NAMES)[1] == batch * 10
+            assert len(messages(broker_copy)) == batch * 10
+
+
+def test_nobody_waits_unless_told_to(
+    server: Server, client: redis.Redis, make_scheduler: MakeScheduler
+) -> None:
+    scheduler = make_scheduler()
+    write_burst(client, ["one"])
+    with monitoring(server) as commands:
+        scheduler.tick()
+    assert not [command for command in commands if command.startswith("WAIT")]
+
+
+def test_waiting_takes_no_round_trip_of_its_own(
+    client: redis.Redis, replica: Server, make_scheduler: MakeScheduler, round_trips: list[str]
+) -> None:
+    counts = []
+    for settings in ({}, {"redbeat_wait_replicas": 1}):
+        scheduler = make_scheduler(**settings, **BATCH)
+        write_burst(client, NAMES[:20])
+        scheduler.tick()  # which connects, and loads the script
+        round_trips.clear()
+        began = time.monotonic()
+        scheduler.tick()
+        print(f"{settings or 'without'}: {len(round_trips)} round trips, {time.monotonic() - began:.4f} s")
+        counts.append(len(round_trips))
+        scheduler.close()
+    assert counts[0] == counts[1]
+
+
+def test_what_waiting_costs(client: redis.Redis, replica: Server, make_scheduler: MakeScheduler) -> None:
+    for settings in ({}, {"redbeat_wait_replicas": 1}):
+        scheduler = make_scheduler(**settings)
+        names = [f"entry-{number}" for number in range(5000)]
+        write_burst(client, names)
+        began = time.monotonic()
+        while scheduler.tick() == 0:
+            pass
+        took = time.monotonic() - began
+        print(f"{settings or 'without'}: {len(names) / took:.0f} runs/s, {took / 10 * 1000:.1f} ms a batch")
+        assert counts_of(client, names)[1] == len(names)
+        client.flushall()
+        scheduler.close()
+
+
+def test_replicas_that_do_not_answer_are_told_of_once_and_beat_goes_on(
+    client: redis.Redis,
+    replica: Server,
+    make_scheduler: MakeScheduler,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = make_scheduler(redbeat_wait_replicas=1, **BATCH)
+    write_burst(client, NAMES[:60])
+    scheduler.tick()
+    took = []
+    with caplog.at_level(logging.INFO, "celery.beat"):
+        with paused(replica):
+            for _ in range(3):
+                began = time.monotonic()
+                scheduler.tick()
+                took.append(time.monotonic() - began)
+        print("with no answer a batch took", ", ".join(f"{seconds:.2f} s" for seconds in took))
+        assert counts_of(client, NAMES)[1] == 40
+        [warning] = warnings_in(caplog)
+        assert warning.startswith(
+            "beat: 0 of 1 replicas (redbeat_wait_replicas) have the last batch. Beat goes"
+        )
+        wait_for_replica(client)
+
+        def is_recovered() -> list[str]:
+            write_burst(client, NAMES[:1])
+            scheduler.tick()
+            return [text for text in logged(caplog, logging.INFO) if "replicas have" in text]
+
+        eventually(is_recovered, 5)
+    infos = [text for text in logged(caplog, logging.INFO) if "replicas have" in text]
+    assert infos == ["beat: 1 replicas have the last batch again."]
+    assert took[0] < 2
+    assert max(took[1:]) < 0.8
+    assert warnings_in(caplog) == [warning]
+
+
+def test_a_socket_timeout_shorter_than_the_wait_breaks_no_connection(
+    client: redis.Redis, make_scheduler: MakeScheduler
+) -> None:
+    options = {"socket_timeout": 0.4}
+    scheduler = make_scheduler(redbeat_wait_replicas=1, redbeat_redis_options=options)
+    write_burst(client, NAMES)
+    scheduler.tick()
+    assert counts_of(client, NAMES)[1] == len(NAMES)
+
+
+def test_a_user_who_may_not_wait_is_told_so_once(
+    server: Server,
+    client: redis.Redis,
+    make_scheduler: MakeScheduler,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client.execute_command("ACL SETUSER rick on nopass ~* &* +@all -wait")
+    url = server.url(1).replace("redis://", "redis://rick:x@")
+    scheduler = make_scheduler(redbeat_redis_url=url, redbeat_wait_replicas=1, **BATCH)
+    write_burst(client, NAMES[:30])
+    with caplog.at_level(logging.WARNING, "celery.beat"):
+        for _ in range(3):
+            scheduler.tick()
+    assert counts_of(client, NAMES)[1] == 30
+    [warning] = [text for text in warnings_in(caplog) if "replicas" in text]
+    assert "WAIT failed" in warning
+
+
+def test_after_a_script_flush_the_batch_is_on_the_replica_all_the_same(
+    client: redis.Redis, replica: Server, make_scheduler: MakeScheduler
+) -> None:
+    scheduler = make_scheduler(redbeat_wait_replicas=1, **BATCH)
+    write_burst(client, NAMES[:20])
+    with replica.client(db=1) as copy:
+        for batch in (10, 20):
+            client.script_flush()
+            scheduler.tick()
+            assert counts_of(copy, NAMES)[1] == batch
+
+
+def test_with_at_most_once_the_record_is_on_the_replica_before_the_message_leaves(
+    server: Server, client: redis.Redis, replica: Server, make_scheduler: MakeScheduler
+) -> None:
+    scheduler = make_scheduler(redbeat_wait_replicas=1, redbeat_delivery="at_most_once")
+    write_burst(client, ["one"])
+    with monitoring(server) as commands:
+        scheduler.tick()
+    words = [command.split()[0] for command in commands]
+    assert words.index("WAIT") < words.index("LPUSH")
