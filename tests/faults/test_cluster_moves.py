@@ -5,6 +5,7 @@ The broker is another server, so a run may leave twice, with the same task id; n
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections import Counter
@@ -22,11 +23,12 @@ from redis.exceptions import RedisError
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import StoreRefused, StoreUnavailable
+from redbeat.replicas import Replicas
 from redbeat.runs import task_id_of
 from tests.faults.rounds import IS_LONG
 from tests.support import topologies
 from tests.support.apps import celery_beat, write_app
-from tests.support.logs import errors_in
+from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import messages
@@ -275,3 +277,30 @@ def test_without_the_lock_key_nothing_is_lost_amid_a_move(moved: ClusterTopology
                 scheduler.tick()
         assert client.zcard(SCHEDULE) == 1
         assert client.exists("{redbeat}:one")
+
+
+def test_replicas_are_waited_for_at_the_node_that_has_the_schedule(
+    moved: ClusterTopology, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = memory_app(**settings_of(moved), redbeat_wait_replicas=1, redbeat_batch_size=1)
+    save(moved, ["one", "other"])
+    with moved.client() as client, leader(app) as scheduler, caplog.at_level(logging.INFO, "celery.beat"):
+        make_due(client, ["one", "other"])
+        has_replica = [is_replicated(server) for server in (moved.owner(SCHEDULE), other_master(moved))]
+        assert has_replica in ([True, False], [False, True], [False, False])
+        scheduler.tick()
+        assert len(warnings_in(caplog)) == int(not has_replica[0])
+        with moving(moved):
+            pass
+        scheduler.store.replicas = Replicas(app.redbeat_conf)
+        caplog.clear()
+        scheduler.tick()
+        assert len(warnings_in(caplog)) == int(not has_replica[1])
+        assert client.zcount(SCHEDULE, 0, 10**6) == 0
+
+
+def is_replicated(master: Server) -> bool:
+    """Whether a replica of the master is in step."""
+    with master.client() as client:
+        replication: Any = client.info("replication")
+    return bool(replication.get("slave0", {}).get("state") == "online")
