@@ -10,8 +10,8 @@
 -- ARGV[6] prefix     what every entry's key starts with
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
 -- the entry's key. A score of 0 is how people write "now", and is rewritten to that, so that the run has one
--- due time at every try. What is hidden has a field lease, '<score it is hidden by> <nominal>': when the beat that
--- claimed it has died, it surfaces as the same run.
+-- due time at every try. What is hidden has a field lease, '<score it is hidden by> <nominal>': when the beat
+-- that claimed it has died, it surfaces as the same run.
 --
 -- Returns {status, now, next, has_more, rows}
 --   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token

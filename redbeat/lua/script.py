@@ -1,0 +1,54 @@
+"""One script: made of files, sent by its SHA-1.
+
+Invariant: its source is files only; what a caller gives it is KEYS and ARGV.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+__all__ = ["Script"]
+
+
+class Script:
+    """A script that is sent by its SHA-1, and whole when the server doesn't know it (any more)."""
+
+    def __init__(self, *names: str) -> None:
+        self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
+        self.sha1 = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        values = _encoded(keys, args)
+        try:
+            return client.evalsha(self.sha1, len(keys), *values)
+        except NoScriptError:
+            return client.eval(self.source, len(keys), *values)
+
+    def call_and_wait(
+        self, client: Any, keys: Sequence[str], args: Sequence[Any], wait: Sequence[Any]
+    ) -> tuple[Any, Any]:
+        """Return what the script returns, and what the command ``wait`` does, on the same connection.
+
+        One round trip. ``wait``'s reply may be an exception, and is None when the script had to be asked for
+        again, which is done in the ordinary way: one that was refused, or isn't known to the server yet.
+        """
+        pipeline = client.pipeline(transaction=False)
+        pipeline.evalsha(self.sha1, len(keys), *_encoded(keys, args))
+        pipeline.execute_command(*wait)
+        reply, waited = pipeline.execute(raise_on_error=False)
+        if isinstance(reply, Exception):
+            return self(client, keys, args), None
+        return reply, waited
+
+
+def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
+    # text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those
+    return [
+        value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        for value in (*keys, *args)
+    ]
