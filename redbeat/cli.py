@@ -7,76 +7,28 @@ server that can't be used end in one sentence without a password, and no code of
 from __future__ import annotations
 
 import json
-import math
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import click
 
+from redbeat import exits
+from redbeat.beatcop import BeatCopSettings
 from redbeat.config import ensure_conf
 from redbeat.errors import ConfigurationError, RedBeatError
+from redbeat.exits import CommandLineError, ExitingGroup, finite
+from redbeat.singleton import add_options, run_singleton
 from redbeat.status import State, Status, judge, read_status
 from redbeat.urls import sanitize_url
 
 __all__ = ["redbeat"]
 
-#: exit codes of wrong options and of wrong settings; click's own 2 means "late" here. From sysexits.h, which
-#: ``os`` has on POSIX only
-USAGE_CODE = getattr(os, "EX_USAGE", 64)
-CONFIG_CODE = getattr(os, "EX_CONFIG", 78)
-
 _COLOURS = {State.HEALTHY: "green", State.NO_LEADER: "red", State.LATE: "red", State.UNREACHABLE: "red"}
 
 
-@contextmanager
-def _usage_errors_apart() -> Iterator[None]:
-    try:
-        yield
-    except click.UsageError as exc:
-        exc.exit_code = USAGE_CODE  # type: ignore[misc]
-        raise
-
-
-class _Command(click.Command):
-    """A command whose wrong options have an exit code of their own."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _usage_errors_apart():
-            return super().parse_args(ctx, args)
-
-
-class _Group(click.Group):
-    """A group of such commands."""
-
-    command_class = _Command
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _usage_errors_apart():
-            return super().parse_args(ctx, args)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        with _usage_errors_apart():
-            return super().resolve_command(ctx, args)
-
-
-class _SettingsError(click.ClickException):
-    exit_code = CONFIG_CODE
-
-
-@click.group(cls=_Group)
+@click.group(cls=ExitingGroup)
 def redbeat(**_preload_options: Any) -> None:
     """The schedule that RedBeat keeps in Redis."""
-
-
-def _finite(_ctx: click.Context, _parameter: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no number of seconds.")
-    return value
 
 
 @redbeat.command()
@@ -87,7 +39,7 @@ def _finite(_ctx: click.Context, _parameter: click.Parameter, value: float) -> f
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    callback=_finite,
+    callback=finite,
     help="So old may the oldest due entry, and the leader's last tick, be.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
@@ -102,12 +54,12 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
     try:
         url = sanitize_url(ensure_conf(app).redis_url)
     except ConfigurationError as exc:
-        raise _SettingsError(str(exc)) from None
+        raise CommandLineError(str(exc), exits.CONFIG) from None
     found: Status | None = None
     try:
         found = read_status(app)
     except ConfigurationError as exc:
-        raise _SettingsError(str(exc)) from None
+        raise CommandLineError(str(exc), exits.CONFIG) from None
     except RedBeatError as exc:
         state, problem = State.UNREACHABLE, str(exc)
     else:
@@ -120,6 +72,29 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
         for title, text in lines + _lines(found):
             click.echo(f"{title:<11}{text}", color=False if ctx.obj.no_color else None)
     ctx.exit(state)
+
+
+@redbeat.command(context_settings={"allow_interspersed_args": False})
+@add_options
+@click.pass_context
+def singleton(ctx: click.Context, /, **options: Any) -> None:
+    """Run COMMAND on one machine at a time, with the application's Redis.
+
+    The same as redbeat-singleton, whose --help tells the exit codes.
+    """
+    app = ctx.obj.app
+    try:
+        config = ensure_conf(app)
+    except ConfigurationError as exc:
+        raise CommandLineError(str(exc), exits.CONFIG) from None
+    connection = {
+        "redbeat_redis_url": config.redis_url,
+        "redbeat_redis_options": config.redbeat_redis_options,
+        "redbeat_redis_use_ssl": config.redis_use_ssl,
+        "redbeat_key_prefix": config.key_prefix,
+    }
+    client = getattr(app, "redbeat_redis", None)
+    run_singleton(connection, BeatCopSettings(), client=client, **options)
 
 
 def _name(state: State) -> str:

@@ -274,10 +274,9 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         reason = str(exc).partition(" : <")[0]  # redis-py adds the repr of a whole client
         if not is_transient(exc):
             raise StoreRefused(f"Redis at {url} refused the connection: {reason}") from exc
-        raise StoreUnavailable(
-            f"Redis at {url} can't be used: {reason} "
-            "(redbeat_redis_options' retry_period makes beat wait for it)."
-        ) from exc
+        is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
+        hint = "" if is_waited_for else " (redbeat_redis_options' retry_period makes beat wait for it)."
+        raise StoreUnavailable(f"Redis at {url} can't be used: {reason}{hint}") from exc
     except redis.exceptions.InvalidResponse as exc:
         raise StoreRefused(f"What answers at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
     except redis.exceptions.ResponseError as exc:

@@ -10,6 +10,7 @@
      +-- EntryError                 something about one entry
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
+     +-- CommandFailed              a singleton's command can't be started, or its warden is gone
      +-- LockError                  something about leadership
           +-- LockNotAcquired       a tick without the lock (also AttributeError)
           +-- LockLost              another beat holds the lock (also redis LockNotOwnedError)
@@ -26,6 +27,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockNotOwnedError, ResponseError
 
 __all__ = [
+    "CommandFailed",
     "ConfigurationError",
     "EntryCorrupt",
     "EntryError",
@@ -103,6 +105,10 @@ class EntryNotFound(EntryError, KeyError):
 
 class EntryCorrupt(EntryError, ValueError):
     """What stands in Redis under this key is no usable entry."""
+
+
+class CommandFailed(RedBeatError):
+    """The command of a singleton can't be started, or the process that watches over it was killed."""
 
 
 class LockError(RedBeatError):

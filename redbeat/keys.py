@@ -47,6 +47,15 @@ class Keys:
         """channel: every write to the schedule is announced here, so that a waiting beat looks at once."""
         return f"{self.prefix}:wake"
 
+    @property
+    def released(self) -> str:
+        """string with a time to live: a singleton has released its lock, and it hasn't vanished."""
+        return f"{self.prefix}:released"
+
+    def singleton(self, name: str) -> str:
+        """Return the default key of a singleton's lock: a string with a time to live."""
+        return f"{self.prefix}:singleton:{name}"
+
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""
         return f"{self.prefix}{name}"

@@ -21,6 +21,7 @@ beat that sent it has ended, keeps nobody waiting.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -79,6 +80,7 @@ class LeaderLock:
     Attributes:
         token: what the lock holds when it is ours, or may be: it was asked for, and no answer has come.
         replaced: the token of the silent holder that was replaced, '' for none.
+        seen_until: when the lock, as it was last seen in another's hands, would end; monotonic.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class LeaderLock:
         self._silence: _Silence | None = None
         self.token = ""
         self.replaced = ""
+        self.seen_until = 0.0
         self._candidate = _new_token()
 
     @property
@@ -115,6 +118,8 @@ class LeaderLock:
         except BaseException:
             self._silence = None  # what wasn't seen isn't known
             raise
+        if rest_ms != _NO_KEY:
+            self.seen_until = time.monotonic() + rest_ms / 1000 if rest_ms >= 0 else math.inf
         silent = ""
         if self._is_silent(rest_ms):
             with self._store.translating(self.key, "string"):
@@ -141,6 +146,21 @@ class LeaderLock:
             self._store.renew_lock(self.fence)
             self._candidate = _new_token()
         return is_ours
+
+    def renew(self) -> bool:
+        """Let the lock live for its whole time from now on; return whether it was gone, and is taken back.
+
+        Raises:
+            LockLost: another holds it.
+        """
+        self._store.renew_lock(self.fence)
+        was_gone, self._store.has_retaken_lock = self._store.has_retaken_lock, False
+        return was_gone
+
+    def take_mark(self, mark: str) -> bool:
+        """Return, once, whether the key ``mark`` says that the last holder has released the lock."""
+        with self._store.translating(mark, "string"):
+            return self._store.client.getdel(mark) is not None
 
     def _is_silent(self, rest_ms: int) -> bool:
         """Note a look at the lock; tell whether all looks, for long enough, found it not renewed."""
@@ -171,11 +191,17 @@ class LeaderLock:
             holder, rest_ms = text_of(client.get(self.key)), client.pttl(self.key)
         return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
 
-    def release(self) -> bool:
-        """Give the lock up and wake the standbys; return whether it was ours. Redis isn't waited for long."""
+    def release(self, mark: str = "") -> bool:
+        """Give the lock up and wake the standbys; return whether it was ours. Redis isn't waited for long.
+
+        Arguments:
+            mark: a key that says for a minute that the lock was released and hasn't vanished; '': none.
+        """
         client, wake = without_retry(self._store.client), self._store.keys.wake
         with self._store.translating(self.key, "string"):
-            is_ours: bool = call_briefly(lambda: release_lock(client, self.key, self.token, wake=wake))
+            is_ours: bool = call_briefly(
+                lambda: release_lock(client, self.key, self.token, wake=wake, mark=mark)
+            )
         return is_ours
 
 

@@ -347,9 +347,9 @@ def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> str:
     return str(text_of(_RENEW_LOCK(client, fence.keys(tick_key), [*fence.args(), idle_ms])))
 
 
-def release_lock(client: Any, lock_key: str, token: str, *, wake: str) -> bool:
-    """Give the lock up; return whether it was the caller's."""
-    return bool(_RELEASE_LOCK(client, [lock_key], [token, wake]))
+def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:
+    """Give the lock up, and leave a ``mark`` that says so, if given; return whether it was the caller's."""
+    return bool(_RELEASE_LOCK(client, [lock_key, mark or lock_key], [token, wake]))
 
 
 def read_status(client: Any, schedule_key: str, lock_key: str | None, tick_key: str) -> Vitals:

@@ -1,0 +1,71 @@
+"""How a command ends: exit codes, and errors of the command line that carry them.
+
+Invariant: every fault of the user's ends in one sentence and a code of sysexits.h; click's own 2 means "late"
+in ``celery redbeat status``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+__all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite"]
+
+#: ``os`` has them on POSIX only
+USAGE = getattr(os, "EX_USAGE", 64)  #: wrong options
+NO_INPUT = getattr(os, "EX_NOINPUT", 66)  #: a file that can't be read
+UNAVAILABLE = getattr(os, "EX_UNAVAILABLE", 69)  #: a program that is missing
+TRY_AGAIN = getattr(os, "EX_TEMPFAIL", 75)  #: what may work later
+NO_PERMISSION = getattr(os, "EX_NOPERM", 77)  #: Redis refuses
+CONFIG = getattr(os, "EX_CONFIG", 78)  #: wrong settings
+
+
+class CommandLineError(click.ClickException):
+    """A sentence, and the code that the command ends with."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
+@contextmanager
+def _usage_errors_apart() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as exc:
+        raise CommandLineError(exc.format_message(), USAGE) from None
+
+
+class ExitingCommand(click.Command):
+    """A command whose wrong options have an exit code of their own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _usage_errors_apart():
+            return super().parse_args(ctx, args)
+
+
+class ExitingGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = ExitingCommand
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _usage_errors_apart():
+            return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        with _usage_errors_apart():
+            return super().resolve_command(ctx, args)
+
+
+def finite(_ctx: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    """Return ``value``; a usage error when it is no number of seconds that anybody can wait."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number of seconds.")
+    return value

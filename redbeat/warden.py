@@ -1,0 +1,322 @@
+"""The warden: a small process that runs the command of ``redbeat-singleton``, and ends it in time.
+
+Both ends of what it and its keeper say to each other are here. It owns the command and its process group,
+and is a process of its own so that it can act when the keeper can't: that one may be paused, wait for a
+network that is dead, or have been killed. Invariant: whatever becomes of the keeper, the group is gone before
+the lock may be another's.
+
+It is run as a file, and imports nothing but the standard library: no redis, no Celery, no settings.
+
+The keeper tells it, a line each; the end of the file means that the keeper is gone:
+
+``start UNTIL``, ``lives UNTIL``
+    Run the command; the lock lives until then, by :func:`now`.
+``signal NUMBER``
+    Pass a signal on to the command.
+``kill``
+    End the whole group without grace: the lock is another's.
+
+And is told:
+
+``started PID``
+    The command runs.
+``failed REASON``
+    It can't be started.
+``ending``
+    The lock's life runs out: the command is being ended.
+``ended STATUS CAUSE``
+    The group is gone. STATUS is the command's exit code, 128 and the number for a signal; CAUSE is
+    ``itself``, ``deadline`` or ``order``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["Warden", "WardenProcess", "now"]
+
+#: the longest sleep while a command runs, seconds: a machine that was suspended is noticed so soon
+MAX_SLEEP_SECONDS = 0.25
+
+#: how often a group that is being ended is looked at, seconds
+LOOK_SECONDS = 0.02
+
+#: so long a group may outlive its SIGKILL (a process in the kernel, on a dead disk) before it is given up
+LINGER_SECONDS = 2.0
+
+#: from linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def now() -> float:
+    """Return seconds of a clock that all processes share, and that goes on while the machine is suspended."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+class Warden:
+    """Runs one command after the other, always the same one.
+
+    Arguments:
+        command: the program and its arguments.
+        control: file descriptor that the keeper's lines are read from.
+        report: file descriptor that it is told through.
+        grace_seconds: from SIGTERM to SIGKILL.
+        margin_seconds: so long before the lock's end nothing may live any more.
+    """
+
+    def __init__(
+        self, command: list[str], control: int, report: int, grace_seconds: float, margin_seconds: float
+    ) -> None:
+        self._command = command
+        self._control = control
+        self._report = report
+        self._grace_seconds = grace_seconds
+        self._margin_seconds = margin_seconds
+        self._unread = b""
+        self._is_orphan = False
+        self._wakeup, waker = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self._prctl = _find_prctl()
+        if self._prctl is not None:
+            self._prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a dead command leaves behind is reaped here
+        self._forget()
+
+    def _forget(self) -> None:
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._group = 0
+        self._status: int | None = None
+        self._cause = "itself"
+        self._lives_until = 0.0
+        self._kill_at: float | None = None
+        self._killed_at: float | None = None
+
+    def run(self) -> None:
+        """Do what the keeper says, until it is gone and the group is, too."""
+        while not (self._is_orphan and not self._group):
+            self._wait()
+            self._reap()
+            self._watch()
+
+    def _wait(self) -> None:
+        sources = [self._wakeup] if self._is_orphan else [self._wakeup, self._control]
+        ready, _, _ = select.select(sources, [], [], self._seconds_to_sleep())
+        if self._wakeup in ready:
+            os.read(self._wakeup, 4096)
+        if self._control in ready:
+            self._read()
+
+    def _seconds_to_sleep(self) -> float | None:
+        if not self._group:
+            return None
+        if self._kill_at is not None or self._status is not None:
+            return LOOK_SECONDS
+        return max(min(self._latest() - self._grace_seconds - now(), MAX_SLEEP_SECONDS), 0)
+
+    def _latest(self) -> float:
+        """Return when the group must be gone."""
+        return self._lives_until - self._margin_seconds
+
+    def _read(self) -> None:
+        read = os.read(self._control, 4096)
+        if not read:
+            self._is_orphan = True
+            self._end("order")
+            return
+        *lines, self._unread = (self._unread + read).split(b"\n")
+        for line in lines:
+            word, _, value = line.decode().partition(" ")
+            self._obey(word, value)
+
+    def _obey(self, word: str, value: str) -> None:
+        if word == "start":
+            self._start(float(value))
+        elif word == "lives":
+            self._lives_until = float(value)
+        elif word == "signal" and self._group and self._status is None:
+            os.kill(self._group, int(value))
+        elif word == "kill":
+            self._end("order", grace_seconds=0)
+
+    def _start(self, lives_until: float) -> None:
+        self._lives_until = lives_until
+        if now() >= self._latest() - self._grace_seconds:  # the keeper was paused before it said so
+            self._tell("ended 0 deadline")
+            return
+        try:
+            self._popen = subprocess.Popen(  # noqa: S603 - the command is what this is for
+                self._command,
+                start_new_session=True,
+                preexec_fn=self._die_with_parent,  # noqa: PLW1509 - the warden has one thread
+            )
+        except OSError as exc:
+            self._tell(f"failed {exc.strerror}")
+            return
+        self._group = self._popen.pid
+        self._tell(f"started {self._group}")
+
+    def _die_with_parent(self) -> None:
+        """In the child: be killed when the warden is."""
+        if self._prctl is not None:
+            warden = os.getppid()
+            self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != warden:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._group and self._popen is not None:
+                    code = os.waitstatus_to_exitcode(wait_status)
+                    self._status = code if code >= 0 else 128 - code
+                    self._popen.returncode = code  # or it would look for its process when it is dropped
+
+    def _watch(self) -> None:
+        if not self._group:
+            return
+        moment = now()
+        if self._kill_at is None and moment >= self._latest() - self._grace_seconds:
+            self._tell("ending")
+            self._end("deadline")
+        if self._kill_at is not None and moment >= min(self._kill_at, self._latest()):
+            self._killed_at = self._killed_at or moment
+            self._signal_group(signal.SIGKILL)
+        if self._status is None:
+            return
+        is_over = self._killed_at is not None and moment > self._killed_at + LINGER_SECONDS
+        if self._is_group_alive() and not is_over:
+            self._end(self._cause)  # what the command has left running
+            return
+        status, cause = self._status, self._cause
+        self._forget()
+        self._tell(f"ended {status} {cause}")
+
+    def _end(self, cause: str, grace_seconds: float | None = None) -> None:
+        """Send SIGTERM to the group, and SIGKILL later; a second time only the latter may come sooner."""
+        if not self._group:
+            return
+        kill_at = now() + (self._grace_seconds if grace_seconds is None else grace_seconds)
+        if self._kill_at is not None:
+            self._kill_at = min(self._kill_at, kill_at)
+            return
+        self._kill_at = kill_at
+        if self._status is None:
+            self._cause = cause
+        self._signal_group(signal.SIGTERM)
+
+    def _signal_group(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # of a command that has changed its user
+            os.killpg(self._group, number)
+
+    def _is_group_alive(self) -> bool:
+        try:
+            os.killpg(self._group, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def _tell(self, line: str) -> None:
+        with suppress(BrokenPipeError):  # nobody listens any more
+            os.write(self._report, f"{line}\n".encode())
+
+
+class WardenProcess:
+    """The warden as its keeper sees it; a context manager at whose end the command is gone, too.
+
+    Arguments:
+        command, grace_seconds, margin_seconds: as for :class:`Warden`.
+    """
+
+    def __init__(self, command: list[str], grace_seconds: float, margin_seconds: float) -> None:
+        self._patience_seconds = grace_seconds + LINGER_SECONDS + 1
+        control, self._control = os.pipe()
+        self._report, report = os.pipe()
+        options = [str(control), str(report), str(grace_seconds), str(margin_seconds)]
+        self._popen = subprocess.Popen(  # noqa: S603 - this file, and the command as a list
+            [sys.executable, "-I", "-S", __file__, *options, *command],
+            pass_fds=(control, report),
+            start_new_session=True,  # Ctrl-C and Ctrl-Z are the keeper's
+        )
+        os.close(control)
+        os.close(report)
+        self._unread = b""
+        self._group = 0
+
+    def __enter__(self) -> WardenProcess:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        os.close(self._control)
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(self._patience_seconds)
+        os.close(self._report)
+
+    def tell(self, line: str) -> None:
+        """Send one line; one write, so that a signal handler may do it at any time."""
+        with suppress(BrokenPipeError):  # it was killed, which the next wait tells
+            os.write(self._control, f"{line}\n".encode())
+
+    def wait(self, seconds: float | None, wakeup: int) -> list[tuple[str, str]]:
+        """Return what it has told, (word, value) each.
+
+        ("gone", ""): it was killed, which has killed the command, and whoever was left of its group is now.
+        Waits for news at most ``seconds``, None: for ever, or until the file ``wakeup`` can be read.
+        """
+        patience = None if seconds is None else max(seconds, 0)
+        ready, _, _ = select.select([self._report, wakeup], [], [], patience)
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+        if self._report not in ready:
+            return []
+        read = os.read(self._report, 4096)
+        if not read:
+            if self._group:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._group, signal.SIGKILL)
+            return [("gone", "")]
+        *lines, self._unread = (self._unread + read).split(b"\n")
+        news = [line.decode().partition(" ")[::2] for line in lines]
+        for word, value in news:
+            if word == "started":
+                self._group = int(value)
+            elif word == "ended":
+                self._group = 0
+        return news
+
+
+def _find_prctl() -> Any:
+    """Return Linux's prctl, None elsewhere."""
+    return getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Do nothing. Not SIG_IGN: the command would inherit that."""
+
+
+def _main(arguments: list[str]) -> None:
+    control, report, grace_seconds, margin_seconds, *command = arguments
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
+            signal.signal(number, _ignore)  # the keeper passes on what is meant for the command
+    warden = Warden(command, int(control), int(report), float(grace_seconds), float(margin_seconds))
+    warden.run()
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
