@@ -203,8 +203,8 @@ class Keeper:
             return
         self._start_at = now() + self._times.timeout
         logger.warning(
-            "singleton: Acquired lock %s. It had vanished before its time, so whoever held it may still be "
-            "running the command: it is started in %g s.",
+            "singleton: Acquired lock %s. Somebody may still be running the command, as the lock had "
+            "vanished before its time, or Redis had been away: it is started in %g s.",
             self._key,
             self._times.timeout,
         )
