@@ -104,7 +104,8 @@ def test_never_two_are_at_work_and_no_gap_is_longer_than_the_timeout_and_two_sec
         if len(disturbed) < 2:  # one is left that could do the work
             well = [node for node in nodes if not node.heals_at]
             leading = [node for node in well if _is_at_work(node, tmp_path / "written")]
-            done.append(chance.choice(leading * 3 or well).disturb(chance))
+            fault = chance.choice(leading * 3 or well).disturb(chance)
+            done.append((time.monotonic(), fault))
         time.sleep(chance.uniform(0.05, 1.0))  # between the faults, whose instants are to be anywhere
 
     seen = writes(tmp_path / "written")
