@@ -56,9 +56,14 @@ def read_beatcop(path: str) -> BeatCopSettings:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a name from the command line
             parser.read_file(file)
         return _settings(_Section(path, parser, "redis"), _Section(path, parser, "beatcop"))
+    except configparser.InterpolationError as exc:
+        problem = "a % is written %% there"
+        raise ConfigurationError(f"{path}: [{exc.section}] {exc.option}: {problem}.", exc.option) from None
     except (configparser.Error, UnicodeDecodeError) as exc:
-        reason = str(exc).replace("\n", " ")
-        raise ConfigurationError(f"{path} is no beatcop.ini: {reason}") from exc
+        # not what Python says: it quotes the line, which may hold the password
+        line = getattr(exc, "lineno", None) or next((line for line, _ in getattr(exc, "errors", ())), None)
+        place = f"line {line} can't be understood" if line else "it isn't UTF-8"
+        raise ConfigurationError(f"{path} is no beatcop.ini: {place}.") from None
 
 
 def _settings(redis: _Section, beatcop: _Section) -> BeatCopSettings:

@@ -92,11 +92,10 @@ class Times:
         return self.timeout >= self.smallest_timeout()
 
     def smallest_timeout(self) -> float:
-        """Return the shortest time to live that leaves the grace."""
-        for timeout in (2 * self.grace, (self.grace + 0.5) / 0.6):
-            if timeout <= 5 or (timeout <= 10 and self.grace > 2.5):
-                return timeout
-        return self.grace + 4.5
+        """Return the shortest time to live for which two renewals, the grace and the margin have room."""
+        if self.grace <= 2.5:
+            return 2 * self.grace
+        return (self.grace + 0.5) / 0.6 if self.grace <= 5.5 else self.grace + 4.5
 
 
 class Keeper:

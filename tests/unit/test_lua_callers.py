@@ -105,9 +105,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "release_lock": (
-        lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake"),
+        lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake", mark="the-mark"),
         1,
-        {"lock": "the-lock", "token": "the-token", "wake": "the-wake"},
+        {"lock": "the-lock", "mark": "the-mark", "token": "the-token", "wake": "the-wake"},
         {},
     ),
     "read_status": (
@@ -181,7 +181,7 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
             return 1
 
     assert lua.release_lock(Client(), "the-lock", "the-token", wake="the-wake") is True
-    values = (1, "the-lock", "the-token", "the-wake")
+    values = (2, "the-lock", "the-lock", "the-token", "the-wake")
     source = (FOLDER / "release_lock.lua").read_text("utf-8")
     sha1 = hashlib.sha1(source.encode()).hexdigest()
     assert commands == [("evalsha", sha1, *values), ("eval", source, *values)]
