@@ -160,7 +160,7 @@ class LeaderLock:
     def take_mark(self, mark: str) -> bool:
         """Return, once, whether the key ``mark`` says that the last holder has released the lock."""
         with self._store.translating(mark, "string"):
-            return self._store.client.getdel(mark) is not None
+            return bool(self._store.client.delete(mark))
 
     def _is_silent(self, rest_ms: int) -> bool:
         """Note a look at the lock; tell whether all looks, for long enough, found it not renewed."""

@@ -187,7 +187,7 @@ def test_a_lock_that_another_has_ends_the_command_and_is_waited_for(
         client.set(LOCK, "another")
         singleton.wait_for("is another's now: another")
         has_ended(pid)
-        assert singleton.output().count("Acquiring lock") == 2
+        eventually(lambda: singleton.output().count("Acquiring lock") == 2)
         client.delete(LOCK)
         eventually(lambda: singleton.output().count("Started") == 2)
 
