@@ -47,6 +47,7 @@ BASES = [
     ("EntryNotFound", KeyError),
     ("EntryCorrupt", errors.EntryError),
     ("EntryCorrupt", ValueError),
+    ("CommandFailed", errors.RedBeatError),
     ("LockError", errors.RedBeatError),
     ("LockNotAcquired", errors.LockError),
     ("LockNotAcquired", AttributeError),
