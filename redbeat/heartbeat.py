@@ -29,6 +29,10 @@ RENEW_SECONDS = 2.0
 #: a scheduler that does nothing for so long is stuck, however long its lock lives
 MAX_STUCK_SECONDS = 60.0
 
+#: a thread that wakes so much too late, seconds, didn't run, and neither did the scheduler: the whole process
+#: stood still
+LATE_SECONDS = 1.0
+
 
 class Heartbeat:
     """Renews one lock until it is stopped, or the lock is another beat's.
@@ -85,7 +89,7 @@ class Heartbeat:
         return was_retaken
 
     def _run(self) -> None:
-        while not self._stopped.wait(RENEW_SECONDS):
+        while not self._has_stopped():
             try:
                 self._beat()
             except LockLost as exc:
@@ -95,6 +99,14 @@ class Heartbeat:
                 # nothing can be said of a scheduler that waits for Redis, too
                 self._reached_at = time.monotonic()
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
+
+    def _has_stopped(self) -> bool:
+        """Wait for the next renewal; return whether there is none."""
+        waited_since = time.monotonic()
+        has_stopped = self._stopped.wait(RENEW_SECONDS)
+        if time.monotonic() - waited_since > RENEW_SECONDS + LATE_SECONDS:
+            self._reached_at = time.monotonic()  # of that time nothing can be said, either
+        return has_stopped
 
     def _beat(self) -> None:
         started_at = time.monotonic()
