@@ -58,6 +58,7 @@ class Heartbeat:
         self._reached_at = time.monotonic()
         self._has_retaken_lock = False
         self._has_given_up = False
+        self._said: dict[str, str] = {}  # of which kind of error what was logged last
         self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -99,6 +100,9 @@ class Heartbeat:
                 # nothing can be said of a scheduler that waits for Redis, too
                 self._reached_at = time.monotonic()
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
+            except Exception as exc:  # noqa: BLE001 - nobody waits for this thread: without it the lock ends
+                self._reached_at = time.monotonic()
+                self._report(exc)
 
     def _has_stopped(self) -> bool:
         """Wait for the next renewal; return whether there is none."""
@@ -121,6 +125,13 @@ class Heartbeat:
         if self._store.has_retaken_lock:
             self._store.has_retaken_lock = False
             self._has_retaken_lock = True
+
+    def _report(self, exc: Exception) -> None:
+        """Log what nobody has thought of: once for each kind, until its words change."""
+        kind, words = type(exc).__name__, str(exc)
+        if self._said.get(kind) != words:
+            self._said[kind] = words
+            logger.error("beat: The heartbeat failed, and goes on: %s: %s", kind, words, exc_info=exc)
 
     def _give_up(self, idle_seconds: float) -> None:
         if self._has_given_up:

@@ -1,0 +1,68 @@
+"""The heartbeat goes on whatever happens to it, and tells the scheduler what it has found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat import heartbeat
+from redbeat.heartbeat import Heartbeat
+from redbeat.lua import Fence
+from redbeat.store import Store
+from tests.support.logs import errors_in
+from tests.support.polling import eventually
+
+FENCE = Fence("redbeat::lock", "redbeat:3:host:1:2:3", 60_000)
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "RENEW_SECONDS", 0.01)
+
+
+@pytest.fixture
+def beating(fake_app: Celery) -> Iterator[Callable[..., Heartbeat]]:
+    """Heartbeats that were started, and are stopped at the end."""
+    started: list[Heartbeat] = []
+
+    def start(app: Celery = fake_app) -> Heartbeat:
+        made = Heartbeat(app, FENCE)
+        made.start()
+        started.append(made)
+        return made
+
+    yield start
+    for made in started:
+        made.stop()
+
+
+def raising(*errors: Exception) -> Callable[..., Any]:
+    """A renewal that fails so at first, and then is the store's own."""
+    left, renew = list(errors), Store.renew_lock
+
+    def renew_lock(store: Store, *args: Any) -> None:
+        if left:
+            raise left.pop(0)
+        renew(store, *args)
+
+    return renew_lock
+
+
+def test_an_error_nobody_has_thought_of_is_logged_once_and_renewing_goes_on(
+    fake_app: Celery,
+    beating: Callable[..., Heartbeat],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    errors = [RuntimeError("a bug"), RuntimeError("a bug"), ValueError("another"), RuntimeError("a bug")]
+    monkeypatch.setattr(Store, "renew_lock", raising(*errors))
+    made = beating()
+    eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
+    assert made.lost is None
+    assert errors_in(caplog) == [
+        "beat: The heartbeat failed, and goes on: RuntimeError: a bug",
+        "beat: The heartbeat failed, and goes on: ValueError: another",
+    ]
