@@ -47,9 +47,8 @@ class Heartbeat:
 
     def __init__(self, app: Any, fence: Fence) -> None:
         self.lost: LockLost | None = None
-        client = get_hasty_redis(app)  # of its own, unless one was injected: those are for all threads
-        self._owns_client = client is not getattr(app, "redbeat_redis", None)
-        self._store = Store(app, client)
+        self._app = app
+        self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._fence = fence
         # given up in time, even when that is noticed one renewal later
         self._patience_seconds = min(fence.lock_ms / 1000, MAX_STUCK_SECONDS) - RENEW_SECONDS
@@ -69,8 +68,8 @@ class Heartbeat:
         """Renew no more: when this returns, no command is on its way that could take the lock back."""
         self._stopped.set()
         self._thread.join(timeout=RENEW_SECONDS)
-        if self._owns_client:
-            self._store.client.close()
+        if self._store is not None:
+            self._close(self._store)
 
     def note_progress(self) -> None:
         """The scheduler has done something."""
@@ -113,18 +112,35 @@ class Heartbeat:
         return has_stopped
 
     def _beat(self) -> None:
+        store = self._connect()
+        if store is None:
+            return
         started_at = time.monotonic()
         idle_seconds = started_at - self._progressed_at
         stuck_seconds = started_at - max(self._progressed_at, self._reached_at)
         if stuck_seconds >= self._patience_seconds:
-            self._give_up(idle_seconds)
+            self._give_up(store, idle_seconds)
             return
-        self._store.renew_lock(self._fence, idle_seconds)
+        store.renew_lock(self._fence, idle_seconds)
         self._has_given_up = False
         self._confirmed_at = started_at
-        if self._store.has_retaken_lock:
-            self._store.has_retaken_lock = False
+        if store.has_retaken_lock:
+            store.has_retaken_lock = False
             self._has_retaken_lock = True
+
+    def _connect(self) -> Store | None:
+        """Return the store with the thread's own client; None when this heartbeat was stopped meanwhile."""
+        if self._store is None:
+            # of its own, unless one was injected: those are for all threads
+            self._store = Store(self._app, get_hasty_redis(self._app))
+            if self._stopped.is_set():  # whoever stops it may have waited for less time than this took
+                self._close(self._store)
+                return None
+        return self._store
+
+    def _close(self, store: Store) -> None:
+        if store.client is not getattr(self._app, "redbeat_redis", None):
+            store.client.close()
 
     def _report(self, exc: Exception) -> None:
         """Log what nobody has thought of: once for each kind, until its words change."""
@@ -133,12 +149,12 @@ class Heartbeat:
             self._said[kind] = words
             logger.error("beat: The heartbeat failed, and goes on: %s: %s", kind, words, exc_info=exc)
 
-    def _give_up(self, idle_seconds: float) -> None:
+    def _give_up(self, store: Store, idle_seconds: float) -> None:
         if self._has_given_up:
             return
-        with self._store.translating(self._fence.lock_key or "", "string"):
-            key, wake = self._fence.lock_key or "", self._store.keys.wake
-            release_lock(self._store.client, key, self._fence.token, wake=wake)
+        with store.translating(self._fence.lock_key or "", "string"):
+            key, wake = self._fence.lock_key or "", store.keys.wake
+            release_lock(store.client, key, self._fence.token, wake=wake)
         self._has_given_up = True
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: a publish or a signal handler hangs. It gives "

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import fakeredis
 import pytest
 from celery import Celery
 
 from redbeat import heartbeat
+from redbeat.errors import StoreUnavailable
 from redbeat.heartbeat import Heartbeat
 from redbeat.lua import Fence
 from redbeat.store import Store
@@ -66,3 +69,41 @@ def test_an_error_nobody_has_thought_of_is_logged_once_and_renewing_goes_on(
         "beat: The heartbeat failed, and goes on: RuntimeError: a bug",
         "beat: The heartbeat failed, and goes on: ValueError: another",
     ]
+
+
+def test_a_client_that_cannot_be_made_ends_nothing_and_is_made_later(
+    fake_app: Celery, beating: Callable[..., Heartbeat], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def connect(app: Celery) -> Any:
+        """As a cluster's client, which connects when it is made."""
+        tries.append(threading.current_thread().name)
+        if len(tries) < 3:
+            raise StoreUnavailable("nobody is there")
+        return app.redbeat_redis
+
+    monkeypatch.setattr(heartbeat, "get_hasty_redis", connect)
+    beating()
+    eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
+    assert tries == ["redbeat-heartbeat"] * 3
+
+
+def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def connect(_app: Celery) -> Any:
+        begun.set()
+        may_end.wait()
+        return fakeredis.FakeRedis(server=fake_app.redbeat_redis.connection_pool.connection_kwargs["server"])
+
+    monkeypatch.setattr(heartbeat, "get_hasty_redis", connect)
+    made = Heartbeat(fake_app, FENCE)
+    made.start()
+    begun.wait()
+    made.stop()
+    may_end.set()
+    made._thread.join()
+    assert not fake_app.redbeat_redis.exists(FENCE.lock_key)
