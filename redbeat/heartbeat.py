@@ -55,7 +55,6 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._progressed_at = self._confirmed_at = time.monotonic()
         self._reached_at = time.monotonic()
-        self._has_retaken_lock = False
         self._has_given_up = False
         self._said: dict[str, str] = {}  # of which kind of error what was logged last
         self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
@@ -85,8 +84,13 @@ class Heartbeat:
 
     def take_retaken(self) -> bool:
         """Return, once, whether the lock was gone, perhaps with all data, and was taken back."""
-        was_retaken, self._has_retaken_lock = self._has_retaken_lock, False
-        return was_retaken
+        store = self._store
+        if store is None or not store.has_retaken_lock:
+            return False
+        # seen first and unset then: what the thread finds in between is told just now, and what it finds
+        # after it the next time
+        store.has_retaken_lock = False
+        return True
 
     def _run(self) -> None:
         while not self._has_stopped():
@@ -124,9 +128,6 @@ class Heartbeat:
         store.renew_lock(self._fence, idle_seconds)
         self._has_given_up = False
         self._confirmed_at = started_at
-        if store.has_retaken_lock:
-            store.has_retaken_lock = False
-            self._has_retaken_lock = True
 
     def _connect(self) -> Store | None:
         """Return the store with the thread's own client; None when this heartbeat was stopped meanwhile."""

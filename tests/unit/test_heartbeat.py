@@ -8,9 +8,10 @@ from typing import Any
 
 import fakeredis
 import pytest
+import redis
 from celery import Celery
 
-from redbeat import heartbeat
+from redbeat import heartbeat, lua
 from redbeat.errors import StoreUnavailable
 from redbeat.heartbeat import Heartbeat
 from redbeat.lua import Fence
@@ -107,3 +108,28 @@ def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
     may_end.set()
     made._thread.join()
     assert not fake_app.redbeat_redis.exists(FENCE.lock_key)
+
+
+def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_written_after_it(
+    fake_app: Celery, beating: Callable[..., Heartbeat], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = beating()
+    assert eventually(made.take_retaken), "it was free at the first renewal"
+    assert not made.take_retaken()
+
+    is_away, renew = threading.Event(), lua.renew_lock
+
+    def renew_lock(*args: Any) -> str:
+        """Redis goes away right after the renewal that takes the lock back."""
+        if is_away.is_set():
+            raise redis.exceptions.ConnectionError
+        status = renew(*args)
+        if status == "retaken":
+            is_away.set()
+        return status
+
+    monkeypatch.setattr(lua, "renew_lock", renew_lock)
+    fake_app.redbeat_redis.delete(FENCE.lock_key)
+    eventually(is_away.is_set)
+    assert eventually(made.take_retaken)
+    assert not made.take_retaken()
