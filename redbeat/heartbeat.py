@@ -50,8 +50,11 @@ class Heartbeat:
         self._app = app
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._fence = fence
-        # given up in time, even when that is noticed one renewal later
-        self._patience_seconds = min(fence.lock_ms / 1000, MAX_STUCK_SECONDS) - RENEW_SECONDS
+        # given up in time, even when that is noticed one renewal later; but a scheduler that only waits does
+        # something once a second, and a little later at times
+        self._patience_seconds = max(
+            min(fence.lock_ms / 1000, MAX_STUCK_SECONDS) - RENEW_SECONDS, RENEW_SECONDS
+        )
         self._stopped = threading.Event()
         self._progressed_at = self._confirmed_at = time.monotonic()
         self._reached_at = time.monotonic()

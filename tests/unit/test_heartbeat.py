@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import fakeredis
@@ -15,6 +16,7 @@ from redbeat import heartbeat, lua
 from redbeat.errors import StoreUnavailable
 from redbeat.heartbeat import Heartbeat
 from redbeat.lua import Fence
+from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.store import Store
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -133,3 +135,15 @@ def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_writte
     eventually(is_away.is_set)
     assert eventually(made.take_retaken)
     assert not made.take_retaken()
+
+
+@pytest.mark.parametrize(("idle_seconds", "holds"), [(1.5, True), (2.5, False)])
+def test_with_the_shortest_lock_a_scheduler_that_only_waits_keeps_it(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch, idle_seconds: float, holds: bool
+) -> None:
+    monkeypatch.undo()
+    made = Heartbeat(fake_app, replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000))
+    made._progressed_at -= idle_seconds
+    made._reached_at -= idle_seconds
+    made._beat()
+    assert fake_app.redbeat_redis.exists(FENCE.lock_key) == holds
