@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
-from redbeat.retry import RetryingConnection, call_retrying, is_transient
+from redbeat.retry import RetryingConnection, call_retrying, is_password_missing, is_transient
 from redbeat.urls import sanitize_url, scheme_of
 
 __all__ = ["get_hasty_redis", "get_redis", "naming_the_server", "user_of"]
@@ -273,6 +273,11 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         url = sanitize_url(config.redis_url)
         reason = str(exc).partition(" : <")[0]  # redis-py adds the repr of a whole client
         if not is_transient(exc):
+            if is_password_missing(exc):
+                reason = (
+                    "it wants a password. Put it into redbeat_redis_url (redis://:password@host), or into "
+                    "redbeat_redis_options as password."
+                )
             raise StoreRefused(f"Redis at {url} refused the connection: {reason}") from exc
         raise StoreUnavailable(
             f"Redis at {url} can't be used: {reason} "

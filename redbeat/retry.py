@@ -29,6 +29,7 @@ __all__ = [
     "RetryingConnection",
     "call_briefly",
     "call_retrying",
+    "is_password_missing",
     "is_period_left",
     "is_refusal",
     "is_transient",
@@ -62,6 +63,8 @@ _PASSING_ERRORS = (
     redis.exceptions.ClusterError,
     redis.exceptions.RedisClusterException,
 )
+#: how a server says that it wants a password and got none; the second goes on with what else may be sent
+_PASSWORD_WANTED = ("Authentication required", "HELLO must be called with the client already authenticated")
 
 
 def is_transient(exc: BaseException) -> bool:
@@ -77,6 +80,11 @@ def is_transient(exc: BaseException) -> bool:
     if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
         return True
     return isinstance(exc, _PASSING_ERRORS)
+
+
+def is_password_missing(exc: BaseException) -> bool:
+    """Tell whether ``exc`` is the answer of a server that wants a password and was given none."""
+    return any(words in str(exc) for words in _PASSWORD_WANTED)
 
 
 def is_refusal(exc: BaseException) -> bool:

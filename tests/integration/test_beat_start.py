@@ -165,6 +165,28 @@ def test_a_wrong_password_is_refused_and_not_shown(guarded: Server, tmp_path: Pa
         assert_no_secret(beat.output())
 
 
+def test_a_missing_password_is_asked_for_in_words_that_name_the_setting(
+    guarded: Server, tmp_path: Path
+) -> None:
+    url = f"redis://127.0.0.1:{guarded.port}/1"
+    write(tmp_path, guarded, redbeat_redis_url=url)
+    with celery_beat(tmp_path, "module") as beat:
+        assert beat.wait() not in (0, None)
+        assert f"StoreRefused('Redis at {url} refused the connection: it wants a password." in beat.output()
+        assert "redbeat_redis_url (redis://:password@host)" in beat.output()
+        assert "HELLO" not in beat.output()
+
+
+def test_a_brokers_missing_password_is_asked_for_so_too(
+    guarded: Server, second: Server, tmp_path: Path
+) -> None:
+    broker_url = f"redis://127.0.0.1:{guarded.port}/0"
+    write_app(tmp_path, "module", broker_url, redbeat_redis_url=second.url(1), beat_schedule=STATIC)
+    with celery_beat(tmp_path, "module") as beat:
+        beat.wait_for("due runs wait for it: AuthenticationError: it wants a password (broker_url)")
+        assert "HELLO" not in beat.output()
+
+
 def test_a_server_that_may_evict_is_reported_in_the_banner_and_the_log(
     guarded: Server, tmp_path: Path
 ) -> None:
