@@ -63,6 +63,20 @@ class CommandPacker:
         return [b"*%d\r\n%b" % (len(pieces), b"".join(pieces))]
 
 
+class RetryUnlessRefused(Retry):
+    """Tries again as the client does, which takes a wrong password for a connection that has broken."""
+
+    def call_with_retry(self, do: Any, fail: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return ``do()``; ``fail(error, ...)`` is called after each try that has failed."""
+
+        def end_or_fail(error: Exception, *count: int) -> None:
+            fail(error, *count)
+            if isinstance(error, redis.exceptions.AuthenticationError):
+                raise error
+
+        return super().call_with_retry(do, end_or_fail, *args, **kwargs)
+
+
 _CERTIFICATES: dict[int, str] = {
     ssl.CERT_NONE: "none",
     ssl.CERT_OPTIONAL: "optional",
@@ -128,7 +142,7 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
         if config.is_cluster:
             return _build_cluster(config, arguments)
         # a pooled connection that the server has closed meanwhile is replaced at once
-        arguments.setdefault("retry", Retry(NoBackoff(), 1))
+        arguments.setdefault("retry", RetryUnlessRefused(NoBackoff(), 1))
         arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
         arguments.setdefault("command_packer", CommandPacker())
         if scheme in ("sentinel", "redis-sentinel") or config.redbeat_redis_options.get("sentinels"):
@@ -278,7 +292,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
                     "it wants a password. Put it into redbeat_redis_url (redis://:password@host), or into "
                     "redbeat_redis_options as password."
                 )
-            raise StoreRefused(f"Redis at {url} refused the connection: {reason}") from exc
+            raise StoreRefused(f"Redis at {url} refused the connection: {reason}", is_login=True) from exc
         raise StoreUnavailable(
             f"Redis at {url} can't be used: {reason} "
             "(redbeat_redis_options' retry_period makes beat wait for it)."

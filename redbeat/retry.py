@@ -69,7 +69,8 @@ _PASSWORD_WANTED = ("Authentication required", "HELLO must be called with the cl
 
 def is_transient(exc: BaseException) -> bool:
     """Tell whether trying again may help: Redis is away, loading, full, failing over, or moving slots."""
-    if isinstance(exc, redis.exceptions.AuthenticationError):
+    # a cluster's client wraps what the last node has said
+    if any(isinstance(one, redis.exceptions.AuthenticationError) for one in (exc, exc.__cause__)):
         return False
     if isinstance(exc, redis.exceptions.ResponseError):
         code = str(exc)
