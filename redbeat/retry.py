@@ -88,7 +88,7 @@ def is_password_missing(exc: BaseException) -> bool:
     return any(words in str(exc) for words in _PASSWORD_WANTED)
 
 
-def is_refusal(exc: BaseException) -> bool:
+def is_refusal(exc: BaseException | None) -> bool:
     """Tell whether ``exc`` is the answer of a server that takes nothing from anybody, for the time being."""
     return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
 
