@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from redbeat.keys import shorten
 from redbeat.lua import Push
 from redbeat.outbox import Outbox
-from redbeat.retry import is_refusal, send_once
+from redbeat.retry import is_password_missing, is_refusal, send_once
 
 __all__ = ["Broker", "reason_of"]
 
@@ -315,7 +315,8 @@ class _BoundedProducer:
 def reason_of(exc: BaseException) -> str:
     """Return in words what is the matter when sending has raised ``exc``."""
     cause = _cause_of(exc)
-    return shorten(f"{type(cause).__name__}: {cause}".rstrip(": "))
+    words = "it wants a password (broker_url)" if is_password_missing(cause) else str(cause)
+    return shorten(f"{type(cause).__name__}: {words}".rstrip(": "))
 
 
 def _cause_of(exc: BaseException) -> BaseException:

@@ -14,6 +14,7 @@ from celery.utils.log import get_logger
 
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag
+from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.settings import OPTIONS as OPTIONS
 from redbeat.settings import SETTINGS as SETTINGS
 from redbeat.settings import Setting as Setting
@@ -92,6 +93,15 @@ class RedBeatConfig:
     def either_or(self, name: str, default: Any = None) -> Any:
         """Return the setting ``name`` as given, unchecked, or ``default``."""
         return self._explicit.get(name.lower(), default)
+
+    def lock_seconds(self, given: float | None, max_interval_seconds: float) -> float:
+        """Return the lock's time to live: what a scheduler was ``given``, else the setting, else the default.
+
+        Raises:
+            ConfigurationError: what was given isn't allowed as the setting, either.
+        """
+        checked = self._parse(SETTINGS["redbeat_lock_timeout"], given, given_as="lock_timeout")
+        return checked or self.lock_timeout or max(5 * max_interval_seconds, MIN_LOCK_SECONDS)
 
     def _value(self, name: str) -> Any:
         """Return the checked value of ``name``, or its default."""

@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
-from redbeat.retry import RetryingConnection, call_retrying, is_transient
+from redbeat.retry import RetryingConnection, call_retrying, is_password_missing, is_transient
 from redbeat.urls import sanitize_url, scheme_of
 
 __all__ = ["get_hasty_redis", "get_redis", "naming_the_server", "user_of"]
@@ -61,6 +61,20 @@ class CommandPacker:
         values = [arg if type(arg) is bytes else bytes(self._encode(arg)) for arg in (*words, *args[1:])]
         pieces = [b"$%d\r\n%b\r\n" % (len(value), value) for value in values]
         return [b"*%d\r\n%b" % (len(pieces), b"".join(pieces))]
+
+
+class RetryUnlessRefused(Retry):
+    """Tries again as the client does, which takes a wrong password for a connection that has broken."""
+
+    def call_with_retry(self, do: Any, fail: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return ``do()``; ``fail(error, ...)`` is called after each try that has failed."""
+
+        def end_or_fail(error: Exception, *count: int) -> None:
+            fail(error, *count)
+            if isinstance(error, redis.exceptions.AuthenticationError):
+                raise error
+
+        return super().call_with_retry(do, end_or_fail, *args, **kwargs)
 
 
 _CERTIFICATES: dict[int, str] = {
@@ -128,7 +142,7 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
         if config.is_cluster:
             return _build_cluster(config, arguments)
         # a pooled connection that the server has closed meanwhile is replaced at once
-        arguments.setdefault("retry", Retry(NoBackoff(), 1))
+        arguments.setdefault("retry", RetryUnlessRefused(NoBackoff(), 1))
         arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
         arguments.setdefault("command_packer", CommandPacker())
         if scheme in ("sentinel", "redis-sentinel") or config.redbeat_redis_options.get("sentinels"):
@@ -273,7 +287,12 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         url = sanitize_url(config.redis_url)
         reason = str(exc).partition(" : <")[0]  # redis-py adds the repr of a whole client
         if not is_transient(exc):
-            raise StoreRefused(f"Redis at {url} refused the connection: {reason}") from exc
+            if is_password_missing(exc):
+                reason = (
+                    "it wants a password. Put it into redbeat_redis_url (redis://:password@host), or into "
+                    "redbeat_redis_options as password."
+                )
+            raise StoreRefused(f"Redis at {url} refused the connection: {reason}", is_login=True) from exc
         is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
         hint = "" if is_waited_for else " (redbeat_redis_options' retry_period makes beat wait for it)."
         raise StoreUnavailable(f"Redis at {url} can't be used: {reason}{hint}") from exc

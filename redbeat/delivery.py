@@ -44,6 +44,7 @@ class Delivery:
         self._asked: Outbox | None = None
         self._moved_at: float | None = None
         self._is_refused = False
+        self._refused_because = ""  # as it was logged last
         self._said = ""
 
     @property
@@ -54,16 +55,18 @@ class Delivery:
     def target(self) -> Target | None:
         """Return where a commit may push messages; None: they are to be sent by the broker's client."""
         outbox = self._broker.outbox
-        if self.is_at_most_once or self._is_refused or outbox is None or outbox.has_given_up:
+        if self.is_at_most_once or outbox is None or outbox.has_given_up:
             return None
         if self._asked is not outbox:
-            target = _find_target(self._store, outbox)
+            server = self._store.server_id()
+            target = _find_target(server, self._store, outbox)
             if target is None and self._is_doubtful():
                 return None  # and asked again the next time
             self._asked, self._target, self._moved_at = outbox, target, None
-            if target is None and not self._store.config.is_cluster and self._store.server_id() is None:
+            self._is_refused = False  # rights are given, too
+            if server is None and not self._store.config.is_cluster:
                 self.note_refused("INFO isn't allowed")
-        return self._target
+        return None if self._is_refused else self._target
 
     def is_in_doubt(self) -> bool:
         """Tell whether schedule and broker were one server a moment ago, and aren't now: wait."""
@@ -80,10 +83,14 @@ class Delivery:
         self._broker.close()
 
     def note_refused(self, reason: str) -> None:
-        """Take notice that the schedule's user may not do what pushing with the record takes."""
-        if self._is_refused:
-            return
+        """Take notice that the schedule's user may not do what pushing with the record takes.
+
+        That holds for this connection to the broker; with the next one it is tried again.
+        """
         self._is_refused = True
+        if reason == self._refused_because:
+            return
+        self._refused_because = reason
         logger.warning(
             "beat: The user of the schedule lacks rights that it takes to deliver exactly once, so runs are "
             "delivered %s (docs: delivery): %s",
@@ -106,8 +113,8 @@ class Delivery:
             logger.info("beat: Delivery: %s.", guarantee)
 
 
-def _find_target(store: Store, outbox: Outbox) -> Target | None:
-    server, home_db = store.server_id(), store.database()
+def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | None:
+    home_db = store.database()
     if server is None or home_db is None or server != outbox.server_id():
         return None
     return Target(server, home_db, outbox.database)
@@ -121,7 +128,7 @@ def describe_delivery(app: Any, store: Store) -> str:
             return AT_MOST_ONCE
         if broker.producer is None or broker.outbox is None:
             return AT_LEAST_ONCE
-        if _find_target(store, broker.outbox) is None:
+        if _find_target(store.server_id(), store, broker.outbox) is None:
             return AT_LEAST_ONCE
         # whether it may push isn't known before it does, unless it is the user that kombu pushes as
         is_brokers_user = store.user() == broker.outbox.user

@@ -67,7 +67,15 @@ class StoreUnavailable(RedBeatError, RedisConnectionError):
 
 
 class StoreRefused(RedBeatError, ResponseError):
-    """Redis is there and refuses: a wrong password, a missing right, no memory left, a replica."""
+    """Redis is there and refuses: a wrong password, a missing right, no memory left, a replica.
+
+    Attributes:
+        is_login: it lets nobody in with this name and password: no other command will do better.
+    """
+
+    def __init__(self, message: str, *, is_login: bool = False) -> None:
+        super().__init__(message)
+        self.is_login = is_login
 
 
 class StoreCorrupt(RedBeatError):

@@ -29,6 +29,10 @@ RENEW_SECONDS = 2.0
 #: a scheduler that does nothing for so long is stuck, however long its lock lives
 MAX_STUCK_SECONDS = 60.0
 
+#: a thread that wakes so much too late, seconds, didn't run, and neither did the scheduler: the whole process
+#: stood still
+LATE_SECONDS = 1.0
+
 
 class Heartbeat:
     """Renews one lock until it is stopped, or the lock is another beat's.
@@ -43,17 +47,19 @@ class Heartbeat:
 
     def __init__(self, app: Any, fence: Fence) -> None:
         self.lost: LockLost | None = None
-        client = get_hasty_redis(app)  # of its own, unless one was injected: those are for all threads
-        self._owns_client = client is not getattr(app, "redbeat_redis", None)
-        self._store = Store(app, client)
+        self._app = app
+        self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._fence = fence
-        # given up in time, even when that is noticed one renewal later
-        self._patience_seconds = min(fence.lock_ms / 1000, MAX_STUCK_SECONDS) - RENEW_SECONDS
+        # given up in time, even when that is noticed one renewal later; but a scheduler that only waits does
+        # something once a second, and a little later at times
+        self._patience_seconds = max(
+            min(fence.lock_ms / 1000, MAX_STUCK_SECONDS) - RENEW_SECONDS, RENEW_SECONDS
+        )
         self._stopped = threading.Event()
         self._progressed_at = self._confirmed_at = time.monotonic()
         self._reached_at = time.monotonic()
-        self._has_retaken_lock = False
         self._has_given_up = False
+        self._said: dict[str, str] = {}  # of which kind of error what was logged last
         self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -64,8 +70,8 @@ class Heartbeat:
         """Renew no more: when this returns, no command is on its way that could take the lock back."""
         self._stopped.set()
         self._thread.join(timeout=RENEW_SECONDS)
-        if self._owns_client:
-            self._store.client.close()
+        if self._store is not None:
+            self._close(self._store)
 
     def note_progress(self) -> None:
         """The scheduler has done something."""
@@ -81,11 +87,16 @@ class Heartbeat:
 
     def take_retaken(self) -> bool:
         """Return, once, whether the lock was gone, perhaps with all data, and was taken back."""
-        was_retaken, self._has_retaken_lock = self._has_retaken_lock, False
-        return was_retaken
+        store = self._store
+        if store is None or not store.has_retaken_lock:
+            return False
+        # seen first and unset then: what the thread finds in between is told just now, and what it finds
+        # after it the next time
+        store.has_retaken_lock = False
+        return True
 
     def _run(self) -> None:
-        while not self._stopped.wait(RENEW_SECONDS):
+        while not self._has_stopped():
             try:
                 self._beat()
             except LockLost as exc:
@@ -95,27 +106,59 @@ class Heartbeat:
                 # nothing can be said of a scheduler that waits for Redis, too
                 self._reached_at = time.monotonic()
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
+            except Exception as exc:  # noqa: BLE001 - nobody waits for this thread: without it the lock ends
+                self._reached_at = time.monotonic()
+                self._report(exc)
+
+    def _has_stopped(self) -> bool:
+        """Wait for the next renewal; return whether there is none."""
+        waited_since = time.monotonic()
+        has_stopped = self._stopped.wait(RENEW_SECONDS)
+        if time.monotonic() - waited_since > RENEW_SECONDS + LATE_SECONDS:
+            self._reached_at = time.monotonic()  # of that time nothing can be said, either
+        return has_stopped
 
     def _beat(self) -> None:
+        store = self._connect()
+        if store is None:
+            return
         started_at = time.monotonic()
         idle_seconds = started_at - self._progressed_at
         stuck_seconds = started_at - max(self._progressed_at, self._reached_at)
         if stuck_seconds >= self._patience_seconds:
-            self._give_up(idle_seconds)
+            self._give_up(store, idle_seconds)
             return
-        self._store.renew_lock(self._fence, idle_seconds)
+        store.renew_lock(self._fence, idle_seconds)
         self._has_given_up = False
         self._confirmed_at = started_at
-        if self._store.has_retaken_lock:
-            self._store.has_retaken_lock = False
-            self._has_retaken_lock = True
 
-    def _give_up(self, idle_seconds: float) -> None:
+    def _connect(self) -> Store | None:
+        """Return the store with the thread's own client; None when this heartbeat was stopped meanwhile."""
+        if self._store is None:
+            # of its own, unless one was injected: those are for all threads
+            self._store = Store(self._app, get_hasty_redis(self._app))
+            if self._stopped.is_set():  # whoever stops it may have waited for less time than this took
+                self._close(self._store)
+                return None
+        return self._store
+
+    def _close(self, store: Store) -> None:
+        if store.client is not getattr(self._app, "redbeat_redis", None):
+            store.client.close()
+
+    def _report(self, exc: Exception) -> None:
+        """Log what nobody has thought of: once for each kind, until its words change."""
+        kind, words = type(exc).__name__, str(exc)
+        if self._said.get(kind) != words:
+            self._said[kind] = words
+            logger.error("beat: The heartbeat failed, and goes on: %s: %s", kind, words, exc_info=exc)
+
+    def _give_up(self, store: Store, idle_seconds: float) -> None:
         if self._has_given_up:
             return
-        with self._store.translating(self._fence.lock_key or "", "string"):
-            key, wake = self._fence.lock_key or "", self._store.keys.wake
-            release_lock(self._store.client, key, self._fence.token, wake=wake)
+        with store.translating(self._fence.lock_key or "", "string"):
+            key, wake = self._fence.lock_key or "", store.keys.wake
+            release_lock(store.client, key, self._fence.token, wake=wake)
         self._has_given_up = True
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: a publish or a signal handler hangs. It gives "

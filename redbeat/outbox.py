@@ -15,6 +15,7 @@ from celery.utils.log import get_logger
 
 from redbeat.connection import user_of
 from redbeat.lua import Push, text_of
+from redbeat.retry import is_refusal
 
 __all__ = ["Outbox"]
 
@@ -112,6 +113,8 @@ class Outbox:
         try:
             return text_of(self.client.info("server").get("run_id")) or None
         except self._channel.connection.channel_errors as exc:
+            if is_refusal(exc):  # it is busy, say, and will tell later
+                raise
             logger.debug("beat: The broker doesn't tell its run id: %s", exc)
             return None
 

@@ -29,6 +29,7 @@ __all__ = [
     "RetryingConnection",
     "call_briefly",
     "call_retrying",
+    "is_password_missing",
     "is_period_left",
     "is_refusal",
     "is_transient",
@@ -62,11 +63,14 @@ _PASSING_ERRORS = (
     redis.exceptions.ClusterError,
     redis.exceptions.RedisClusterException,
 )
+#: how a server says that it wants a password and got none; the second goes on with what else may be sent
+_PASSWORD_WANTED = ("Authentication required", "HELLO must be called with the client already authenticated")
 
 
 def is_transient(exc: BaseException) -> bool:
     """Tell whether trying again may help: Redis is away, loading, full, failing over, or moving slots."""
-    if isinstance(exc, redis.exceptions.AuthenticationError):
+    # a cluster's client wraps what the last node has said
+    if any(isinstance(one, redis.exceptions.AuthenticationError) for one in (exc, exc.__cause__)):
         return False
     if isinstance(exc, redis.exceptions.ResponseError):
         code = str(exc)
@@ -79,7 +83,12 @@ def is_transient(exc: BaseException) -> bool:
     return isinstance(exc, _PASSING_ERRORS)
 
 
-def is_refusal(exc: BaseException) -> bool:
+def is_password_missing(exc: BaseException) -> bool:
+    """Tell whether ``exc`` is the answer of a server that wants a password and was given none."""
+    return any(words in str(exc) for words in _PASSWORD_WANTED)
+
+
+def is_refusal(exc: BaseException | None) -> bool:
     """Tell whether ``exc`` is the answer of a server that takes nothing from anybody, for the time being."""
     return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
 

@@ -42,7 +42,6 @@ from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.retry import is_period_left
 from redbeat.runs import Run, plan_run
 from redbeat.service import BeatService
-from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
 from redbeat.status import Leader, read_status
 from redbeat.store import Store
@@ -73,7 +72,7 @@ class RedBeatScheduler(Scheduler):
         lazy: only for the banner; nothing is read or written.
 
     Raises:
-        ConfigurationError: a setting can't be used; nothing was written.
+        ConfigurationError: a setting or ``lock_timeout`` can't be used; nothing was written.
     """
 
     Entry = RedBeatSchedulerEntry
@@ -87,9 +86,7 @@ class RedBeatScheduler(Scheduler):
         self.store = Store(app)
         self.lock_key = self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key
         self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
-        self.lock_timeout: float = (
-            lock_timeout or self.config.lock_timeout or max(5 * self.max_interval, MIN_LOCK_SECONDS)
-        )
+        self.lock_timeout = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._wake = WakeChannel(self.store.client, self.config.keys.wake)
         self._beat: BeatService | None = None  # set while beat runs: then a tick does its own waiting
         self._leadership = Leadership(self.store, self.lock_key, self.lock_timeout)

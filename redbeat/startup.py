@@ -50,6 +50,7 @@ def check_eviction(store: Store) -> None:
 
     Raises:
         ConfigurationError: the setting is 'raise', and the server may, or doesn't tell.
+        StoreRefused: the server lets nobody in with this name and password.
     """
     level = store.config.key_expiry_check
     if level == "ignore":
@@ -57,6 +58,8 @@ def check_eviction(store: Store) -> None:
     try:
         warning = eviction_warning(store)
     except StoreRefused as exc:
+        if exc.is_login:
+            raise
         unknown = f"Whether Redis may evict the schedule is unknown, its CONFIG can't be read: {exc}"
         if level == "raise":
             raise ConfigurationError(

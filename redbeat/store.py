@@ -19,7 +19,7 @@ from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, St
 from redbeat.keys import printable
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, text_of
 from redbeat.replicas import Replicas
-from redbeat.retry import without_retry
+from redbeat.retry import is_refusal, without_retry
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
 
@@ -142,8 +142,10 @@ class Store:
         try:
             with self.translating():
                 server_id = self.client.info("server").get("run_id")
-        except StoreRefused:  # an ACL without INFO
-            return None
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__):  # the server is busy, say, and will tell later
+                raise
+            return None  # an ACL without INFO
         return text_of(server_id) or None
 
     def database(self) -> int | None:

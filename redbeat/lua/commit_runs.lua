@@ -18,7 +18,9 @@
 --   new_score        '' to leave the score, 'remove' to unschedule, else the next due time
 --   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
 --   new_meta         '' to leave the meta
---   new_error        '' to leave it, 'clear' to remove it, else JSON
+--   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
+--                    another score now, the entry was given another time or claimed by another beat, and its
+--                    error is left as it is
 --   pushes           how many writes to queues it takes with it. With any, the entry is left alone as soon as
 --                    one thing about it is another than claimed
 -- ARGV[..] three for each write to a queue, in the order of the entries:
@@ -81,9 +83,9 @@ for i = 3, 2 + count do
         redis.call('HSET', key, 'meta', claimed_meta)
       end
       result = refused
-    elseif kind == 'hash' and new_error == 'clear' then
+    elseif kind == 'hash' and has_score and new_error == 'clear' then
       redis.call('HDEL', key, 'error')
-    elseif kind == 'hash' and new_error ~= '' then
+    elseif kind == 'hash' and has_score and new_error ~= '' then
       redis.call('HSET', key, 'error', new_error)
     end
   end

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import redis
 
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
@@ -163,6 +164,78 @@ def test_a_wrong_password_is_refused_and_not_shown(guarded: Server, tmp_path: Pa
         assert beat.wait() not in (0, None)
         assert re.search("WRONGPASS|invalid", beat.output())
         assert_no_secret(beat.output())
+
+
+def test_a_missing_password_is_asked_for_in_words_that_name_the_setting(
+    guarded: Server, tmp_path: Path
+) -> None:
+    url = f"redis://127.0.0.1:{guarded.port}/1"
+    write(tmp_path, guarded, redbeat_redis_url=url)
+    with celery_beat(tmp_path, "module") as beat:
+        assert beat.wait() not in (0, None)
+        assert f"StoreRefused('Redis at {url} refused the connection: it wants a password." in beat.output()
+        assert "redbeat_redis_url (redis://:password@host)" in beat.output()
+        assert "HELLO" not in beat.output()
+
+
+def received(client: redis.Redis) -> int:
+    """How many connections the server has seen so far."""
+    return int(client.info("stats")["total_connections_received"])
+
+
+def refused(client: redis.Redis, command: str) -> int:
+    """How often the server has refused the command for want of a right."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"rejected_calls": 0})["rejected_calls"])
+
+
+@pytest.mark.parametrize("login", ["", ":wrong@"], ids=["no password", "a wrong password"])
+@pytest.mark.parametrize("retry_period", [None, -1])
+def test_beat_tries_once_to_get_in_without_the_password(
+    guarded: Server, second: Server, tmp_path: Path, login: str, retry_period: int | None
+) -> None:
+    write_app(
+        tmp_path,
+        "module",
+        second.url(0),
+        redbeat_redis_url=f"redis://{login}127.0.0.1:{guarded.port}/1",
+        redbeat_redis_options={"retry_period": retry_period},
+    )
+    with guarded.client() as client:
+        before = received(client)
+        with celery_beat(tmp_path, "module") as beat:
+            assert beat.wait() not in (0, None)
+            assert "refused the connection" in beat.output()
+        assert received(client) - before == 3, "for two lines of the banner, and beat's own"
+
+
+@pytest.mark.parametrize("retry_period", [None, -1])
+def test_beat_tries_once_what_it_has_no_right_to(
+    second: Server, tmp_path: Path, retry_period: int | None
+) -> None:
+    write(
+        tmp_path,
+        second,
+        redbeat_redis_url=f"redis://limited:secret@127.0.0.1:{second.port}/1",
+        redbeat_redis_options={"retry_period": retry_period},
+    )
+    with second.client() as client:
+        client.execute_command(
+            "ACL SETUSER", "limited", "reset", "on", ">secret", "~*", "&*", "+@all", "-pttl"
+        )
+        with celery_beat(tmp_path, "module") as beat:
+            assert beat.wait() not in (0, None)
+            assert re.search("refused a command: .* no permissions", beat.output())
+        assert refused(client, "pttl") == 1
+
+
+def test_a_brokers_missing_password_is_asked_for_so_too(
+    guarded: Server, second: Server, tmp_path: Path
+) -> None:
+    broker_url = f"redis://127.0.0.1:{guarded.port}/0"
+    write_app(tmp_path, "module", broker_url, redbeat_redis_url=second.url(1), beat_schedule=STATIC)
+    with celery_beat(tmp_path, "module") as beat:
+        beat.wait_for("due runs wait for it: AuthenticationError: it wants a password (broker_url)")
+        assert "HELLO" not in beat.output()
 
 
 def test_a_server_that_may_evict_is_reported_in_the_banner_and_the_log(

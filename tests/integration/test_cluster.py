@@ -10,7 +10,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import RedBeatScheduler, get_redis
 from redbeat.wake import WakeChannel
 from tests.support.ticks import assert_entry_runs, leader, make_due, memory_app, take_messages
@@ -165,6 +165,14 @@ def test_a_cluster_that_is_away_is_named_without_a_password(cluster: ClusterTopo
     app = memory_app(redbeat_redis_url="redis-cluster://:s3cret@127.0.0.1:9")
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9") as caught:
         RedBeatSchedulerEntry("report", "tasks.report", 60, app=app).save()
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_cluster_that_refuses_the_password_is_not_waited_for(cluster: ClusterTopology) -> None:
+    app = by_startup_nodes(cluster)
+    app.conf.redbeat_redis_options.update(username="nobody", password="s3cret", retry_period=-1)
+    with pytest.raises(StoreRefused, match="refused the connection") as caught:
+        RedBeatScheduler(app)
     assert "s3cret" not in str(caught.value)
 
 

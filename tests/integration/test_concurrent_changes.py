@@ -15,6 +15,7 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.lua import Claimed, Commit, Fence
 from redbeat.runs import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
@@ -29,6 +30,9 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
+
+#: for what one script decides
+ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 Change = Callable[[redis.Redis, Any], object]
 
@@ -306,3 +310,55 @@ def test_a_run_that_fails_leaves_no_error_at_an_entry_corrected_meanwhile(
     scheduler.tick()
     assert client.hgetall("redbeat:entry").get("error") is None
     assert score_of(client, "entry") == 4e9
+
+
+@pytest.fixture
+def claimed(make_scheduler: MakeScheduler, client: redis.Redis) -> tuple[RedBeatScheduler, Claimed]:
+    """An entry with an error that a beat without a lock has claimed, and hidden from the others."""
+    scheduler = make_scheduler(redbeat_lock_key=None)
+    write_raw(client, "entry")
+    client.hset("redbeat:entry", "error", '{"reason": "old"}')
+    [row] = scheduler.store.claim_due(Fence(), 1, lease_ms=60_000).rows
+    return scheduler, row
+
+
+def retime(client: redis.Redis) -> None:
+    client.zadd(SCHEDULE, {"redbeat:entry": 4e9})
+
+
+def claim_again(client: redis.Redis) -> None:
+    """As another beat does when the lease has ended; it has an error of its own to tell of."""
+    client.zadd(SCHEDULE, {"redbeat:entry": (score_of(client, "entry") or 0) + 30})
+    client.hset("redbeat:entry", "error", '{"reason": "of another beat"}')
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("change", [retime, claim_again])
+@pytest.mark.parametrize("new_error", ['{"reason": "new"}', "clear"])
+@pytest.mark.parametrize("is_for_this_definition", [True, False])
+def test_a_run_that_is_another_beats_or_has_another_time_by_now_changes_no_error(
+    claimed: tuple[RedBeatScheduler, Claimed],
+    client: redis.Redis,
+    change: Callable[[redis.Redis], None],
+    new_error: str,
+    is_for_this_definition: bool,
+) -> None:
+    scheduler, row = claimed
+    change(client)
+    before = client.hgetall("redbeat:entry"), score_of(client, "entry")
+    commit = Commit(row, "5", new_error=new_error, is_for_this_definition=is_for_this_definition)
+    assert scheduler.store.commit_runs(Fence(), [commit]).results == [False]
+    assert (client.hgetall("redbeat:entry"), score_of(client, "entry")) == before
+
+
+@ONE_SERVER
+@pytest.mark.parametrize(
+    ("new_error", "expected"), [("new", "new"), ("clear", None), ("", '{"reason": "old"}')]
+)
+def test_a_run_that_is_still_this_beats_tells_of_its_error(
+    claimed: tuple[RedBeatScheduler, Claimed], client: redis.Redis, new_error: str, expected: str | None
+) -> None:
+    scheduler, row = claimed
+    commit = Commit(row, "5", new_error=new_error, is_for_this_definition=True)
+    assert scheduler.store.commit_runs(Fence(), [commit]).results == [True]
+    assert client.hget("redbeat:entry", "error") == expected

@@ -1,4 +1,4 @@
-"""`celery worker -B`: beat inside a worker, in a thread or in a process of its own."""
+"""`celery worker -B`: beat inside a worker, in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redbeat.connection import get_redis
-from tests.support.apps import celery_worker, runs, write_app
+from tests.support.apps import STOP_SECONDS, celery_worker, runs, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, STATICS, write_raw
 from tests.support.servers import Server
@@ -43,7 +43,7 @@ def test_a_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list
         eventually(lambda: "raw" in {run.headers["redbeat_entry"] for run in runs(noted)})
         assert client.smembers(STATICS) == {"static"}
         assert client.get(LOCK)
-        assert worker.stop(timeout=20) == 0
+        assert worker.stop(STOP_SECONDS) == 0
         assert "Traceback" not in worker.output()
         eventually(lambda: client.get(LOCK) is None, message="the lock was not released")
 

@@ -18,6 +18,10 @@ import redis
 
 from .processes import Process
 
+#: how long a worker with a pool of processes may take to stop. That is Celery's own doing: where SIGTERM
+#: comes while a task's result is on its way, the pool's child waits up to 30 s for that to be read
+STOP_SECONDS = 45.0
+
 _MODULE = """\
 import datetime
 import functools

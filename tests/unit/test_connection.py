@@ -264,6 +264,21 @@ def test_the_clients_errors_become_ours_and_name_the_server(
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Authentication required.",
+        "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH ...",
+    ],
+)
+def test_a_server_that_wants_a_password_names_the_setting_and_no_command(words: str) -> None:
+    config = ensure_conf(app_for("redis://some-host"))
+    with pytest.raises(StoreRefused, match="it wants a password") as caught, naming_the_server(config):
+        raise redis.exceptions.AuthenticationError(words)
+    assert "redbeat_redis_url" in str(caught.value)
+    assert words not in str(caught.value)
+
+
 def test_an_app_has_one_client(patched: None) -> None:
     app = app_for("redis://h")
     assert get_redis(app) is get_redis(app) is app.redbeat_redis

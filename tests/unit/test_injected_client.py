@@ -10,7 +10,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired
+from redbeat.errors import ConfigurationError, EntryError, EntryNotFound, LockNotAcquired
 from tests.support.ticks import assert_entry_runs, leader, make_due, memory_app, take_messages
 
 
@@ -90,6 +90,9 @@ def test_a_tick_without_the_configured_lock_is_refused_in_words(fake_app: Celery
         ({}, {"beat_max_loop_interval": 7}, ("redbeat::lock", 35, 7)),
         ({}, {"redbeat_lock_timeout": 9}, ("redbeat::lock", 9, 300)),
         ({"lock_timeout": 8}, {"redbeat_lock_timeout": 9}, ("redbeat::lock", 8, 300)),
+        ({"lock_timeout": 3}, {}, ("redbeat::lock", 3, 300)),
+        ({"lock_timeout": None}, {"redbeat_lock_timeout": 9}, ("redbeat::lock", 9, 300)),
+        ({"lock_timeout": 0}, {}, ("redbeat::lock", 1500, 300)),
         ({"lock_key": "mine"}, {}, ("redbeat:mine", 1500, 300)),
         ({"lock_key": "redbeat:mine"}, {"redbeat_lock_key": "other"}, ("redbeat:mine", 1500, 300)),
         ({}, {"redbeat_lock_key": None}, (None, 1500, 300)),
@@ -101,6 +104,20 @@ def test_the_locks_key_and_timeout_come_from_arguments_then_settings(
     fake_app.conf.update(settings)
     made = RedBeatScheduler(fake_app, lazy=True, **arguments)
     assert (made.lock_key, made.lock_timeout, made.max_interval) == expected
+
+
+@pytest.mark.parametrize("lock_timeout", [2.9, -1, "8", True, float("nan")])
+def test_a_timeout_given_to_the_scheduler_is_refused_as_the_setting_is(
+    fake_app: Celery, lock_timeout: Any
+) -> None:
+    with pytest.raises(ConfigurationError) as given:
+        RedBeatScheduler(fake_app, lock_timeout=lock_timeout)
+    with pytest.raises(ConfigurationError) as configured:
+        RedBeatScheduler(memory_app(redbeat_redis_url="redis://h", redbeat_lock_timeout=lock_timeout))
+    assert str(given.value).startswith("lock_timeout: ")
+    assert f"redbeat_{given.value}" == str(configured.value)
+    assert "3 or more" in str(given.value)
+    assert fake_app.redbeat_redis.keys() == []
 
 
 def test_the_banner_shows_server_and_lock_without_a_password(fake_app: Celery) -> None:

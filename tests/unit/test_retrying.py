@@ -172,6 +172,14 @@ def test_what_trying_again_does_not_help_is_not_tried_again(clock: Clock, error:
     assert (len(client.calls), clock.pauses) == (1, [])
 
 
+def test_a_cluster_whose_nodes_refuse_the_password_is_not_waited_for() -> None:
+    """Its client says that it can't be connected, and puts what a node has said behind that."""
+    for cause, expected in ((exceptions.AuthenticationError("WRONGPASS"), False), (AWAY, True)):
+        wrapped = exceptions.RedisClusterException("Redis Cluster cannot be connected.")
+        wrapped.__cause__ = cause
+        assert is_transient(wrapped) is expected
+
+
 @pytest.mark.parametrize(
     "code", ["OOM", "NOREPLICAS", "MISCONF", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "READONLY"]
 )

@@ -1,0 +1,168 @@
+"""Exactly once is given up for want of a right only, and for as long as it is wanting."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat import RedBeatScheduler
+from redbeat.errors import StoreRefused
+from tests.integration.conftest import MakeScheduler
+from tests.support.logs import warnings_in
+from tests.support.polling import eventually
+from tests.support.schedule import SELDOM, sent_names, write_raw
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+EXACTLY = "beat: Delivery: exactly once."
+AT_LEAST = "beat: Delivery: at least once, each run with one task id."
+
+
+@pytest.fixture(autouse=True)
+def _info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of delivery, oldest first."""
+    return [record.getMessage() for record in caplog.records if "Delivery: " in record.getMessage()]
+
+
+def send(scheduler: RedBeatScheduler, client: redis.Redis, name: str) -> None:
+    """Let an entry be due, and tick until it is sent."""
+    write_raw(client, name, schedule=SELDOM)
+    while not scheduler.tick():
+        pass
+
+
+@contextmanager
+def busy(server: Server) -> Iterator[None]:
+    """The server runs a script, and refuses everything else."""
+
+    def run_on() -> None:
+        with server.client() as client, suppress(redis.exceptions.ResponseError):
+            client.eval("while true do end", 0)
+
+    def is_busy() -> bool:
+        try:
+            return not client.ping()
+        except redis.exceptions.ResponseError as exc:
+            return str(exc).startswith("BUSY")
+
+    with server.client() as client:
+        client.config_set("busy-reply-threshold", 10)
+        thread = threading.Thread(target=run_on)
+        thread.start()
+        try:
+            eventually(is_busy)
+            yield
+        finally:
+            client.script_kill()
+            thread.join()
+            client.config_set("busy-reply-threshold", 5000)
+
+
+def test_a_schedule_that_is_busy_when_it_is_asked_who_it_is_is_asked_again(
+    server: Server,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = make_scheduler()
+    send(scheduler, client, "first")
+    scheduler._dispatcher.delivery._asked = None  # as after a reconnect to the broker
+    write_raw(client, "second", schedule=SELDOM)
+
+    find_target = scheduler._dispatcher._find_target
+
+    def find_while_busy(*args: Any) -> Any:
+        with busy(server):
+            return find_target(*args)
+
+    scheduler._dispatcher._find_target = find_while_busy  # type: ignore[method-assign]
+    with pytest.raises(StoreRefused, match="BUSY"):
+        scheduler.tick()
+    scheduler._dispatcher._find_target = find_target  # type: ignore[method-assign]
+    send(scheduler, client, "third")
+    assert sorted(sent_names(broker)) == ["first", "second", "third"]
+    assert scheduler._dispatcher.delivery.target() is not None
+    assert (told(caplog), warnings_in(caplog)) == ([EXACTLY], [])
+
+
+def test_a_broker_that_is_busy_when_it_is_asked_who_it_is_is_asked_again(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = make_scheduler()
+    send(scheduler, client, "first")
+    outbox = scheduler._broker.outbox
+    assert outbox is not None
+
+    def refuse(*_args: Any) -> Any:
+        # a moment ago the same server has answered the schedule's client: nothing real is that quick
+        raise redis.exceptions.ResponseError("BUSY Redis is busy running a script.")
+
+    monkeypatch.setattr(outbox.client, "info", refuse)
+    scheduler._dispatcher.delivery._asked = None
+    send(scheduler, client, "second")
+    eventually(lambda: not scheduler.tick() or len(sent_names(broker)) == 2)
+    assert sent_names(broker) == ["first", "second"]
+    assert scheduler._dispatcher.delivery.target() is not None
+    assert told(caplog) == [EXACTLY]
+
+
+@pytest.mark.parametrize(
+    "missing", [["-info"], ["-lpush"], ["resetkeys", "~redbeat:*"]], ids=["INFO", "LPUSH", "the queue"]
+)
+def test_a_right_that_was_missing_is_tried_again_with_the_next_connection_to_the_broker(
+    server: Server,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    missing: list[str],
+) -> None:
+    client.execute_command("ACL SETUSER", "schedule", "reset", "on", ">secret", "~*", "&*", "+@all", *missing)
+    scheduler = make_scheduler(redbeat_redis_url=f"redis://schedule:secret@127.0.0.1:{server.port}/1")
+    for name in ("first", "second"):
+        send(scheduler, client, name)
+        scheduler._broker.close()  # as when it was away
+    assert told(caplog) == [AT_LEAST]
+    assert len(warnings_in(caplog)) == 1, "a right that is still missing is no news"
+
+    client.execute_command("ACL SETUSER", "schedule", "~*", "+@all")
+    for name in ("third", "fourth"):
+        send(scheduler, client, name)
+    assert told(caplog) == [AT_LEAST, EXACTLY]
+    assert sent_names(broker) == ["first", "second", "third", "fourth"]
+
+
+def test_a_server_without_the_command_info_is_delivered_to_at_least_once(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those that are rented, and have it renamed."""
+    scheduler = make_scheduler()
+
+    def refuse(*_args: Any) -> Any:
+        raise redis.exceptions.ResponseError("unknown command 'INFO', with args beginning with: 'server'")
+
+    monkeypatch.setattr(scheduler.store.client, "info", refuse)
+    for name in ("first", "second"):
+        send(scheduler, client, name)
+    assert told(caplog) == [AT_LEAST]
+    assert sent_names(broker) == ["first", "second"]

@@ -1,0 +1,149 @@
+"""The heartbeat goes on whatever happens to it, and tells the scheduler what it has found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import heartbeat, lua
+from redbeat.errors import StoreUnavailable
+from redbeat.heartbeat import Heartbeat
+from redbeat.lua import Fence
+from redbeat.settings import MIN_LOCK_SECONDS
+from redbeat.store import Store
+from tests.support.logs import errors_in
+from tests.support.polling import eventually
+
+FENCE = Fence("redbeat::lock", "redbeat:3:host:1:2:3", 60_000)
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "RENEW_SECONDS", 0.01)
+
+
+@pytest.fixture
+def beating(fake_app: Celery) -> Iterator[Callable[..., Heartbeat]]:
+    """Heartbeats that were started, and are stopped at the end."""
+    started: list[Heartbeat] = []
+
+    def start(app: Celery = fake_app) -> Heartbeat:
+        made = Heartbeat(app, FENCE)
+        made.start()
+        started.append(made)
+        return made
+
+    yield start
+    for made in started:
+        made.stop()
+
+
+def raising(*errors: Exception) -> Callable[..., Any]:
+    """A renewal that fails so at first, and then is the store's own."""
+    left, renew = list(errors), Store.renew_lock
+
+    def renew_lock(store: Store, *args: Any) -> None:
+        if left:
+            raise left.pop(0)
+        renew(store, *args)
+
+    return renew_lock
+
+
+def test_an_error_nobody_has_thought_of_is_logged_once_and_renewing_goes_on(
+    fake_app: Celery,
+    beating: Callable[..., Heartbeat],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    errors = [RuntimeError("a bug"), RuntimeError("a bug"), ValueError("another"), RuntimeError("a bug")]
+    monkeypatch.setattr(Store, "renew_lock", raising(*errors))
+    made = beating()
+    eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
+    assert made.lost is None
+    assert errors_in(caplog) == [
+        "beat: The heartbeat failed, and goes on: RuntimeError: a bug",
+        "beat: The heartbeat failed, and goes on: ValueError: another",
+    ]
+
+
+def test_a_client_that_cannot_be_made_ends_nothing_and_is_made_later(
+    fake_app: Celery, beating: Callable[..., Heartbeat], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def connect(app: Celery) -> Any:
+        """As a cluster's client, which connects when it is made."""
+        tries.append(threading.current_thread().name)
+        if len(tries) < 3:
+            raise StoreUnavailable("nobody is there")
+        return app.redbeat_redis
+
+    monkeypatch.setattr(heartbeat, "get_hasty_redis", connect)
+    beating()
+    eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
+    assert tries == ["redbeat-heartbeat"] * 3
+
+
+def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def connect(_app: Celery) -> Any:
+        begun.set()
+        may_end.wait()
+        return fakeredis.FakeRedis(server=fake_app.redbeat_redis.connection_pool.connection_kwargs["server"])
+
+    monkeypatch.setattr(heartbeat, "get_hasty_redis", connect)
+    made = Heartbeat(fake_app, FENCE)
+    made.start()
+    begun.wait()
+    made.stop()
+    may_end.set()
+    made._thread.join()
+    assert not fake_app.redbeat_redis.exists(FENCE.lock_key)
+
+
+def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_written_after_it(
+    fake_app: Celery, beating: Callable[..., Heartbeat], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = beating()
+    assert eventually(made.take_retaken), "it was free at the first renewal"
+    assert not made.take_retaken()
+
+    is_away, renew = threading.Event(), lua.renew_lock
+
+    def renew_lock(*args: Any) -> str:
+        """Redis goes away right after the renewal that takes the lock back."""
+        if is_away.is_set():
+            raise redis.exceptions.ConnectionError
+        status = renew(*args)
+        if status == "retaken":
+            is_away.set()
+        return status
+
+    monkeypatch.setattr(lua, "renew_lock", renew_lock)
+    fake_app.redbeat_redis.delete(FENCE.lock_key)
+    eventually(is_away.is_set)
+    assert eventually(made.take_retaken)
+    assert not made.take_retaken()
+
+
+@pytest.mark.parametrize(("idle_seconds", "holds"), [(1.5, True), (2.5, False)])
+def test_with_the_shortest_lock_a_scheduler_that_only_waits_keeps_it(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch, idle_seconds: float, holds: bool
+) -> None:
+    monkeypatch.undo()
+    made = Heartbeat(fake_app, replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000))
+    made._progressed_at -= idle_seconds
+    made._reached_at -= idle_seconds
+    made._beat()
+    assert fake_app.redbeat_redis.exists(FENCE.lock_key) == holds
