@@ -1,7 +1,7 @@
 """How long nobody leads: real beats with default settings, the leader ended in every way that there is.
 
-Measured from the event to the next message of a one-second entry. A checker reads every message: none
-may be doubled or off the entry's beat, whatever happened to the leader.
+Measured from the event to the next message of a one-second entry. A checker reads every message and every
+change of the lock.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 import redis
 
+from tests.faults.chronicle import chronicling
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import LOCK, messages, monitoring
+from tests.support.schedule import LOCK, monitoring
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
@@ -42,17 +42,19 @@ def hang(**kwargs):
 
 @contextmanager
 def beats(folder: Path, server: Server, count: int = 2, **settings: object) -> Iterator[list[Process]]:
-    """Beats of one app, the leader first: it has sent, and the others stand by."""
+    """Beats of one app, the leader first: it has sent, and the others stand by. All is checked afterwards."""
     defaults = {"redbeat_redis_url": server.url(1), "beat_schedule": EVERY_SECOND}
     extra = str(settings.pop("extra", ""))
     write_app(folder, "module", server.url(0), extra=extra, **{**defaults, **settings})
-    with ExitStack() as stack:
+    with chronicling(server) as chronicle, ExitStack() as stack:
         leader = stack.enter_context(celery_beat(folder, "module"))
         leader.wait_for("Sending due task")
         standbys = [stack.enter_context(celery_beat(folder, "module")) for _ in range(count - 1)]
         for standby in standbys:
             standby.wait_for("Standing by", timeout=60)
         yield [leader, *standbys]
+    print(chronicle)
+    assert chronicle.is_good, chronicle
 
 
 def seconds_to_next_message(server: Server, happen: Callable[[], object]) -> float:
@@ -65,28 +67,20 @@ def seconds_to_next_message(server: Server, happen: Callable[[], object]) -> flo
         return time.monotonic() - happened
 
 
-def off_beat_and_doubled(broker: redis.Redis) -> tuple[int, int]:
-    """How many messages are for no whole second after the first, and how many for one that had its own."""
-    dues = [datetime.fromisoformat(message["headers"]["redbeat_due"]) for message in messages(broker)]
-    off_beat = sum((due - dues[0]) % timedelta(seconds=1) != timedelta(0) for due in dues)
-    return off_beat, len(dues) - len(set(dues))
-
-
 def has_more_than(broker: redis.Redis, count: int) -> bool:
     return broker.llen("celery") > count
 
 
 def test_sigterm_of_the_leader_costs_no_more_than_a_second(server: Server, tmp_path: Path) -> None:
-    with beats(tmp_path, server) as [leader, standby], server.client() as broker:
+    with beats(tmp_path, server) as [leader, standby]:
         seconds = seconds_to_next_message(server, lambda: leader.signal(signal.SIGTERM))
         standby.wait_for("Sending due task")
         print(f"SIGTERM to the next message: {seconds:.2f} s")
         assert seconds <= 1.5
-        assert off_beat_and_doubled(broker) == (0, 0)
 
 
 def test_a_killed_leader_is_replaced_within_ten_seconds(server: Server, tmp_path: Path) -> None:
-    with beats(tmp_path, server, count=STANDBYS + 1) as [leader, *standbys], server.client() as broker:
+    with beats(tmp_path, server, count=STANDBYS + 1) as [leader, *standbys]:
         with monitoring(server) as commands:
             time.sleep(4)
         idle = [command for command in commands if LOCK in command and command.startswith("PTTL")]
@@ -97,14 +91,13 @@ def test_a_killed_leader_is_replaced_within_ten_seconds(server: Server, tmp_path
         assert seconds <= 10
         took_over = [standby for standby in standbys if "Took the lock over" in standby.output()]
         assert len(took_over) == 1
-        assert off_beat_and_doubled(broker) == (0, 0)
 
 
 @pytest.mark.parametrize("when_lost", ["exit", "standby"])
 def test_a_paused_leader_publishes_nothing_after_takeover(
     server: Server, tmp_path: Path, when_lost: str
 ) -> None:
-    with beats(tmp_path, server, redbeat_lock_lost=when_lost) as [leader, standby], server.client() as broker:
+    with beats(tmp_path, server, redbeat_lock_lost=when_lost) as [leader, standby]:
         seconds = seconds_to_next_message(server, lambda: leader.signal(signal.SIGSTOP))
         print(f"SIGSTOP to the next message: {seconds:.2f} s")
         assert seconds <= 10
@@ -122,7 +115,6 @@ def test_a_paused_leader_publishes_nothing_after_takeover(
             assert client.get(LOCK)
         if when_lost == "exit":
             assert leader.output().count("Sending due task") == sent
-        assert off_beat_and_doubled(broker) == (0, 0)
 
 
 def test_a_lock_deleted_by_hand_is_taken_back_by_the_one_that_had_it(server: Server, tmp_path: Path) -> None:
@@ -139,12 +131,11 @@ def test_a_lock_deleted_by_hand_is_taken_back_by_the_one_that_had_it(server: Ser
             longest, at = max(longest, time.monotonic() - at), time.monotonic()
         print(f"the longest gap between two messages: {longest:.2f} s")
         assert longest <= 2
-        assert off_beat_and_doubled(broker) == (0, 0)
 
 
 def test_a_leader_whose_main_thread_hangs_gives_the_lock_up(server: Server, tmp_path: Path) -> None:
     settings = {"redbeat_lock_timeout": 8, "extra": HANGING_HANDLER}
-    with beats(tmp_path, server, **settings) as [leader, standby], server.client() as broker:
+    with beats(tmp_path, server, **settings) as [leader, standby]:
         seconds = seconds_to_next_message(
             server, lambda: (tmp_path / f"hang-{leader.pid}").touch() or time.sleep(1.2)
         )
@@ -153,4 +144,3 @@ def test_a_leader_whose_main_thread_hangs_gives_the_lock_up(server: Server, tmp_
         standby.wait_for("Sending due task")
         assert seconds <= 10
         assert "gives up the lock" in leader.output()
-        assert off_beat_and_doubled(broker) == (0, 0)

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -115,13 +116,19 @@ def sent_names(broker: redis.Redis, queue: str = "celery") -> list[str]:
     return [message["headers"]["redbeat_entry"] for message in messages(broker, queue)]
 
 
-@contextmanager
-def monitoring(server: Server, with_scripts: bool = False) -> Iterator[list[str]]:
-    """Yield a list that holds, after the block, the commands sent to the server in it.
+@dataclass(frozen=True)
+class Seen:
+    """A command that MONITOR has shown; `at` is the server's clock, UNIX seconds."""
 
-    Each is a round trip, or a part of a pipeline. `with_scripts` adds the commands inside of scripts.
-    """
-    commands: list[str] = []
+    at: float
+    command: str
+    is_in_script: bool
+
+
+@contextmanager
+def monitored(server: Server) -> Iterator[list[Seen]]:
+    """Yield a list that holds, after the block, all that the server was told in it, and what scripts did."""
+    commands: list[Seen] = []
     end = uuid.uuid4().hex
     with server.client() as marker, server.client() as watcher:
         marker.ping()
@@ -131,5 +138,16 @@ def monitoring(server: Server, with_scripts: bool = False) -> Iterator[list[str]
             for seen in monitor.listen():
                 if end in seen["command"]:
                     return
-                if with_scripts or seen["client_type"] != "lua":
-                    commands.append(seen["command"])
+                commands.append(Seen(float(seen["time"]), seen["command"], seen["client_type"] == "lua"))
+
+
+@contextmanager
+def monitoring(server: Server, with_scripts: bool = False) -> Iterator[list[str]]:
+    """Yield a list that holds, after the block, the commands sent to the server in it.
+
+    Each is a round trip, or a part of a pipeline. `with_scripts` adds the commands inside of scripts.
+    """
+    commands: list[str] = []
+    with monitored(server) as seen:
+        yield commands
+    commands += [one.command for one in seen if with_scripts or not one.is_in_script]
