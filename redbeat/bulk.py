@@ -56,13 +56,14 @@ def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveR
         by_key: dict[str, Any] = {}
         for entry in chunk:
             _check_is_entry(entry)
-            if ensure_conf(entry.app) is not store.config:
+            key = entry.key
+            if entry.app is not store.config.app and ensure_conf(entry.app) is not store.config:
                 raise EntryError(
-                    f"{entry.key}: belongs to another app than the first entry; save the entries of each "
+                    f"{key}: belongs to another app than the first entry; save the entries of each "
                     "app by themselves.",
-                    entry.key,
+                    key,
                 )
-            by_key[entry.key] = entry
+            by_key[key] = entry
         found = store.write_entries(
             list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now)
         )
