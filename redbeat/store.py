@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
-from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, text_of
+from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, Write, text_of
 from redbeat.replicas import Replicas
 from redbeat.retry import without_retry
 
@@ -35,24 +35,6 @@ MAX_SAVE_ATTEMPTS = 100
 
 #: what a write was: the entry wasn't there, it was another one, or it was this very one and is left alone
 Outcome = Literal["new", "changed", "same"]
-
-
-@dataclass(slots=True)  # not frozen: that would take twice as long to make
-class Write:
-    """What to store of an entry; an empty field is left as it is. ``score`` is UNIX seconds."""
-
-    definition: str = ""
-    meta: str = ""
-    score: float | None = None
-    must_exist: bool = False
-
-    def changes(self, stored: Stored) -> bool:
-        """Tell whether ``stored`` is another one after this write."""
-        if self.definition and (self.definition != stored.definition or stored.error is not None):
-            return True
-        if self.meta and self.meta != stored.meta:
-            return True
-        return self.score is not None and score_text(self.score) != score_text(stored.score)
 
 
 class Store:
@@ -205,24 +187,24 @@ class Store:
         for _ in range(MAX_SAVE_ATTEMPTS):
             now, found = self.read_entries(keys)
             outcomes: list[Outcome] = []
-            saves: list[lua.Save] = []
+            writes: list[tuple[Stored, Write]] = []
             for stored in found:
                 write = decide(stored, now)
                 if write is None or not write.changes(stored):
                     outcomes.append("same")
                 else:
-                    outcomes.append("changed" if stored.exists else "new")
-                    saves.append(_save(stored, write))
-            if not saves:
+                    outcomes.append(_outcome(stored, write))
+                    writes.append((stored, write))
+            if not writes:
                 return outcomes
             with self.translating():
                 status, changed = lua.save_entries(
-                    self.client, self.keys.schedule, fence, saves, wake=self.keys.wake
+                    self.client, self.keys.schedule, fence, writes, wake=self.keys.wake
                 )
             self._check_lock(status, fence)
             if not changed:
                 return outcomes
-            changed_key = saves[changed - 1].key
+            changed_key = writes[changed - 1][0].key
         raise EntryError(
             f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
             "saved; look for a program that writes it all the time.",
@@ -357,26 +339,17 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def score_text(score: float | None) -> str:
-    """Return ``score`` as the scripts take it, to the microsecond; '' for None."""
-    return "" if score is None else f"{score:.6f}"
-
-
-def _save(stored: Stored, write: Write) -> lua.Save:
-    """Return what the script needs to put ``write`` over ``stored`` and nothing else."""
-    if write.must_exist and not stored.exists:
-        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
-    if not stored.is_hash:
+def _outcome(stored: Stored, write: Write) -> Outcome:
+    """Return what ``write`` makes of ``stored``, where it may be made."""
+    if stored.exists:
+        if stored.is_hash:
+            return "changed"
         raise EntryCorrupt(
             f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
         )
-    return lua.Save(
-        stored.key,
-        f"{stored.definition or ''}\0{stored.meta or ''}" if stored.exists else "",
-        write.definition,
-        write.meta,
-        score_text(write.score),
-    )
+    if write.must_exist:
+        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    return "new"
 
 
 def read_claimed(claimed: Claimed) -> Stored:

@@ -21,7 +21,7 @@ FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", 
 CLAIMED = lua.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
 TARGET = lua.Target("the-server", 3, 4)
-SAVE = lua.Save("k", "what-was-read", "definition", "the-meta", "the-score")
+WRITE = (lua.Stored("k", "read", type="hash"), lua.Write("definition", "the-meta", 1.5))
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
@@ -55,14 +55,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "save_entries": (
-        lambda client: lua.save_entries(client, "the-schedule", FENCE, [SAVE, SAVE], wake="the-wake"),
+        lambda client: lua.save_entries(client, "the-schedule", FENCE, [WRITE, WRITE], wake="the-wake"),
         ["ok", 2],
         {**FENCED, "wake": "the-wake"},
         {
-            "read": "what-was-read",
+            "read": "read\0",
             "definition": "definition",
             "meta": "the-meta",
-            "score": "the-score",
+            "score": "1.500000",
         },
     ),
     "delete_entries": (
@@ -198,7 +198,7 @@ def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "lease_ms": 0, "prefix": "p"}
     assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).status == "lost"
     assert lua.commit_runs(Replying([b"lost", 0, []]), "s", FENCE, [COMMIT]).status == "lost"
-    assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [SAVE]) == ("lost", 0)
+    assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == ("lost", 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
 
