@@ -257,7 +257,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 self.last_run_at = now
             meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
         try:
-            score = self._score_to_save(before, stored, now)
+            score = self._score_over(stored, before, now) if stored.exists else self.score
         except (ValueError, OverflowError, RuntimeError) as exc:
             raise EntryError(
                 f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key
@@ -283,11 +283,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         before.total_run_count = meta.get("total_run_count") or 0
         return before
 
-    def _score_to_save(
-        self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime
+    def _score_over(
+        self, stored: Stored, before: RedBeatSchedulerEntry | None, now: datetime
     ) -> float | None:
-        if not stored.exists:
-            return self.score
         if before is None or before.schedule != self.schedule or (self.enabled and not before.enabled):
             return score_of(next_run(self.schedule, _in_utc(self.last_run_at or now), now))
         if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us

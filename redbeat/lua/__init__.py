@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from redbeat.lua.script import Script as Script
@@ -330,10 +331,13 @@ def save_entries(
 ) -> tuple[str, int]:
     """Make each write over what was read, or none; return the lock's status and which has changed, or 0."""
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
+    states: dict[tuple[str, str, str], str] = {}
     for stored, write in writes:
-        keys.append(stored.key)
         read = f"{stored.definition or ''}\0{stored.meta or ''}" if stored.exists else ""
-        args += read, write.definition, write.meta, score_text(write.score)
+        state = (read, write.meta, score_text(write.score))
+        keys.append(stored.key)
+        args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
+    args += chain.from_iterable(states)
     status, changed = _SAVE_ENTRIES(client, keys, args)
     return text_of(status), int(changed)
 

@@ -58,12 +58,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         lambda client: lua.save_entries(client, "the-schedule", FENCE, [WRITE, WRITE], wake="the-wake"),
         ["ok", 2],
         {**FENCED, "wake": "the-wake"},
-        {
-            "read": "read\0",
-            "definition": "definition",
-            "meta": "the-meta",
-            "score": "1.500000",
-        },
+        {"state": "1", "definition": "definition"},
     ),
     "delete_entries": (
         lambda client: lua.delete_entries(client, "the-schedule", FENCE, ["k", "k"], wake="the-wake"),
@@ -119,6 +114,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 }
 
 
+#: script to what it is sent after all entries, once, as these two share it
+SHARED = {"save_entries": {"read": "read\0", "meta": "the-meta", "score": "1.500000"}}
+
+
 def text_or_number(value: Any) -> Any:
     """What a script is given: bytes, as they stand in Redis, or a number; hiredis may refuse text."""
     assert isinstance(value, (bytes, int))
@@ -155,7 +154,8 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
         word: args[place - 1] for place, word in header.args.items()
     } == by_name
     assert list(keys[len(header.keys) :]) == (["k", "k"] if header.keys_from else [])
-    assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2
+    shared = [SHARED[name][word] for word in header.shared] if name in SHARED else []
+    assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2 + shared
 
 
 def test_a_script_is_made_of_files_only() -> None:
@@ -185,6 +185,16 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
     source = (FOLDER / "release_lock.lua").read_text("utf-8")
     sha1 = hashlib.sha1(source.encode()).hexdigest()
     assert commands == [("evalsha", sha1, *values), ("eval", source, *values)]
+
+
+def test_entries_that_are_saved_together_share_their_states() -> None:
+    sent: list[Any] = []
+    client = Replying(None)
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0]
+    writes = [lua.Write("d1", "m1", 5), lua.Write("d2", "m2"), lua.Write("d3", "m1", 5.0)]
+    lua.save_entries(client, "s", lua.Fence(), [(lua.Stored(f"k{n}"), writes[n]) for n in range(3)])
+    assert sent[1:6] == ["s", "s", "k0", "k1", "k2"]
+    assert sent[9:] == ["1", "d1", "2", "d2", "1", "d3", "", "m1", "5.000000", "", "m2", ""]
 
 
 class Replying:
