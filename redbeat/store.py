@@ -6,10 +6,12 @@ deleted, saved or re-timed by somebody else meanwhile stay as that somebody left
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from redbeat import lua
@@ -28,6 +30,9 @@ CHUNK_SIZE = 500
 
 #: a claim stops after so many bytes of entries, whatever the batch size
 CLAIM_MAX_BYTES = 8 * 1024 * 1024
+
+#: for so long the server's clock isn't read again: the local one tells how much has passed
+CLOCK_SECONDS = 1.0
 
 #: a save that finds the entry changed reads and decides again, so often at the most
 MAX_SAVE_ATTEMPTS = 100
@@ -53,6 +58,8 @@ class Store:
         self.client = get_redis(app) if client is None else client
         self.replicas = Replicas(self.config)
         self.has_retaken_lock = False
+        #: the local clock and the server's when that was last read
+        self._clock = (-math.inf, datetime.now(timezone.utc))
         #: called after each round trip: whoever makes them isn't stuck
         self.on_progress: Callable[[], None] = _nothing
 
@@ -152,20 +159,34 @@ class Store:
             with self.translating():
                 seconds, found = lua.read_entries(self.client, self.keys.schedule, chunk)
             now = datetime.fromtimestamp(seconds, timezone.utc)
+            self._clock = time.monotonic(), now
             stored += found
         return now, stored
+
+    def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return what ``read_entries`` does where there is none of them, without asking."""
+        read_at, now = self._clock
+        elapsed = time.monotonic() - read_at
+        if elapsed > CLOCK_SECONDS:
+            return self.read_entries(keys)
+        return now + timedelta(seconds=elapsed), [Stored(key) for key in keys]
 
     def write_entries(
         self,
         keys: Sequence[str],
         decide: Callable[[Stored, datetime], Write | None],
         fence: Fence = Fence(),  # noqa: B008 - immutable
+        *,
+        are_new: bool = False,
     ) -> list[Outcome]:
         """Read the entries, let ``decide(stored, now)`` say what to write, and write that.
 
         Entries are written in chunks of 500, each whole or not at all: where somebody else has written
         one of a chunk's entries in between, all of them are read and decided again. ``decide`` returns None
         to leave an entry as it is, and may raise; what would change nothing isn't written.
+
+        With ``are_new`` they are taken for new entries at first, and written unread; of a chunk with one that
+        isn't, nothing is, and it is read and decided again.
 
         Returns what became of each entry, in the order of ``keys``.
 
@@ -177,15 +198,19 @@ class Store:
         """
         outcomes: list[Outcome] = []
         for chunk in _chunks(keys):
-            outcomes += self._write_chunk(chunk, decide, fence)
+            outcomes += self._write_chunk(chunk, decide, fence, are_new)
         return outcomes
 
     def _write_chunk(
-        self, keys: Sequence[str], decide: Callable[[Stored, datetime], Write | None], fence: Fence
+        self,
+        keys: Sequence[str],
+        decide: Callable[[Stored, datetime], Write | None],
+        fence: Fence,
+        are_new: bool,
     ) -> list[Outcome]:
         changed_key = ""
-        for _ in range(MAX_SAVE_ATTEMPTS):
-            now, found = self.read_entries(keys)
+        for attempt in range(MAX_SAVE_ATTEMPTS):
+            now, found = self._foresee_new(keys) if are_new and not attempt else self.read_entries(keys)
             outcomes: list[Outcome] = []
             writes: list[tuple[Stored, Write]] = []
             for stored in found:
