@@ -1,4 +1,4 @@
-"""Saving and deleting many entries: an iterator in chunks, each whole or not at all and two round trips.
+"""Saving and deleting many entries: an iterator in chunks, each whole or not at all, in a round trip or two.
 
 Owns the chunks, the counting and what an error says of them; what is written of an entry is decided where
 ``save`` decides it. Invariant: no more than one chunk of entries is held, of the others only names.
@@ -46,9 +46,10 @@ def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveR
     _check_iterable("save_many", "entries", entries)
     store: Store | None = None
     outcomes: dict[str, Outcome] = {}
+    are_new = False
 
     def save_chunk(chunk: list[Any]) -> None:
-        nonlocal store
+        nonlocal store, are_new
         if store is None:
             _check_is_entry(chunk[0])
             store = Store(chunk[0].app)
@@ -56,16 +57,18 @@ def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveR
         by_key: dict[str, Any] = {}
         for entry in chunk:
             _check_is_entry(entry)
-            if ensure_conf(entry.app) is not store.config:
+            key = entry.key
+            if entry.app is not store.config.app and ensure_conf(entry.app) is not store.config:
                 raise EntryError(
-                    f"{entry.key}: belongs to another app than the first entry; save the entries of each "
+                    f"{key}: belongs to another app than the first entry; save the entries of each "
                     "app by themselves.",
-                    entry.key,
+                    key,
                 )
-            by_key[entry.key] = entry
+            by_key[key] = entry
         found = store.write_entries(
-            list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now)
+            list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), are_new=are_new
         )
+        are_new = set(found) == {"new"}  # then the next ones are likely to be
         for entry, outcome in zip(by_key.values(), found, strict=True):
             if outcomes.get(entry.name, "same") == "same":  # new and then saved again, it is still new
                 outcomes[entry.name] = outcome

@@ -196,8 +196,8 @@ class RedBeatConfig:
 
 def ensure_conf(app: Any) -> RedBeatConfig:
     """Return the app's RedBeatConfig, made at the first call and kept as ``app.redbeat_conf``."""
-    app = app_or_default(app)
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
-        config = app.redbeat_conf = RedBeatConfig(app)
+        app = app_or_default(app)
+        config = app.redbeat_conf = getattr(app, "redbeat_conf", None) or RedBeatConfig(app)
     return config

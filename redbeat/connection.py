@@ -58,9 +58,12 @@ class CommandPacker:
     def pack(self, *args: Any) -> list[bytes]:
         """Return the command ``args``, whose first may be several words."""
         words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
-        values = [arg if type(arg) is bytes else bytes(self._encode(arg)) for arg in (*words, *args[1:])]
-        pieces = [b"$%d\r\n%b\r\n" % (len(value), value) for value in values]
-        return [b"*%d\r\n%b" % (len(pieces), b"".join(pieces))]
+        pieces: list[Any] = []
+        for arg in (*words, *args[1:]):
+            value = arg if type(arg) is bytes else bytes(self._encode(arg))
+            pieces += len(value), value
+        count = len(pieces) // 2
+        return [b"*%d\r\n" % count + b"$%d\r\n%b\r\n" * count % tuple(pieces)]
 
 
 class RetryUnlessRefused(Retry):

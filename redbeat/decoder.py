@@ -10,9 +10,10 @@ import calendar
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii as _encode_text
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -237,21 +238,53 @@ _STRICT_ENCODER = RedBeatJSONEncoder(allow_nan=False)
 _DECODER = RedBeatJSONDecoder()
 
 
+def _prepared(encoder: json.JSONEncoder) -> Callable[[Any], str]:
+    """Return ``encoder.encode``, ready: it makes itself a writer at each call, as costly as the writing."""
+    make_writer: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make_writer is None:  # a Python without C
+        return encoder.encode
+    # without a note of what it is in: whoever contains himself is found out by encode, which says so
+    options = (None, ": ", ", ", encoder.sort_keys, encoder.skipkeys, encoder.allow_nan)
+    write = make_writer(None, encoder.default, _encode_text, *options)
+
+    def encode(value: Any) -> str:
+        try:
+            return "".join(write(value, 0))
+        except RecursionError:
+            return encoder.encode(value)
+
+    return encode
+
+
+_encode_plain = _prepared(_STRICT_ENCODER)
+
+
 def decode(text: str) -> Any:
     """Return what ``text`` stands for, schedules and datetimes as objects; ValueError for bad JSON."""
     return _DECODER.decode(text)
 
 
-def encode_definition(fields: dict[str, Any], stored: str | None = None) -> str:
+def encode_definition(
+    name: str,
+    task: str,
+    args: Sequence[Any] | None,
+    kwargs: dict[str, Any],
+    options: dict[str, Any],
+    schedule: Any,
+    enabled: bool,
+    stored: str | None = None,
+) -> str:
     """Return a definition's JSON; what ``stored`` holds besides keys of ours is kept.
 
     Raises TypeError, ValueError or RecursionError for what has no form in JSON.
     """
-    plain = dict(fields)
-    schedule_json = _schedule_json(plain.pop("schedule"))
-    enabled_json = "true" if plain.pop("enabled") else "false"
-    plain_json = _STRICT_ENCODER.encode(plain)
-    encoded = f'{plain_json[:-1]}, "schedule": {schedule_json}, "enabled": {enabled_json}}}'
+    encoded = (
+        f'{{"name": {_encode_text(name)}, "task": {_encode_text(task)}, '
+        f'"args": {_encode_plain(args) if args or args is None else "[]"}, '
+        f'"kwargs": {_encode_plain(kwargs) if kwargs else "{}"}, '
+        f'"options": {_encode_plain(options) if options else "{}"}, '
+        f'"schedule": {_schedule_json(schedule)}, "enabled": {"true" if enabled else "false"}}}'
+    )
     if stored is None or stored == encoded:
         return encoded
     before = _plain(stored)

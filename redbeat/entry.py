@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from operator import attrgetter
 from typing import Any
 
 from celery.app import app_or_default
@@ -18,7 +17,7 @@ from celery.schedules import BaseSchedule, schedstate
 
 from redbeat import bulk
 from redbeat.config import ensure_conf
-from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta
+from redbeat.decoder import decode, encode_definition, encode_meta
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.problems import (
     check_readable,
@@ -33,8 +32,6 @@ from redbeat.schedules import first_run, next_run, runs_from
 from redbeat.store import Store, Stored, Write
 
 __all__ = ["RedBeatSchedulerEntry", "decode_entry", "score_of"]
-
-_definition_values = attrgetter(*DEFINITION_FIELDS)
 
 
 class RedBeatSchedulerEntry(ScheduleEntry):
@@ -158,13 +155,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @property
     def due_at(self) -> datetime | None:
         """When it is due next, in UTC, counted from last_run_at. None stands for never again."""
-        return self._due_at(self.schedule, self.last_run_at)
-
-    def _due_at(self, schedule: Any, last_run_at: datetime | None) -> datetime | None:
-        if last_run_at is None:
+        if self.last_run_at is None:
             return datetime.now(timezone.utc)
-        since = _in_utc(last_run_at)
-        return next_run(schedule, since, since) if self.total_run_count else first_run(schedule, since)
+        since = _in_utc(self.last_run_at)
+        if self.total_run_count:
+            return next_run(self.schedule, since, since)
+        return first_run(self.schedule, since)
 
     @property
     def score(self) -> float:
@@ -244,13 +240,15 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
         definition = self.encode(stored)  # first: nobody shall be told to delete a key of RedBeat's own
-        if not stored.is_hash:
-            raise EntryCorrupt(f"{self.key}: the key holds no hash; delete it first.", self.key)
-        before = self._before(stored, definition)
-        # a definition that was unusable so far says nothing against the meta beside it
-        kept = before if stored.meta else None
-        if stored.meta and before is None:
-            kept = try_decode(type(self), replace(stored, definition=definition), self.app)
+        before = kept = None
+        if stored.exists:
+            if not stored.is_hash:
+                raise EntryCorrupt(f"{self.key}: the key holds no hash; delete it first.", self.key)
+            before = self._before(stored, definition)
+            # a definition that was unusable so far says nothing against the meta beside it
+            kept = before if stored.meta else None
+            if stored.meta and before is None:
+                kept = try_decode(type(self), replace(stored, definition=definition), self.app)
         meta = ""
         if kept is not None:
             self.last_run_at, self.total_run_count = kept.last_run_at, kept.total_run_count
@@ -259,7 +257,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 self.last_run_at = now
             meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
         try:
-            score = self._score_to_save(before, stored, now)
+            score = self._score_over(stored, before, now) if stored.exists else self.score
         except (ValueError, OverflowError, RuntimeError) as exc:
             raise EntryError(
                 f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key
@@ -271,9 +269,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return Write(definition, meta, score)
 
     def _before(self, stored: Stored, definition: str) -> RedBeatSchedulerEntry | None:
-        """Return the entry that ``stored`` is, None when there is none that can be used."""
-        if not stored.exists:
-            return None
+        """Return the entry that ``stored`` is, None when it can't be used."""
         if stored.definition != definition:
             return try_decode(type(self), stored, self.app)
         try:
@@ -287,11 +283,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         before.total_run_count = meta.get("total_run_count") or 0
         return before
 
-    def _score_to_save(
-        self, before: RedBeatSchedulerEntry | None, stored: Stored, now: datetime
+    def _score_over(
+        self, stored: Stored, before: RedBeatSchedulerEntry | None, now: datetime
     ) -> float | None:
-        if not stored.exists:
-            return self.score
         if before is None or before.schedule != self.schedule or (self.enabled and not before.enabled):
             return score_of(next_run(self.schedule, _in_utc(self.last_run_at or now), now))
         if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
@@ -355,8 +349,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if problem:
             raise EntryError(f"{self.key}: {problem}.", self.key)
         try:
-            known = zip(DEFINITION_FIELDS, _definition_values(self), strict=True)
-            return encode_definition(dict(known), stored.definition)
+            return encode_definition(
+                self.name,
+                self.task,
+                self.args,
+                self.kwargs,
+                self.options,
+                self.schedule,
+                self.enabled,
+                stored.definition,
+            )
         except (TypeError, ValueError, RecursionError) as exc:
             raise EntryError(f"{self.key}: can't be stored as JSON: {exc}.", self.key) from exc
 
@@ -379,8 +381,7 @@ def _read(store: Store, key: str) -> Stored:
 
 
 def _in_utc(moment: datetime) -> datetime:
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    return moment.astimezone(timezone.utc)
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 def score_of(due_at: datetime | None) -> float:

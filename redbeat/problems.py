@@ -99,10 +99,11 @@ def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
 
 def find_unwritable(entry: Any) -> str | None:
     """Return which of an entry's parts could be written but never read again, and why; None for none."""
-    if entry.name != printable(entry.name):
-        return f"name must be UTF-8, not {printable(entry.name)!r}"
-    if not isinstance(entry.task, str) or not entry.task or entry.task != printable(entry.task):
-        return f"task must be the name of a task, not {entry.task!r}"
+    name, task = entry.name, entry.task
+    if not name.isascii() and name != printable(name):
+        return f"name must be UTF-8, not {printable(name)!r}"
+    if not isinstance(task, str) or not task or (not task.isascii() and task != printable(task)):
+        return f"task must be the name of a task, not {task!r}"
     if not isinstance(entry.schedule, BaseSchedule):
         return f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"
     if not isinstance(entry.args, (list, tuple, type(None))):
@@ -119,7 +120,7 @@ def find_unwritable(entry: Any) -> str | None:
 def check_readable(definition: str) -> None:
     """Raise ValueError or RecursionError when a definition just encoded couldn't be used once read again."""
     start, _, end = definition.rpartition(', "schedule": ')
-    is_flat = start.count("{") + start.count("[") < _PLAIN_BRACKETS
+    is_flat = len(start) < _PLAIN_BRACKETS or start.count("{") + start.count("[") < _PLAIN_BRACKETS
     if is_flat and '"__type__"' not in start and _is_plain_end(end):
         return  # the start is JSON without a meaning of its own
     problem = find_problem(decode(definition), {})

@@ -15,9 +15,9 @@ from celery.utils.log import get_logger
 from redbeat.decoder import encode_meta
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry, score_of
 from redbeat.failures import Failure, failure_of, new_failure
-from redbeat.lua import Claimed, Commit
+from redbeat.lua import Claimed, Commit, score_text
 from redbeat.schedules import is_past_deadline, next_run, runs_from
-from redbeat.store import read_claimed, score_text
+from redbeat.store import read_claimed
 
 logger = get_logger("celery.beat")
 

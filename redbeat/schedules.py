@@ -250,7 +250,7 @@ def next_run(schedule_: Any, anchor: datetime, after: datetime) -> datetime | No
         if every <= _NO_TIME:
             raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
         if not schedule_.relative:
-            passed = max((after - anchor) // every, 0)
+            passed = (after - anchor) // every if after > anchor else 0
             return anchor + (passed + 1) * every
     if type(schedule_) is crontab:
         return _next_of_crontab(schedule_, after)

@@ -6,10 +6,12 @@ deleted, saved or re-timed by somebody else meanwhile stay as that somebody left
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from redbeat import lua
@@ -17,7 +19,7 @@ from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
-from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, text_of
+from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, Write, text_of
 from redbeat.replicas import Replicas
 from redbeat.retry import is_refusal, without_retry
 
@@ -29,30 +31,15 @@ CHUNK_SIZE = 500
 #: a claim stops after so many bytes of entries, whatever the batch size
 CLAIM_MAX_BYTES = 8 * 1024 * 1024
 
+#: for so long the server's clock isn't read again: the local one tells how much has passed
+CLOCK_SECONDS = 1.0
+
 #: a save that finds the entry changed reads and decides again, so often at the most
 MAX_SAVE_ATTEMPTS = 100
 
 
 #: what a write was: the entry wasn't there, it was another one, or it was this very one and is left alone
 Outcome = Literal["new", "changed", "same"]
-
-
-@dataclass(slots=True)  # not frozen: that would take twice as long to make
-class Write:
-    """What to store of an entry; an empty field is left as it is. ``score`` is UNIX seconds."""
-
-    definition: str = ""
-    meta: str = ""
-    score: float | None = None
-    must_exist: bool = False
-
-    def changes(self, stored: Stored) -> bool:
-        """Tell whether ``stored`` is another one after this write."""
-        if self.definition and (self.definition != stored.definition or stored.error is not None):
-            return True
-        if self.meta and self.meta != stored.meta:
-            return True
-        return self.score is not None and score_text(self.score) != score_text(stored.score)
 
 
 class Store:
@@ -71,6 +58,8 @@ class Store:
         self.client = get_redis(app) if client is None else client
         self.replicas = Replicas(self.config)
         self.has_retaken_lock = False
+        #: the local clock and the server's when that was last read
+        self._clock = (-math.inf, datetime.now(timezone.utc))
         #: called after each round trip: whoever makes them isn't stuck
         self.on_progress: Callable[[], None] = _nothing
 
@@ -172,20 +161,34 @@ class Store:
             with self.translating():
                 seconds, found = lua.read_entries(self.client, self.keys.schedule, chunk)
             now = datetime.fromtimestamp(seconds, timezone.utc)
+            self._clock = time.monotonic(), now
             stored += found
         return now, stored
+
+    def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return what ``read_entries`` does where there is none of them, without asking."""
+        read_at, now = self._clock
+        elapsed = time.monotonic() - read_at
+        if elapsed > CLOCK_SECONDS:
+            return self.read_entries(keys)
+        return now + timedelta(seconds=elapsed), [Stored(key) for key in keys]
 
     def write_entries(
         self,
         keys: Sequence[str],
         decide: Callable[[Stored, datetime], Write | None],
         fence: Fence = Fence(),  # noqa: B008 - immutable
+        *,
+        are_new: bool = False,
     ) -> list[Outcome]:
         """Read the entries, let ``decide(stored, now)`` say what to write, and write that.
 
         Entries are written in chunks of 500, each whole or not at all: where somebody else has written
         one of a chunk's entries in between, all of them are read and decided again. ``decide`` returns None
         to leave an entry as it is, and may raise; what would change nothing isn't written.
+
+        With ``are_new`` they are taken for new entries at first, and written unread; of a chunk with one that
+        isn't, nothing is, and it is read and decided again.
 
         Returns what became of each entry, in the order of ``keys``.
 
@@ -197,34 +200,38 @@ class Store:
         """
         outcomes: list[Outcome] = []
         for chunk in _chunks(keys):
-            outcomes += self._write_chunk(chunk, decide, fence)
+            outcomes += self._write_chunk(chunk, decide, fence, are_new)
         return outcomes
 
     def _write_chunk(
-        self, keys: Sequence[str], decide: Callable[[Stored, datetime], Write | None], fence: Fence
+        self,
+        keys: Sequence[str],
+        decide: Callable[[Stored, datetime], Write | None],
+        fence: Fence,
+        are_new: bool,
     ) -> list[Outcome]:
         changed_key = ""
-        for _ in range(MAX_SAVE_ATTEMPTS):
-            now, found = self.read_entries(keys)
+        for attempt in range(MAX_SAVE_ATTEMPTS):
+            now, found = self._foresee_new(keys) if are_new and not attempt else self.read_entries(keys)
             outcomes: list[Outcome] = []
-            saves: list[lua.Save] = []
+            writes: list[tuple[Stored, Write]] = []
             for stored in found:
                 write = decide(stored, now)
                 if write is None or not write.changes(stored):
                     outcomes.append("same")
                 else:
-                    outcomes.append("changed" if stored.exists else "new")
-                    saves.append(_save(stored, write))
-            if not saves:
+                    outcomes.append(_outcome(stored, write))
+                    writes.append((stored, write))
+            if not writes:
                 return outcomes
             with self.translating():
                 status, changed = lua.save_entries(
-                    self.client, self.keys.schedule, fence, saves, wake=self.keys.wake
+                    self.client, self.keys.schedule, fence, writes, wake=self.keys.wake
                 )
             self._check_lock(status, fence)
             if not changed:
                 return outcomes
-            changed_key = saves[changed - 1].key
+            changed_key = writes[changed - 1][0].key
         raise EntryError(
             f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
             "saved; look for a program that writes it all the time.",
@@ -359,26 +366,17 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def score_text(score: float | None) -> str:
-    """Return ``score`` as the scripts take it, to the microsecond; '' for None."""
-    return "" if score is None else f"{score:.6f}"
-
-
-def _save(stored: Stored, write: Write) -> lua.Save:
-    """Return what the script needs to put ``write`` over ``stored`` and nothing else."""
-    if write.must_exist and not stored.exists:
-        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
-    if not stored.is_hash:
+def _outcome(stored: Stored, write: Write) -> Outcome:
+    """Return what ``write`` makes of ``stored``, where it may be made."""
+    if stored.exists:
+        if stored.is_hash:
+            return "changed"
         raise EntryCorrupt(
             f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
         )
-    return lua.Save(
-        stored.key,
-        f"{stored.definition or ''}\0{stored.meta or ''}" if stored.exists else "",
-        write.definition,
-        write.meta,
-        score_text(write.score),
-    )
+    if write.must_exist:
+        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    return "new"
 
 
 def read_claimed(claimed: Claimed) -> Stored:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from redbeat.lua.script import Script as Script
@@ -19,11 +21,11 @@ __all__ = [
     "Committed",
     "Fence",
     "Push",
-    "Save",
     "Script",
     "Stored",
     "Target",
     "Vitals",
+    "Write",
     "change_statics",
     "claim_due",
     "commit_runs",
@@ -33,6 +35,7 @@ __all__ = [
     "release_lock",
     "renew_lock",
     "save_entries",
+    "score_text",
     "take_lock",
 ]
 
@@ -201,14 +204,22 @@ class Stored:
         return self.type != "none" or self.definition is not None or self.meta is not None
 
 
-class Save(NamedTuple):
-    """One entry to store; see ``save_entries.lua`` for each field's meaning of ''."""
+@dataclass(slots=True)
+class Write:
+    """What to store of an entry; an empty field is left as it is. ``score`` is UNIX seconds."""
 
-    key: str
-    read: str = ""
     definition: str = ""
     meta: str = ""
-    score: str = ""
+    score: float | None = None
+    must_exist: bool = False
+
+    def changes(self, stored: Stored) -> bool:
+        """Tell whether ``stored`` is another one after this write."""
+        if self.definition and (self.definition != stored.definition or stored.error is not None):
+            return True
+        if self.meta and self.meta != stored.meta:
+            return True
+        return self.score is not None and score_text(self.score) != score_text(stored.score)
 
 
 class Vitals(NamedTuple):
@@ -229,6 +240,12 @@ class Vitals(NamedTuple):
     tick: str
     due: int
     oldest: float | None
+
+
+@lru_cache(maxsize=1024)  # entries that are saved or run together have a few
+def score_text(score: float | None) -> str:
+    """Return ``score`` as the scripts take it, to the microsecond; '' for None."""
+    return "" if score is None else f"{score:.6f}"
 
 
 def text_of(value: Any) -> Any:
@@ -310,13 +327,17 @@ _ALL_MISSING = (None,) * 6
 
 
 def save_entries(
-    client: Any, schedule_key: str, fence: Fence, saves: Iterable[Save], *, wake: str = ""
+    client: Any, schedule_key: str, fence: Fence, writes: Iterable[tuple[Stored, Write]], *, wake: str = ""
 ) -> tuple[str, int]:
-    """Store ``saves``, or none of them; return the lock's status and which one has changed, 0 for none."""
+    """Make each write over what was read, or none; return the lock's status and which has changed, or 0."""
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
-    for save in saves:
-        keys.append(save.key)
-        args += save[1:]
+    states: dict[tuple[str, str, str], str] = {}
+    for stored, write in writes:
+        read = f"{stored.definition or ''}\0{stored.meta or ''}" if stored.exists else ""
+        state = (read, write.meta, score_text(write.score))
+        keys.append(stored.key)
+        args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
+    args += chain.from_iterable(states)
     status, changed = _SAVE_ENTRIES(client, keys, args)
     return text_of(status), int(changed)
 

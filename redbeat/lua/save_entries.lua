@@ -6,9 +6,11 @@
 -- ARGV[1] token      '' for an application; the scheduler's token when beat stores its statics
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] wake       channel that is told, '' for none
--- ARGV[4..] four for each entry:
---   read        what the caller read: '' for no entry, else definition and meta with a NUL between
+-- ARGV[4..] two for each entry:
+--   state       which of the states, 1 for the first
 --   definition  '' to leave it
+-- ARGV[..] three for each state; new entries that are saved together share a few:
+--   read        what the caller read: '' for no entry, else definition and meta with a NUL between
 --   meta        '' to leave it
 --   score       '' to leave it, else the next due time
 --
@@ -22,25 +24,32 @@ local token, lock_ms, wake = ARGV[1], ARGV[2], ARGV[3]
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
-local kinds = {}
+local states, count = {}, 0
+for place = 4 + (#KEYS - 2) * 2, #ARGV, 3 do
+  local read, meta, score = ARGV[place], ARGV[place + 1], ARGV[place + 2]
+  count = count + 1
+  states[tostring(count)] = {read = read, meta = meta, score = score}
+end
+
+local states_of, is_hash = {}, {}
 -- many new entries are seen to be new at a glance
 local is_any_there = #KEYS > 2 and redis.call('EXISTS', unpack(KEYS, 3)) > 0
 for i = 3, #KEYS do
-  local key, at = KEYS[i], 4 + (i - 3) * 4
-  local read = ARGV[at]
+  local key, at = KEYS[i], 4 + (i - 3) * 2
+  local state = ARGV[at]
   local kind, found = is_any_there and redis.call('TYPE', key).ok or 'none', ''
   if kind == 'hash' then
     local fields = redis.call('HMGET', key, 'definition', 'meta')
-    found = (fields[1] or '') .. '\0' .. (fields[2] or '')
+    found, is_hash[i] = (fields[1] or '') .. '\0' .. (fields[2] or ''), true
   end
-  if (kind ~= 'hash' and kind ~= 'none') or found ~= read then return {status, i - 2} end
-  kinds[i] = kind
+  states_of[i] = states[state]
+  if (kind ~= 'hash' and kind ~= 'none') or found ~= states_of[i].read then return {status, i - 2} end
 end
 
 local scored = {}
 for i = 3, #KEYS do
-  local key, at = KEYS[i], 4 + (i - 3) * 4
-  local definition, meta, score = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local key, at, meta, score = KEYS[i], 4 + (i - 3) * 2, states_of[i].meta, states_of[i].score
+  local definition = ARGV[at + 1]
   if definition ~= '' and meta ~= '' then
     redis.call('HSET', key, 'definition', definition, 'meta', meta)
   elseif definition ~= '' then
@@ -48,7 +57,7 @@ for i = 3, #KEYS do
   elseif meta ~= '' then
     redis.call('HSET', key, 'meta', meta)
   end
-  if definition ~= '' and kinds[i] == 'hash' then redis.call('HDEL', key, 'error') end
+  if definition ~= '' and is_hash[i] then redis.call('HDEL', key, 'error') end
   if score ~= '' then
     scored[#scored + 1] = score
     scored[#scored + 1] = key

@@ -24,6 +24,7 @@ class Header:
     keys_from: int | None  # where the entries' keys begin
     args_from: int | None  # where the entries' groups begin
     group: list[str]
+    shared: list[str]  # what comes after the groups, for each value that they refer to
     returned: list[str] | None  # None: a single value
     described: list[str]  # the returned fields that are explained
 
@@ -53,6 +54,9 @@ def header_of(name: str) -> Header:
     )
     names = re.findall(r"^   (\w+) ", group[3], re.MULTILINE) if group else []
     assert group is None or len(names) == NUMBERS[group[2]], "the header counts its own group wrongly"
+    rest = re.search(r"^ ARGV\[\.\.\] (\w+) for each .*\n((?:   .*\n)+)", f"{inputs}\n", re.MULTILINE)
+    shared = re.findall(r"^   (\w+) ", rest[2], re.MULTILINE) if rest else []
+    assert rest is None or len(shared) == NUMBERS[rest[1]], "the header counts what is shared wrongly"
     returned = re.match(r"\{(.*?)\}", outputs)
     return Header(
         keys=named["KEYS"],
@@ -60,6 +64,7 @@ def header_of(name: str) -> Header:
         keys_from=int(keys_from[1]) if keys_from else None,
         args_from=int(group[1]) if group else None,
         group=names,
+        shared=shared,
         returned=returned[1].split(", ") if returned else None,
         described=re.findall(r"^   (\w+) ", outputs, re.MULTILINE),
     )

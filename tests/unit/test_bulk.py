@@ -13,6 +13,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat import lua, store
 from redbeat.bulk import SaveResult
 from redbeat.decoder import encode_meta
 from redbeat.errors import EntryCorrupt, EntryError
@@ -170,6 +171,42 @@ def test_a_key_that_holds_no_hash_is_named_and_left_alone(fake_app: Celery) -> N
         Entry.save_many(made(fake_app, number) for number in range(3))
     assert (caught.value.key, caught.value.done) == ("redbeat:entry-1", 0)
     assert fake_app.redbeat_redis.keys() == ["redbeat:entry-1"]
+
+
+def test_what_is_taken_for_new_and_is_not_is_read_and_saved_as_ever(fake_app: Celery) -> None:
+    made(fake_app, 700, last_run_at=RAN_AT, total_run_count=7).save()
+    result = Entry.save_many(made(fake_app, number, args=[1]) for number in range(1600))
+    assert (len(result.new), result.changed, result.same) == (1599, names(700), ())
+    assert Entry.load_meta("redbeat:entry-700", fake_app) == {"last_run_at": RAN_AT, "total_run_count": 7}
+
+
+def test_what_is_taken_for_new_and_is_no_hash_is_named_and_left_alone(fake_app: Celery) -> None:
+    fake_app.redbeat_redis.set("redbeat:entry-700", "mine")
+    with pytest.raises(EntryCorrupt, match="redbeat:entry-700: the key holds no hash") as caught:
+        Entry.save_many(made(fake_app, number) for number in range(1100))
+    assert (caught.value.key, caught.value.done) == ("redbeat:entry-700", 500)
+    assert stored_names(fake_app) == set(names(*range(500)))
+
+
+@pytest.mark.parametrize(("clock_seconds", "chunks_read"), [(60, [500]), (-1, [500, 500, 100])])
+def test_the_servers_clock_counts_and_is_read_again_when_that_is_long_ago(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch, clock_seconds: float, chunks_read: list[int]
+) -> None:
+    server_now, sizes, read = 5e9, [], lua.read_entries
+
+    def read_in_2128(client: Any, schedule_key: str, keys: Any) -> Any:
+        sizes.append(len(keys))
+        return server_now, read(client, schedule_key, keys)[1]
+
+    monkeypatch.setattr(lua, "read_entries", read_in_2128)
+    monkeypatch.setattr(store, "CLOCK_SECONDS", clock_seconds)
+    Entry.save_many(made(fake_app, number) for number in range(1100))
+    assert sizes == chunks_read
+    scores = [
+        score for _, score in fake_app.redbeat_redis.zrange("redbeat::schedule", 0, -1, withscores=True)
+    ]
+    assert len(scores) == 1100
+    assert server_now + 3600 <= min(scores) <= max(scores) < server_now + 3660
 
 
 class Meddled(Entry):

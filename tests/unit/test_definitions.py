@@ -39,32 +39,33 @@ def fields(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_definition_is_written_with_exactly_the_keys_of_2x() -> None:
-    assert json.loads(encode_definition(fields())) == {**fields(), "schedule": INTERVAL_JSON}
+    assert json.loads(encode_definition(**fields())) == {**fields(), "schedule": INTERVAL_JSON}
+    assert list(json.loads(encode_definition(**fields()))) == list(DEFINITION_FIELDS)
     assert set(DEFINITION_FIELDS) == {"name", "task", "schedule", "args", "kwargs", "options", "enabled"}
 
 
 @pytest.mark.parametrize("stored", [None, "{oops", "[]", "null", "[" * 100_000])
 def test_what_is_no_object_leaves_nothing_behind_when_it_is_written_over(stored: str | None) -> None:
-    assert encode_definition(fields(), stored) == encode_definition(fields())
+    assert encode_definition(**fields(), stored=stored) == encode_definition(**fields())
 
 
 def test_keys_of_others_are_kept_and_ours_are_replaced() -> None:
     stored = json.dumps(
         {"task": "old", "owner": "ops", "schedule": {**INTERVAL_JSON, "every": 5, "why": "x"}}
     )
-    found = json.loads(encode_definition(fields(), stored))
+    found = json.loads(encode_definition(**fields(), stored=stored))
     assert found == {**fields(), "owner": "ops", "schedule": {**INTERVAL_JSON, "why": "x"}}
 
 
 def test_keys_of_others_in_a_schedule_go_with_its_kind() -> None:
     stored = json.dumps({"schedule": {"__type__": "crontab", "minute": "5", "why": "x"}})
-    assert json.loads(encode_definition(fields(), stored))["schedule"] == INTERVAL_JSON
+    assert json.loads(encode_definition(**fields(), stored=stored))["schedule"] == INTERVAL_JSON
 
 
 def test_writing_the_same_again_gives_the_same_text() -> None:
     stored = json.dumps({"owner": "ops", "schedule": {"__type__": "crontab", "why": "x"}})
-    once = encode_definition(fields(schedule=crontab()), stored)
-    assert encode_definition(fields(schedule=crontab()), once) == once
+    once = encode_definition(**fields(schedule=crontab()), stored=stored)
+    assert encode_definition(**fields(schedule=crontab()), stored=once) == once
 
 
 @pytest.mark.parametrize(
@@ -79,14 +80,14 @@ def test_writing_the_same_again_gives_the_same_text() -> None:
 )
 def test_what_has_no_form_in_json_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        encode_definition(fields(**change))
+        encode_definition(**fields(**change))
 
 
 def test_arguments_that_contain_themselves_are_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValueError, match="Circular"):
-        encode_definition(fields(args=endless))
+        encode_definition(**fields(args=endless))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", 
 CLAIMED = lua.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
 TARGET = lua.Target("the-server", 3, 4)
-SAVE = lua.Save("k", "what-was-read", "definition", "the-meta", "the-score")
+WRITE = (lua.Stored("k", "read", type="hash"), lua.Write("definition", "the-meta", 1.5))
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
@@ -55,15 +55,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "save_entries": (
-        lambda client: lua.save_entries(client, "the-schedule", FENCE, [SAVE, SAVE], wake="the-wake"),
+        lambda client: lua.save_entries(client, "the-schedule", FENCE, [WRITE, WRITE], wake="the-wake"),
         ["ok", 2],
         {**FENCED, "wake": "the-wake"},
-        {
-            "read": "what-was-read",
-            "definition": "definition",
-            "meta": "the-meta",
-            "score": "the-score",
-        },
+        {"state": "1", "definition": "definition"},
     ),
     "delete_entries": (
         lambda client: lua.delete_entries(client, "the-schedule", FENCE, ["k", "k"], wake="the-wake"),
@@ -119,6 +114,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 }
 
 
+#: script to what it is sent after all entries, once, as these two share it
+SHARED = {"save_entries": {"read": "read\0", "meta": "the-meta", "score": "1.500000"}}
+
+
 def text_or_number(value: Any) -> Any:
     """What a script is given: bytes, as they stand in Redis, or a number; hiredis may refuse text."""
     assert isinstance(value, (bytes, int))
@@ -155,7 +154,8 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
         word: args[place - 1] for place, word in header.args.items()
     } == by_name
     assert list(keys[len(header.keys) :]) == (["k", "k"] if header.keys_from else [])
-    assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2
+    shared = [SHARED[name][word] for word in header.shared] if name in SHARED else []
+    assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2 + shared
 
 
 def test_a_script_is_made_of_files_only() -> None:
@@ -187,6 +187,16 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
     assert commands == [("evalsha", sha1, *values), ("eval", source, *values)]
 
 
+def test_entries_that_are_saved_together_share_their_states() -> None:
+    sent: list[Any] = []
+    client = Replying(None)
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0]
+    writes = [lua.Write("d1", "m1", 5), lua.Write("d2", "m2"), lua.Write("d3", "m1", 5.0)]
+    lua.save_entries(client, "s", lua.Fence(), [(lua.Stored(f"k{n}"), writes[n]) for n in range(3)])
+    assert sent[1:6] == ["s", "s", "k0", "k1", "k2"]
+    assert sent[9:] == ["1", "d1", "2", "d2", "1", "d3", "", "m1", "5.000000", "", "m2", ""]
+
+
 class Replying:
     """Answers every script with one reply."""
 
@@ -198,7 +208,7 @@ def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "lease_ms": 0, "prefix": "p"}
     assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).status == "lost"
     assert lua.commit_runs(Replying([b"lost", 0, []]), "s", FENCE, [COMMIT]).status == "lost"
-    assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [SAVE]) == ("lost", 0)
+    assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == ("lost", 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
 

@@ -72,6 +72,14 @@ def test_a_body_walks_the_entries_as_the_header_says(name: str) -> None:
     assert [re.sub("^kind$", "type", name) for line in names for name in line] == header.group
 
 
+def test_a_body_takes_the_states_of_entries_as_the_header_says() -> None:
+    header, code = header_of("save_entries"), code_of("save_entries")
+    start = f"for place = {header.args_from} + (#KEYS - {len(header.keys)}) * {len(header.group)}, #ARGV, "
+    assert f"{start}{len(header.shared)} do" in code
+    places = ", ".join(["ARGV[place]", *(f"ARGV[place + {n}]" for n in range(1, len(header.shared)))])
+    assert f"  local {', '.join(header.shared)} = {places}\n" in code
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_return_has_the_fields_of_the_header(name: str) -> None:
     header = header_of(name)
