@@ -81,8 +81,8 @@ class Chronicle:
         late = max((message.late_seconds for message in self.messages), default=0.0)
         return (
             f"{len(self.messages)} messages, {len(self.tokens)} holders of the lock: lost {self.lost}, "
-            f"doubled {self.doubled}, out of order {self.out_of_order}, off beat {self.off_beat}, without the "
-            f"lock {self.unfenced}; {late:.2f} s late at most"
+            f"doubled {self.doubled}, out of order {self.out_of_order}, off beat {self.off_beat}, "
+            f"without the lock {self.unfenced}; {late:.2f} s late at most"
         )
 
 
