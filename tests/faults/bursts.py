@@ -32,6 +32,7 @@ class Tally:
         doubled: entries whose run has more than one, once for each beyond the first.
         strange: messages that no run asked for, or with another task id than the run's own.
         miscounted: entries whose meta counts another number of runs than one.
+        disordered: entries whose run left after one that was due later.
     """
 
     runs: int = 0
@@ -40,18 +41,22 @@ class Tally:
     doubled: list[str] = field(default_factory=list)
     strange: list[Sent] = field(default_factory=list)
     miscounted: list[str] = field(default_factory=list)
+    disordered: list[str] = field(default_factory=list)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
     @property
     def counts(self) -> list[int]:
-        """Numbers for a table: kills, runs, lost, doubled, strange."""
-        return [self.kills, self.runs, len(self.lost), len(self.doubled), len(self.strange)]
+        """Numbers for a table: kills, runs, lost, doubled, strange, disordered."""
+        found = (self.lost, self.doubled, self.strange, self.disordered)
+        return [self.kills, self.runs, *map(len, found)]
 
-    def is_good(self, *, is_exactly_once: bool) -> bool:
-        """Whether every promise was kept."""
-        return not (self.lost or self.strange or self.miscounted or (is_exactly_once and self.doubled))
+    def is_good(self, layout: Layout) -> bool:
+        """Whether every promise was kept. Without a lock several beats share the work, a batch each."""
+        broken = self.lost or self.strange or self.miscounted
+        doubled = layout.is_exactly_once and self.doubled
+        return not (broken or doubled or (layout.has_lock and self.disordered))
 
 
 class Burst:
@@ -109,7 +114,19 @@ class Burst:
             doubled=sorted(entry for entry, _ in (sent - Counter(sent.keys())).elements()),
             strange=sorted(message for message in messages if message not in expected),
             miscounted=[name for name, count in zip(self._dues, counts, strict=True) if count != 1],
+            disordered=_disordered(messages),
         )
+
+
+def _disordered(messages: list[Sent]) -> list[str]:
+    """The entries that were overtaken; a message that is sent a second time counts as the first did."""
+    latest, seen, found = "", set(), []
+    for message in messages:
+        if message.due < latest and message not in seen:
+            found.append(message.entry)
+        seen.add(message)
+        latest = max(latest, message.due)
+    return found
 
 
 def _expect(name: str, due: float) -> Sent:

@@ -12,7 +12,7 @@ TALLY = "tally"
 
 def lines_of(properties: Iterable[tuple[str, Any]]) -> list[str]:
     """A table of the tallies among tests' user properties; empty when there are none."""
-    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 5)
+    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 6)
     for name, value in properties:
         if name == TALLY:
             title, counts = value
@@ -20,4 +20,4 @@ def lines_of(properties: Iterable[tuple[str, Any]]) -> list[str]:
     rows = [
         "".join(f"{count:8}" for count in counts) + f"          {title}" for title, counts in sums.items()
     ]
-    return ["   kills    runs    lost doubled  with another id", *rows] if rows else []
+    return ["   kills    runs    lost doubled another id  out of order", *rows] if rows else []

@@ -85,7 +85,7 @@ def kill_at_every_step(
             assert run_child(partial(run_scheduler, layout, burst, Fuse(0), **settings)) == 0
         tally = burst.tally(kills=int(is_killed))
         total += tally
-        if not tally.is_good(is_exactly_once=layout.is_exactly_once):
+        if not tally.is_good(layout):
             print(f"what was promised was broken by a kill at step {step}")
             return total
         if not is_killed:

@@ -106,7 +106,7 @@ def test_a_server_killed_before_its_replies(
         is_broken_off = break_off_once(layout, burst, Fuse(step, break_off), bring_back, monkeypatch)
         tally = burst.tally(kills=int(is_broken_off))
         total += tally
-        if not is_broken_off or not tally.is_good(is_exactly_once=True):
+        if not is_broken_off or not tally.is_good(layout):
             print(f"the last step was {step}")
             break
     report(total)
