@@ -127,3 +127,13 @@ def test_celery_redbeat_status_is_there_once_the_wheel_is_installed(
     with celery_command(tmp_path, "shop", "redbeat", "status", python=python) as status:
         assert status.wait(60) == 1, status.output()
         assert "No beat holds the lock" in status.output()
+
+
+def test_a_singleton_runs_from_the_wheel(python: Path, valkey: Server, tmp_path: Path) -> None:
+    find = (
+        "from importlib.metadata import entry_points as found\n"
+        "print(*found(group='console_scripts', name='redbeat-singleton'))"
+    )
+    assert "redbeat.singleton:main" in run(python, "-c", find, cwd=tmp_path)
+    singleton = [python, "-m", "redbeat.singleton", "--url", valkey.url(), "--lock", "nightly"]
+    assert run(*singleton, "--", "echo", "at work", cwd=tmp_path) == "at work\n"
