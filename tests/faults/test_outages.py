@@ -101,13 +101,18 @@ def stages(disk: Server, folder: Path) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def stage(stages: Stage, folder: Path) -> Iterator[Stage]:
+def stage(stages: Stage, folder: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
     """The beat in good order: an outage that ends it is one test's fault only."""
+    failed = request.session.testsfailed
     if not stages.beat.is_running:
         stages.beat = celery_beat(folder, "module")
         stages.await_message()
+        stages.since = time.time()
     yield stages
     stages.way.heal()
+    if request.session.testsfailed > failed:  # which is that test's fault, and not of those after it
+        stages.await_message()
+        stages.since = time.time()
 
 
 Outage = Callable[[Stage], AbstractContextManager[None]]
@@ -177,7 +182,7 @@ def clients_killed(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def loading(stage: Stage) -> Iterator[None]:
-    with stage.server.client() as admin, ThreadPoolExecutor(1) as pool:
+    with stage.server.client(socket_timeout=90) as admin, ThreadPoolExecutor(1) as pool:
         fillers = {f"filler-{number}": "x" * 100 for number in range(1000)}
         admin.mset(fillers)
         admin.config_set("key-load-delay", int(OUTAGE_SECONDS * 1e6 / len(fillers)))
