@@ -24,7 +24,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
@@ -57,8 +57,9 @@ RETRY_SECONDS = 0.5
 #: looks further apart say nothing of what was between them, seconds
 MAX_LOOK_GAP_SECONDS = 3.0
 
-#: how long Redis is waited for; less where the lock itself lives shorter, seconds
-MAX_CALL_SECONDS = 2.5
+#: how long a renewal may take, less where the lock itself lives shorter, and how long a look that has to
+#: connect first; seconds
+MAX_CALL_SECONDS, ACQUIRE_SECONDS = 2.5, 5.0
 
 #: what a shell adds to the number of a signal that has ended a program
 SIGNALLED = 128
@@ -166,18 +167,20 @@ class Keeper:
         while not self._signal:
             try:
                 if lock is None:
-                    lock = self._bounded(self._connect)
+                    lock = self._bounded(self._connect, ACQUIRE_SECONDS)
                 asked_at = now()
-                is_ours = self._bounded(lock.acquire)
-                self._note_well()
+                is_ours = self._bounded(lock.acquire, ACQUIRE_SECONDS)
                 if is_ours:
                     self._lives_until = asked_at + self._times.timeout
                     self._settle(lock, time.monotonic() - looked_at < MAX_LOOK_GAP_SECONDS)
+                self._note_well()
+                if is_ours:
                     return lock
             except RedBeatError as exc:
                 self._note_trouble(exc)
                 if lock is not None and lock.token:  # it may be ours
-                    self._release(lock)
+                    with suppress(RedBeatError):
+                        lock.release()
                 lock, self._is_in_doubt = None, True
                 self._wait(RETRY_SECONDS)
             else:
@@ -195,7 +198,7 @@ class Keeper:
         """Find out from when on nobody else's command can be running."""
         moment = time.monotonic()
         has_run_out = lock.seen_until == 0 or (is_fresh and lock.seen_until <= moment)
-        was_released = self._bounded(lambda: lock.take_mark(self._mark))
+        was_released = self._bounded(lambda: lock.take_mark(self._mark), ACQUIRE_SECONDS)
         if was_released or (has_run_out and not self._is_in_doubt):
             self._start_at = 0.0
             logger.info("singleton: Acquired lock %s", self._key)
@@ -231,8 +234,10 @@ class Keeper:
                 if now() >= self._start_at:
                     self._is_running = True
                     self._ward.tell(f"start {self._lives_until!r}")
-            next_at = renew_at if self._is_running else min(renew_at, self._start_at, self._lives_until)
-            for event, value in self._wait(next_at - now()):
+            elif now() >= self._gone_at():  # the warden itself is paused
+                self._ward.kill()
+            own_at = (self._gone_at(),) if self._is_running else (self._start_at, self._lives_until)
+            for event, value in self._wait(max(min(renew_at, *own_at) - now(), MIN_LOOK_SECONDS)):
                 self._note(event, value)
                 if event == "failed":
                     self._release(lock, self._mark)
@@ -242,9 +247,14 @@ class Keeper:
                     self._release(lock, self._mark)
                     return int(status) if cause == "itself" else None
 
+    def _gone_at(self) -> float:
+        """Return when the command must be gone."""
+        return self._lives_until - self._times.margin
+
     def _renew(self, lock: LeaderLock) -> None:
         asked_at = now()
-        was_gone = self._bounded(lock.renew)
+        left = self._gone_at() - asked_at if self._is_running else self._call_seconds
+        was_gone = self._bounded(lock.renew, min(max(left, MIN_LOOK_SECONDS), self._call_seconds))
         self._note_well()
         if was_gone:
             logger.warning("singleton: The lock %s was gone and is taken back.", self._key)
@@ -256,7 +266,7 @@ class Keeper:
         """End the command without grace: another may be starting it."""
         logger.error("singleton: The lock %s is another's now: %s.", self._key, loss.holder)
         if self._is_running:
-            self._ward.tell("kill")
+            self._ward.kill()
         while self._is_running:
             for event, value in self._wait(None):
                 self._note(event, value)
@@ -288,9 +298,9 @@ class Keeper:
 
     # -- Redis
 
-    def _bounded(self, call: Callable[[], Answer]) -> Answer:
-        """Return ``call()``, StoreUnavailable when Redis hasn't answered soon."""
-        return call_briefly(call, self._call_seconds)  # type: ignore[no-any-return]
+    def _bounded(self, call: Callable[[], Answer], seconds: float) -> Answer:
+        """Return ``call()``, StoreUnavailable when Redis hasn't answered in time."""
+        return call_briefly(call, seconds)  # type: ignore[no-any-return]
 
     def _note_well(self) -> None:
         if self._trouble:

@@ -79,6 +79,7 @@ class Warden:
     ) -> None:
         self._command = command
         self._control = control
+        os.set_blocking(control, False)
         self._report = report
         self._grace_seconds = grace_seconds
         self._margin_seconds = margin_seconds
@@ -129,15 +130,17 @@ class Warden:
         return self._lives_until - self._margin_seconds
 
     def _read(self) -> None:
-        read = os.read(self._control, 4096)
-        if not read:
+        read = b""
+        with suppress(BlockingIOError):  # all of it: after a pause the last line is the one that counts
+            while more := os.read(self._control, 65536):
+                read += more
             self._is_orphan = True
-            self._end("order")
-            return
         *lines, self._unread = (self._unread + read).split(b"\n")
         for line in lines:
             word, _, value = line.decode().partition(" ")
             self._obey(word, value)
+        if self._is_orphan:
+            self._end("order")
 
     def _obey(self, word: str, value: str) -> None:
         if word == "start":
@@ -246,6 +249,7 @@ class WardenProcess:
     def __init__(self, command: list[str], grace_seconds: float, margin_seconds: float) -> None:
         self._patience_seconds = grace_seconds + LINGER_SECONDS + 1
         control, self._control = os.pipe()
+        os.set_blocking(self._control, False)  # a warden that is paused must not stop its keeper
         self._report, report = os.pipe()
         options = [str(control), str(report), str(grace_seconds), str(margin_seconds)]
         self._popen = subprocess.Popen(  # noqa: S603 - this file, and the command as a list
@@ -257,6 +261,7 @@ class WardenProcess:
         os.close(report)
         self._unread = b""
         self._group = 0
+        self._has_killed = False
 
     def __enter__(self) -> WardenProcess:
         return self
@@ -269,8 +274,20 @@ class WardenProcess:
 
     def tell(self, line: str) -> None:
         """Send one line; one write, so that a signal handler may do it at any time."""
-        with suppress(BrokenPipeError):  # it was killed, which the next wait tells
+        # it was killed, which the next wait tells; or is paused, and has thousands of lines to read
+        with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._control, f"{line}\n".encode())
+
+    def kill(self) -> None:
+        """End the command at once, whatever the warden is doing."""
+        self._has_killed = True
+        self.tell("kill")
+        self._kill_group()
+
+    def _kill_group(self) -> None:
+        if self._group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL)
 
     def wait(self, seconds: float | None, wakeup: int) -> list[tuple[str, str]]:
         """Return what it has told, (word, value) each.
@@ -286,18 +303,19 @@ class WardenProcess:
             return []
         read = os.read(self._report, 4096)
         if not read:
-            if self._group:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._group, signal.SIGKILL)
+            self._kill_group()
             return [("gone", "")]
         *lines, self._unread = (self._unread + read).split(b"\n")
-        news = [line.decode().partition(" ")[::2] for line in lines]
-        for word, value in news:
-            if word == "started":
-                self._group = int(value)
-            elif word == "ended":
-                self._group = 0
-        return news
+        return [self._note(*line.decode().partition(" ")[::2]) for line in lines]
+
+    def _note(self, word: str, value: str) -> tuple[str, str]:
+        if word == "started":
+            self._group, self._has_killed = int(value), False
+        elif word == "ended":
+            self._group = 0
+            if self._has_killed:  # the warden was paused, and hasn't seen the order
+                value = f"{value.partition(' ')[0]} order"
+        return word, value
 
 
 def _find_prctl() -> Any:

@@ -278,3 +278,32 @@ def test_celerys_own_command_takes_the_server_of_the_application(
         singleton.signal(signal.SIGTERM)
         assert singleton.wait() == 128 + signal.SIGTERM
         assert client.get(keys[0]) is None
+
+
+def test_while_its_warden_is_paused_the_singleton_itself_ends_the_command_in_time(
+    server: Server, client: redis.Redis, proxy: Proxy
+) -> None:
+    with start_singleton(proxy.url(server.url()), *SLEEPER, options=FAST) as singleton:
+        pid, warden = started(singleton), warden_of(singleton)
+        os.kill(warden, signal.SIGSTOP)
+        proxy.freeze()
+        eventually(lambda: not is_alive(pid), interval=0.005)
+        assert client.get(LOCK), "the lock has ended before the command"
+        proxy.thaw()
+        os.kill(warden, signal.SIGCONT)
+        eventually(lambda: singleton.output().count("Started") == 2)
+
+
+def test_a_server_that_takes_no_writes_is_waited_for_with_one_line(
+    server: Server, client: redis.Redis
+) -> None:
+    client.config_set("min-replicas-to-write", 1)
+    client.config_resetstat()
+    try:
+        with start_singleton(server.url(), "echo", "at work", options=FAST) as singleton:
+            eventually(lambda: client.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0) >= 4)
+            assert len(singleton.output().splitlines()) == 2, singleton.output()
+            client.config_set("min-replicas-to-write", 0)
+            assert singleton.wait() == 0
+    finally:
+        client.config_set("min-replicas-to-write", 0)
