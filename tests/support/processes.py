@@ -58,6 +58,8 @@ class Process:
         parent = os.getpid()
 
         def die_with_parent() -> None:
+            for number in (signal.SIGINT, signal.SIGHUP):  # ignored where the tests run in the background
+                signal.signal(number, signal.SIG_DFL)
             if _libc is not None:
                 _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != parent:  # it died between fork and prctl
