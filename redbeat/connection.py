@@ -23,7 +23,14 @@ from redis.retry import Retry
 
 from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
-from redbeat.retry import RetryingConnection, call_retrying, is_password_missing, is_transient
+from redbeat.retry import (
+    RetryingConnection,
+    call_retrying,
+    is_no_cluster,
+    is_password_missing,
+    is_transient,
+    said_by_server,
+)
 from redbeat.urls import sanitize_url, scheme_of
 
 __all__ = ["get_hasty_redis", "get_redis", "naming_the_server", "user_of"]
@@ -288,13 +295,16 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         redis.exceptions.RedisClusterException,
     ) as exc:
         url = sanitize_url(config.redis_url)
-        reason = str(exc).partition(" : <")[0]  # redis-py adds the repr of a whole client
+        said = said_by_server(exc)
+        reason = str(said).partition(" : <")[0]  # redis-py adds the repr of a whole client
         if not is_transient(exc):
-            if is_password_missing(exc):
+            if is_password_missing(said):
                 reason = (
                     "it wants a password. Put it into redbeat_redis_url (redis://:password@host), or into "
                     "redbeat_redis_options as password."
                 )
+            elif is_no_cluster(said):
+                reason = "it is no node of a cluster. A single server's URL begins with redis://."
             raise StoreRefused(f"Redis at {url} refused the connection: {reason}", is_login=True) from exc
         is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
         hint = "" if is_waited_for else " (redbeat_redis_options' retry_period makes beat wait for it)."

@@ -12,7 +12,7 @@ from redbeat.lock import LeaderLock
 from redbeat.lua import Claimed
 from redbeat.runs import Run
 
-__all__ = ["Reports", "brief"]
+__all__ = ["Reports", "brief", "ending_briefly"]
 
 logger = get_logger("celery.beat")
 
@@ -21,6 +21,17 @@ def brief(exc: RedBeatError) -> RedBeatError:
     """Return ``exc`` as beat ends with it: Celery prints all causes, twice, and the sentence says it all."""
     logger.debug("beat: Ending because of this:", exc_info=exc)
     return exc.with_traceback(None)
+
+
+class ending_briefly:  # noqa: N801 - a context; contextlib's would put the whole traceback back
+    """Lets errors of ours end beat :func:`brief`."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        if isinstance(exc, RedBeatError):
+            raise brief(exc) from None
 
 
 #: a standby says this often who it is waiting for; seconds

@@ -29,10 +29,12 @@ __all__ = [
     "RetryingConnection",
     "call_briefly",
     "call_retrying",
+    "is_no_cluster",
     "is_password_missing",
     "is_period_left",
     "is_refusal",
     "is_transient",
+    "said_by_server",
     "send_once",
     "without_retry",
 ]
@@ -69,8 +71,8 @@ _PASSWORD_WANTED = ("Authentication required", "HELLO must be called with the cl
 
 def is_transient(exc: BaseException) -> bool:
     """Tell whether trying again may help: Redis is away, loading, full, failing over, or moving slots."""
-    # a cluster's client wraps what the last node has said
-    if any(isinstance(one, redis.exceptions.AuthenticationError) for one in (exc, exc.__cause__)):
+    exc = said_by_server(exc)
+    if isinstance(exc, redis.exceptions.AuthenticationError) or is_no_cluster(exc):
         return False
     if isinstance(exc, redis.exceptions.ResponseError):
         code = str(exc)
@@ -81,6 +83,21 @@ def is_transient(exc: BaseException) -> bool:
     if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
         return True
     return isinstance(exc, _PASSING_ERRORS)
+
+
+def said_by_server(exc: BaseException) -> BaseException:
+    """Return what a node has answered where a cluster's client says instead that no node can be used."""
+    cause: BaseException | None = exc
+    while isinstance(cause, redis.exceptions.RedisClusterException):
+        cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, (redis.exceptions.ResponseError, redis.exceptions.AuthenticationError)):
+            return cause
+    return exc
+
+
+def is_no_cluster(exc: BaseException) -> bool:
+    """Tell whether ``exc`` says that a server is there, and isn't part of a cluster."""
+    return any(words in str(exc) for words in ("cluster support disabled", "Cluster mode is not enabled"))
 
 
 def is_password_missing(exc: BaseException) -> bool:

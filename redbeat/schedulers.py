@@ -37,7 +37,7 @@ from redbeat.keys import printable
 from redbeat.leadership import Leadership
 from redbeat.lock import LeaderLock
 from redbeat.lua import Claim, Claimed, Commit
-from redbeat.reports import Reports, brief
+from redbeat.reports import Reports, brief, ending_briefly
 from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.retry import is_period_left
 from redbeat.runs import Run, plan_run
@@ -83,7 +83,8 @@ class RedBeatScheduler(Scheduler):
         lazy = kwargs.pop("lazy", False)
         super().__init__(app, lazy=True, **kwargs)
         self.config = ensure_conf(app)
-        self.store = Store(app)
+        with ending_briefly():  # a cluster's client looks for its nodes at once
+            self.store = Store(app)
         self.lock_key = self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key
         self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
         self.lock_timeout = self.config.lock_seconds(lock_timeout, self.max_interval)
@@ -118,10 +119,8 @@ class RedBeatScheduler(Scheduler):
         if not lazy:
             self.config.warn_of_unknown()
             pin_settings(app)
-            try:
+            with ending_briefly():
                 check_eviction(self.store)
-            except RedBeatError as exc:
-                raise brief(exc) from None
             if self.lock_key is None:
                 self.stand_for_leader()  # stores the statics; with a lock that's for whoever gets it
 

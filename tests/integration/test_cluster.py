@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import RedBeatScheduler, get_redis
 from redbeat.wake import WakeChannel
+from tests.support.servers import Server
 from tests.support.ticks import assert_entry_runs, leader, make_due, memory_app, take_messages
 from tests.support.topologies import ClusterTopology
 
@@ -174,6 +176,26 @@ def test_a_cluster_that_refuses_the_password_is_not_waited_for(cluster: ClusterT
     with pytest.raises(StoreRefused, match="refused the connection") as caught:
         RedBeatScheduler(app)
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_user_without_the_right_to_the_cluster_is_refused_by_that_right(cluster: ClusterTopology) -> None:
+    for node in cluster.nodes:
+        node.client().execute_command("ACL", "SETUSER", "guest", "on", ">s3cret", "~*", "+@all", "-cluster")
+    app = by_startup_nodes(cluster)
+    app.conf.redbeat_redis_options.update(username="guest", password="s3cret", retry_period=-1)
+    with pytest.raises(StoreRefused, match=r"permissions.*'?cluster"):
+        RedBeatScheduler(app)
+
+
+def test_a_single_server_is_no_cluster_and_not_waited_for(valkey: Server) -> None:
+    app = memory_app(
+        redbeat_redis_url=valkey.url().replace("redis:", "redis-cluster:"),
+        redbeat_redis_options={"retry_period": -1},
+    )
+    with pytest.raises(StoreRefused, match="no node of a cluster") as caught:
+        RedBeatScheduler(app)
+    assert caught.value.__suppress_context__
+    assert len(list(traceback.walk_tb(caught.tb))) <= 3, "the sentence at the end says it all"
 
 
 def test_a_node_that_comes_back_within_the_retry_period_is_waited_for(cluster: ClusterTopology) -> None:
