@@ -105,7 +105,10 @@ def fail_over(topology: SentinelTopology) -> Failover:
     with replica.client() as client, replica.client(db=1) as schedule:
 
         def is_master() -> bool:
-            replication: Any = client.info("replication")
+            try:
+                replication: Any = client.info("replication")
+            except redis.ConnectionError:  # a promoted replica closes its connections
+                return False
             return bool(replication["role"] == "master")
 
         eventually(is_master, 20, 0.005)

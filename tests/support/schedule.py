@@ -6,6 +6,7 @@ Keys and JSON are spelled out here on purpose, and not taken from redbeat: they 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,10 @@ class Seen:
     is_in_script: bool
 
 
+#: where a monitored command begins; redis-py 4.6's own pattern takes the last ] of all for the one before it
+_MONITORED = re.compile(r"\[(\d+) (.*?)\] (.*)")
+
+
 @contextmanager
 def monitored(server: Server) -> Iterator[list[Seen]]:
     """Yield a list that holds, after the block, all that the server was told in it, and what scripts did."""
@@ -133,6 +138,7 @@ def monitored(server: Server) -> Iterator[list[Seen]]:
     with server.client() as marker, server.client() as watcher:
         marker.ping()
         with watcher.monitor() as monitor:
+            monitor.monitor_re = _MONITORED
             yield commands
             marker.echo(end)
             for seen in monitor.listen():
