@@ -7,6 +7,7 @@ it does there, so that both can run side by side while one replaces the other.
 from __future__ import annotations
 
 import configparser
+import difflib
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,12 @@ DEFAULT_TIMEOUT_MS = 1000
 
 DEFAULT_PORT = 6379
 
+#: what each section may hold
+OPTIONS = {
+    "redis": ("host", "port", "database", "password", "startup_nodes"),
+    "beatcop": ("command", "shell", "lockname", "timeout"),
+}
+
 
 @dataclass(frozen=True)
 class BeatCopSettings:
@@ -29,7 +36,8 @@ class BeatCopSettings:
     Attributes:
         url: the server's URL, its password included.
         redis_options: as for ``redbeat_redis_options``.
-        lock: the lock's key.
+        lock: the lock's key, and
+        has_lock: whether the file itself names it, and it isn't just made of the command.
         timeout_seconds: the lock's time to live.
         command: the program and its arguments.
     """
@@ -37,6 +45,7 @@ class BeatCopSettings:
     url: str = ""
     redis_options: dict[str, Any] = field(default_factory=dict)
     lock: str = ""
+    has_lock: bool = False
     timeout_seconds: float | None = None
     command: list[str] = field(default_factory=list)
 
@@ -55,6 +64,7 @@ def read_beatcop(path: str) -> BeatCopSettings:
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a name from the command line
             parser.read_file(file)
+        _check_names(path, parser)
         return _settings(_Section(path, parser, "redis"), _Section(path, parser, "beatcop"))
     except configparser.InterpolationError as exc:
         problem = "a % is written %% there"
@@ -66,14 +76,30 @@ def read_beatcop(path: str) -> BeatCopSettings:
         raise ConfigurationError(f"{path} is no beatcop.ini: {place}.") from None
 
 
+def _check_names(path: str, parser: configparser.ConfigParser) -> None:
+    """Raise ConfigurationError for an option that is nearly one: a misspelt lockname is another lock."""
+    for section, known in OPTIONS.items():
+        for option in parser.options(section) if parser.has_section(section) else ():
+            nearest = () if option in known else difflib.get_close_matches(option, known, n=1)
+            if nearest:
+                raise ConfigurationError(
+                    f"{path}: [{section}] {option}: there is no such option; did you mean {nearest[0]}?",
+                    option,
+                )
+
+
 def _settings(redis: _Section, beatcop: _Section) -> BeatCopSettings:
     url, options = _server(redis)
     text = beatcop.text("command")
     timeout_ms = beatcop.number("timeout", DEFAULT_TIMEOUT_MS)
+    if timeout_ms == 0:
+        raise beatcop.fault("timeout", "must be 1 millisecond or more")
+    lock = beatcop.text("lockname")
     return BeatCopSettings(
         url=url,
         redis_options=options,
-        lock=beatcop.text("lockname") or (f"beatcop:{text}" if text else ""),
+        lock=lock or (f"beatcop:{text}" if text else ""),
+        has_lock=bool(lock),
         timeout_seconds=timeout_ms / 1000,
         command=_command(beatcop, text) if text else [],
     )
@@ -82,7 +108,7 @@ def _settings(redis: _Section, beatcop: _Section) -> BeatCopSettings:
 def _server(redis: _Section) -> tuple[str, dict[str, Any]]:
     host, nodes = redis.text("host"), redis.text("startup_nodes").split()
     if bool(host) == bool(nodes):
-        raise redis.fault("host", "give either host or startup_nodes, not both")
+        raise redis.fault("host", "give either host or startup_nodes, and not both")
     password = redis.text("password")
     if host:
         login = f":{quote(password, safe='')}@" if password else ""

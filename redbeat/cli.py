@@ -65,7 +65,8 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
     else:
         state, problem = judge(found, late_after_seconds)
     if is_json:
-        click.echo(json.dumps(_document(url, found, state, problem)))
+        lock_key = ensure_conf(app).lock_key
+        click.echo(json.dumps(_document(url, lock_key, found, state, problem)))
     else:
         word = click.style(_name(state), fg=_COLOURS[state], bold=True)
         lines = [("state", f"{word}: {problem}" if problem else word), ("server", url)]
@@ -101,7 +102,9 @@ def _name(state: State) -> str:
     return state.name.lower().replace("_", " ")
 
 
-def _document(url: str, found: Status | None, state: State, problem: str) -> dict[str, Any]:
+def _document(
+    url: str, lock_key: str | None, found: Status | None, state: State, problem: str
+) -> dict[str, Any]:
     """Return what ``--json`` prints; the fields are documented in docs/high-availability.rst."""
     leader = found and found.leader
     return {
@@ -110,7 +113,7 @@ def _document(url: str, found: Status | None, state: State, problem: str) -> dic
         "problem": problem or None,
         "server": url,
         "now": found and _iso(found.now),
-        "lock_key": found and found.lock_key,
+        "lock_key": lock_key,
         "leader": leader
         and {
             "host": leader.host,

@@ -6,14 +6,13 @@ in ``celery redbeat status``.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
 
-__all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite"]
+__all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite", "not_empty"]
 
 #: ``os`` has them on POSIX only
 USAGE = getattr(os, "EX_USAGE", 64)  #: wrong options
@@ -22,6 +21,9 @@ UNAVAILABLE = getattr(os, "EX_UNAVAILABLE", 69)  #: a program that is missing
 TRY_AGAIN = getattr(os, "EX_TEMPFAIL", 75)  #: what may work later
 NO_PERMISSION = getattr(os, "EX_NOPERM", 77)  #: Redis refuses
 CONFIG = getattr(os, "EX_CONFIG", 78)  #: wrong settings
+
+#: 30 years
+MAX_SECONDS = 1e9
 
 
 class CommandLineError(click.ClickException):
@@ -37,6 +39,9 @@ def _usage_errors_apart() -> Iterator[None]:
     try:
         yield
     except click.UsageError as exc:
+        if type(exc).__name__ == "NoArgsIsHelpError":  # it shows the help; not in every version of click
+            exc.exit_code = USAGE  # type: ignore[misc]
+            raise
         raise CommandLineError(exc.format_message(), USAGE) from None
 
 
@@ -66,6 +71,13 @@ class ExitingGroup(click.Group):
 
 def finite(_ctx: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
     """Return ``value``; a usage error when it is no number of seconds that anybody can wait."""
-    if value is not None and not math.isfinite(value):
+    if value is not None and not value <= MAX_SECONDS:
         raise click.BadParameter(f"{value} is no number of seconds.")
+    return value
+
+
+def not_empty(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Return ``value``; a usage error for '', which is what a shell makes of a variable that isn't set."""
+    if value == "":
+        raise click.BadParameter("it is empty.")
     return value

@@ -24,7 +24,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
@@ -60,6 +60,13 @@ MAX_LOOK_GAP_SECONDS = 3.0
 #: how long a renewal may take, less where the lock itself lives shorter, and how long a look that has to
 #: connect first; seconds
 MAX_CALL_SECONDS, ACQUIRE_SECONDS = 2.5, 5.0
+
+#: one that waits says this often who for, seconds
+STANDBY_SECONDS = 60.0
+
+_REMEDY = (
+    "What runs as another user can't be stopped in time: let the singleton run as that user, or as root."
+)
 
 #: what a shell adds to the number of a signal that has ended a program
 SIGNALLED = 128
@@ -124,9 +131,13 @@ class Keeper:
         self._was_well = False
         #: what was seen of the lock doesn't tell whether a holder's command may still run
         self._is_in_doubt = False
+        #: who held the lock when it was seen last
+        self._holder = ""
+        self._tell_at = 0.0
         self._lives_until = 0.0
         self._is_running = False
         self._signal = 0
+        self._early_signals: list[int] = []
 
     def run(self) -> int | None:
         """Wait for the lock, run the command, and return its exit code; 128 and more for a signal.
@@ -144,17 +155,20 @@ class Keeper:
             self._wakeup, self._ward = wakeup, ward
             while True:
                 logger.info("singleton: Acquiring lock %s...", self._key)
+                self._tell_at = 0.0
                 lock = self._acquire()
+                self._is_in_doubt = True  # until the lock is released again
                 code = self._hold(lock) if lock is not None else None
                 if code is None and self._signal:
                     code = SIGNALLED + self._signal
                 if code is not None or self._exits_when_lost:
                     return code
-                self._is_in_doubt = True
 
     def _note_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._is_running:
             self._ward.tell(f"signal {number}")
+        else:
+            self._early_signals.append(number)
         if not self._is_running or number != signal.SIGHUP:  # many programs go on after that
             self._signal = number
 
@@ -173,14 +187,18 @@ class Keeper:
                 if is_ours:
                     self._lives_until = asked_at + self._times.timeout
                     self._settle(lock, time.monotonic() - looked_at < MAX_LOOK_GAP_SECONDS)
+                else:
+                    self._holder = self._bounded(lock.holder, ACQUIRE_SECONDS) or self._holder
+                    self._tell_holder(lock)
                 self._note_well()
                 if is_ours:
                     return lock
+            except LockLost:  # it ran out before the answer came
+                self._is_in_doubt = True
+                self._wait(RETRY_SECONDS)
             except RedBeatError as exc:
                 self._note_trouble(exc)
-                if lock is not None and lock.token:  # it may be ours
-                    with suppress(RedBeatError):
-                        lock.release()
+                # it may be ours, and ends by itself then: released, it would be taken for nobody's
                 lock, self._is_in_doubt = None, True
                 self._wait(RETRY_SECONDS)
             else:
@@ -190,6 +208,12 @@ class Keeper:
                 self._wait(min(max(lock.seen_until - looked_at, MIN_LOOK_SECONDS), LOOK_SECONDS))
         return None
 
+    def _tell_holder(self, lock: LeaderLock) -> None:
+        """Log, now and then, who is waited for."""
+        if self._holder and now() >= self._tell_at:
+            self._tell_at = now() + STANDBY_SECONDS
+            logger.info("singleton: Standing by: %s.", self._bounded(lock.describe_holder, ACQUIRE_SECONDS))
+
     def _connect(self) -> LeaderLock:
         store = Store(self._app, get_hasty_redis(self._app))
         return LeaderLock(store, self._key, self._times.timeout)
@@ -198,7 +222,9 @@ class Keeper:
         """Find out from when on nobody else's command can be running."""
         moment = time.monotonic()
         has_run_out = lock.seen_until == 0 or (is_fresh and lock.seen_until <= moment)
-        was_released = self._bounded(lambda: lock.take_mark(self._mark), ACQUIRE_SECONDS)
+        # by the one that was seen: another's mark is old, and came back with a snapshot or from a replica
+        released_by = self._bounded(lambda: lock.take_mark(self._mark), ACQUIRE_SECONDS)
+        was_released = released_by and released_by == self._holder and not self._is_in_doubt
         if was_released or (has_run_out and not self._is_in_doubt):
             self._start_at = 0.0
             logger.info("singleton: Acquired lock %s", self._key)
@@ -229,23 +255,35 @@ class Keeper:
                     renew_at = now() + RETRY_SECONDS
             if not self._is_running:
                 if self._signal or now() >= self._lives_until:
-                    self._release(lock)
+                    if now() >= self._start_at:
+                        self._release(lock)
+                    else:  # whoever gets it would take it for nobody's
+                        self._leave()
                     return None
                 if now() >= self._start_at:
-                    self._is_running = True
-                    self._ward.tell(f"start {self._lives_until!r}")
+                    self._start()
             elif now() >= self._gone_at():  # the warden itself is paused
                 self._ward.kill()
             own_at = (self._gone_at(),) if self._is_running else (self._start_at, self._lives_until)
             for event, value in self._wait(max(min(renew_at, *own_at) - now(), MIN_LOOK_SECONDS)):
                 self._note(event, value)
                 if event == "failed":
-                    self._release(lock, self._mark)
+                    self._release(lock)
                     raise CommandFailed(f"{self._command[0]} can't be started: {value}.")
                 if event == "ended":
-                    status, cause = value.split()
-                    self._release(lock, self._mark)
+                    status, cause, *survivor = value.split()
+                    if survivor:
+                        self._leave()
+                    else:
+                        self._release(lock)
                     return int(status) if cause == "itself" else None
+
+    def _start(self) -> None:
+        self._ward.tell(f"start {self._lives_until!r}")
+        self._is_running = True
+        for number in self._early_signals:  # they came after the last look at them
+            self._ward.tell(f"signal {number}")
+        self._early_signals.clear()
 
     def _gone_at(self) -> float:
         """Return when the command must be gone."""
@@ -275,6 +313,8 @@ class Keeper:
         program = self._command[0]
         if event == "started":
             logger.info("singleton: Started %s (process %s)", program, value)
+        elif event == "denied":
+            logger.error("singleton: %s, or what it has started, can't be signalled. %s", program, _REMEDY)
         elif event == "ending":
             logger.error(
                 "singleton: The lock %s couldn't be renewed and runs out: stopping %s.", self._key, program
@@ -287,14 +327,22 @@ class Keeper:
         else:
             self._is_running = False
         if event == "ended":
-            logger.info("singleton: %s has ended with %s", program, value.partition(" ")[0])
+            status, _, *survivor = value.split()
+            logger.info("singleton: %s has ended with %s", program, status)
+            if survivor:
+                logger.error("singleton: A process that it has left can't be killed. %s", _REMEDY)
 
-    def _release(self, lock: LeaderLock, mark: str = "") -> None:
+    def _release(self, lock: LeaderLock) -> None:
         logger.info("singleton: Releasing lock %s", self._key)
         try:
-            lock.release(mark)
+            if lock.release(self._mark):
+                self._holder, self._is_in_doubt = lock.token, False
         except RedBeatError as exc:
             logger.warning("singleton: The lock couldn't be released, it ends by itself: %s", exc)
+
+    def _leave(self) -> None:
+        """Let the lock end by itself: somebody may still be running the command."""
+        logger.info("singleton: The lock %s isn't released, it ends by itself.", self._key)
 
     # -- Redis
 
@@ -318,7 +366,9 @@ class Keeper:
 
     def _wait(self, seconds: float | None) -> list[tuple[str, str]]:
         """Wait for the warden's news, a signal, or until ``seconds`` are over; return the news."""
-        return self._ward.wait(seconds, self._wakeup)
+        news = self._ward.wait(seconds, self._wakeup)
+        self._ward.reap_strangers()
+        return news
 
 
 @contextmanager

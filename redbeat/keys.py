@@ -49,7 +49,7 @@ class Keys:
 
     @property
     def released(self) -> str:
-        """string with a time to live: a singleton has released its lock, and it hasn't vanished."""
+        """string with a time to live: the token of the singleton that has released the lock last."""
         return f"{self.prefix}:released"
 
     def singleton(self, name: str) -> str:

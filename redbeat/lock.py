@@ -94,7 +94,6 @@ class LeaderLock:
         self.token = ""
         self.replaced = ""
         self.seen_until = 0.0
-        self._candidate = _new_token()
 
     @property
     def fence(self) -> Fence:
@@ -122,29 +121,28 @@ class LeaderLock:
             self.seen_until = time.monotonic() + rest_ms / 1000 if rest_ms >= 0 else math.inf
         silent = ""
         if self._is_silent(rest_ms):
-            with self._store.translating(self.key, "string"):
-                holder = text_of(client.get(self.key)) or ""
+            holder = self.holder()
             # a foreign one (celery-redbeat 2.x) renews its lock at each tick only: it is left to expire
             silent = holder if holder.startswith(TOKEN_MARK) else ""
         if rest_ms != _NO_KEY and not silent and not self.token:
             return False
-        self.token = self._candidate  # before the answer: whoever ends meanwhile must release it
+        # before the answer: whoever ends meanwhile must release it; and the same when no answer has come
+        self.token = token = self.token or _new_token()
         with self._store.translating(self.key, "string"):
             is_ours = take_lock(
                 client,
                 self.key,
-                self._candidate,
+                token,
                 taken_ms=min(self.timeout_ms, TAKEN_MS),
                 silent=silent,
                 rest_ms=rest_ms,
                 slack_ms=SLACK_MS,
             )
-        self.token = self._candidate if is_ours else ""
+        self.token = token if is_ours else ""
         self._silence = None
         if is_ours:
             self.replaced = silent
             self._store.renew_lock(self.fence)
-            self._candidate = _new_token()
         return is_ours
 
     def renew(self) -> bool:
@@ -157,10 +155,17 @@ class LeaderLock:
         was_gone, self._store.has_retaken_lock = self._store.has_retaken_lock, False
         return was_gone
 
-    def take_mark(self, mark: str) -> bool:
-        """Return, once, whether the key ``mark`` says that the last holder has released the lock."""
+    def holder(self) -> str:
+        """Return the token that stands in the lock, '' when it is free."""
+        with self._store.translating(self.key, "string"):
+            return text_of(self._store.client.get(self.key)) or ""
+
+    def take_mark(self, mark: str) -> str:
+        """Return, once, who has released the lock, a token, as the key ``mark`` says; '' for nobody."""
         with self._store.translating(mark, "string"):
-            return bool(self._store.client.delete(mark))
+            token = text_of(self._store.client.get(mark)) or ""
+            self._store.client.delete(mark)
+        return token
 
     def _is_silent(self, rest_ms: int) -> bool:
         """Note a look at the lock; tell whether all looks, for long enough, found it not renewed."""
@@ -189,13 +194,15 @@ class LeaderLock:
         client = self._store.client
         with self._store.translating(self.key, "string"):
             holder, rest_ms = text_of(client.get(self.key)), client.pttl(self.key)
+        if rest_ms == _FOR_EVER:
+            return f"{holder} holds {self.key}, which never ends: somebody has set it by hand"
         return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
 
     def release(self, mark: str = "") -> bool:
         """Give the lock up and wake the standbys; return whether it was ours. Redis isn't waited for long.
 
         Arguments:
-            mark: a key that says for a minute that the lock was released and hasn't vanished; '': none.
+            mark: a key that says for a minute who has released the lock: it hasn't vanished; '': none.
         """
         client, wake = without_retry(self._store.client), self._store.keys.wake
         with self._store.translating(self.key, "string"):

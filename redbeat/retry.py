@@ -221,7 +221,10 @@ def call_briefly(call: Callable[[], Any], seconds: float = LAST_WORDS_SECONDS) -
         except BaseException as exc:  # noqa: BLE001 - it is raised where it is waited for
             outcome.set_exception(exc)
 
-    threading.Thread(target=run, name="redbeat-last-words", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="redbeat-last-words", daemon=True).start()
+    except RuntimeError:  # the system has no room for another thread: the client's own patience must do
+        return call()
     try:
         return outcome.result(seconds)
     except FutureTimeoutError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from redbeat import exits
 from redbeat.beatcop import BeatCopSettings, read_beatcop
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.errors import CommandFailed, ConfigurationError, RedBeatError, StoreCorrupt
-from redbeat.exits import CommandLineError, ExitingCommand, finite
+from redbeat.exits import CommandLineError, ExitingCommand, finite, not_empty
 from redbeat.keys import has_hash_tag
 
 __all__ = ["add_options", "main", "run_singleton"]
@@ -37,7 +38,12 @@ URL_VARIABLE = "REDBEAT_REDIS_URL"
 _SECONDS = click.FloatRange(min=0)
 
 _OPTIONS = (
-    click.option("--lock", metavar="NAME", help="The lock's key in Redis.  [default: made of the command]"),
+    click.option(
+        "--lock",
+        metavar="NAME",
+        callback=not_empty,
+        help="The lock's key in Redis.  [default: made of the command]",
+    ),
     click.option(
         "--timeout",
         "timeout_seconds",
@@ -85,6 +91,7 @@ def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--url",
     metavar="URL",
+    callback=not_empty,
     help="The Redis server, as for redbeat_redis_url; a password is better put into "
     f"the variable {URL_VARIABLE}, which is read when this is missing.",
 )
@@ -153,7 +160,7 @@ def run_singleton(
     if not times.is_sound:
         raise _usage(
             f"--timeout {timeout:g} is too short for --grace {grace:g}: the command couldn't be stopped in "
-            f"time. Use --timeout {times.smallest_timeout():g} or more."
+            f"time. Use --timeout {math.ceil(times.smallest_timeout())} or more."
         )
     if shutil.which(program[0]) is None:
         raise CommandLineError(
@@ -162,7 +169,8 @@ def run_singleton(
     logging.basicConfig(format=Celery().conf.worker_log_format, level=loglevel.upper())
     try:
         config = ensure_conf(_app(connection))
-        key = lock or ("" if command else settings.lock) or _default_key(config, program)
+        is_named = settings.has_lock or not command
+        key = lock or (settings.lock if is_named else "") or _default_key(config, program)
         app = _app({**connection, "redbeat_key_prefix": _own_prefix(config, key)})
         if client is not None:
             app.redbeat_redis = client

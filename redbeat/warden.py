@@ -12,7 +12,7 @@ The keeper tells it, a line each; the end of the file means that the keeper is g
 ``start UNTIL``, ``lives UNTIL``
     Run the command; the lock lives until then, by :func:`now`.
 ``signal NUMBER``
-    Pass a signal on to the command.
+    Pass a signal on to the command; SIGINT to its whole group, as a terminal does.
 ``kill``
     End the whole group without grace: the lock is another's.
 
@@ -22,16 +22,19 @@ And is told:
     The command runs.
 ``failed REASON``
     It can't be started.
+``denied``
+    It runs as another user now, and can't be signalled.
 ``ending``
     The lock's life runs out: the command is being ended.
 ``ended STATUS CAUSE``
     The group is gone. STATUS is the command's exit code, 128 and the number for a signal; CAUSE is
-    ``itself``, ``deadline`` or ``order``.
+    ``itself``, ``deadline`` or ``order``. A third word, ``survived``: a part of the group can't be killed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import signal
@@ -61,6 +64,14 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 def now() -> float:
     """Return seconds of a clock that all processes share, and that goes on while the machine is suspended."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+def wait_readable(files: list[int], seconds: float | None) -> list[int]:
+    """Return which of the file descriptors can be read, after ``seconds`` at the most (None: no limit)."""
+    poll = select.poll()  # select() takes no descriptor above 1023, and many may have been inherited
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return [file for file, _ in poll.poll(None if seconds is None else math.ceil(seconds * 1000))]
 
 
 class Warden:
@@ -99,6 +110,7 @@ class Warden:
         self._group = 0
         self._status: int | None = None
         self._cause = "itself"
+        self._is_denied = False
         self._lives_until = 0.0
         self._kill_at: float | None = None
         self._killed_at: float | None = None
@@ -112,7 +124,7 @@ class Warden:
 
     def _wait(self) -> None:
         sources = [self._wakeup] if self._is_orphan else [self._wakeup, self._control]
-        ready, _, _ = select.select(sources, [], [], self._seconds_to_sleep())
+        ready = wait_readable(sources, self._seconds_to_sleep())
         if self._wakeup in ready:
             os.read(self._wakeup, 4096)
         if self._control in ready:
@@ -148,9 +160,22 @@ class Warden:
         elif word == "lives":
             self._lives_until = float(value)
         elif word == "signal" and self._group and self._status is None:
-            os.kill(self._group, int(value))
+            self._pass_on(int(value))
         elif word == "kill":
             self._end("order", grace_seconds=0)
+
+    def _pass_on(self, number: int) -> None:
+        try:
+            if (
+                number == signal.SIGINT
+            ):  # a shell that waits for its child goes on unless that has got it, too
+                os.killpg(self._group, number)
+            else:
+                os.kill(self._group, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            self._deny()
 
     def _start(self, lives_until: float) -> None:
         self._lives_until = lives_until
@@ -201,12 +226,13 @@ class Warden:
         if self._status is None:
             return
         is_over = self._killed_at is not None and moment > self._killed_at + LINGER_SECONDS
-        if self._is_group_alive() and not is_over:
+        is_alive = self._is_group_alive()
+        if is_alive and not is_over:
             self._end(self._cause)  # what the command has left running
             return
         status, cause = self._status, self._cause
         self._forget()
-        self._tell(f"ended {status} {cause}")
+        self._tell(f"ended {status} {cause}{' survived' if is_alive else ''}")
 
     def _end(self, cause: str, grace_seconds: float | None = None) -> None:
         """Send SIGTERM to the group, and SIGKILL later; a second time only the latter may come sooner."""
@@ -222,8 +248,17 @@ class Warden:
         self._signal_group(signal.SIGTERM)
 
     def _signal_group(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # of a command that has changed its user
+        try:
             os.killpg(self._group, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:  # all of it has changed its user
+            self._deny()
+
+    def _deny(self) -> None:
+        if not self._is_denied:
+            self._tell("denied")
+        self._is_denied = True
 
     def _is_group_alive(self) -> bool:
         try:
@@ -272,6 +307,15 @@ class WardenProcess:
             self._popen.wait(self._patience_seconds)
         os.close(self._report)
 
+    def reap_strangers(self) -> None:
+        """In process 1 reap the orphans it was given, as of ``docker exec``; the warden is left alone."""
+        if os.getpid() != 1:
+            return
+        with suppress(ChildProcessError):
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            while (found := os.waitid(os.P_ALL, 0, options)) is not None and found.si_pid != self._popen.pid:
+                os.waitpid(found.si_pid, os.WNOHANG)
+
     def tell(self, line: str) -> None:
         """Send one line; one write, so that a signal handler may do it at any time."""
         # it was killed, which the next wait tells; or is paused, and has thousands of lines to read
@@ -296,7 +340,7 @@ class WardenProcess:
         Waits for news at most ``seconds``, None: for ever, or until the file ``wakeup`` can be read.
         """
         patience = None if seconds is None else max(seconds, 0)
-        ready, _, _ = select.select([self._report, wakeup], [], [], patience)
+        ready = wait_readable([self._report, wakeup], patience)
         if wakeup in ready:
             os.read(wakeup, 4096)
         if self._report not in ready:
@@ -314,7 +358,8 @@ class WardenProcess:
         elif word == "ended":
             self._group = 0
             if self._has_killed:  # the warden was paused, and hasn't seen the order
-                value = f"{value.partition(' ')[0]} order"
+                status, _, *survivor = value.split()
+                value = " ".join([status, "order", *survivor])
         return word, value
 
 

@@ -1,7 +1,7 @@
 -- release_lock: give the lock up, when it is the caller's, and tell the standbys.
 --
 -- KEYS[1] lock   the leader's token
--- KEYS[2] mark   says for a minute that the lock was released and hasn't vanished; the lock again: nothing does
+-- KEYS[2] mark   says for a minute who has released the lock, so that it hasn't vanished; the lock again: nothing does
 -- ARGV[1] token  the caller's token
 -- ARGV[2] wake   channel that is told
 --
@@ -11,6 +11,6 @@ local token, wake = ARGV[1], ARGV[2]
 
 if redis.call('GET', lock) ~= token then return 0 end
 redis.call('DEL', lock)
-if mark ~= lock then redis.call('SET', mark, 'released', 'PX', 60000) end
+if mark ~= lock then redis.call('SET', mark, token, 'PX', 60000) end
 redis.pcall('PUBLISH', wake, 'released')
 return 1

@@ -95,7 +95,10 @@ def test_never_two_are_at_work_and_no_gap_is_longer_than_the_timeout_and_two_sec
     eventually(lambda: writes(tmp_path / "written"))
     done: list[tuple[float, str]] = []
     deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or (
+        # on a slow machine, or with many waits for a lock that nobody is to take
+        len({pid for pid, _ in writes(tmp_path / "written")}) <= 3 and time.monotonic() < deadline + 60
+    ):
         disturbed = [node for node in nodes if node.heals_at]
         for node in disturbed:
             if time.monotonic() >= node.heals_at:

@@ -143,6 +143,9 @@ def test_a_beatcop_ini_is_run_with_the_lock_that_beatcop_would_take(
         assert singleton.wait() == 0
         assert "\nof here\n" in singleton.output()
         assert "Acquired lock other" in singleton.output()
+    with Process([*program, "--", "echo", "of", "here"], cwd=tmp_path) as singleton:
+        assert singleton.wait() == 0
+        assert "Acquired lock the-singleton" in singleton.output(), "the command is no other lock"
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)

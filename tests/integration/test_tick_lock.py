@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -77,3 +78,18 @@ def test_closing_releases_the_lock_for_the_next(make_scheduler: MakeScheduler, c
     first.close()
     assert client.get(LOCK) is None
     assert second.stand_for_leader()
+
+
+def test_a_standby_leads_since_it_got_the_lock_and_not_since_it_was_started(
+    make_app: Callable[..., Celery], scheduler: RedBeatScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standby = RedBeatScheduler(make_app())
+    assert not standby.stand_for_leader()
+    later = datetime(2033, 5, 18, 3, 33, 20, tzinfo=timezone.utc)
+    monkeypatch.setattr("time.time", later.timestamp)
+    scheduler.close()
+    assert standby.stand_for_leader()
+    leader = RedBeatScheduler.leader(make_app())
+    standby.close()
+    assert leader is not None
+    assert leader.since == later

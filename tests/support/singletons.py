@@ -18,10 +18,17 @@ while True:
 
 
 def start_singleton(
-    url: str, *command: str, lock: str = "the-lock", options: tuple[str, ...] = ()
+    url: str,
+    *command: str,
+    lock: str = "the-lock",
+    options: tuple[str, ...] = (),
+    prefix: tuple[str, ...] = (),
 ) -> Process:
-    """Start `redbeat-singleton`; 10 seconds and a grace of 5 unless the options say otherwise."""
-    program = [sys.executable, "-m", "redbeat.singleton"]
+    """Start `redbeat-singleton`; 10 seconds and a grace of 5 unless the options say otherwise.
+
+    `prefix` is a program that becomes it.
+    """
+    program = [*prefix, sys.executable, "-m", "redbeat.singleton"]
     return Process([*program, "--url", url, "--lock", lock, *options, "--", *command])
 
 

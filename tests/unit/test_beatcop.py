@@ -35,6 +35,7 @@ def test_one_server_with_everything_given(tmp_path: Path) -> None:
     ) == BeatCopSettings(
         url="redis://:p%40ss%3Aw%2Frd@redis.internal:6380/3",
         lock="nightly",
+        has_lock=True,
         timeout_seconds=2.5,
         command=["celery", "beat", "--app", "my proj"],
     )
@@ -79,6 +80,11 @@ def test_a_percent_sign_is_written_twice(tmp_path: Path) -> None:
         ("[redis]\nhost=h\n[beatcop]\ntimeout=1.5", "[beatcop] timeout: '1.5' is no whole number"),
         ("[redis]\nhost=h\n[beatcop]\ncommand=a\nshell=perhaps", "[beatcop] shell: 'perhaps' is neither"),
         ("[redis]\nhost=h\n[beatcop]\ncommand=a 'b", "[beatcop] command: No closing quotation"),
+        ("[redis]\nhost=h\n[beatcop]\ntimeout=0", "[beatcop] timeout: must be 1 millisecond or more"),
+        (
+            "[redis]\nhost=h\n[beatcop]\nlokname=a",
+            "[beatcop] lokname: there is no such option; did you mean lock",
+        ),
         ("host = h", "is no beatcop.ini: line 1 can't be understood"),
         ("[redis]\nhost=h\nhost=i", "is no beatcop.ini: line 3 can't be understood"),
         ("[redis]\nhost=h\nnonsense", "is no beatcop.ini: line 3 can't be understood"),
