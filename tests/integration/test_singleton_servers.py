@@ -21,7 +21,7 @@ PASSWORD = "p@ss:w/rd#%"
 QUOTED_PASSWORD = "p%40ss%3Aw%2Frd%23%25"
 
 
-def assert_it_runs(url: str, client: Any, *options: str, lock: str = "nightly") -> None:
+def assert_it_runs(url: str, client: Any, *options: str, lock: str = "feed") -> None:
     """The lock is held while the command runs, and gone afterwards; the password isn't shown."""
     waiting = ("sh", "-c", "echo ready; read line")
     with start_singleton(url, *waiting, lock=lock, options=options) as singleton:
@@ -76,7 +76,7 @@ def test_sentinel(sentinel: SentinelTopology) -> None:
     assert_it_runs(sentinel.url(), sentinel.client(), "--redis-options", options)
 
 
-@pytest.mark.parametrize("lock", ["nightly", "{proj}:nightly"])
+@pytest.mark.parametrize("lock", ["feed", "{proj}:feed"])
 def test_a_cluster(cluster: ClusterTopology, lock: str) -> None:
     options = json.dumps({"cluster": True})
     assert_it_runs(cluster.url(), cluster.client(), "--redis-options", options, lock=lock)
@@ -99,11 +99,11 @@ def test_a_password_that_is_refused_ends_it_with_no_permission(
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_a_lock_that_is_something_else_ends_it_with_a_sentence(server: Server) -> None:
     with server.client() as client:
-        client.hset("nightly", "a", "b")
-        with start_singleton(server.url(), "true", lock="nightly") as singleton:
+        client.hset("feed", "a", "b")
+        with start_singleton(server.url(), "true", lock="feed") as singleton:
             assert singleton.wait() == 78
-            assert "nightly holds something that is no lock: choose another --lock." in singleton.output()
-        assert client.hgetall("nightly") == {"a": "b"}
+            assert "feed holds something that is no lock: choose another --lock." in singleton.output()
+        assert client.hgetall("feed") == {"a": "b"}
 
 
 def test_the_documented_user_may_do_all_that_a_singleton_does(server: Server) -> None:
@@ -151,7 +151,7 @@ def test_a_beatcop_ini_is_run_with_the_lock_that_beatcop_would_take(
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_keys_beside_the_lock_end_by_themselves(server: Server) -> None:
     with server.client() as client:
-        with start_singleton(server.url(), "true", lock="nightly") as singleton:
+        with start_singleton(server.url(), "true", lock="feed") as singleton:
             assert singleton.wait() == 0
-        assert sorted(client.keys("*")) == ["nightly::released", "nightly::tick"]
+        assert sorted(client.keys("*")) == ["feed::released", "feed::tick"]
         assert all(0 < client.pttl(key) <= 60_000 for key in client.keys("*"))
