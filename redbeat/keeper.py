@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -188,7 +189,7 @@ class Keeper:
                     self._lives_until = asked_at + self._times.timeout
                     self._settle(lock, time.monotonic() - looked_at < MAX_LOOK_GAP_SECONDS)
                 else:
-                    self._holder = self._bounded(lock.holder, ACQUIRE_SECONDS) or self._holder
+                    self._holder = self._bounded(partial(lock.holder, self._mark), ACQUIRE_SECONDS)
                     self._tell_holder(lock)
                 self._note_well()
                 if is_ours:

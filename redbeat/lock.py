@@ -155,10 +155,13 @@ class LeaderLock:
         was_gone, self._store.has_retaken_lock = self._store.has_retaken_lock, False
         return was_gone
 
-    def holder(self) -> str:
-        """Return the token that stands in the lock, '' when it is free."""
+    def holder(self, mark: str = "") -> str:
+        """Return the token in the lock; of one that was released just now that in ``mark``; '' for none."""
         with self._store.translating(self.key, "string"):
-            return text_of(self._store.client.get(self.key)) or ""
+            token = text_of(self._store.client.get(self.key))
+            if token is None and mark:
+                token = text_of(self._store.client.get(mark))
+        return token or ""
 
     def take_mark(self, mark: str) -> str:
         """Return, once, who has released the lock, a token, as the key ``mark`` says; '' for nobody."""

@@ -174,3 +174,27 @@ def test_a_waiting_one_tells_who_it_waits_for(server: Server) -> None:
             waiting.wait_for("Standing by: somebody's holds the-lock, which never ends")
             client.set(LOCK, HOLDER, px=30_000)
             assert waiting.output().count("Standing by") == 1
+
+
+def test_a_release_between_two_commands_of_one_look_is_no_lost_lock(server: Server, tmp_path: Path) -> None:
+    program = f"""
+import sys
+from redbeat import lock, singleton
+holder = lock.LeaderLock.holder
+def holder_after_a_release(self, *mark):
+    if not mark:
+        return holder(self)
+    with self._store.client.pipeline() as release:
+        release.set(mark[0], {HOLDER!r}, px=60_000)
+        release.delete(self.key)
+        release.execute()
+    return holder(self, *mark)
+lock.LeaderLock.holder = holder_after_a_release
+singleton.main()
+"""
+    with server.client() as client:
+        _hold_elsewhere(client)
+        command = [sys.executable, "-c", program, "--url", server.url(), "--lock", LOCK]
+        with Process([*command, "--", "true"]) as waiting:
+            assert waiting.wait() == 0
+            assert "Somebody may still be running" not in waiting.output()
