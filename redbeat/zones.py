@@ -1,0 +1,128 @@
+"""Time zones: from an instant to the clock on the wall and back, and where the clocks change.
+
+Owns the rule for a time that the clocks skip or repeat: one that is skipped stands for the first instant after
+the gap, one that is repeated for its first pass. What comes once an hour or
+more often follows real time instead. Instants are aware datetimes in UTC, wall times naive ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, available_timezones
+
+__all__ = [
+    "find_change",
+    "instant_of",
+    "next_fixed",
+    "next_in_real_time",
+    "wall_of",
+    "zone_called",
+    "zone_name",
+]
+
+#: the first wall time after one that a rule names (or with True that one itself); the offset from UTC is what
+#: the clock goes by all the while. None: there is none
+NextWall = Callable[[datetime, timedelta, bool], datetime | None]
+
+
+_SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
+
+
+@lru_cache(maxsize=1024)
+def zone_called(name: str) -> tzinfo:
+    """Return the time zone with an IANA ``name``; 'UTC' and 'Z' in any case.
+
+    Raises:
+        ValueError: there is none; the message names one that is spelled like it.
+    """
+    if name.upper() in ("UTC", "Z"):
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as exc:  # an absurd name may be a bad path, too
+        nearest = difflib.get_close_matches(name, available_timezones(), n=1)
+        hint = f" Did you mean {nearest[0]}?" if nearest else ""
+        raise ValueError(f"unknown time zone {name!r}.{hint}") from exc
+
+
+def zone_name(tz: tzinfo | None) -> str | None:
+    """Return the IANA name of ``tz``, None when it has none, as an offset."""
+    name = getattr(tz, "key", None) or getattr(tz, "zone", None)  # zoneinfo's, pytz's
+    return name if isinstance(name, str) else None
+
+
+def wall_of(instant: datetime, tz: tzinfo) -> datetime:
+    """Return what a clock in ``tz`` shows at ``instant``."""
+    return instant.astimezone(tz).replace(tzinfo=None, fold=0)
+
+
+def instant_of(wall: datetime, tz: tzinfo) -> datetime:
+    """Return the instant at which a clock in ``tz`` first shows ``wall``, or has just skipped it."""
+    instant = wall.replace(tzinfo=tz, fold=0).astimezone(timezone.utc)
+    if wall_of(instant, tz) == wall:
+        return instant
+    before = wall.replace(tzinfo=tz, fold=1).astimezone(timezone.utc)
+    return find_change(tz, before, instant) or instant
+
+
+def find_change(tz: tzinfo, after: datetime, until: datetime) -> datetime | None:
+    """Return the instant in (after, until] from which on a clock in ``tz`` goes another way than at ``after``.
+
+    None: it goes the same way at ``until``. The clocks change once at the most in between.
+    """
+    offset = after.astimezone(tz).utcoffset()
+    if until.astimezone(tz).utcoffset() == offset:
+        return None
+    early, late = after.replace(microsecond=0), until.replace(microsecond=0)
+    while late - early > _SECOND:
+        middle = early + (late - early) // 2
+        middle = middle.replace(microsecond=0)
+        if middle.astimezone(tz).utcoffset() == offset:
+            early = middle
+        else:
+            late = middle
+    return late
+
+
+def next_fixed(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:
+    """Return the first instant later than ``after`` of the times that ``next_wall`` gives in ``tz``.
+
+    Each counts once, also where the clocks skip or repeat it.
+    """
+    local = after.astimezone(tz)
+    wall, offset = local.replace(tzinfo=None, fold=0), local.utcoffset() or timedelta(0)
+    while (found := next_wall(wall, offset, False)) is not None:
+        due = instant_of(found, tz)
+        if due > after:
+            return due
+        wall = found
+    return None
+
+
+def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:
+    """Return the first instant later than ``after`` at which a clock in ``tz`` shows what ``next_wall`` gives.
+
+    A time that the clocks skip doesn't count, one that they repeat counts twice.
+    """
+    moment = after
+    while True:
+        local = moment.astimezone(tz)
+        offset = local.utcoffset() or timedelta(0)
+        found = next_wall(local.replace(tzinfo=None, fold=0), offset, False)
+        if found is None:
+            return None
+        due = found.replace(tzinfo=timezone.utc) - offset
+        horizon = min(due, moment + _DAY)
+        change = find_change(tz, moment, horizon)
+        if change is not None:
+            wall = wall_of(change, tz)
+            if next_wall(wall, wall.replace(tzinfo=timezone.utc) - change, True) == wall:
+                return change
+            moment = change
+        elif horizon == due:
+            return due
+        else:  # far away: the clocks may change again until then
+            moment = max(horizon, due - _DAY)
