@@ -1,0 +1,304 @@
+"""When a schedule runs next: the one function that everything asks, and the kinds of schedule of our own.
+
+Everything here is pure: values in, values out, no I/O and no clock. Instants are aware datetimes in UTC;
+wall-clock rules are applied in a time zone, once, here and in :mod:`redbeat.zones`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import takewhile
+from typing import Any, Protocol
+
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
+from celery.utils.time import delta_resolution
+
+from redbeat.crontabs import CRONTAB_FIELDS as CRONTAB_FIELDS
+from redbeat.crontabs import cron as cron
+from redbeat.crontabs import next_of_crontab
+from redbeat.recurrence import rrule as rrule
+from redbeat.zones import instant_of, wall_of
+
+__all__ = [
+    "KINDS",
+    "Bounds",
+    "clocked",
+    "cron",
+    "first_run",
+    "last_runs",
+    "next_run",
+    "register_schedule",
+    "rrule",
+    "runs_after",
+    "zone_of",
+]
+
+#: a schedule saved this long after its only or first time still runs then: making it takes time, so a time of
+#: "now" is always a little in the past
+FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
+
+MAX_REMEMBERED_RUNS = 4096
+#: (a crontab's fields as they were given, a time zone, an instant) to its first run after that instant
+_crontab_runs: dict[tuple[Any, ...], datetime | None] = {}
+
+#: a solar event that doesn't come for so long, as sunrise at a pole, never comes
+_SOLAR_DAYS = 400
+
+_NO_TIME, _INSTANT, _DAY = timedelta(0), timedelta(microseconds=1), timedelta(days=1)
+
+
+class Excluded(Protocol):
+    """Times at which nothing runs: a calendar."""
+
+    def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
+        """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded."""
+
+
+class Bounds(Protocol):
+    """What an entry's policy says about when it may run. Times are in UTC; None: it says nothing."""
+
+    @property
+    def zone(self) -> tzinfo | None:
+        """Whose clocks the schedule goes by."""
+
+    @property
+    def start_time(self) -> datetime | None:
+        """No run before it."""
+
+    @property
+    def end_time(self) -> datetime | None:
+        """No run after it."""
+
+    @property
+    def calendar(self) -> Excluded | None:
+        """No run on its days."""
+
+
+class clocked(BaseSchedule):  # noqa: N801 - schedules are called so in Celery
+    """One instant.
+
+    Arguments:
+        clocked_time: when; a naive datetime is in the time zone of the app.
+    """
+
+    def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(clocked_time, datetime):
+            raise ValueError(f"clocked: clocked_time must be a datetime, not {clocked_time!r}.")
+        self.clocked_time = clocked_time
+
+    @property
+    def instant(self) -> datetime:
+        """When, in UTC."""
+        if self.clocked_time.tzinfo is None:
+            return instant_of(self.clocked_time, self.tz)
+        return self.clocked_time.astimezone(timezone.utc)
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:  # noqa: ARG002 - Celery's signature
+        """Return how long it is until then."""
+        return self.instant - self.maybe_make_aware(self.now())
+
+    def is_due(self, last_run_at: datetime) -> schedstate:
+        """Return (is it due, seconds to the next look), as Celery's schedules do."""
+        seconds = self.remaining_estimate(last_run_at).total_seconds()
+        is_over = self.maybe_make_aware(last_run_at) >= self.instant
+        return schedstate(is_due=seconds <= 0 and not is_over, next=seconds if seconds > 0 else None)
+
+    def __eq__(self, other: object) -> bool:
+        return self.clocked_time == other.clocked_time if isinstance(other, clocked) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # like Celery's schedules: equal by value, mutable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.clocked_time,)
+
+    def __repr__(self) -> str:
+        return f"<clocked: {self.clocked_time.isoformat()}>"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of schedule: its class, and its way to and from an object of plain JSON."""
+
+    cls: type[BaseSchedule]
+    encode: Callable[[Any], dict[str, Any]]
+    decode: Callable[[dict[str, Any]], BaseSchedule]
+
+
+#: the kinds that were registered, by the name that stands as ``__type__`` in their JSON
+KINDS: dict[str, Kind] = {}
+
+
+def register_schedule(
+    type_name: str,
+    cls: type[BaseSchedule],
+    encode: Callable[[Any], dict[str, Any]],
+    decode: Callable[[dict[str, Any]], BaseSchedule],
+) -> None:
+    """Let entries have schedules of class ``cls``; call it in every program that saves or runs them.
+
+    The class is one of Celery's schedules: ``remaining_estimate(last_run_at)`` returns how long from ``now()``
+    to the first run after ``last_run_at``. ``now()`` must ask ``self.nowfun`` where that is set.
+
+    Arguments:
+        type_name: stands as ``__type__`` in its JSON.
+        encode: returns a schedule's arguments as an object of JSON; may have datetimes in it.
+        decode: returns the schedule with such arguments; raises ValueError, TypeError or KeyError for bad ones.
+    """
+    KINDS[type_name] = Kind(cls, encode, decode)
+
+
+def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
+    """Return whose clocks ``schedule_`` goes by: the policy's, else its own, else the app's."""
+    if policy.zone is not None:
+        return policy.zone
+    own = schedule_.dtstart.tzinfo if isinstance(schedule_, rrule) else schedule_.tz
+    return own or timezone.utc
+
+
+def next_run(
+    schedule_: Any, policy: Bounds, after: datetime, anchor: datetime | None = None
+) -> datetime | None:
+    """Return the first run later than ``after``, or None when there is none.
+
+    Arguments:
+        schedule_: a Celery schedule, or one of ours.
+        after: an instant in UTC, and so is the result.
+        anchor: a run that an interval counts from, in UTC; it keeps its phase. Default: the policy's
+            ``start_time``, which is the first run then, else ``after``.
+
+    Raises:
+        ValueError: an interval that isn't longer than zero, or a rule that takes too long to find.
+    """
+    start = policy.start_time
+    is_before = start is not None and after < start
+    if anchor is None or is_before:
+        anchor = start or after
+    if start is not None and is_before:
+        after = start - _INSTANT
+    zone = zone_of(schedule_, policy)
+    while True:
+        try:
+            due = _occurrence(schedule_, zone, after, anchor)
+        except OverflowError:  # after the year 9999
+            return None
+        if due is None or (policy.end_time is not None and due > policy.end_time):
+            return None
+        if policy.calendar is None:
+            return due
+        free_at = policy.calendar.end_of_exclusion(due, zone)
+        if free_at is None:
+            return due
+        after = free_at - _INSTANT
+
+
+def _occurrence(schedule_: Any, zone: tzinfo, after: datetime, anchor: datetime) -> datetime | None:
+    if isinstance(schedule_, rrule):
+        return schedule_.occurrence(after, tz=zone)
+    if isinstance(schedule_, schedule):
+        return _next_of_interval(schedule_, zone, after, anchor)
+    if isinstance(schedule_, crontab) and type(schedule_).remaining_delta is crontab.remaining_delta:
+        return _next_of_crontab(schedule_, zone, after)
+    if isinstance(schedule_, clocked):
+        return schedule_.instant if schedule_.instant > after else None
+    if isinstance(schedule_, solar):
+        return _next_of_solar(schedule_, after)
+    local = after.astimezone(zone)
+    due: datetime = (local + _at(schedule_, local).remaining_estimate(local)).astimezone(timezone.utc)
+    return due if due > after else due.replace(fold=1)
+
+
+def _next_of_interval(interval: schedule, zone: tzinfo, after: datetime, anchor: datetime) -> datetime:
+    every: timedelta = interval.run_every
+    if every <= _NO_TIME:
+        raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
+    if not interval.relative:
+        passed = (after - anchor) // every if after >= anchor else -1
+        return anchor + (passed + 1) * every
+    wall = wall_of(after, zone)
+    due = instant_of(delta_resolution(wall + every, every), zone)
+    return due if due > after else after + every  # less than a second, or the clocks go back
+
+
+def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime | None:
+    """Return the first run later than ``after``; thousands of entries share a few rules and due times."""
+    fields = (getattr(rule, f"_orig_{name}") for name in CRONTAB_FIELDS)
+    key = (getattr(rule, "expression", None), *fields, zone, after)
+    try:
+        if key in _crontab_runs:
+            return _crontab_runs[key]
+    except TypeError:  # given as a list or set
+        return next_of_crontab(rule, after, zone)
+    if len(_crontab_runs) >= MAX_REMEMBERED_RUNS:
+        _crontab_runs.clear()
+    found = _crontab_runs[key] = next_of_crontab(rule, after, zone)
+    return found
+
+
+def _next_of_solar(event: solar, after: datetime) -> datetime | None:
+    ephem: Any = event.ephem
+    start = after
+    for _ in range(_SOLAR_DAYS):
+        try:
+            found = getattr(event.cal, event.method)(
+                ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), use_center=event.use_center
+            )
+        except ephem.CircumpolarError:
+            start += _DAY
+            continue
+        due: datetime = found.datetime().replace(tzinfo=timezone.utc)
+        if due > after:
+            return due
+        start = max(start, due) + timedelta(minutes=1)  # its arithmetic is good to a second
+    return None
+
+
+def _at(schedule_: Any, moment: datetime) -> Any:
+    """Return a view of ``schedule_`` whose clock stands at ``moment``; the schedule itself is untouched."""
+    view = object.__new__(type(schedule_))
+    view.__dict__.update(schedule_.__dict__, nowfun=lambda: moment)
+    return view
+
+
+def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | None:
+    """Return the first run of an entry saved at ``since`` that has never run."""
+    if isinstance(schedule_, (rrule, clocked)):
+        first = (schedule_.dtstart if isinstance(schedule_, rrule) else schedule_.instant).astimezone(timezone.utc)
+        if since - FIRST_OCCURRENCE_GRACE <= first <= since:
+            return next_run(schedule_, policy, first - _INSTANT)
+    return next_run(schedule_, policy, since)
+
+
+def runs_after(
+    schedule_: Any, policy: Bounds, after: datetime, anchor: datetime | None = None
+) -> Iterator[datetime]:
+    """Yield the runs later than ``after``, as long as there are any."""
+    while (due := next_run(schedule_, policy, after, anchor)) is not None:
+        yield due
+        anchor, after = anchor or due, due
+
+
+def last_runs(
+    schedule_: Any, policy: Bounds, nominal: datetime, now: datetime, limit: int
+) -> tuple[list[datetime], datetime | None]:
+    """Return the last runs until ``now``, ``limit`` at the most, and the one after it.
+
+    The first of all was at ``nominal``, whether or not the schedule says so. An outage of a month costs as
+    much as one of an hour: the search begins near ``now``.
+    """
+    following = next_run(schedule_, policy, nominal, nominal)
+    if following is None or following > now:
+        return [nominal], following
+    step = max(following - nominal, timedelta(milliseconds=1))
+    while True:
+        step *= 2 * limit
+        begin = max(now - step, nominal)
+        upcoming = next_run(schedule_, policy, now, nominal)
+        runs = takewhile(lambda due: due <= now, runs_after(schedule_, policy, begin, nominal))
+        found = deque([nominal] if begin == nominal else [], maxlen=limit)
+        found.extend(runs)
+        if len(found) == limit or begin == nominal:
+            return list(found), upcoming
