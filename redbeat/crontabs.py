@@ -19,12 +19,12 @@ from celery.schedules import crontab, schedstate
 
 from redbeat.zones import next_fixed, next_in_real_time
 
-__all__ = ["CRONTAB_FIELDS", "cron", "next_of_crontab"]
+__all__ = ["CRONTAB_FIELDS", "CRON_FIELDS", "cron", "next_of_crontab"]
 
 CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
-#: the fields of an expression, in its order
-_EXPRESSION_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+#: the same fields in the order of an expression
+CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -97,9 +97,9 @@ class cron(crontab):  # noqa: N801 - schedules are called so in Celery
 
     def __init__(self, expression: str, **kwargs: Any) -> None:
         self.expression = expression
-        numbers: dict[str, set[int]] = {name: set() for name in _EXPRESSION_FIELDS}
+        numbers: dict[str, set[int]] = {name: set() for name in CRON_FIELDS}
         days: dict[str, set[Any]] = {"last": set(), "nearest": set(), "nth": set()}
-        for name, text in zip(_EXPRESSION_FIELDS, _split(expression), strict=True):
+        for name, text in zip(CRON_FIELDS, _split(expression), strict=True):
             for element in text.split(","):
                 try:
                     _read_element(name, element, numbers[name], days)
@@ -144,7 +144,7 @@ class cron(crontab):  # noqa: N801 - schedules are called so in Celery
 def _split(expression: str) -> list[str]:
     text = _NICKNAMES.get(expression.strip().lower(), expression)
     fields = text.split()
-    if len(fields) == len(_EXPRESSION_FIELDS):
+    if len(fields) == len(CRON_FIELDS):
         return fields
     if text.strip().startswith("@"):
         raise ValueError(f"cron {expression!r}: it is none of {', '.join(_NICKNAMES)}.")

@@ -6,31 +6,40 @@ written strictly: exactly the keys that 2.x writes and knows, and those that sto
 
 from __future__ import annotations
 
-import calendar
 import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _encode_text
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from celery.schedules import ParseException, crontab, schedule
+from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from dateutil.rrule import weekday
 
-from redbeat.schedules import CRONTAB_FIELDS, rrule
+from redbeat.kinds import (
+    SCHEDULE_FIELDS,
+    cronspecs,
+    decoder_of,
+    encode_crontab,
+    encode_datetime,
+    encode_interval,
+    encode_schedule,
+)
+from redbeat.kinds import from_timestamp as from_timestamp
+from redbeat.kinds import read_cron as read_cron
+from redbeat.kinds import to_timestamp as to_timestamp
 
 __all__ = [
     "DEFINITION_FIELDS",
-    "SCHEDULE_FIELDS",
     "RedBeatJSONDecoder",
     "RedBeatJSONEncoder",
     "decode",
     "encode_definition",
     "encode_meta",
     "from_timestamp",
+    "read_cron",
     "to_timestamp",
 ]
 
@@ -46,39 +55,15 @@ _DATETIME_JSON = (
     '"microsecond": %%d, "timezone": "UTC"}'
 )
 
-_RRULE_FIELDS = tuple(name for name in rrule.FIELDS if name not in ("dtstart", "until"))
-
-#: what each schedule's JSON may hold; other keys are somebody else's and kept when it is rewritten
-SCHEDULE_FIELDS: dict[str, frozenset[str]] = {
-    "interval": frozenset({"__type__", "every", "relative"}),
-    "crontab": frozenset({"__type__", *CRONTAB_FIELDS}),
-    "rrule": frozenset({"__type__", *_RRULE_FIELDS, "dtstart", "dtstart_tz", "until", "until_tz"}),
-}
-
-
-def to_timestamp(moment: datetime) -> int:
-    """Return UNIX seconds, whole; a naive datetime is UTC."""
-    return calendar.timegm(moment.utctimetuple())
-
-
-def from_timestamp(seconds: float, tz_minutes: float = 0) -> datetime:
-    """Return the aware datetime of UNIX ``seconds``, shown at ``tz_minutes`` east of UTC."""
-    tz = timezone(timedelta(minutes=tz_minutes)) if tz_minutes else timezone.utc
-    return datetime.fromtimestamp(seconds, tz=tz)
-
 
 class RedBeatJSONEncoder(json.JSONEncoder):
     """Writes datetimes, schedules and weekdays; TypeError for what has no form in JSON."""
 
     def default(self, o: Any) -> Any:
         if isinstance(o, datetime):
-            return _encode_datetime(o)
-        if isinstance(o, rrule):
-            return _encode_rrule(o)
-        if isinstance(o, crontab):
-            return _encode_crontab(*_cronspecs(o))
-        if isinstance(o, schedule):
-            return _encode_interval(o.run_every, bool(o.relative))
+            return encode_datetime(o)
+        if isinstance(o, BaseSchedule):
+            return encode_schedule(o)
         if isinstance(o, weekday):
             encoded = {"__type__": "weekday", "wkday": o.weekday}
             return {**encoded, "n": o.n} if o.n else encoded
@@ -97,7 +82,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
     def dict_to_object(self, d: dict[str, Any]) -> Any:
         """Return the datetime, schedule or weekday that ``d`` stands for, or ``d`` itself."""
         kind = d.get("__type__")
-        decode = _DECODERS.get(kind) if isinstance(kind, str) else None
+        decode = decoder_of(kind) if isinstance(kind, str) else None
         if decode is None:  # maybe a task's own argument; whoever needs a schedule here will say so
             return d
         try:
@@ -117,119 +102,6 @@ def _find_typos(keys: Iterable[str], known: Iterable[str]) -> str:
         key: difflib.get_close_matches(key, known, n=1, cutoff=0.75) for key in keys if key not in known
     }
     return ", ".join(f"{key} (did you mean {match[0]}?)" for key, match in nearest.items() if match)
-
-
-def _encode_datetime(moment: datetime) -> dict[str, Any]:
-    tz: tzinfo | None = moment.tzinfo
-    offset = moment.utcoffset()
-    name = getattr(tz, "key", None) or getattr(tz, "zone", None)
-    if tz is None or (name is None and not offset):
-        name = "UTC"
-    return {
-        "__type__": "datetime",
-        "year": moment.year,
-        "month": moment.month,
-        "day": moment.day,
-        "hour": moment.hour,
-        "minute": moment.minute,
-        "second": moment.second,
-        "microsecond": moment.microsecond,
-        "timezone": name or (offset.total_seconds() if offset else 0.0),
-    }
-
-
-def _decode_datetime(d: dict[str, Any]) -> datetime:
-    zone = d.get("timezone", "UTC")
-    if isinstance(zone, bool) or not isinstance(zone, (str, int, float)):
-        raise ValueError(f"timezone {zone!r} is neither a name nor an offset in seconds.")
-    tz = _zone(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
-    time = {part: d.get(part, 0) for part in ("hour", "minute", "second", "microsecond")}
-    return datetime(d["year"], d["month"], d["day"], **time, tzinfo=tz)
-
-
-@lru_cache(maxsize=1024)
-def _zone(name: str) -> tzinfo:
-    if name.upper() in ("UTC", "Z"):
-        return timezone.utc
-    try:
-        return ZoneInfo(name)
-    except (ValueError, OSError, KeyError) as exc:  # an absurd name may be a bad path, too
-        raise ValueError(f"unknown time zone {name!r}.") from exc
-
-
-def _cronspecs(rule: crontab) -> list[Any]:
-    """Return a crontab's fields as they were given; JSON has lists only for the rest of the iterables."""
-    given = [getattr(rule, f"_orig_{name}") for name in CRONTAB_FIELDS]
-    return [
-        spec if isinstance(spec, (int, str)) else sorted(getattr(rule, name))
-        for name, spec in zip(CRONTAB_FIELDS, given, strict=True)
-    ]
-
-
-def _encode_crontab(*specs: Any) -> dict[str, Any]:
-    return {"__type__": "crontab", **dict(zip(CRONTAB_FIELDS, specs, strict=True))}
-
-
-def _encode_interval(every: timedelta, relative: bool) -> dict[str, Any]:
-    return {"__type__": "interval", "every": every.total_seconds(), "relative": relative}
-
-
-def _decode_crontab(d: dict[str, Any]) -> crontab:
-    return crontab(**{name: d[name] for name in CRONTAB_FIELDS if d.get(name) is not None})
-
-
-def _decode_interval(d: dict[str, Any]) -> schedule:
-    every, relative = d["every"], d.get("relative", False)
-    if isinstance(every, bool) or not isinstance(every, (int, float)):
-        raise ValueError(f"every must be a number of seconds, not {every!r}.")
-    if timedelta(seconds=every) <= timedelta(0):  # raises for NaN and for what no timedelta holds
-        raise ValueError(f"every must be more than 0 seconds (a microsecond at least), not {every!r}.")
-    return schedule(run_every=every, relative=bool(relative))
-
-
-def _encode_rrule(rule: rrule) -> dict[str, Any]:
-    encoded: dict[str, Any] = {"__type__": "rrule"}
-    encoded.update((name, getattr(rule, name)) for name in _RRULE_FIELDS)
-    for name in ("dtstart", "until"):
-        moment: datetime | None = getattr(rule, name)
-        if moment is not None:
-            offset = moment.utcoffset() or timedelta(0)
-            encoded[name] = to_timestamp(moment)
-            encoded[f"{name}_tz"] = offset.total_seconds() / 60
-    return encoded
-
-
-def _decode_rrule(d: dict[str, Any]) -> rrule:
-    fields = {name: d[name] for name in _RRULE_FIELDS if d.get(name) is not None}
-    if d.get("dtstart") is None:
-        if "count" in fields:
-            raise ValueError("count needs a dtstart to count from.")
-        fields["dtstart"] = _EPOCH  # the same at every reading, so that the rule keeps its phase
-    for name in ("dtstart", "until"):
-        if d.get(name) is not None:
-            moment = d[name]
-            is_decoded = isinstance(moment, datetime)
-            fields[name] = moment if is_decoded else from_timestamp(moment, d.get(f"{name}_tz") or 0)
-    return rrule(**fields)
-
-
-_EPOCH = from_timestamp(0)
-
-
-def _decode_weekday(d: dict[str, Any]) -> weekday:
-    day, n = d["wkday"], d.get("n")
-    if day not in range(7) or not isinstance(n, (int, type(None))):
-        raise ValueError(f"wkday must be 0 (Monday) to 6 and n a whole number, not {day!r} and {n!r}.")
-    return weekday(int(day), n)
-
-
-_DECODERS = {
-    "interval": _decode_interval,
-    "crontab": _decode_crontab,
-    "rrule": _decode_rrule,
-    "weekday": _decode_weekday,
-    "datetime": _decode_datetime,
-}
 
 
 #: making one takes longer than using it
@@ -303,7 +175,7 @@ def _schedule_json(schedule_: Any) -> str:
     if type(schedule_) is schedule:
         return _interval_json(schedule_.run_every, bool(schedule_.relative))
     if type(schedule_) is crontab:
-        specs = _cronspecs(schedule_)
+        specs = cronspecs(schedule_)
         if list not in map(type, specs):
             return _crontab_json(*specs)
     return _STRICT_ENCODER.encode(schedule_)
@@ -311,12 +183,12 @@ def _schedule_json(schedule_: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _interval_json(every: timedelta, relative: bool) -> str:
-    return _STRICT_ENCODER.encode(_encode_interval(every, relative))
+    return _STRICT_ENCODER.encode(encode_interval(every, relative))
 
 
 @lru_cache(maxsize=1024, typed=True)  # True is written as true, and equal to 1
 def _crontab_json(*specs: int | str) -> str:
-    return _STRICT_ENCODER.encode(_encode_crontab(*specs))
+    return _STRICT_ENCODER.encode(encode_crontab(*specs))
 
 
 def _unknown_of_schedule(encoded: Any) -> tuple[str, dict[str, Any]]:

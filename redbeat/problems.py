@@ -13,8 +13,10 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from redbeat.decoder import SCHEDULE_FIELDS, decode
+from redbeat.decoder import decode
 from redbeat.keys import printable
+from redbeat.kinds import SCHEDULE_FIELDS
+from redbeat.schedules import KINDS
 
 __all__ = [
     "check_readable",
@@ -39,7 +41,7 @@ def find_problem(definition: Any, meta: Any) -> str | None:
     if schedule_ is None:
         return "definition: schedule: is missing."
     if not isinstance(schedule_, BaseSchedule):
-        kinds = ", ".join(SCHEDULE_FIELDS)
+        kinds = ", ".join([*SCHEDULE_FIELDS, *KINDS])
         return f"definition: schedule: {_shown(schedule_)} is no object with one of the __type__ {kinds}."
     task = definition.get("task")
     if task is None:

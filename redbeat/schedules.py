@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from celery.utils.time import delta_resolution
 
+from redbeat.crontabs import CRON_FIELDS as CRON_FIELDS
 from redbeat.crontabs import CRONTAB_FIELDS as CRONTAB_FIELDS
 from redbeat.crontabs import cron as cron
 from redbeat.crontabs import next_of_crontab
