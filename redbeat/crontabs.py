@@ -10,9 +10,8 @@ from __future__ import annotations
 import calendar
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import MAXYEAR, date, datetime, timedelta, timezone, tzinfo
+from datetime import MAXYEAR, date, datetime, time, timedelta, timezone, tzinfo
 from typing import Any
 
 from celery.schedules import crontab, schedstate
@@ -82,10 +81,10 @@ _PLAIN = Days()
 class cron(crontab):  # noqa: N801 - schedules are called so in Celery
     """A crontab written as one expression of five fields: minute, hour, day of month, month, day of week.
 
-    Besides what Celery's crontab takes it knows ``@daily`` and its kin, 7 for Sunday, ``5/15`` (from 5 on every
-    15), and for days ``L`` (the month's last; ``L-2`` two days earlier), ``15W`` (the working day nearest to the
-    15th, in the same month; ``LW`` the last one), ``FRI#2`` (the second Friday) and ``FRIL`` (the last). As in
-    Celery a day counts when day of month AND day of week match it; other crons take either.
+    Besides what Celery's crontab takes it knows ``@daily`` and its kin, 7 for Sunday, ``5/15`` (from 5 on
+    every 15), and for days ``L`` (the month's last; ``L-2`` two days earlier), ``15W`` (the working day
+    nearest to the 15th, in the same month; ``LW`` the last one), ``FRI#2`` (the second Friday) and ``FRIL``
+    (the last). As in Celery a day counts when day of month AND day of week match it; other crons take either.
 
     Arguments:
         expression: the five fields, or a nickname.
@@ -106,7 +105,9 @@ class cron(crontab):  # noqa: N801 - schedules are called so in Celery
                 except ValueError as exc:
                     raise ValueError(f"cron {expression!r}: {name}: {exc}") from exc
         self.days = Days(
-            *(tuple(sorted(days[kind])) for kind in ("last", "nearest", "nth")),
+            last=tuple(sorted(days["last"])),
+            nearest=tuple(sorted(days["nearest"])),
+            nth=tuple(sorted(days["nth"])),
             has_numbers=bool(numbers["day_of_month"]),
             has_weekdays=bool(numbers["day_of_week"]),
         )
@@ -149,8 +150,8 @@ def _split(expression: str) -> list[str]:
     if text.strip().startswith("@"):
         raise ValueError(f"cron {expression!r}: it is none of {', '.join(_NICKNAMES)}.")
     raise ValueError(
-        f"cron {expression!r}: it has {len(fields)} fields instead of five: minute, hour, day of month, month, "
-        "day of week."
+        f"cron {expression!r}: it has {len(fields)} fields instead of five: minute, hour, day of month, "
+        "month, day of week."
     )
 
 
@@ -230,22 +231,22 @@ class Times:
         today = start.date()
         day = self._next_day(today)
         if day == today:
-            time = self._next_time(start.hour, start.minute)
-            if time is not None:
-                return datetime(day.year, day.month, day.day, *time)
+            later_today = self._next_time(start.hour, start.minute)
+            if later_today is not None:
+                return datetime.combine(day, later_today)
             day = self._next_day(today + _DAY)
         if day is None:
             return None
-        return datetime(day.year, day.month, day.day, self.hours[0], self.minutes[0])
+        return datetime.combine(day, time(self.hours[0], self.minutes[0]))
 
-    def _next_time(self, hour: int, minute: int) -> tuple[int, int] | None:
+    def _next_time(self, hour: int, minute: int) -> time | None:
         place = bisect_left(self.hours, hour)
         if place < len(self.hours) and self.hours[place] == hour:
             in_hour = bisect_left(self.minutes, minute)
             if in_hour < len(self.minutes):
-                return hour, self.minutes[in_hour]
+                return time(hour, self.minutes[in_hour])
             place += 1
-        return (self.hours[place], self.minutes[0]) if place < len(self.hours) else None
+        return time(self.hours[place], self.minutes[0]) if place < len(self.hours) else None
 
     def _next_day(self, start: date) -> date | None:
         days_of: dict[tuple[int, int], list[int]] = {}  # there are only 28 shapes of a month
@@ -288,7 +289,7 @@ class Times:
 
 
 def _nearest_working_day(day: int, count: int, first_weekday: int) -> int | None:
-    """Return the day from Monday to Friday that is nearest to ``day`` and in the same month; None: no such day."""
+    """Return the day from Monday to Friday nearest to ``day`` in the same month; None: no such day."""
     if day > count:
         return None
     weekday = (first_weekday + day - 1) % 7  # 0 is Monday

@@ -7,31 +7,31 @@ Owns the way between the two. Reading is tolerant and names what is wrong (Entry
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery.app import app_or_default
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedstate
+from celery.utils.log import get_logger
 
 from redbeat import bulk
 from redbeat.config import ensure_conf
-from redbeat.decoder import decode, encode_definition, encode_meta
+from redbeat.decoder import decode, encode_definition, encode_meta, read_cron
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
-from redbeat.problems import (
-    check_readable,
-    find_meta_problem,
-    find_name_problem,
-    find_state_problem,
-    find_unwritable,
-)
+from redbeat.misfires import ran_from
+from redbeat.policy import FIELDS, Policy, make_policy
+from redbeat.problems import find_name_problem, find_state_problem, find_unwritable
 from redbeat.reader import decode_entry as decode_entry
 from redbeat.reader import try_decode
-from redbeat.schedules import first_run, next_run, runs_from
+from redbeat.saving import in_utc, plan_save
+from redbeat.saving import score_of as score_of
+from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
 
 __all__ = ["RedBeatSchedulerEntry", "decode_entry", "score_of"]
+
+logger = get_logger("celery.beat")
 
 
 class RedBeatSchedulerEntry(ScheduleEntry):
@@ -63,15 +63,23 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         options: Any = None,
         **clsargs: Any,
     ) -> None:
-        if not isinstance(schedule, (BaseSchedule, timedelta, int, float, type(None))):
+        if not isinstance(schedule, (BaseSchedule, timedelta, int, float, str, type(None))):
             raise EntryError(
-                f"{name}: schedule must be a schedule, a timedelta or a number of seconds, not {schedule!r}.",
+                f"{name}: schedule must be a schedule, a timedelta, a number of seconds, or a cron "
+                f"expression, not {schedule!r}.",
                 str(name),
             )
+        extensions = {field: clsargs.pop(field) for field in FIELDS if field in clsargs}
         problem = find_state_problem(clsargs.get("last_run_at"), clsargs.get("total_run_count"))
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
         clsargs["app"] = app_or_default(clsargs.get("app"))
+        try:
+            if isinstance(schedule, str):
+                schedule = read_cron(schedule)
+            self.policy = make_policy(extensions, clsargs["app"].timezone)
+        except ValueError as exc:
+            raise EntryError(f"{name}: {exc}", str(name)) from exc
         try:
             super().__init__(
                 name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs
@@ -85,7 +93,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self.enabled = enabled
         ensure_conf(self.app)
         #: whether last_run_at was given, and isn't just the time at which this object was made
-        self._has_last_run_at = clsargs.get("last_run_at") is not None
+        self.has_last_run_at = clsargs.get("last_run_at") is not None
 
     def default_now(self) -> datetime:
         """Return what ``last_run_at`` is when none was given."""
@@ -157,10 +165,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """When it is due next, in UTC, counted from last_run_at. None stands for never again."""
         if self.last_run_at is None:
             return datetime.now(timezone.utc)
-        since = _in_utc(self.last_run_at)
+        if self.policy.is_finished(self.total_run_count):
+            return None
+        since = in_utc(self.last_run_at)
         if self.total_run_count:
-            return next_run(self.schedule, since, since)
-        return first_run(self.schedule, since)
+            return next_run(self.schedule, self.bounds(), since, since)
+        return first_run(self.schedule, self.bounds(), since)
+
+    def bounds(self) -> Policy:
+        """Return the policy, its calendar read."""
+        return self.policy
 
     @property
     def score(self) -> float:
@@ -180,7 +194,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         due_at = self.due_at
         if due_at is not None and due_at > now:
             return schedstate(is_due=False, next=(due_at - now).total_seconds())
-        following = None if due_at is None else next_run(self.schedule, due_at, now)
+        following = None if due_at is None else next_run(self.schedule, self.bounds(), now, due_at)
         return schedstate(is_due=due_at is not None, next=following and (following - now).total_seconds())
 
     # -- writing
@@ -239,61 +253,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
-        definition = self.encode(stored)  # first: nobody shall be told to delete a key of RedBeat's own
-        before = kept = None
-        if stored.exists:
-            if not stored.is_hash:
-                raise EntryCorrupt(f"{self.key}: the key holds no hash; delete it first.", self.key)
-            before = self._before(stored, definition)
-            # a definition that was unusable so far says nothing against the meta beside it
-            kept = before if stored.meta else None
-            if stored.meta and before is None:
-                kept = try_decode(type(self), replace(stored, definition=definition), self.app)
-        meta = ""
-        if kept is not None:
-            self.last_run_at, self.total_run_count = kept.last_run_at, kept.total_run_count
-        else:  # new, or its meta is unusable, or it was written by somebody who leaves meta to us
-            if not self._has_last_run_at:
-                self.last_run_at = now
-            meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
-        try:
-            score = self._score_over(stored, before, now) if stored.exists else self.score
-        except (ValueError, OverflowError, RuntimeError) as exc:
-            raise EntryError(
-                f"{self.key}: its schedule {self.schedule!r} can't be used: {exc}", self.key
-            ) from exc
-        try:
-            check_readable(definition)
-        except (ValueError, RecursionError) as exc:
-            raise EntryError(f"{self.key}: couldn't be read again: {exc}", self.key) from exc
-        return Write(definition, meta, score)
-
-    def _before(self, stored: Stored, definition: str) -> RedBeatSchedulerEntry | None:
-        """Return the entry that ``stored`` is, None when it can't be used."""
-        if stored.definition != definition:
-            return try_decode(type(self), stored, self.app)
-        try:
-            meta = self.decode_meta(stored.meta, self.app)
-        except (ValueError, RecursionError):
-            return None
-        if find_meta_problem(meta):
-            return None
-        before = _copy(self)  # all but the meta is what decoding it would give
-        before.last_run_at = meta.get("last_run_at")
-        before.total_run_count = meta.get("total_run_count") or 0
-        return before
-
-    def _score_over(
-        self, stored: Stored, before: RedBeatSchedulerEntry | None, now: datetime
-    ) -> float | None:
-        if before is None or before.schedule != self.schedule or (self.enabled and not before.enabled):
-            return score_of(next_run(self.schedule, _in_utc(self.last_run_at or now), now))
-        if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
-            return None if stored.score is not None else now.timestamp()
-        score = self.score
-        if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
-            return None  # a beat that shares the work is sending that run, or somebody has put it off
-        return score
+        write = plan_save(self, stored, now)
+        if write.score == -1 and self.enabled and not self.total_run_count:
+            logger.warning("%s is saved, and never runs: its schedule has no time after now.", self.key)
+        return write
 
     def delete(self) -> None:
         """Remove the entry; no error when it isn't there."""
@@ -319,7 +282,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         upcoming = _copy(self)
 
         def advance(now: datetime) -> tuple[datetime, int]:
-            ran_at = last_run_at or runs_from(self.schedule, min(self.due_at or now, now), now)[0]
+            ran_at = last_run_at or ran_from(self.schedule, self.policy, min(self.due_at or now, now), now)
             return ran_at, upcoming.total_run_count + (0 if only_update_last_run_at else 1)
 
         upcoming._write_meta(advance)  # noqa: SLF001 - it is a copy of this very entry
@@ -378,15 +341,6 @@ def _copy(entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
 
 def _read(store: Store, key: str) -> Stored:
     return store.read_entries([key])[1][0]
-
-
-def _in_utc(moment: datetime) -> datetime:
-    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-
-
-def score_of(due_at: datetime | None) -> float:
-    """Return a due time as the schedule's score."""
-    return -1.0 if due_at is None else due_at.timestamp()
 
 
 def _check_name(entry: RedBeatSchedulerEntry) -> None:

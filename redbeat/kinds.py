@@ -8,7 +8,6 @@ from __future__ import annotations
 import calendar
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
-from functools import lru_cache
 from typing import Any
 
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
@@ -150,7 +149,9 @@ def read_cron(expression: str) -> crontab:
 
 def _decode_clocked(d: dict[str, Any]) -> clocked:
     moment = d["clocked_time"]
-    return clocked(datetime.fromisoformat(moment.replace("Z", "+00:00")) if isinstance(moment, str) else moment)
+    return clocked(
+        datetime.fromisoformat(moment.replace("Z", "+00:00")) if isinstance(moment, str) else moment
+    )
 
 
 def _decode_solar(d: dict[str, Any]) -> solar:

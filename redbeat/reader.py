@@ -12,6 +12,7 @@ from redbeat.config import ensure_conf
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.keys import printable
 from redbeat.lua import Stored
+from redbeat.policy import decode_policy, make_policy
 from redbeat.problems import find_problem
 
 __all__ = ["decode_entry", "try_decode"]
@@ -47,6 +48,10 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     problem = find_problem(definition, meta)
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
+    try:
+        policy = make_policy({**definition, **decode_policy(stored.policy)}, app.timezone)
+    except (ValueError, RecursionError) as exc:
+        raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
     enabled = definition.get("enabled")
     entry: EntryT = cls(
         name=ensure_conf(app).keys.name(key),  # whatever the definition says: the key is what it's found by
@@ -60,6 +65,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         total_run_count=meta.get("total_run_count") or 0,
         app=app,
     )
+    entry.policy = policy
     entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
     return entry
 

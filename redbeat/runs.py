@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from celery.schedules import crontab
 from celery.utils.log import get_logger
 
 from redbeat.decoder import encode_meta
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry, score_of
 from redbeat.failures import Failure, failure_of, new_failure
 from redbeat.lua import Claimed, Commit, score_text
-from redbeat.schedules import is_past_deadline, next_run, runs_from
+from redbeat.misfires import choose_run
+from redbeat.policy import NO_POLICY, Policy
+from redbeat.schedules import next_run
 from redbeat.store import read_claimed
 
 logger = get_logger("celery.beat")
@@ -70,35 +73,48 @@ def plan_run(
         return Commit(claimed, new_score=score_text(score_of(own_time)), new_error=new_error)
     if own_time is not None:
         nominal, due_at = score_text(own_time.timestamp()), own_time
+    bounds = entry.bounds()
     if not entry.enabled:
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
-        following = next_run(entry.schedule, due_at, look_at)
+        following = next_run(entry.schedule, bounds, look_at, due_at)
         return Commit(claimed, new_score=score_text(score_of(following)), new_error=new_error)
-    ran_at, following = runs_from(entry.schedule, due_at, _moment(now))
-    deadline_seconds = app.conf.beat_cron_starting_deadline
-    if is_past_deadline(entry.schedule, due_at, _moment(now), deadline_seconds):
+    choice = choose_run(entry.schedule, bounds, due_at, _moment(now), _defaults(app, entry))
+    is_over = entry.policy.is_finished(entry.total_run_count + (choice.due is not None))
+    following = None if is_over else choice.following
+    new_score = score_text(score_of(following))
+    if choice.is_skipped:
         logger.warning(
-            "beat: Skipped %s: it was due at %s, beat_cron_starting_deadline is %s s.",
-            claimed.key,
-            due_at,
-            deadline_seconds,
+            "beat: Skipped runs of %s from %s on: too late to make up for them.", claimed.key, due_at
         )
-        return Commit(claimed, new_score=score_text(score_of(following)), new_error=new_error)
+    if choice.due is None or entry.policy.is_finished(entry.total_run_count):
+        return Commit(claimed, new_score=new_score, new_error=new_error)
     sent = Commit(
         claimed,
-        new_score=score_text(score_of(following)),
-        new_meta=encode_meta(ran_at, entry.total_run_count + 1, claimed.meta),
+        new_score=new_score,
+        new_meta=encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta),
         new_error=new_error,
     )
+    due_at = choice.due
+    nominal = score_text(due_at.timestamp())
     headers = {
         **(entry.options.get("headers") or {}),
         "redbeat_entry": entry.name,
         "redbeat_due": due_at.isoformat(timespec="microseconds"),
     }
-    task_id = task_id_of(claimed.key, headers["redbeat_due"])
-    task_id = entry.options.get("task_id") or task_id
-    entry.options = {**entry.options, "task_id": task_id, "headers": headers}
+    options = {**entry.options, "headers": headers}
+    options["task_id"] = options.get("task_id") or task_id_of(claimed.key, headers["redbeat_due"])
+    if entry.policy.expires_after is not None:
+        options["expires"] = due_at + timedelta(seconds=entry.policy.expires_after)
+    entry.options = options
     return Run(claimed, entry, nominal, sent, failure)
+
+
+def _defaults(app: Any, entry: RedBeatSchedulerEntry) -> Policy:
+    """Return the app's policy for what an entry leaves open."""
+    deadline_seconds = app.conf.beat_cron_starting_deadline
+    if deadline_seconds is not None and isinstance(entry.schedule, crontab):
+        return Policy(misfire_grace_time=deadline_seconds)
+    return NO_POLICY
 
 
 def commit_quarantined(

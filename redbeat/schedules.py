@@ -100,7 +100,8 @@ class clocked(BaseSchedule):  # noqa: N801 - schedules are called so in Celery
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:  # noqa: ARG002 - Celery's signature
         """Return how long it is until then."""
-        return self.instant - self.maybe_make_aware(self.now())
+        now: datetime = self.maybe_make_aware(self.now())
+        return self.instant - now
 
     def is_due(self, last_run_at: datetime) -> schedstate:
         """Return (is it due, seconds to the next look), as Celery's schedules do."""
@@ -141,13 +142,13 @@ def register_schedule(
 ) -> None:
     """Let entries have schedules of class ``cls``; call it in every program that saves or runs them.
 
-    The class is one of Celery's schedules: ``remaining_estimate(last_run_at)`` returns how long from ``now()``
-    to the first run after ``last_run_at``. ``now()`` must ask ``self.nowfun`` where that is set.
+    The class is one of Celery's schedules: ``remaining_estimate(last_run_at)`` returns how long from
+    ``now()`` to the first run after ``last_run_at``. ``now()`` must ask ``self.nowfun`` where that is set.
 
     Arguments:
         type_name: stands as ``__type__`` in its JSON.
         encode: returns a schedule's arguments as an object of JSON; may have datetimes in it.
-        decode: returns the schedule with such arguments; raises ValueError, TypeError or KeyError for bad ones.
+        decode: returns the schedule with such arguments; raises ValueError, TypeError or KeyError for others.
     """
     KINDS[type_name] = Kind(cls, encode, decode)
 
@@ -267,7 +268,9 @@ def _at(schedule_: Any, moment: datetime) -> Any:
 def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | None:
     """Return the first run of an entry saved at ``since`` that has never run."""
     if isinstance(schedule_, (rrule, clocked)):
-        first = (schedule_.dtstart if isinstance(schedule_, rrule) else schedule_.instant).astimezone(timezone.utc)
+        first = (schedule_.dtstart if isinstance(schedule_, rrule) else schedule_.instant).astimezone(
+            timezone.utc
+        )
         if since - FIRST_OCCURRENCE_GRACE <= first <= since:
             return next_run(schedule_, policy, first - _INSTANT)
     return next_run(schedule_, policy, since)

@@ -1,8 +1,8 @@
 """Time zones: from an instant to the clock on the wall and back, and where the clocks change.
 
-Owns the rule for a time that the clocks skip or repeat: one that is skipped stands for the first instant after
-the gap, one that is repeated for its first pass. What comes once an hour or
-more often follows real time instead. Instants are aware datetimes in UTC, wall times naive ones.
+Owns the rule for a time that the clocks skip or repeat: one that is skipped stands for the first instant
+after the gap, one that is repeated for its first pass. What comes once an hour or more often follows real time
+instead. Instants are aware datetimes in UTC, wall times naive ones.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def instant_of(wall: datetime, tz: tzinfo) -> datetime:
 
 
 def find_change(tz: tzinfo, after: datetime, until: datetime) -> datetime | None:
-    """Return the instant in (after, until] from which on a clock in ``tz`` goes another way than at ``after``.
+    """Return the instant in (after, until] at which the clocks in ``tz`` change; None: they don't.
 
-    None: it goes the same way at ``until``. The clocks change once at the most in between.
+    They change once at the most in between.
     """
     offset = after.astimezone(tz).utcoffset()
     if until.astimezone(tz).utcoffset() == offset:
@@ -103,7 +103,7 @@ def next_fixed(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | N
 
 
 def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:
-    """Return the first instant later than ``after`` at which a clock in ``tz`` shows what ``next_wall`` gives.
+    """Return the first instant after ``after`` at which a clock in ``tz`` shows what ``next_wall`` gives.
 
     A time that the clocks skip doesn't count, one that they repeat counts twice.
     """

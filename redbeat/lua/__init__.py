@@ -206,18 +206,24 @@ class Stored:
 
 @dataclass(slots=True)
 class Write:
-    """What to store of an entry; an empty field is left as it is. ``score`` is UNIX seconds."""
+    """What to store of an entry; an empty field is left as it is, and None as policy; '' removes that.
+
+    ``score`` is UNIX seconds.
+    """
 
     definition: str = ""
     meta: str = ""
     score: float | None = None
     must_exist: bool = False
+    policy: str | None = None
 
     def changes(self, stored: Stored) -> bool:
         """Tell whether ``stored`` is another one after this write."""
         if self.definition and (self.definition != stored.definition or stored.error is not None):
             return True
         if self.meta and self.meta != stored.meta:
+            return True
+        if self.policy is not None and self.policy != (stored.policy or ""):
             return True
         return self.score is not None and score_text(self.score) != score_text(stored.score)
 
@@ -290,7 +296,7 @@ def commit_runs(
     for commit in commits:
         claimed = commit.claimed
         is_strict = commit.is_for_this_definition or commit.pushes
-        decided_on = f"={claimed.definition or ''}" if is_strict else ""
+        decided_on = f"={claimed.definition or ''}\0{claimed.policy or ''}" if is_strict else ""
         entries += [claimed.type, decided_on, claimed.score, commit.new_score]
         entries += [claimed.meta or "", commit.new_meta, commit.new_error, len(commit.pushes)]
         for push in commit.pushes:
@@ -331,10 +337,13 @@ def save_entries(
 ) -> tuple[str, int]:
     """Make each write over what was read, or none; return the lock's status and which has changed, or 0."""
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
-    states: dict[tuple[str, str, str], str] = {}
+    states: dict[tuple[str, str, str, str], str] = {}
     for stored, write in writes:
-        read = f"{stored.definition or ''}\0{stored.meta or ''}" if stored.exists else ""
-        state = (read, write.meta, score_text(write.score))
+        read = (
+            f"{stored.definition or ''}\0{stored.meta or ''}\0{stored.policy or ''}" if stored.exists else ""
+        )
+        policy = "" if write.policy is None or not (write.policy or stored.policy) else f"={write.policy}"
+        state = (read, write.meta, score_text(write.score), policy)
         keys.append(stored.key)
         args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
     args += chain.from_iterable(states)

@@ -13,7 +13,8 @@
 -- ARGV[6] broker_db  the broker's database
 -- ARGV[7..] eight for each entry:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
---   decided_on       '' or '=' and the definition it was decided on; another one now: leave the entry alone
+--   decided_on       '' or '=' and the definition and policy it was decided on, a NUL between; others now: leave
+--                    the entry alone
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        '' to leave the score, 'remove' to unschedule, else the next due time
 --   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
@@ -56,8 +57,8 @@ for i = 3, 2 + count do
 
   local is_unchanged, has_meta, has_lease = redis.call('TYPE', key).ok == kind, false, false
   if is_unchanged and kind == 'hash' then
-    local stored = redis.call('HMGET', key, 'definition', 'meta', 'lease')
-    is_unchanged = decided_on == '' or '=' .. (stored[1] or '') == decided_on
+    local stored = redis.call('HMGET', key, 'definition', 'meta', 'lease', 'policy')
+    is_unchanged = decided_on == '' or '=' .. (stored[1] or '') .. '\0' .. (stored[4] or '') == decided_on
     has_meta, has_lease = is_unchanged and (stored[2] or '') == claimed_meta, stored[3]
   end
   local has_score = is_unchanged and redis.call('ZSCORE', schedule, key) == claimed_score

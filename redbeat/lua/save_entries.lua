@@ -9,10 +9,11 @@
 -- ARGV[4..] two for each entry:
 --   state       which of the states, 1 for the first
 --   definition  '' to leave it
--- ARGV[..] three for each state; new entries that are saved together share a few:
---   read        what the caller read: '' for no entry, else definition and meta with a NUL between
+-- ARGV[..] four for each state; new entries that are saved together share a few:
+--   read        what the caller read: '' for no entry, else definition, meta and policy with NULs between
 --   meta        '' to leave it
 --   score       '' to leave it, else the next due time
+--   policy      '' to leave it, else '=' and the policy; '=' alone removes it
 --
 -- Returns {status, changed}
 --   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
@@ -25,10 +26,10 @@ local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
 local states, count = {}, 0
-for place = 4 + (#KEYS - 2) * 2, #ARGV, 3 do
-  local read, meta, score = ARGV[place], ARGV[place + 1], ARGV[place + 2]
+for place = 4 + (#KEYS - 2) * 2, #ARGV, 4 do
+  local read, meta, score, policy = ARGV[place], ARGV[place + 1], ARGV[place + 2], ARGV[place + 3]
   count = count + 1
-  states[tostring(count)] = {read = read, meta = meta, score = score}
+  states[tostring(count)] = {read = read, meta = meta, score = score, policy = policy}
 end
 
 local states_of, is_hash = {}, {}
@@ -39,8 +40,8 @@ for i = 3, #KEYS do
   local state = ARGV[at]
   local kind, found = is_any_there and redis.call('TYPE', key).ok or 'none', ''
   if kind == 'hash' then
-    local fields = redis.call('HMGET', key, 'definition', 'meta')
-    found, is_hash[i] = (fields[1] or '') .. '\0' .. (fields[2] or ''), true
+    local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy')
+    found, is_hash[i] = (fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or ''), true
   end
   states_of[i] = states[state]
   if (kind ~= 'hash' and kind ~= 'none') or found ~= states_of[i].read then return {status, i - 2} end
@@ -57,7 +58,13 @@ for i = 3, #KEYS do
   elseif meta ~= '' then
     redis.call('HSET', key, 'meta', meta)
   end
-  if definition ~= '' and is_hash[i] then redis.call('HDEL', key, 'error') end
+  local policy = states_of[i].policy
+  if policy == '=' then
+    redis.call('HDEL', key, 'policy')
+  elseif policy ~= '' then
+    redis.call('HSET', key, 'policy', string.sub(policy, 2))
+  end
+  if (definition ~= '' or policy ~= '') and is_hash[i] then redis.call('HDEL', key, 'error') end
   if score ~= '' then
     scored[#scored + 1] = score
     scored[#scored + 1] = key

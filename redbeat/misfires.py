@@ -1,0 +1,88 @@
+"""Runs that were missed: which of them are made up for, and what is recorded then. Pure.
+
+A run is missed when nobody sent it at its time: no beat led, the broker was away, or the entry was paused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.schedules import schedule
+
+from redbeat.policy import Policy
+from redbeat.schedules import last_runs, next_run
+
+__all__ = ["Choice", "choose_run", "ran_from"]
+
+#: how many missed runs are made up for at the most with misfire 'all', unless it is said otherwise
+MISFIRE_LIMIT = 100
+
+#: how late a run may be with misfire 'skip', unless it is said otherwise: a failover is no reason to skip it
+SKIP_SECONDS = 60.0
+
+_INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to do about an entry that is due.
+
+    Attributes:
+        due: the nominal time of the run to send; None: none.
+        ran_at: what to record as last_run_at.
+        following: the next due time after it; None: never. Not later than now: another missed run.
+        is_skipped: a run that was missed is not made up for.
+    """
+
+    due: datetime | None
+    ran_at: datetime
+    following: datetime | None
+    is_skipped: bool
+
+
+def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime, defaults: Policy) -> Choice:
+    """Return which run to send, of one that was due at ``nominal`` and those after it until ``now``.
+
+    Arguments:
+        defaults: the app's, for what ``policy`` leaves open.
+    """
+    way = policy.misfire or defaults.misfire or "latest"
+    patience = _patience_seconds(policy, defaults, way)
+    first: datetime | None = nominal
+    if patience is not None and nominal < now - timedelta(seconds=patience):
+        first = next_run(schedule_, policy, now - timedelta(seconds=patience) - _INSTANT, nominal)
+        if first is None or first > now:
+            return Choice(None, now, first, is_skipped=True)
+    limit = (policy.misfire_limit or defaults.misfire_limit or MISFIRE_LIMIT) if way == "all" else 1
+    missed, following = last_runs(schedule_, policy, first or nominal, now, limit)
+    if way == "all":
+        is_last = len(missed) == 1
+        upcoming = following if is_last else missed[1]
+        return Choice(missed[0], missed[0], upcoming, is_skipped=missed[0] != nominal)
+    ran_at = _recorded(schedule_, missed[-1], now)
+    due = (first or nominal) if way == "earliest" else missed[-1]
+    return Choice(due, ran_at, following, is_skipped=way == "skip" and due != nominal)
+
+
+def ran_from(schedule_: Any, policy: Policy, nominal: datetime, now: datetime) -> datetime:
+    """Return what to record as last_run_at for a run due at ``nominal`` and sent at ``now``."""
+    missed, _ = last_runs(schedule_, policy, nominal, now, 1)
+    return _recorded(schedule_, missed[-1], now)
+
+
+def _recorded(schedule_: Any, latest: datetime, now: datetime) -> datetime:
+    """An interval's latest due time: whoever counts from it, beat or celery-redbeat 2.x, keeps the phase."""
+    return latest if isinstance(schedule_, schedule) and not schedule_.relative else now
+
+
+def _patience_seconds(policy: Policy, defaults: Policy, way: str) -> float | None:
+    patiences = [policy.misfire_grace_time]
+    if policy.misfire_grace_time is None:
+        patiences = [defaults.misfire_grace_time]
+    if patiences == [None] and way == "skip":
+        patiences = [SKIP_SECONDS]
+    patiences.append(policy.expires_after)  # a worker would drop the message
+    given = [seconds for seconds in patiences if seconds is not None]
+    return min(given, default=None)

@@ -1,0 +1,103 @@
+"""What a save writes: from an entry and what stands in Redis to a write. Pure.
+
+Invariant: the bookkeeping of a stored entry is kept; only a schedule or policy that is another one now, or an
+entry that is enabled again, gets a new due time.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from redbeat.decoder import encode_meta
+from redbeat.errors import EntryCorrupt, EntryError
+from redbeat.policy import encode_policy
+from redbeat.problems import check_readable, find_meta_problem
+from redbeat.reader import try_decode
+from redbeat.schedules import next_run
+from redbeat.store import Stored, Write
+
+__all__ = ["in_utc", "plan_save", "score_of"]
+
+
+def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
+    """Decide what to write so that ``stored`` becomes ``entry``, which takes over its bookkeeping.
+
+    Raises:
+        EntryError: a part of it can't be stored.
+    """
+    definition = entry.encode(stored)  # first: nobody shall be told to delete a key of RedBeat's own
+    policy = encode_policy(entry.policy, stored.policy)
+    before = kept = None
+    if stored.exists:
+        if not stored.is_hash:
+            raise EntryCorrupt(f"{entry.key}: the key holds no hash; delete it first.", entry.key)
+        before = _before(entry, stored, definition, policy)
+        # a definition that was unusable so far says nothing against the meta beside it
+        kept = before if stored.meta else None
+        if stored.meta and before is None:
+            kept = try_decode(
+                type(entry), replace(stored, definition=definition, policy=policy or None), entry.app
+            )
+    meta = ""
+    if kept is not None:
+        entry.last_run_at, entry.total_run_count = kept.last_run_at, kept.total_run_count
+    else:  # new, or its meta is unusable, or it was written by somebody who leaves meta to us
+        if not entry.has_last_run_at:
+            entry.last_run_at = now
+        meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
+    try:
+        score = _score_over(entry, stored, before, now) if stored.exists else entry.score
+    except (ValueError, OverflowError, RuntimeError) as exc:
+        raise EntryError(
+            f"{entry.key}: its schedule {entry.schedule!r} can't be used: {exc}", entry.key
+        ) from exc
+    try:
+        check_readable(definition)
+    except (ValueError, RecursionError) as exc:
+        raise EntryError(f"{entry.key}: couldn't be read again: {exc}", entry.key) from exc
+    return Write(definition, meta, score, policy=policy)
+
+
+def _before(entry: Any, stored: Stored, definition: str, policy: str) -> Any:
+    """Return the entry that ``stored`` is, None when it can't be used."""
+    if stored.definition != definition or (stored.policy or "") != policy:
+        return try_decode(type(entry), stored, entry.app)
+    try:
+        meta = entry.decode_meta(stored.meta, entry.app)
+    except (ValueError, RecursionError):
+        return None
+    if find_meta_problem(meta):
+        return None
+    before = copy.copy(entry)  # all but the meta is what decoding it would give
+    before.last_run_at = meta.get("last_run_at")
+    before.total_run_count = meta.get("total_run_count") or 0
+    return before
+
+
+def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float | None:
+    is_changed = before is None or before.schedule != entry.schedule or before.policy != entry.policy
+    if is_changed or (entry.enabled and not before.enabled):
+        if entry.policy.run_missed and before is not None and entry.last_run_at is not None:
+            return entry.score  # type: ignore[no-any-return]
+        if entry.policy.is_finished(entry.total_run_count):
+            return score_of(None)
+        return score_of(next_run(entry.schedule, entry.bounds(), now, in_utc(entry.last_run_at or now)))
+    if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
+        return None if stored.score is not None else now.timestamp()
+    score: float = entry.score
+    if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
+        return None  # a beat that shares the work is sending that run, or somebody has put it off
+    return score
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return ``moment`` in UTC; a naive one is."""
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def score_of(due_at: datetime | None) -> float:
+    """Return a due time as the schedule's score, -1 for never."""
+    return -1.0 if due_at is None else due_at.timestamp()
