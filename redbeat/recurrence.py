@@ -42,6 +42,8 @@ _INSTANT, _NO_TIME = timedelta(microseconds=1), timedelta(0)
 
 def _shift_to_the_end(start: datetime) -> timedelta:
     """Return how far from ``start`` the last years are, 40 at least, that begin with one just like it."""
+    if start.year > MAXYEAR - 68:
+        return _NO_TIME
     first = date(start.year, 1, 1)
     for year in range(MAXYEAR - 67, MAXYEAR - 39):
         if year % 4 == start.year % 4 and date(year, 1, 1).weekday() == first.weekday():

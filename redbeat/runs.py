@@ -94,7 +94,8 @@ def plan_run(
         new_meta=encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta),
         new_error=new_error,
     )
-    due_at = choice.due
+    if waiting is None:  # else it is this very run that is tried again, with the same id
+        due_at = choice.due
     nominal = score_text(due_at.timestamp())
     headers = {
         **(entry.options.get("headers") or {}),

@@ -174,19 +174,17 @@ def next_run(
 
     Raises:
         ValueError: an interval that isn't longer than zero, or a rule that takes too long to find.
+        OverflowError: the next run would be after the year 9999.
     """
     start = policy.start_time
     is_before = start is not None and after < start
-    if anchor is None or is_before:
-        anchor = start or after
+    if start is not None and (anchor is None or is_before):
+        anchor = start - getattr(schedule_, "run_every", _NO_TIME)
     if start is not None and is_before:
         after = start - _INSTANT
     zone = zone_of(schedule_, policy)
     while True:
-        try:
-            due = _occurrence(schedule_, zone, after, anchor)
-        except OverflowError:  # after the year 9999
-            return None
+        due = _occurrence(schedule_, zone, after, anchor or after)
         if due is None or (policy.end_time is not None and due > policy.end_time):
             return None
         if policy.calendar is None:
@@ -218,7 +216,7 @@ def _next_of_interval(interval: schedule, zone: tzinfo, after: datetime, anchor:
     if every <= _NO_TIME:
         raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
     if not interval.relative:
-        passed = (after - anchor) // every if after >= anchor else -1
+        passed = (after - anchor) // every if after > anchor else 0
         return anchor + (passed + 1) * every
     wall = wall_of(after, zone)
     due = instant_of(delta_resolution(wall + every, every), zone)

@@ -1,7 +1,7 @@
 """Time zones: from an instant to the clock on the wall and back, and where the clocks change.
 
 Owns the rule for a time that the clocks skip or repeat: one that is skipped stands for the first instant
-after the gap, one that is repeated for its first pass. What comes once an hour or more often follows real time
+after the gap, one that is repeated for its first pass. What comes hourly or more often follows real time
 instead. Instants are aware datetimes in UTC, wall times naive ones.
 """
 
@@ -115,7 +115,7 @@ def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datet
         if found is None:
             return None
         due = found.replace(tzinfo=timezone.utc) - offset
-        horizon = min(due, moment + _DAY)
+        horizon = due if due - moment <= _DAY else moment + _DAY
         change = find_change(tz, moment, horizon)
         if change is not None:
             wall = wall_of(change, tz)

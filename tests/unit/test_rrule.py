@@ -18,7 +18,8 @@ from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.schedules import FREQUENCIES, rrule
+from redbeat.recurrence import FREQUENCIES
+from redbeat.schedules import rrule
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)  # a Monday

@@ -11,7 +11,9 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, is_past_deadline, next_run, rrule, runs_from
+from redbeat.misfires import choose_run
+from redbeat.policy import NO_POLICY, Policy
+from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, next_run, rrule
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -36,14 +38,14 @@ def test_an_interval_keeps_its_phase_and_is_the_first_run_later_than_now(
     anchor: datetime, every: timedelta, passed: timedelta
 ) -> None:
     every = schedule(every).run_every
-    due = next_run(schedule(every), anchor, anchor + passed)
+    due = next_run(schedule(every), NO_POLICY, anchor + passed, anchor)
     assert due is not None
     assert (due - anchor) % every == timedelta(0)
     assert anchor + passed < due <= anchor + passed + every
 
 
 def test_an_interval_whose_anchor_is_in_the_future_waits_for_it() -> None:
-    assert next_run(schedule(60), NOON + 90 * SECOND, NOON) == NOON + 150 * SECOND
+    assert next_run(schedule(60), NO_POLICY, NOON, NOON + 90 * SECOND) == NOON + 150 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -57,19 +59,19 @@ def test_an_interval_whose_anchor_is_in_the_future_waits_for_it() -> None:
     ],
 )
 def test_tiny_and_huge_intervals_are_exact(every: float, passed: timedelta, expected: timedelta) -> None:
-    assert next_run(schedule(every), NOON, NOON + passed) == NOON + expected
+    assert next_run(schedule(every), NO_POLICY, NOON + passed, NOON) == NOON + expected
 
 
 @pytest.mark.parametrize("relative", [True, False])
 @pytest.mark.parametrize("every", [0, -5, 1e-9])
 def test_an_interval_that_is_not_longer_than_zero_is_refused(every: float, relative: bool) -> None:
     with pytest.raises(ValueError, match="must be longer than 0 s"):
-        next_run(schedule(every, relative=relative), NOON, NOON)
+        next_run(schedule(every, relative=relative), NO_POLICY, NOON, NOON)
 
 
 def test_an_interval_beyond_the_calendar_is_an_overflow() -> None:
     with pytest.raises(OverflowError):
-        next_run(schedule(86400 * 365 * 9000), NOON, NOON)
+        next_run(schedule(86400 * 365 * 9000), NO_POLICY, NOON, NOON)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +84,12 @@ def test_an_interval_beyond_the_calendar_is_an_overflow() -> None:
 )
 def test_a_relative_interval_is_due_at_whole_units(every: float, expected: datetime) -> None:
     moment = datetime(2026, 6, 1, 12, 7, 30, tzinfo=UTC)
-    assert next_run(schedule(every, relative=True, app=memory_app()), NOON, moment) == expected
+    assert next_run(schedule(every, relative=True, app=memory_app()), NO_POLICY, moment, NOON) == expected
 
 
 @given(moments, st.timedeltas(MICROSECOND, timedelta(days=400)))
 def test_a_relative_interval_is_always_due_later(moment: datetime, every: timedelta) -> None:
-    due = next_run(schedule(every, relative=True, app=memory_app()), moment, moment)
+    due = next_run(schedule(every, relative=True, app=memory_app()), NO_POLICY, moment, moment)
     assert due is not None
     assert due > moment
 
@@ -102,12 +104,12 @@ def test_a_relative_interval_is_always_due_later(moment: datetime, every: timede
     ],
 )
 def test_a_crontab_is_in_the_apps_time_zone(zone: str | None, expected: datetime) -> None:
-    assert next_run(crontab_in(zone, minute=0, hour=7), NOON, NOON) == expected
+    assert next_run(crontab_in(zone, minute=0, hour=7), NO_POLICY, NOON, NOON) == expected
 
 
 def test_a_crontab_is_in_the_apps_time_zone_with_utc_enabled_too() -> None:
     app = memory_app(timezone="Asia/Tokyo", enable_utc=True)
-    assert next_run(crontab(minute=0, hour=7, app=app), NOON, NOON) == datetime(2026, 6, 1, 22, tzinfo=UTC)
+    assert next_run(crontab(minute=0, hour=7, app=app), NO_POLICY, NOON, NOON) == datetime(2026, 6, 1, 22, tzinfo=UTC)
 
 
 def test_a_crontab_keeps_to_the_wall_clock_when_the_clocks_change() -> None:
@@ -118,7 +120,7 @@ def test_a_crontab_keeps_to_the_wall_clock_when_the_clocks_change() -> None:
         [],
     )
     for _ in range(3):
-        moment = next_run(daily, moment, moment) or moment
+        moment = next_run(daily, NO_POLICY, moment, moment) or moment
         seen.append(moment.astimezone(berlin).strftime("%d %H:%M"))
     assert seen == ["28 09:30", "29 09:30", "30 09:30"]
 
@@ -130,7 +132,7 @@ def test_a_crontab_in_the_hour_that_does_not_exist_runs_once_all_the_same() -> N
         [],
     )
     for _ in range(3):
-        moment = next_run(daily, moment, moment) or moment
+        moment = next_run(daily, NO_POLICY, moment, moment) or moment
         seen.append(moment.day)
     assert seen == [28, 29, 30]
 
@@ -138,7 +140,7 @@ def test_a_crontab_in_the_hour_that_does_not_exist_runs_once_all_the_same() -> N
 @given(moments, st.integers(1, 30), st.sampled_from(["*", "*/3", "7,13"]))
 def test_a_crontab_is_due_at_a_whole_minute_later_than_now(moment: datetime, step: int, hour: str) -> None:
     assume(moment.year < 2190)
-    due = next_run(crontab_in(None, minute=f"*/{step}", hour=hour), NOON, moment)
+    due = next_run(crontab_in(None, minute=f"*/{step}", hour=hour), NO_POLICY, moment, NOON)
     assert due is not None
     assert due > moment
     assert (due.second, due.microsecond, due.minute % step) == (0, 0, 0)
@@ -151,15 +153,15 @@ def test_a_schedule_of_another_kind_is_asked_for_its_own_estimate() -> None:
 
     hourly = Hourly(app=memory_app())
     moment = NOON + timedelta(minutes=20)
-    assert next_run(hourly, NOON, moment) == NOON + timedelta(hours=1)
+    assert next_run(hourly, NO_POLICY, moment, NOON) == NOON + timedelta(hours=1)
     assert hourly.nowfun is None
 
 
 def test_a_solar_schedule_is_due_at_the_next_event() -> None:
     sunset = solar("sunset", 52.5, 13.4, app=memory_app())
-    first = next_run(sunset, NOON, NOON)
+    first = next_run(sunset, NO_POLICY, NOON, NOON)
     assert first is not None
-    second = next_run(sunset, first, first)
+    second = next_run(sunset, NO_POLICY, first, first)
     assert second is not None
     assert timedelta(hours=23) < second - first < timedelta(hours=25)
 
@@ -172,11 +174,11 @@ def test_a_rule_saved_soon_after_its_dtstart_runs_its_first_occurrence(
     delay: timedelta, expected: int
 ) -> None:
     daily = rrule("DAILY", dtstart=NOON)
-    assert first_run(daily, NOON + delay) == NOON + expected * timedelta(days=1)
+    assert first_run(daily, NO_POLICY, NOON + delay) == NOON + expected * timedelta(days=1)
 
 
 def test_a_new_interval_is_due_one_interval_after_it_was_saved() -> None:
-    assert first_run(schedule(60), NOON) == NOON + 60 * SECOND
+    assert first_run(schedule(60), NO_POLICY, NOON) == NOON + 60 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -184,24 +186,24 @@ def test_a_new_interval_is_due_one_interval_after_it_was_saved() -> None:
     [(0, 0, 60), (59, 0, 60), (60, 60, 120), (3605, 3600, 3660)],
 )
 def test_a_late_interval_records_its_latest_nominal_time(late: int, last_run_at: int, upcoming: int) -> None:
-    assert runs_from(schedule(60), NOON, NOON + late * SECOND) == (
-        NOON + last_run_at * SECOND,
-        NOON + upcoming * SECOND,
-    )
+    choice = choose_run(schedule(60), NO_POLICY, NOON, NOON + late * SECOND, NO_POLICY)
+    assert (choice.ran_at, choice.following) == (NOON + last_run_at * SECOND, NOON + upcoming * SECOND)
 
 
 @pytest.mark.parametrize("rule", [crontab_in(None, minute=0), rrule("HOURLY", dtstart=NOON)], ids=repr)
 def test_what_follows_the_wall_clock_records_when_it_was_sent(rule: Any) -> None:
     sent_at = NOON + timedelta(hours=3, minutes=5)
-    assert runs_from(rule, NOON, sent_at) == (sent_at, NOON + timedelta(hours=4))
+    choice = choose_run(rule, NO_POLICY, NOON, sent_at, NO_POLICY)
+    assert (choice.ran_at, choice.following) == (sent_at, NOON + timedelta(hours=4))
 
 
 def test_a_rule_that_has_ended_has_no_next_run() -> None:
-    assert runs_from(rrule("DAILY", dtstart=NOON, count=1), NOON, NOON) == (NOON, None)
+    choice = choose_run(rrule("DAILY", dtstart=NOON, count=1), NO_POLICY, NOON, NOON, NO_POLICY)
+    assert (choice.due, choice.ran_at, choice.following) == (NOON, NOON, None)
 
 
 @pytest.mark.parametrize(
-    ("late", "deadline", "expected"),
+    ("late", "deadline", "is_skipped"),
     [
         (0, 60, False),
         (60, 60, False),
@@ -212,8 +214,10 @@ def test_a_rule_that_has_ended_has_no_next_run() -> None:
     ],
 )
 def test_a_crontab_is_skipped_when_its_last_missed_run_is_past_the_deadline(
-    late: int, deadline: float | None, expected: bool
+    late: int, deadline: float | None, is_skipped: bool
 ) -> None:
     hourly = crontab_in(None, minute=0)
-    assert is_past_deadline(hourly, NOON, NOON + late * SECOND, deadline) is expected
-    assert not is_past_deadline(schedule(3600), NOON, NOON + late * SECOND, deadline)
+    choice = choose_run(
+        hourly, NO_POLICY, NOON, NOON + late * SECOND, Policy(misfire_grace_time=deadline)
+    )
+    assert (choice.due is None) == choice.is_skipped == is_skipped
