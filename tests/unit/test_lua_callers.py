@@ -21,7 +21,7 @@ FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", 
 CLAIMED = lua.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
 TARGET = lua.Target("the-server", 3, 4)
-WRITE = (lua.Stored("k", "read", type="hash"), lua.Write("definition", "the-meta", 1.5))
+WRITE = (lua.Stored("k", "read", type="hash"), lua.Write("definition", "the-meta", 1.5, policy="the-policy"))
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
@@ -39,7 +39,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4},
         {
             "type": "hash",
-            "decided_on": "=definition",
+            "decided_on": "=definition\0",
             "claimed_score": "claimed-score",
             "new_score": "new-score",
             "claimed_meta": "the-meta",
@@ -115,7 +115,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 
 
 #: script to what it is sent after all entries, once, as these two share it
-SHARED = {"save_entries": {"read": "read\0", "meta": "the-meta", "score": "1.500000"}}
+SHARED = {
+    "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"}
+}
 
 
 def text_or_number(value: Any) -> Any:
@@ -194,7 +196,7 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
     writes = [lua.Write("d1", "m1", 5), lua.Write("d2", "m2"), lua.Write("d3", "m1", 5.0)]
     lua.save_entries(client, "s", lua.Fence(), [(lua.Stored(f"k{n}"), writes[n]) for n in range(3)])
     assert sent[1:6] == ["s", "s", "k0", "k1", "k2"]
-    assert sent[9:] == ["1", "d1", "2", "d2", "1", "d3", "", "m1", "5.000000", "", "m2", ""]
+    assert sent[9:] == ["1", "d1", "2", "d2", "1", "d3", "", "m1", "5.000000", "", "", "m2", "", ""]
 
 
 class Replying:
@@ -254,7 +256,7 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
-    assert args[6:14] == ["hash", "=definition", "claimed-score", "new-score", "the-meta", "", "", 2]
+    assert args[6:14] == ["hash", "=definition\0", "claimed-score", "new-score", "the-meta", "", "", 2]
     assert args[-9:] == ["lpush", 1, "m1", "lpush", 2, "m2", "pexpire", 1, 5]
 
 

@@ -109,7 +109,9 @@ def test_a_crontab_is_in_the_apps_time_zone(zone: str | None, expected: datetime
 
 def test_a_crontab_is_in_the_apps_time_zone_with_utc_enabled_too() -> None:
     app = memory_app(timezone="Asia/Tokyo", enable_utc=True)
-    assert next_run(crontab(minute=0, hour=7, app=app), NO_POLICY, NOON, NOON) == datetime(2026, 6, 1, 22, tzinfo=UTC)
+    assert next_run(crontab(minute=0, hour=7, app=app), NO_POLICY, NOON, NOON) == datetime(
+        2026, 6, 1, 22, tzinfo=UTC
+    )
 
 
 def test_a_crontab_keeps_to_the_wall_clock_when_the_clocks_change() -> None:
@@ -217,7 +219,5 @@ def test_a_crontab_is_skipped_when_its_last_missed_run_is_past_the_deadline(
     late: int, deadline: float | None, is_skipped: bool
 ) -> None:
     hourly = crontab_in(None, minute=0)
-    choice = choose_run(
-        hourly, NO_POLICY, NOON, NOON + late * SECOND, Policy(misfire_grace_time=deadline)
-    )
+    choice = choose_run(hourly, NO_POLICY, NOON, NOON + late * SECOND, Policy(misfire_grace_time=deadline))
     assert (choice.due is None) == choice.is_skipped == is_skipped

@@ -98,14 +98,20 @@ def test_a_disabled_entry_is_moved_to_the_schedules_time_just_so(
     [
         (f"{QUARTER_TO.timestamp() - 60.75}", QUARTER_TO - timedelta(seconds=60.75)),
         (whole(HALF_PAST_11 - MINUTE), HALF_PAST_11 - MINUTE),
-        ("1", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
     ],
-    ids=["fractional", "before the last run", "one"],
+    ids=["fractional", "before the last run"],
 )
 def test_other_scores_are_taken_as_they_are(
     app: Celery, schedule: dict[str, Any], score: str, due: datetime
 ) -> None:
     assert due_of(decide(app, claimed(score, schedule), QUARTER_TO)) == due
+
+
+@EVERY_KIND
+def test_a_score_of_long_ago_is_one_run_for_all_that_were_missed(
+    app: Celery, schedule: dict[str, Any]
+) -> None:
+    assert HALF_PAST_11 - 30 * MINUTE <= due_of(decide(app, claimed("1", schedule), QUARTER_TO)) <= QUARTER_TO
 
 
 @EVERY_KIND
