@@ -83,6 +83,12 @@ beat_schedule = {
 # never doubled, and a crash, or a broker that is away, may lose it.
 # redbeat_delivery = "exactly_once"
 
+# What becomes of runs that nobody sent in time: "latest" (one for all), "all", "earliest" or "skip"; how many
+# of them with "all"; and after how many seconds a run is too late.
+# redbeat_misfire = "latest"
+# redbeat_misfire_limit = 100
+# redbeat_misfire_grace_time = None
+
 # Seconds after which beat stops waiting for the broker while it sends a batch.
 # redbeat_publish_timeout = 10
 

@@ -6,8 +6,8 @@ Owns the way between the two. Reading is tolerant and names what is wrong (Entry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from celery.app import app_or_default
@@ -19,37 +19,42 @@ from redbeat import bulk
 from redbeat.config import ensure_conf
 from redbeat.decoder import decode, encode_definition, encode_meta, read_cron
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
+from redbeat.jitter import delayed
 from redbeat.misfires import ran_from
-from redbeat.policy import FIELDS, Policy, make_policy
+from redbeat.policy import FIELDS, Policy, PolicyHolder
+from redbeat.preview import describe, next_runs, runs_between
 from redbeat.problems import find_name_problem, find_state_problem, find_unwritable
 from redbeat.reader import decode_entry as decode_entry
 from redbeat.reader import try_decode
 from redbeat.saving import in_utc, plan_save
-from redbeat.saving import score_of as score_of
 from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
 
-__all__ = ["RedBeatSchedulerEntry", "decode_entry", "score_of"]
+__all__ = ["RedBeatSchedulerEntry", "decode_entry"]
 
 logger = get_logger("celery.beat")
 
 
-class RedBeatSchedulerEntry(ScheduleEntry):
+class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
     """A periodic task that lives in Redis.
 
     Arguments:
         name: unique under the key prefix.
         task: the task's name.
-        schedule: a Celery schedule, a ``timedelta`` or a number of seconds.
+        schedule: a Celery schedule or one of ours (:mod:`redbeat.schedules`), a ``timedelta``, a number of
+            seconds, or a cron expression like "30 7 * * mon-fri".
         args, kwargs: for the task; JSON values, datetimes included.
         enabled: False keeps the entry and doesn't run it.
         options: for ``apply_async``.
         app: the Celery app; default: the current one.
         last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
+        timezone, start_time, end_time, max_runs, one_off, after_finish, jitter, expires_after, misfire,
+            misfire_limit, misfire_grace_time, run_missed, exclude: the entry's :class:`policy <.Policy>`.
+            They are attributes, too.
 
     Raises:
         ConfigurationError: the app has no Redis to keep the schedule in.
-        EntryError: ``schedule`` is no schedule, or ``last_run_at`` no datetime.
+        EntryError: an argument has a wrong type or value; the message names it.
     """
 
     def __init__(
@@ -77,7 +82,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         try:
             if isinstance(schedule, str):
                 schedule = read_cron(schedule)
-            self.policy = make_policy(extensions, clsargs["app"].timezone)
         except ValueError as exc:
             raise EntryError(f"{name}: {exc}", str(name)) from exc
         try:
@@ -88,6 +92,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise EntryError(
                 f"{name}: schedule: {schedule!r} seconds is no interval: {exc}.", str(name)
             ) from exc
+        self.set_policy(extensions)
         self.last_run_at: datetime | None
         self.total_run_count: int
         self.enabled = enabled
@@ -178,8 +183,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def score(self) -> float:
-        """``due_at`` in UNIX seconds, -1 for never."""
-        return score_of(self.due_at)
+        """``due_at`` in UNIX seconds, -1 for never, and its jitter."""
+        return self.score_of(self.due_at)
+
+    def score_of(self, due_at: datetime | None) -> float:
+        """Return the score of this entry when it is due at ``due_at``; None stands for never."""
+        if due_at is None:
+            return -1.0
+        return delayed(self.key, self.schedule, self.bounds(), due_at).timestamp()
 
     @property
     def rank(self) -> int | None:
@@ -196,6 +207,23 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return schedstate(is_due=False, next=(due_at - now).total_seconds())
         following = None if due_at is None else next_run(self.schedule, self.bounds(), now, due_at)
         return schedstate(is_due=due_at is not None, next=following and (following - now).total_seconds())
+
+    def next_runs(self, n: int, after: datetime | None = None, tz: tzinfo | None = None) -> list[datetime]:
+        """Return its next ``n`` due times, or as many as there are; jitter isn't in them.
+
+        Arguments:
+            after: default: now. A naive datetime is UTC.
+            tz: of the result; default: the zone whose clocks the schedule goes by.
+        """
+        return next_runs(self, n, after, tz)
+
+    def runs_between(self, a: datetime, b: datetime) -> Iterator[datetime]:
+        """Yield its due times from ``a`` to ``b``, both included, as it is now. Naive datetimes are UTC."""
+        return runs_between(self, a, b)
+
+    def describe(self) -> str:
+        """Return when it runs, in English words; the extra ``celery-redbeat[describe]`` knows crontabs."""
+        return describe(self)
 
     # -- writing
 

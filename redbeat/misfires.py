@@ -85,4 +85,4 @@ def _patience_seconds(policy: Policy, defaults: Policy, way: str) -> float | Non
         patiences = [SKIP_SECONDS]
     patiences.append(policy.expires_after)  # a worker would drop the message
     given = [seconds for seconds in patiences if seconds is not None]
-    return min(given, default=None)
+    return min(given) + policy.jitter if given else None

@@ -10,13 +10,16 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone, tzinfo
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 from redbeat.decoder import RedBeatJSONEncoder, decode
+from redbeat.errors import EntryError
 from redbeat.schedules import Excluded
 from redbeat.zones import instant_of, zone_called, zone_name
 
-__all__ = ["FIELDS", "NO_POLICY", "Policy", "decode_policy", "encode_policy", "make_policy"]
+__all__ = ["FIELDS", "NO_POLICY", "Policy", "PolicyHolder", "decode_policy", "encode_policy", "make_policy"]
+
+Value = TypeVar("Value")
 
 AFTER_FINISH = ("keep", "disable", "delete")
 MISFIRES = ("latest", "all", "earliest", "skip")
@@ -73,8 +76,62 @@ class Policy:
 
 NO_POLICY = Policy()
 
+
+class PolicyField(Generic[Value]):
+    """An attribute of an entry that is a field of its policy; what is set is checked."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, entry: None, owner: type) -> PolicyField[Value]: ...
+
+    @overload
+    def __get__(self, entry: Any, owner: type) -> Value: ...
+
+    def __get__(self, entry: Any, owner: type) -> PolicyField[Value] | Value:
+        return self if entry is None else getattr(entry.policy, self._name)
+
+    def __set__(self, entry: Any, value: Any) -> None:
+        entry.set_policy({self._name: value})
+
+
 #: what may stand in a policy, in the order in which it is written
 FIELDS = tuple(one.name for one in fields(Policy) if one.name != "calendar")
+
+
+class PolicyHolder:
+    """What has a policy: an entry. Each field is an attribute of its own."""
+
+    app: Any
+    name: Any
+    policy: Policy = NO_POLICY
+
+    timezone = PolicyField[str | None]()
+    start_time = PolicyField[datetime | None]()
+    end_time = PolicyField[datetime | None]()
+    max_runs = PolicyField[int | None]()
+    one_off = PolicyField[bool]()
+    after_finish = PolicyField[str]()
+    jitter = PolicyField[float]()
+    expires_after = PolicyField[float | None]()
+    misfire = PolicyField[str | None]()
+    misfire_limit = PolicyField[int | None]()
+    misfire_grace_time = PolicyField[float | None]()
+    run_missed = PolicyField[bool]()
+    exclude = PolicyField[str | None]()
+
+    def set_policy(self, changes: Mapping[str, Any]) -> None:
+        """Change fields of the policy, together.
+
+        Raises:
+            EntryError: a value isn't allowed; nothing is changed.
+        """
+        given = {field: getattr(self.policy, field) for field in FIELDS}
+        try:
+            self.policy = make_policy({**given, **changes}, self.app.timezone)
+        except ValueError as exc:
+            raise EntryError(f"{self.name}: {exc}", str(self.name)) from exc
 
 
 def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:

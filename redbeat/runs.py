@@ -8,17 +8,20 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any
 
 from celery.schedules import crontab
 from celery.utils.log import get_logger
 
+from redbeat.config import ensure_conf
 from redbeat.decoder import encode_meta
-from redbeat.entry import RedBeatSchedulerEntry, decode_entry, score_of
+from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.failures import Failure, failure_of, new_failure
+from redbeat.jitter import due_time_of
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
-from redbeat.policy import NO_POLICY, Policy
+from redbeat.policy import Policy
 from redbeat.schedules import next_run
 from redbeat.store import read_claimed
 
@@ -65,32 +68,38 @@ def plan_run(
     entry = decode_entry(entry_class, read_claimed(claimed), app)
     failure = failure_of(claimed)
     waiting = failure if failure is not None and failure.is_waiting_for(claimed) else None
-    nominal = waiting.due if waiting is not None else claimed.nominal
-    due_at = _moment(float(nominal))
+    bounds = entry.bounds()
+    if waiting is not None:
+        nominal = waiting.due
+        due_at = _moment(float(nominal))
+    else:
+        due_at = due_time_of(claimed.key, entry.schedule, bounds, _moment(float(claimed.nominal)), None)
+        nominal = score_text(due_at.timestamp()) if bounds.jitter else claimed.nominal
     new_error = "clear" if claimed.error else ""
     own_time = _time_by_schedule(entry, claimed)
     if own_time is not None and own_time.timestamp() > now:
-        return Commit(claimed, new_score=score_text(score_of(own_time)), new_error=new_error)
+        return Commit(claimed, new_score=score_text(entry.score_of(own_time)), new_error=new_error)
     if own_time is not None:
         nominal, due_at = score_text(own_time.timestamp()), own_time
-    bounds = entry.bounds()
     if not entry.enabled:
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
         following = next_run(entry.schedule, bounds, look_at, due_at)
-        return Commit(claimed, new_score=score_text(score_of(following)), new_error=new_error)
+        return Commit(claimed, new_score=score_text(entry.score_of(following)), new_error=new_error)
     choice = choose_run(entry.schedule, bounds, due_at, _moment(now), _defaults(app, entry))
     is_over = entry.policy.is_finished(entry.total_run_count + (choice.due is not None))
     following = None if is_over else choice.following
-    new_score = score_text(score_of(following))
+    end = _finish(entry, claimed) if following is None else ("", "")
+    new_score, new_definition = end[0] or score_text(entry.score_of(following)), end[1]
     if choice.is_skipped:
         logger.warning(
             "beat: Skipped runs of %s from %s on: too late to make up for them.", claimed.key, due_at
         )
     if choice.due is None or entry.policy.is_finished(entry.total_run_count):
-        return Commit(claimed, new_score=new_score, new_error=new_error)
+        return Commit(claimed, new_score=new_score, new_error=new_error, new_definition=new_definition)
     sent = Commit(
         claimed,
         new_score=new_score,
+        new_definition=new_definition,
         new_meta=encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta),
         new_error=new_error,
     )
@@ -110,12 +119,31 @@ def plan_run(
     return Run(claimed, entry, nominal, sent, failure)
 
 
+def _finish(entry: RedBeatSchedulerEntry, claimed: Claimed) -> tuple[str, str]:
+    """Return the score and the definition that an entry without a further run gets; '' to leave it."""
+    if entry.policy.after_finish == "delete":
+        return "delete", ""
+    if entry.policy.after_finish == "disable" and entry.enabled:
+        entry.enabled = False
+        try:
+            return "", entry.encode(read_claimed(claimed))
+        finally:
+            entry.enabled = True
+    return "", ""
+
+
 def _defaults(app: Any, entry: RedBeatSchedulerEntry) -> Policy:
     """Return the app's policy for what an entry leaves open."""
-    deadline_seconds = app.conf.beat_cron_starting_deadline
-    if deadline_seconds is not None and isinstance(entry.schedule, crontab):
-        return Policy(misfire_grace_time=deadline_seconds)
-    return NO_POLICY
+    config = ensure_conf(app)
+    grace_seconds = config.misfire_grace_time
+    if isinstance(entry.schedule, crontab) and grace_seconds is None:
+        grace_seconds = app.conf.beat_cron_starting_deadline
+    return _app_policy(config.misfire, config.misfire_limit, grace_seconds)
+
+
+@lru_cache(maxsize=64)
+def _app_policy(misfire: str, misfire_limit: int, grace_seconds: float | None) -> Policy:
+    return Policy(misfire=misfire, misfire_limit=misfire_limit, misfire_grace_time=grace_seconds)
 
 
 def commit_quarantined(

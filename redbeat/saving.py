@@ -19,7 +19,7 @@ from redbeat.reader import try_decode
 from redbeat.schedules import next_run
 from redbeat.store import Stored, Write
 
-__all__ = ["in_utc", "plan_save", "score_of"]
+__all__ = ["in_utc", "plan_save"]
 
 
 def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
@@ -83,11 +83,13 @@ def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float
         if entry.policy.run_missed and before is not None and entry.last_run_at is not None:
             return entry.score  # type: ignore[no-any-return]
         if entry.policy.is_finished(entry.total_run_count):
-            return score_of(None)
-        return score_of(next_run(entry.schedule, entry.bounds(), now, in_utc(entry.last_run_at or now)))
+            return -1.0
+        anchor = in_utc(entry.last_run_at or now)
+        score: float = entry.score_of(next_run(entry.schedule, entry.bounds(), now, anchor))
+        return score
     if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
         return None if stored.score is not None else now.timestamp()
-    score: float = entry.score
+    score = entry.score
     if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
         return None  # a beat that shares the work is sending that run, or somebody has put it off
     return score
@@ -96,8 +98,3 @@ def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float
 def in_utc(moment: datetime) -> datetime:
     """Return ``moment`` in UTC; a naive one is."""
     return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-
-
-def score_of(due_at: datetime | None) -> float:
-    """Return a due time as the schedule's score, -1 for never."""
-    return -1.0 if due_at is None else due_at.timestamp()

@@ -36,7 +36,7 @@ from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable
 from redbeat.leadership import Leadership
 from redbeat.lock import LeaderLock
-from redbeat.lua import Claim, Claimed, Commit
+from redbeat.lua import NO_TIMES, Claim, Claimed, Commit
 from redbeat.reports import Reports, brief, ending_briefly
 from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.retry import is_period_left
@@ -205,7 +205,7 @@ class RedBeatScheduler(Scheduler):
         self.apply_async(run.entry, producer=producer, advance=False)
 
     def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
-        scores = [float(commit.new_score) for commit in commits if commit.new_score not in ("", "remove")]
+        scores = [float(commit.new_score) for commit in commits if commit.new_score not in NO_TIMES]
         if claim.next_score is not None:
             scores.append(claim.next_score)
         self._head_score = min((score for score in scores if score >= 0), default=None)

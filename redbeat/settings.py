@@ -134,6 +134,26 @@ def _delivery(value: Any) -> str:
     return str(value)
 
 
+def _misfire(value: Any) -> str:
+    if value not in ("latest", "all", "earliest", "skip"):
+        raise ValueError
+    return str(value)
+
+
+def _misfire_limit(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise ValueError
+    return value
+
+
+def _misfire_grace_time(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not _is_number(value) or not 0 <= value <= 10**10:
+        raise ValueError
+    return float(value)
+
+
 def _publish_timeout(value: Any) -> float:
     if not _is_number(value) or not 0.1 <= value <= 3600:
         raise ValueError
@@ -259,6 +279,28 @@ SETTINGS: dict[str, Setting] = {
             "a number of seconds from 0.1 to 3600",
             "Seconds after which beat stops waiting for the broker while it sends a batch. What wasn't sent "
             "by then stays due. A third of ``redbeat_lock_timeout`` at the most, whatever is set here.",
+        ),
+        Setting(
+            "redbeat_misfire",
+            "latest",
+            _misfire,
+            "'latest', 'all', 'earliest' or 'skip'",
+            "What becomes of runs that nobody sent in time, for entries that don't say it themselves: one "
+            "run for all, as of the latest; each of them; one as of the earliest; or none. See :doc:`time`.",
+        ),
+        Setting(
+            "redbeat_misfire_limit",
+            100,
+            _misfire_limit,
+            "a whole number from 1 to 1000000",
+            "How many missed runs of an entry are made up for at the most, with ``all``: the latest ones.",
+        ),
+        Setting(
+            "redbeat_misfire_grace_time",
+            None,
+            _misfire_grace_time,
+            "a number of seconds from 0, or None",
+            "A run that is later than so many seconds is skipped. None: never, but with ``skip`` it is 60.",
         ),
         Setting(
             "redbeat_wait_replicas",

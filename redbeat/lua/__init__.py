@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from redbeat.lua.script import Script as Script
 
 __all__ = [
+    "NO_TIMES",
     "Call",
     "Claim",
     "Claimed",
@@ -132,6 +133,10 @@ class Target:
     broker_db: int
 
 
+#: what stands in a commit's ``new_score`` where it isn't a due time
+NO_TIMES = frozenset({"", "remove", "delete"})
+
+
 @dataclass(slots=True)
 class Commit:
     """What to record about one claimed entry; see ``commit_runs.lua`` for each field's meaning of ''.
@@ -147,6 +152,7 @@ class Commit:
     new_error: str = ""
     is_for_this_definition: bool = False
     pushes: tuple[Push, ...] = ()
+    new_definition: str = ""
 
     def with_pushes(self, pushes: tuple[Push, ...]) -> Commit:
         """Return the same commit with messages."""
@@ -157,6 +163,7 @@ class Commit:
             self.new_error,
             self.is_for_this_definition,
             pushes,
+            self.new_definition,
         )
 
 
@@ -295,10 +302,12 @@ def commit_runs(
     pushes: list[Any] = []
     for commit in commits:
         claimed = commit.claimed
-        is_strict = commit.is_for_this_definition or commit.pushes
+        is_end = commit.new_definition or commit.new_score == "delete"
+        is_strict = commit.is_for_this_definition or commit.pushes or is_end
         decided_on = f"={claimed.definition or ''}\0{claimed.policy or ''}" if is_strict else ""
         entries += [claimed.type, decided_on, claimed.score, commit.new_score]
-        entries += [claimed.meta or "", commit.new_meta, commit.new_error, len(commit.pushes)]
+        entries += [claimed.meta or "", commit.new_meta, commit.new_error, commit.new_definition]
+        entries.append(len(commit.pushes))
         for push in commit.pushes:
             queue = queues.setdefault(push.queue, len(queues) + 1)
             pushes += [push.command, queue, push.value]

@@ -11,17 +11,19 @@
 -- ARGV[4] server     run id of the server that the messages are for; another one pushes nothing
 -- ARGV[5] home_db    the schedule's database
 -- ARGV[6] broker_db  the broker's database
--- ARGV[7..] eight for each entry:
+-- ARGV[7..] nine for each entry:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   decided_on       '' or '=' and the definition and policy it was decided on, a NUL between; others now: leave
 --                    the entry alone
 --   claimed_score    the score that new_score replaces; another one now: that one stays
---   new_score        '' to leave the score, 'remove' to unschedule, else the next due time
+--   new_score        '' to leave the score, 'remove' to unschedule, 'delete' to remove the entry, hash and all,
+--                    else the next due time
 --   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
 --   new_meta         '' to leave the meta
 --   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
 --                    another score now, the entry was given another time or claimed by another beat, and its
 --                    error is left as it is
+--   new_definition   '' to leave the definition
 --   pushes           how many writes to queues it takes with it. With any, the entry is left alone as soon as
 --                    one thing about it is another than claimed
 -- ARGV[..] three for each write to a queue, in the order of the entries:
@@ -48,12 +50,12 @@ if server ~= '' then
   if type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true) then is_moved = 1 end
 end
 
-local results, next_push = {}, 7 + 8 * count
+local results, next_push = {}, 7 + 9 * count
 for i = 3, 2 + count do
-  local key, at = KEYS[i], 7 + (i - 3) * 8
+  local key, at = KEYS[i], 7 + (i - 3) * 9
   local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local claimed_meta, new_meta, new_error, pushes = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
-  pushes = tonumber(pushes)
+  local claimed_meta, new_meta, new_error = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  local new_definition, pushes = ARGV[at + 7], tonumber(ARGV[at + 8])
 
   local is_unchanged, has_meta, has_lease = redis.call('TYPE', key).ok == kind, false, false
   if is_unchanged and kind == 'hash' then
@@ -67,7 +69,7 @@ for i = 3, 2 + count do
   if is_unchanged then
     if new_meta ~= '' and has_meta then redis.call('HSET', key, 'meta', new_meta) end
     if new_score ~= '' and has_score then
-      if new_score == 'remove' then
+      if new_score == 'remove' or new_score == 'delete' then
         redis.call('ZREM', schedule, key)
       else
         redis.call('ZADD', schedule, 'XX', new_score, key)
@@ -84,13 +86,18 @@ for i = 3, 2 + count do
         redis.call('HSET', key, 'meta', claimed_meta)
       end
       result = refused
+    elseif has_score and new_score == 'delete' then
+      redis.call('DEL', key)
     elseif kind == 'hash' and has_score and new_error == 'clear' then
       redis.call('HDEL', key, 'error')
     elseif kind == 'hash' and has_score and new_error ~= '' then
       redis.call('HSET', key, 'error', new_error)
     end
+    if not refused and has_score and new_definition ~= '' then
+      redis.call('HSET', key, 'definition', new_definition)
+    end
   end
-  if has_lease and result == 1 then redis.call('HDEL', key, 'lease') end
+  if has_lease and result == 1 and new_score ~= 'delete' then redis.call('HDEL', key, 'lease') end
   next_push = next_push + 3 * pushes
   results[i - 2] = result
 end

@@ -145,8 +145,8 @@ def test_a_good_entry_has_no_problem(definition: Any, meta: Any) -> None:
             {"task": "t", "schedule": 60},
             {},
             (
-                "definition: schedule: 60 is no object with one of the __type__ interval, crontab, rrule, cron, "
-                "clocked, solar."
+                "definition: schedule: 60 is no object with one of the __type__ interval, crontab, rrule, "
+                "cron, clocked, solar."
             ),
         ),
         ({"schedule": schedule(60)}, {}, "definition: task: is missing."),

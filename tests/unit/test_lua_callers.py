@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "claimed_meta": "the-meta",
             "new_meta": "new-meta",
             "new_error": "new-error",
+            "new_definition": "",
             "pushes": 0,
         },
     ),
@@ -239,7 +240,7 @@ def test_a_commit_for_any_definition_sends_none() -> None:
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
     committed = lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")])
     assert committed == lua.Committed("ok", is_moved=False, results=[True])
-    assert sent[-8:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", "", 0]
+    assert sent[-9:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", "", "", 0]
 
 
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
@@ -256,7 +257,7 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
-    assert args[6:14] == ["hash", "=definition\0", "claimed-score", "new-score", "the-meta", "", "", 2]
+    assert args[6:15] == ["hash", "=definition\0", "claimed-score", "new-score", "the-meta", "", "", "", 2]
     assert args[-9:] == ["lpush", 1, "m1", "lpush", 2, "m2", "pexpire", 1, 5]
 
 
