@@ -283,7 +283,7 @@ def test_a_score_written_after_a_lease_is_a_run_of_its_own(
 def test_a_lease_that_makes_no_sense_is_ignored(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, lease: str
 ) -> None:
-    write_raw(client, "entry", score=1.5)
+    write_raw(client, "entry", score=1.5, schedule=SELDOM)
     client.hset("redbeat:entry", "lease", lease.format(score=1.5))
     make_scheduler(redbeat_lock_key=None, broker_url=url_of(broker)).tick()
     assert [message["headers"]["redbeat_due"] for message in messages(broker)] == [

@@ -154,7 +154,7 @@ def test_an_entry_enabled_again_does_not_make_up_for_its_pause(app: Celery, clie
 def test_what_others_put_beside_and_into_an_entry_is_kept(app: Celery, client: redis.Redis) -> None:
     own = {"__type__": "interval", "every": HOUR, "relative": False, "since": "spring"}
     write_raw(client, "entry", schedule=own, owner="ops", meta='{"total_run_count": 2, "seen": [1]}')
-    client.hset("redbeat:entry", mapping={"policy": '{"jitter": 5}', "note": "mine"})
+    client.hset("redbeat:entry", mapping={"policy": '{"colour": 5}', "note": "mine"})
     Entry.from_key("redbeat:entry", app=app).next()
     hourly(app, kwargs={"a": 1}).save()
     definition = field(client, "entry", "definition")
@@ -162,7 +162,7 @@ def test_what_others_put_beside_and_into_an_entry_is_kept(app: Celery, client: r
     assert definition["kwargs"] == {"a": 1}
     meta = field(client, "entry", "meta")
     assert (meta["seen"], meta["total_run_count"]) == ([1], 3)
-    assert client.hmget("redbeat:entry", ["policy", "note"]) == ['{"jitter": 5}', "mine"]
+    assert client.hmget("redbeat:entry", ["policy", "note"]) == ['{"colour": 5}', "mine"]
 
 
 def test_a_definition_that_was_unusable_is_replaced_and_keeps_its_count(

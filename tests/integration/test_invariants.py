@@ -28,7 +28,7 @@ from redbeat.errors import LockLost, LockNotAcquired
 from redbeat.outbox import Outbox
 from redbeat.schedulers import acquire_distributed_beat_lock
 from redbeat.store import Store
-from tests.support.meddling import DECADES, NAMES, STATICS, Others, due_writes, writes
+from tests.support.meddling import CENTURIES, NAMES, STATICS, Others, due_writes, writes
 from tests.support.servers import Server
 from tests.support.witness import SOON_SECONDS, Beat, Witness
 
@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
         # two releases of one application: the older one has a static more
         for statics in (STATICS, STATICS[1:]):
             app = Celery("test", set_as_current=False)
-            every = timedelta(seconds=DECADES)
+            every = timedelta(seconds=CENTURIES)
             static = {name: {"task": "echo", "schedule": every, "args": [name]} for name in statics}
             app.conf.update({**options, "beat_schedule": static})
             self._apps.append(app)

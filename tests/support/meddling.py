@@ -24,7 +24,7 @@ from .witness import Witness
 
 NAMES = ("one", "two")
 STATICS = ("old-static", "static")
-DECADES = 10**9
+CENTURIES = 10**10
 LATER = 3.5e9
 
 _names = st.sampled_from(NAMES)
@@ -62,7 +62,7 @@ class Others:
         """In the way of another language: hset and zadd, in one transaction."""
         score = self._time(when)
         fields: dict[str, Any] = {"name": name, "task": "echo", "args": [self._times]}
-        fields["schedule"] = {"__type__": "interval", "every": DECADES * (1 + self._times % 2)}
+        fields["schedule"] = {"__type__": "interval", "every": CENTURIES * (1 + self._times % 2)}
         extras = {"disabled": {"enabled": False}, "failing": {"options": {"serializer": "none"}}}
         text = "{oops" if kind == "broken" else json.dumps(fields | extras.get(kind, {}))
         with self._client.pipeline() as pipeline:
@@ -73,7 +73,7 @@ class Others:
 
     def save(self, name: str, enabled: bool) -> None:
         self._times += 1
-        Entry(name, "echo", schedule(DECADES), [self._times], enabled=enabled, app=self._app).save()
+        Entry(name, "echo", schedule(CENTURIES), [self._times], enabled=enabled, app=self._app).save()
 
     def save_again(self, name: str) -> None:
         self._change(name, lambda entry: entry.save())
@@ -91,7 +91,7 @@ class Others:
         self._client.zrem(SCHEDULE, f"redbeat:{name}")
 
     def delete(self, name: str) -> None:
-        Entry(name, "echo", schedule(DECADES), app=self._app).delete()
+        Entry(name, "echo", schedule(CENTURIES), app=self._app).delete()
 
     def evict(self, name: str) -> None:
         self._client.delete(f"redbeat:{name}")
