@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _encode_text
@@ -145,8 +145,9 @@ def encode_definition(
     schedule: Any,
     enabled: bool,
     stored: str | None = None,
+    moved: Collection[str] = (),
 ) -> str:
-    """Return a definition's JSON; what ``stored`` holds besides keys of ours is kept.
+    """Return a definition's JSON; what ``stored`` holds besides keys of ours and those ``moved`` is kept.
 
     Raises TypeError, ValueError or RecursionError for what has no form in JSON.
     """
@@ -160,7 +161,9 @@ def encode_definition(
     if stored is None or stored == encoded:
         return encoded
     before = _plain(stored)
-    unknown = {name: value for name, value in before.items() if name not in DEFINITION_FIELDS}
+    unknown = {
+        name: value for name, value in before.items() if name not in DEFINITION_FIELDS and name not in moved
+    }
     kind, unknown_of_schedule = _unknown_of_schedule(before.get("schedule"))
     if not unknown and not unknown_of_schedule:
         return encoded

@@ -143,7 +143,10 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
     @staticmethod
     def decode_definition(definition: str) -> dict[str, Any]:
         """Return ``definition`` with its schedule and datetimes as objects; ValueError when it can't be."""
-        return decode(definition)  # type: ignore[no-any-return]
+        decoded: dict[str, Any] = decode(definition)
+        if isinstance(decoded, dict) and isinstance(decoded.get("schedule"), str):
+            decoded["schedule"] = read_cron(decoded["schedule"])
+        return decoded
 
     @staticmethod
     def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004 - 2.x's signature
@@ -349,6 +352,7 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
                 self.schedule,
                 self.enabled,
                 stored.definition,
+                moved=FIELDS,
             )
         except (TypeError, ValueError, RecursionError) as exc:
             raise EntryError(f"{self.key}: can't be stored as JSON: {exc}.", self.key) from exc

@@ -13,7 +13,7 @@ from typing import Any
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from dateutil.rrule import weekday
 
-from redbeat.schedules import CRON_FIELDS, CRONTAB_FIELDS, KINDS, clocked, cron, rrule
+from redbeat.schedules import CRON_FIELDS, CRONTAB_FIELDS, KINDS, clocked, cron, is_own_kind, rrule
 from redbeat.zones import zone_called, zone_name
 
 __all__ = [
@@ -108,9 +108,9 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
         return {"__type__": "cron", "expression": schedule_.expression}
     if isinstance(schedule_, clocked):
         return {"__type__": "clocked", "clocked_time": encode_datetime(schedule_.clocked_time)}
-    if isinstance(schedule_, crontab):
+    if isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab):
         return encode_crontab(*cronspecs(schedule_))
-    if isinstance(schedule_, schedule):
+    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
         return encode_interval(schedule_.run_every, bool(schedule_.relative))
     if isinstance(schedule_, solar):
         return {"__type__": "solar", "event": schedule_.event, "lat": schedule_.lat, "lon": schedule_.lon}
@@ -128,6 +128,8 @@ def _decode_crontab(d: dict[str, Any]) -> crontab:
 def _crontab_or_cron(given: dict[str, Any]) -> crontab:
     """Return Celery's crontab of these fields, and ours for what only that one knows."""
     try:
+        if "#" in str(given.get("day_of_week")):
+            raise ValueError("day_of_week: Celery takes 'mon#1' for 'mon'")
         return crontab(**given)
     except (ValueError, TypeError, ArithmeticError, ParseException):
         if not all(isinstance(value, (str, int)) for value in given.values()):

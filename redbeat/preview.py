@@ -20,8 +20,7 @@ _INSTANT = timedelta(microseconds=1)
 
 def next_runs(entry: Any, count: int, after: datetime | None, tz: tzinfo | None) -> list[datetime]:
     """Return the next runs of ``entry``, at most ``count``; see its method of the same name."""
-    since = datetime.now(timezone.utc) if after is None else in_utc(after)
-    runs = islice(_runs(entry, since), count)
+    runs = islice(_runs(entry, None if after is None else in_utc(after)), count)
     shown_in = tz or zone_of(entry.schedule, entry.policy)
     return [due.astimezone(shown_in) for due in runs]
 
@@ -34,16 +33,19 @@ def runs_between(entry: Any, begin: datetime, end: datetime) -> Iterator[datetim
         yield due.astimezone(shown_in)
 
 
-def _runs(entry: Any, after: datetime) -> Iterator[datetime]:
+def _runs(entry: Any, after: datetime | None) -> Iterator[datetime]:
+    """Yield the runs of ``entry`` later than ``after``; None: from now on, and not before its first."""
     policy = entry.bounds()
     limit = 1 if policy.one_off else policy.max_runs
     left = None if limit is None else max(limit - entry.total_run_count, 0)
     anchor = None if entry.last_run_at is None else in_utc(entry.last_run_at)
-    if not entry.total_run_count and anchor is not None:
-        anchor = first_run(entry.schedule, policy, anchor)  # an interval's own phase may begin at start_time
-        if anchor is not None and anchor > after:
-            after = anchor - _INSTANT
-            anchor -= getattr(entry.schedule, "run_every", timedelta(0))
+    if after is None:
+        after = datetime.now(timezone.utc)
+        if anchor is not None and not entry.total_run_count:
+            first = first_run(entry.schedule, policy, anchor)
+            after = after if first is None else max(first - _INSTANT, after)
+    if anchor is not None and anchor > after:  # a look at times before it was made
+        anchor = None
     return islice(runs_after(entry.schedule, policy, after, anchor), left)
 
 

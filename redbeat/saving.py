@@ -13,11 +13,12 @@ from typing import Any
 
 from redbeat.decoder import encode_meta
 from redbeat.errors import EntryCorrupt, EntryError
-from redbeat.policy import encode_policy
+from redbeat.policy import Policy, encode_policy
 from redbeat.problems import check_readable, find_meta_problem
 from redbeat.reader import try_decode
-from redbeat.schedules import next_run
+from redbeat.schedules import next_run, rrule
 from redbeat.store import Stored, Write
+from redbeat.zones import zone_name
 
 __all__ = ["in_utc", "plan_save"]
 
@@ -29,6 +30,7 @@ def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
         EntryError: a part of it can't be stored.
     """
     definition = entry.encode(stored)  # first: nobody shall be told to delete a key of RedBeat's own
+    entry.policy = _with_zone(entry)
     policy = encode_policy(entry.policy, stored.policy)
     before = kept = None
     if stored.exists:
@@ -59,6 +61,16 @@ def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
     except (ValueError, RecursionError) as exc:
         raise EntryError(f"{entry.key}: couldn't be read again: {exc}", entry.key) from exc
     return Write(definition, meta, score, policy=policy)
+
+
+def _with_zone(entry: Any) -> Policy:
+    """Return the policy with the zone of a rule's dtstart: 2.x's JSON has only its offset from UTC."""
+    policy: Policy = entry.policy
+    if policy.timezone is None and isinstance(entry.schedule, rrule):
+        name = zone_name(entry.schedule.dtstart.tzinfo)
+        if name is not None and name.upper() != "UTC":
+            return replace(policy, timezone=name)
+    return policy
 
 
 def _before(entry: Any, stored: Stored, definition: str, policy: str) -> Any:

@@ -153,6 +153,12 @@ def register_schedule(
     KINDS[type_name] = Kind(cls, encode, decode)
 
 
+def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
+    """Tell whether the class of ``schedule_`` has another idea of its runs than Celery's ``base``."""
+    ways = ("remaining_delta", "remaining_estimate", "is_due")
+    return any(getattr(type(schedule_), way, None) is not getattr(base, way, None) for way in ways)
+
+
 def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
     """Return whose clocks ``schedule_`` goes by: the policy's, else its own, else the app's."""
     if policy.zone is not None:
@@ -198,9 +204,11 @@ def next_run(
 def _occurrence(schedule_: Any, zone: tzinfo, after: datetime, anchor: datetime) -> datetime | None:
     if isinstance(schedule_, rrule):
         return schedule_.occurrence(after, tz=zone)
-    if isinstance(schedule_, schedule):
+    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
         return _next_of_interval(schedule_, zone, after, anchor)
-    if isinstance(schedule_, crontab) and type(schedule_).remaining_delta is crontab.remaining_delta:
+    if isinstance(schedule_, cron) or (
+        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
+    ):
         return _next_of_crontab(schedule_, zone, after)
     if isinstance(schedule_, clocked):
         return schedule_.instant if schedule_.instant > after else None
@@ -280,7 +288,7 @@ def runs_after(
     """Yield the runs later than ``after``, as long as there are any."""
     while (due := next_run(schedule_, policy, after, anchor)) is not None:
         yield due
-        anchor, after = anchor or due, due
+        anchor = after = due  # in phase with all before it
 
 
 def last_runs(
