@@ -7,6 +7,7 @@ a day that never was, offsets with seconds in them, leap days, the far future.
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -190,6 +191,22 @@ def test_no_silence_is_longer_than_the_rule_and_the_change_allow() -> None:
             runs = [begin, *runs_between(rule, policy, begin, end), end]
             silence = max(later - earlier for earlier, later in pairwise(runs))
             assert silence <= step + change.shift, f"{zone} {change}: {rule!r}"
+
+
+def test_wherever_one_looks_from_the_same_runs_follow() -> None:
+    """From inside the second pass, too, whose fixed times are over already."""
+    for change, zone in changes_of_the_year().items():
+        policy, span, wall = policy_in(zone), span_of(change), change.wall + change.shift / 2
+        rules = [cron(expression) for expression, _ in FIXED] + [
+            cron(expression) for expression, _, _ in REAL[2:4]
+        ]
+        for rule in [*rules, *daily_kinds(wall, ZoneInfo(zone)), *weekly_kinds(wall, ZoneInfo(zone))]:
+            runs = runs_between(rule, policy, *span)
+            for passed in (-2 * HOUR, -MINUTE, -INSTANT, 0 * HOUR, INSTANT, 20 * MINUTE, 31 * MINUTE, HOUR):
+                after = change.at + passed
+                place = bisect_right(runs, after)
+                if place < len(runs):
+                    assert next_run(rule, policy, after) == runs[place], f"{zone} {change}: {rule!r} {passed}"
 
 
 def test_nothing_daily_runs_twice_for_one_date() -> None:
