@@ -14,7 +14,7 @@ from celery.schedules import BaseSchedule, schedstate
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from dateutil.rrule import rrule as dateutil_rrule
 
-from redbeat.zones import next_fixed, next_in_real_time, wall_of
+from redbeat.zones import instant_of, next_fixed, next_in_real_time, wall_of
 
 __all__ = ["rrule"]
 
@@ -34,6 +34,8 @@ _STEP_SECONDS = {WEEKLY: 604_800, DAILY: 86_400, HOURLY: 3_600, MINUTELY: 60, SE
 
 #: a rule with a count and filters must be walked from its start; no further than this
 MAX_COUNTED_STEPS = 1_000_000
+#: or as far as it goes with so small a count
+MAX_FAR_COUNT = 100
 
 
 _CALENDAR_CYCLE = timedelta(days=146_097)  # 400 years, whole weeks
@@ -172,6 +174,9 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         after = after.astimezone(timezone.utc) - (_INSTANT if inclusive else _NO_TIME)
         if after < start:
             after = start - _INSTANT
+            is_second_pass = instant_of(start_wall, tz) < start  # whose times count as over
+            if is_second_pass and self._next_wall(start_wall, start_wall, True) == start_wall:
+                return None if self.until is not None and start > self.until else start
         comes_hourly = self.byhour is None or len(set(_iterable(self.byhour))) == 24
         is_by_hours = self.freq >= HOURLY  # what counts the hours, minutes or seconds since dtstart
 
@@ -221,10 +226,10 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         skipped = max((wall - start) // step - 1, 0)
         if self.count is None:
             return start + skipped * step, None
-        if not any(getattr(self, name) for name in self.FIELDS if name.startswith("by")):
+        if all(getattr(self, name) is None for name in self.FIELDS if name.startswith("by")):
             skipped = min(skipped, self.count)
             return start + skipped * step, self.count - skipped
-        if skipped > MAX_COUNTED_STEPS:
+        if skipped > MAX_COUNTED_STEPS and self.count > MAX_FAR_COUNT:
             raise ValueError(f"count: after {skipped} steps it can't be counted any more; use until.")
         return start, self.count
 

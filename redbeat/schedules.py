@@ -175,18 +175,17 @@ def next_run(
     Arguments:
         schedule_: a Celery schedule, or one of ours.
         after: an instant in UTC, and so is the result.
-        anchor: a run that an interval counts from, in UTC; it keeps its phase. Default: the policy's
-            ``start_time``, which is the first run then, else ``after``.
+        anchor: a run that an interval counts from, in UTC; it keeps its phase. Where there is none, or
+            only one before the policy's ``start_time``, that time is the first run; else ``after`` counts.
 
     Raises:
         ValueError: an interval that isn't longer than zero, or a rule that takes too long to find.
         OverflowError: the next run would be after the year 9999.
     """
     start = policy.start_time
-    is_before = start is not None and after < start
-    if start is not None and (anchor is None or is_before):
+    if start is not None and (anchor is None or anchor < start):
         anchor = start - getattr(schedule_, "run_every", _NO_TIME)
-    if start is not None and is_before:
+    if start is not None and after < start:
         after = start - _INSTANT
     zone = zone_of(schedule_, policy)
     while True:
@@ -302,10 +301,10 @@ def last_runs(
     following = next_run(schedule_, policy, nominal, nominal)
     if following is None or following > now:
         return [nominal], following
-    step = max(following - nominal, timedelta(milliseconds=1))
+    passed, step = now - nominal, max(following - nominal, timedelta(milliseconds=1))
     while True:
-        step *= 2 * limit
-        begin = max(now - step, nominal)
+        step *= min(2 * limit, passed // step + 1)
+        begin = max(now - min(step, passed), nominal)
         upcoming = next_run(schedule_, policy, now, nominal)
         runs = takewhile(lambda due: due <= now, runs_after(schedule_, policy, begin, nominal))
         found = deque([nominal] if begin == nominal else [], maxlen=limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -152,3 +153,22 @@ def test_near_the_end_of_the_calendar_an_occurrence_is_the_one_dateutil_finds(ye
         for after in (start, start.replace(month=7), datetime(9999, 12, 31, 22, 30, tzinfo=UTC)):
             assert rule.occurrence(after) == rule.rrule.after(after), (rule, after)
     assert rrule("DAILY", dtstart=start).occurrence(datetime(9999, 12, 31, 7, tzinfo=UTC)) is None
+
+
+@pytest.mark.parametrize("zero", ["byhour", "byminute", "bysecond", "byweekday"])
+def test_a_filter_of_zero_counts_as_one_when_occurrences_are_counted(zero: str) -> None:
+    """Midnight, the full hour, Monday: 0 is no lack of a filter."""
+    rule = rrule("MINUTELY" if zero == "bysecond" else "HOURLY", dtstart=NOON, count=10, **{zero: 0})
+    occurrences = [moment.astimezone(UTC) for moment in rule.rrule]
+    assert len(occurrences) == 10
+    for earlier, later in pairwise(occurrences):
+        assert rule.occurrence(earlier) == later
+    assert rule.occurrence(occurrences[-1]) is None
+
+
+@pytest.mark.parametrize("freq", ["MINUTELY", "SECONDLY"])
+def test_a_small_count_is_over_however_long_ago_it_began(freq: str) -> None:
+    rule = rrule(freq, dtstart=EPOCH, count=100, byhour=7)
+    assert rule.occurrence(NOON) is None
+    with pytest.raises(ValueError, match="count"):
+        rrule(freq, dtstart=EPOCH, count=10**6, byhour=7).occurrence(NOON)

@@ -1,0 +1,213 @@
+"""Random crontabs beside other people's programs: cronsim, croniter, dateutil and Celery itself.
+
+The first two take day of month OR day of week where both are given, and so have one of them free here, unless
+they can be told to take AND.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date, datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pytest
+from celery.schedules import crontab
+from croniter import croniter
+from croniter.croniter import CroniterBadDateError
+from cronsim import CronSim, CronSimError
+from dateutil.rrule import DAILY
+from dateutil.rrule import rrule as dateutil_rrule
+
+from redbeat.policy import NO_POLICY, Policy
+from redbeat.schedules import CRON_FIELDS, cron, next_run
+from tests.support.simulator import DAY, UTC, changes_between
+from tests.support.ticks import memory_app
+
+EXPRESSIONS = 10_000
+RUNS_EACH = 3
+
+MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+WEEKDAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
+
+#: lowest and highest number, and the names, of each field in the order of an expression
+FIELDS: dict[str, tuple[int, int, list[str]]] = {
+    "minute": (0, 59, []),
+    "hour": (0, 23, []),
+    "day_of_month": (1, 31, []),
+    "month_of_year": (1, 12, MONTHS),
+    "day_of_week": (0, 6, WEEKDAYS),
+}
+
+
+def random_element(chance: random.Random, name: str, with_names: bool) -> str:
+    low, high, names = FIELDS[name]
+    # a range of one number is every number to croniter, and from there on to cronsim where it has a step
+    first, last = sorted(chance.sample(range(low, high + 1), 2))
+    step = chance.randint(1, max((high - low) // 2, 2))
+    if with_names and names and chance.random() < 0.2:
+        return names[first - low]
+    forms = [str(first), f"{first}-{last}", f"*/{step}", f"{first}-{last}/{step}"]
+    return chance.choices(forms, weights=(4, 2, 2, 2))[0]
+
+
+def random_field(chance: random.Random, name: str, with_names: bool = True) -> str:
+    if chance.random() < 0.25:
+        return "*"
+    return ",".join(random_element(chance, name, with_names) for _ in range(chance.choice((1, 1, 1, 2, 3))))
+
+
+def random_fields(chance: random.Random, with_names: bool = True) -> dict[str, str]:
+    return {name: random_field(chance, name, with_names) for name in CRON_FIELDS}
+
+
+def random_moment(chance: random.Random) -> datetime:
+    seconds = chance.randint(0, 80 * 365 * 86_400)
+    return datetime(2001, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+def our_runs(rule: crontab, after: datetime, policy: Policy = NO_POLICY) -> list[datetime]:
+    runs: list[datetime] = []
+    while len(runs) < RUNS_EACH and (due := next_run(rule, policy, after)) is not None:
+        runs.append(due)
+        after = due
+    return runs
+
+
+def runs_of_cronsim(expression: str, after: datetime) -> list[datetime]:
+    try:
+        return list(islice(CronSim(expression, after), RUNS_EACH))
+    except CronSimError:  # no month has such a day
+        return []
+
+
+def runs_of_croniter(expression: str, after: datetime, **options: Any) -> list[datetime]:
+    walk, runs = croniter(expression, after, ret_type=datetime, **options), []
+    with suppress(CroniterBadDateError):
+        runs.extend(walk.get_next() for _ in range(RUNS_EACH))
+    return runs
+
+
+def is_in_half_a_century(run: datetime, after: datetime) -> bool:
+    """The others look no further."""
+    return run - after < 49 * 365 * DAY
+
+
+def assert_equal_runs(
+    ours: list[datetime], theirs: list[datetime], after: datetime, expression: str, who: str
+) -> None:
+    if len(theirs) < len(ours):
+        assert not is_in_half_a_century(ours[len(theirs)], after), f"{who}: {expression!r} after {after}"
+    assert ours[: len(theirs)] == theirs, f"{who}: {expression!r} after {after}"
+
+
+def test_crontabs_with_one_day_field_run_as_in_cronsim_and_croniter(chance: random.Random) -> None:
+    for _ in range(EXPRESSIONS):
+        fields = random_fields(chance)
+        fields[chance.choice(("day_of_month", "day_of_week"))] = "*"
+        expression, after = " ".join(fields.values()), random_moment(chance)
+        ours = our_runs(cron(expression), after)
+        assert_equal_runs(ours, runs_of_cronsim(expression, after), after, expression, "cronsim")
+        assert_equal_runs(ours, runs_of_croniter(expression, after), after, expression, "croniter")
+
+
+LAST_AND_NTH: list[Callable[[random.Random], tuple[str, str]]] = [
+    lambda chance: ("L", "*"),
+    lambda chance: ("LW", "*"),
+    lambda chance: (f"{chance.randint(1, 28)},L", "*"),
+    lambda chance: ("*", f"{chance.randint(0, 6)}#{chance.randint(1, 5)}"),
+    lambda chance: ("*", f"{chance.choice(WEEKDAYS)}#{chance.randint(1, 5)}"),
+    lambda chance: ("*", f"{chance.randint(0, 6)}L"),
+    lambda chance: ("*", f"{chance.randint(0, 6)}#{chance.randint(1, 5)},{chance.randint(0, 6)}#1"),
+    lambda chance: ("*", f"{chance.randint(0, 6)}L,{chance.randint(0, 6)}"),
+    lambda chance: (f"*/{chance.randint(1, 9)}", f"{chance.randint(0, 6)}"),  # AND in cronsim
+    lambda chance: ("*", "7"),
+    lambda chance: ("*", f"{chance.randint(3, 6)}-7"),
+    lambda chance: ("*", f"{chance.randint(0, 6)}/{chance.randint(1, 4)}"),
+    lambda chance: (f"{chance.randint(1, 31)}/{chance.randint(1, 9)}", "*"),
+]
+
+
+@pytest.mark.parametrize("days", LAST_AND_NTH, ids=range(len(LAST_AND_NTH)))
+def test_last_days_and_nth_weekdays_are_cronsims(days: Any, chance: random.Random) -> None:
+    for _ in range(100):
+        fields = random_fields(chance)
+        fields["day_of_month"], fields["day_of_week"] = days(chance)
+        expression, after = " ".join(fields.values()), random_moment(chance)
+        ours = our_runs(cron(expression), after)
+        assert_equal_runs(ours, runs_of_cronsim(expression, after), after, expression, "cronsim")
+
+
+def test_both_day_fields_mean_both_as_in_dateutil_and_in_croniter_when_it_is_told(
+    chance: random.Random,
+) -> None:
+    for _ in range(1_500):
+        fields, after = random_fields(chance), random_moment(chance)
+        expression = " ".join(fields.values())
+        rule = cron(expression)
+        ours = our_runs(rule, after)
+        theirs = runs_of_croniter(expression, after, day_or=False)
+        assert_equal_runs(ours, theirs, after, expression, "croniter")
+        if ours:
+            assert ours == runs_of_dateutil(rule, after, len(ours)), f"{expression!r} after {after}"
+        else:
+            assert not any(is_day_of(rule, after.date() + passed * DAY) for passed in range(29 * 366))
+
+
+def is_day_of(rule: crontab, day: date) -> bool:
+    return (
+        day.month in rule.month_of_year
+        and day.day in rule.day_of_month
+        and day.isoweekday() % 7 in rule.day_of_week
+    )
+
+
+def runs_of_dateutil(rule: crontab, after: datetime, count: int) -> list[datetime]:
+    walk = dateutil_rrule(
+        DAILY,
+        dtstart=after.replace(hour=0, minute=0, second=0),
+        bymonth=sorted(rule.month_of_year),
+        bymonthday=sorted(rule.day_of_month),
+        byweekday=[(day - 1) % 7 for day in rule.day_of_week],
+        byhour=sorted(rule.hour),
+        byminute=sorted(rule.minute),
+        bysecond=0,
+    )
+    return list(walk.xafter(after, count=count))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
+def test_on_days_without_a_change_of_the_clocks_crontabs_run_as_in_celery(
+    zone: str, chance: random.Random
+) -> None:
+    app, policy, compared = memory_app(timezone=zone), Policy(timezone=zone), 0
+    for _ in range(500):
+        fields = random_fields(chance, with_names=False)
+        try:
+            rule = crontab(**fields, app=app)
+        except ValueError:  # Celery refuses the 30th of February
+            continue
+        after = random_moment(chance)
+        due = next_run(rule, policy, after)
+        assert due == next_run(cron(" ".join(fields.values())), policy, after)
+        if due is None or due - after > 3 * 366 * DAY:  # where Celery gives up
+            continue
+        tz = rule.tz
+        if changes_between(tz, after - DAY, min(due, after + 366 * DAY) + DAY):
+            continue
+        compared += 1
+        local = after.astimezone(tz)
+        for passed in (timedelta(0), (due - after) / 2, due - after - timedelta(seconds=1)):
+            rule.nowfun = partial(datetime.astimezone, local + passed, tz)
+            assert after + passed + rule.remaining_estimate(local) == due, f"{fields} after {after}"
+            assert not rule.is_due(local).is_due
+        rule.nowfun = partial(due.astimezone, tz)
+        assert rule.is_due(local).is_due
+        following = next_run(rule, policy, due)
+        if following is not None and not changes_between(tz, due, following + DAY):
+            assert rule.is_due(local).next == pytest.approx((following - due).total_seconds())
+    print(f"{compared} of 500 in {zone}")
+    assert compared > 100

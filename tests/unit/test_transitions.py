@@ -1,0 +1,393 @@
+"""Where clocks change: nothing is lost, nothing runs twice, nothing runs before its time.
+
+Every change of 2026 in every zone, beside models that read the clock minute after minute; then what is rarer:
+a day that never was, offsets with seconds in them, leap days, the far future.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+import pytest
+from celery.schedules import crontab, schedule
+from dateutil.rrule import FR, MO, SA, SU, TH, TU, WE
+
+from redbeat.policy import Policy
+from redbeat.schedules import cron, next_run, rrule
+from tests.support.simulator import (
+    DAY,
+    HOUR,
+    INSTANT,
+    MINUTE,
+    SECOND,
+    UTC,
+    Change,
+    IsNamed,
+    changes_between,
+    looks_between,
+    reached_between,
+    runs_between,
+    sent_by,
+    shown_between,
+    wall_at,
+)
+
+BEGIN, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
+
+#: around a change, so much on either side
+MARGIN = 26 * HOUR
+WEEKDAYS = (MO, TU, WE, TH, FR, SA, SU)
+
+
+@lru_cache(maxsize=1)
+def changes_of_the_year() -> dict[Change, str]:
+    """Every change of the clocks in 2026, and one of the zones that have it."""
+    return {
+        change: name
+        for name in sorted(available_timezones(), reverse=True)
+        for change in changes_between(ZoneInfo(name), BEGIN, END)
+    }
+
+
+def policy_in(zone: str) -> Policy:
+    return Policy(timezone=zone)
+
+
+def span_of(change: Change) -> tuple[datetime, datetime]:
+    return change.at - MARGIN, change.at + MARGIN
+
+
+def wall_times_near(change: Change) -> Iterator[datetime]:
+    """Wall times before, at the beginning of, inside, at the end of and after what is skipped or repeated."""
+    for passed in (-3 * HOUR, -MINUTE, 0 * MINUTE, MINUTE, change.shift / 2):
+        yield change.wall + passed
+    for passed in (-MINUTE, 0 * MINUTE, MINUTE, 5 * HOUR):
+        yield change.wall + change.shift + passed
+
+
+def is_daily(wall: datetime) -> IsNamed:
+    return lambda shown: (shown.hour, shown.minute) == (wall.hour, wall.minute)
+
+
+def is_weekly(wall: datetime) -> IsNamed:
+    daily = is_daily(wall)
+    return lambda shown: daily(shown) and shown.weekday() == wall.weekday()
+
+
+def daily_kinds(wall: datetime, tz: ZoneInfo) -> list[Any]:
+    start = datetime(2026, 1, 1, wall.hour, wall.minute, tzinfo=tz)
+    at = {"byhour": wall.hour, "byminute": wall.minute, "bysecond": 0}
+    return [
+        crontab(minute=wall.minute, hour=wall.hour),
+        cron(f"{wall.minute} {wall.hour} * * *"),
+        rrule("DAILY", dtstart=start),
+        rrule("DAILY", dtstart=BEGIN, **at),
+        rrule("HOURLY", dtstart=BEGIN, **at),
+        rrule("MINUTELY", dtstart=BEGIN, **at),
+    ]
+
+
+def weekly_kinds(wall: datetime, tz: ZoneInfo) -> list[Any]:
+    start = (wall - timedelta(days=7 * 4)).replace(tzinfo=tz)
+    return [
+        crontab(minute=wall.minute, hour=wall.hour, day_of_week=(wall.weekday() + 1) % 7),
+        rrule("WEEKLY", dtstart=start),
+        rrule("WEEKLY", dtstart=start - 10 * DAY, byweekday=WEEKDAYS[wall.weekday()]),
+    ]
+
+
+#: crontabs that name several fixed times, and the same in Python
+FIXED: list[tuple[str, IsNamed]] = [
+    ("*/30 0-22 * * *", lambda wall: wall.hour <= 22 and wall.minute % 30 == 0),
+    ("0 */2 * * *", lambda wall: wall.hour % 2 == 0 and wall.minute == 0),
+    ("*/20 1,2,3 * * *", lambda wall: wall.hour in (1, 2, 3) and wall.minute % 20 == 0),
+    ("* 0-2 * * SUN", lambda wall: wall.hour <= 2 and wall.weekday() == 6),
+]
+
+#: crontabs that match every hour, and the same in Python
+REAL: list[tuple[str, IsNamed, timedelta]] = [
+    ("* * * * *", lambda wall: True, MINUTE),
+    ("*/30 * * * *", lambda wall: wall.minute % 30 == 0, 30 * MINUTE),
+    ("*/7 * * * *", lambda wall: wall.minute % 7 == 0, 7 * MINUTE),
+    ("0 * * * *", lambda wall: wall.minute == 0, HOUR),
+    ("47 * * * *", lambda wall: wall.minute == 47, HOUR),
+    ("*/30 * * * SUN", lambda wall: wall.minute % 30 == 0 and wall.weekday() == 6, 7 * DAY),
+]
+
+#: recurrence rules that come hourly or more often, and how often
+STEPS = [("HOURLY", 1, HOUR), ("HOURLY", 5, 5 * HOUR), ("MINUTELY", 25, 25 * MINUTE)]
+
+
+def test_the_year_has_changes_of_every_sort() -> None:
+    changes = changes_of_the_year()
+    print(f"{len(changes)} changes: {sorted(set(changes.values()))}")
+    assert {change.shift for change in changes} == {30 * MINUTE, HOUR, 2 * HOUR}
+    assert {change.is_gap for change in changes} == {True, False}
+    assert len(changes) > 50
+
+
+def test_a_fixed_time_runs_when_the_clock_first_shows_or_passes_it() -> None:
+    checked = 0
+    for change, zone in changes_of_the_year().items():
+        tz, policy, span = ZoneInfo(zone), policy_in(zone), span_of(change)
+        for wall in wall_times_near(change):
+            daily = reached_between(is_daily(wall), tz, *span)
+            weekly = reached_between(is_weekly(wall), tz, *span)
+            for rule, expected in [
+                *((rule, daily) for rule in daily_kinds(wall, tz)),
+                *((rule, weekly) for rule in weekly_kinds(wall, tz)),
+            ]:
+                assert runs_between(rule, policy, *span) == expected, f"{zone} {change}: {rule!r} {wall}"
+                checked += 1
+    print(f"{checked} schedules")
+
+
+def test_several_fixed_times_run_when_the_clock_first_shows_or_passes_them() -> None:
+    for change, zone in changes_of_the_year().items():
+        tz, policy, span = ZoneInfo(zone), policy_in(zone), span_of(change)
+        for expression, is_named in FIXED:
+            expected = reached_between(is_named, tz, *span)
+            assert runs_between(cron(expression), policy, *span) == expected, f"{zone} {change}: {expression}"
+
+
+def test_what_matches_every_hour_runs_whenever_the_clock_shows_it() -> None:
+    for change, zone in changes_of_the_year().items():
+        tz, policy = ZoneInfo(zone), policy_in(zone)
+        for expression, is_named, step in REAL:
+            margin = 4 * HOUR if step < HOUR else MARGIN
+            span = change.at - margin, change.at + margin
+            expected = shown_between(is_named, tz, *span)
+            assert runs_between(cron(expression), policy, *span) == expected, f"{zone} {change}: {expression}"
+
+
+def test_an_hourly_recurrence_rule_follows_real_time() -> None:
+    for change, zone in changes_of_the_year().items():
+        policy, (begin, end) = policy_in(zone), span_of(change)
+        for freq, interval, step in STEPS:
+            first = datetime(2026, 1, 1, 0, 10, tzinfo=ZoneInfo(zone)).astimezone(UTC)
+            due = first + ((begin - first) // step + 1) * step
+            expected = [due + k * step for k in range((end - due) // step + 1)]
+            rule = rrule(freq, dtstart=first, interval=interval)
+            assert runs_between(rule, policy, begin, end) == expected, f"{zone} {change}: {rule!r}"
+
+
+def test_no_silence_is_longer_than_the_rule_and_the_change_allow() -> None:
+    for change, zone in changes_of_the_year().items():
+        policy, wall = policy_in(zone), change.wall + change.shift / 2
+        rules: list[tuple[Any, timedelta]] = [
+            *((cron(expression), step) for expression, _, step in REAL[1:]),
+            *((rule, DAY) for rule in daily_kinds(wall, ZoneInfo(zone))[:3]),
+            *((rule, 7 * DAY) for rule in weekly_kinds(wall, ZoneInfo(zone))),
+        ]
+        for rule, step in rules:
+            begin, end = change.at - step - 2 * HOUR, change.at + step + 2 * HOUR
+            runs = [begin, *runs_between(rule, policy, begin, end), end]
+            silence = max(later - earlier for earlier, later in pairwise(runs))
+            assert silence <= step + change.shift, f"{zone} {change}: {rule!r}"
+
+
+def test_wherever_one_looks_from_the_same_runs_follow() -> None:
+    """From inside the second pass, too, whose fixed times are over already."""
+    for change, zone in changes_of_the_year().items():
+        policy, span, wall = policy_in(zone), span_of(change), change.wall + change.shift / 2
+        rules = [cron(expression) for expression, _ in FIXED] + [
+            cron(expression) for expression, _, _ in REAL[2:4]
+        ]
+        for rule in [*rules, *daily_kinds(wall, ZoneInfo(zone)), *weekly_kinds(wall, ZoneInfo(zone))]:
+            runs = runs_between(rule, policy, *span)
+            for passed in (-2 * HOUR, -MINUTE, -INSTANT, 0 * HOUR, INSTANT, 20 * MINUTE, 31 * MINUTE, HOUR):
+                after = change.at + passed
+                place = bisect_right(runs, after)
+                if place < len(runs):
+                    assert next_run(rule, policy, after) == runs[place], f"{zone} {change}: {rule!r} {passed}"
+
+
+def test_nothing_daily_runs_twice_for_one_date() -> None:
+    """What the clocks skip at the end of a date runs at the beginning of the next, which has its own, too."""
+    for change, zone in changes_of_the_year().items():
+        tz, policy, (begin, end) = ZoneInfo(zone), policy_in(zone), (change.at - 4 * DAY, change.at + 4 * DAY)
+        for wall in wall_times_near(change):
+            is_moved = change.is_gap and change.wall <= wall < change.wall + change.shift
+            moved_to = (change.wall + change.shift).date()
+            for rule in daily_kinds(wall, tz):
+                dates = [wall_at(due, tz).date() for due in runs_between(rule, policy, begin, end)]
+                if is_moved and moved_to != wall.date():
+                    dates.remove(moved_to)
+                    dates.append(wall.date())
+                assert len(dates) == len(set(dates)), f"{zone} {change}: {rule!r}"
+                assert len(dates) in (7, 8, 9), f"{zone} {change}: {rule!r}"
+
+
+@pytest.mark.parametrize("way", ["latest", "all", "earliest", "skip"])
+def test_a_beat_that_is_late_or_away_sends_nothing_twice_and_nothing_early(
+    way: str, chance: random.Random
+) -> None:
+    changes = list(changes_of_the_year().items())
+    for change, zone in chance.sample(changes, 12):
+        policy, (begin, end) = Policy(timezone=zone, misfire=way), span_of(change)
+        for expression in (
+            "*/7 * * * *",
+            f"{change.wall.minute + 1} {change.wall.hour} * * *",
+            "0 */2 * * *",
+        ):
+            rule, looks = cron(expression), list(looks_between(chance, begin, end, MINUTE, 9 * HOUR))
+            nominal = set(runs_between(rule, policy, begin, looks[-1]))
+            sent = list(sent_by(rule, policy, begin, looks))
+            dues = [one.due for one in sent]
+            assert all(one.due <= one.at for one in sent)
+            assert dues == sorted(set(dues)), f"{zone} {change}: {expression}"
+            assert set(dues) <= nominal
+            if way == "all":
+                assert set(dues) == nominal
+            if way == "latest" and nominal:
+                assert max(dues) == max(nominal)
+
+
+def test_a_date_that_never_was_runs_at_the_first_instant_after_it() -> None:
+    """Samoa went from Thursday the 29th straight to Saturday the 31st."""
+    change = datetime(2011, 12, 30, 10, tzinfo=UTC)
+    policy, tz = policy_in("Pacific/Apia"), ZoneInfo("Pacific/Apia")
+    begin, end = change - 2 * DAY, change + 2 * DAY
+    assert runs_between(crontab(0, 9), policy, begin, end) == [
+        datetime(2011, 12, 28, 19, tzinfo=UTC),
+        datetime(2011, 12, 29, 19, tzinfo=UTC),
+        change,
+        datetime(2011, 12, 30, 19, tzinfo=UTC),
+        datetime(2011, 12, 31, 19, tzinfo=UTC),
+    ]
+    assert runs_between(crontab(0, 9, day_of_week=5), policy, begin, end) == [change]
+    assert runs_between(crontab(0, 9, day_of_month=30), policy, begin, end) == [change]
+    friday = rrule("WEEKLY", dtstart=datetime(2011, 12, 23, 9, tzinfo=tz))
+    assert runs_between(friday, policy, begin, end) == [change]
+    assert runs_between(crontab(0), policy, begin, end) == shown_between(
+        lambda wall: wall.minute == 0, tz, begin, end
+    )
+    assert runs_between(crontab("*/30", "9-17"), policy, begin, end) == reached_between(
+        lambda wall: 9 <= wall.hour <= 17 and wall.minute % 30 == 0, tz, begin, end
+    )
+
+
+#: zones and a year with a change that is unlike today's
+ODD = [
+    ("Africa/Monrovia", 1972),  # 44 minutes and 30 seconds
+    ("Europe/Amsterdam", 1937),  # 19 minutes and 32 seconds, and a shift of 28 seconds
+    ("Europe/Dublin", 1916),
+    ("Africa/Casablanca", 2025),  # Ramadan
+    ("Africa/Casablanca", 2027),
+    ("Africa/Casablanca", 2030),  # Ramadan comes twice
+    ("Australia/Lord_Howe", 1981),
+    ("Australia/Lord_Howe", 2027),
+    ("Antarctica/Troll", 2027),
+    ("Asia/Kathmandu", 1986),  # 15 minutes
+    ("Asia/Pyongyang", 2018),  # half an hour
+    ("America/Caracas", 2016),
+    ("Pacific/Kwajalein", 1993),  # a day that never was
+    ("Asia/Manila", 1844),  # the same
+    ("America/Juneau", 1867),  # a day that came twice
+    ("America/New_York", 1883),  # seconds
+    ("Europe/London", 2038),
+    ("Europe/London", 2101),
+    ("America/New_York", 2400),
+    ("Asia/Gaza", 2040),
+]
+
+
+@pytest.mark.parametrize(("zone", "year"), ODD)
+def test_odd_changes_follow_the_same_rules(zone: str, year: int) -> None:
+    tz, policy = ZoneInfo(zone), policy_in(zone)
+    changes = changes_between(tz, datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC))
+    print(*changes, sep="\n")
+    for change in changes:
+        begin, end = change.at - DAY, change.at + DAY
+        fixed = [(cron(expression), is_named) for expression, is_named in FIXED]
+        fixed += [(crontab(wall.minute, wall.hour), is_daily(wall)) for wall in wall_times_near(change)]
+        for rule, is_named in fixed:
+            runs = runs_between(rule, policy, begin, end)
+            expected = exact(is_named, tz, begin, end, change, is_real=False)
+            assert runs == expected, f"{change}: {rule!r}"
+        begin, end = change.at - 3 * HOUR, change.at + 3 * HOUR
+        for expression, is_named, _ in REAL:
+            runs = runs_between(cron(expression), policy, begin, end)
+            expected = exact(is_named, tz, begin, end, change, is_real=True)
+            assert runs == expected, f"{change}: {expression}"
+
+
+def exact(
+    is_named: IsNamed, tz: ZoneInfo, begin: datetime, end: datetime, change: Change, is_real: bool
+) -> list[datetime]:
+    """Return the runs around one change whose offsets may have seconds: two clocks, one after the other."""
+    found = set()
+    for offset, first, last in ((change.before, begin, change.at - INSTANT), (change.after, change.at, end)):
+        wall = (begin + min(change.before, change.after)).replace(second=0, tzinfo=None)
+        while wall <= (end + max(change.before, change.after)).replace(tzinfo=None):
+            instant = wall.replace(tzinfo=UTC) - offset
+            is_shown = first <= instant <= last and instant > begin
+            if is_named(wall) and is_shown:
+                is_repeated = offset == change.after and instant < change.at - offset + change.before
+                if is_real or not is_repeated:
+                    found.add(instant)
+            is_skipped = change.wall <= wall < change.wall + change.shift and change.is_gap
+            if is_named(wall) and is_skipped and not is_real:
+                found.add(change.at)
+            wall += MINUTE
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("expression", "after", "expected"),
+    [
+        ("0 0 29 2 *", "2026-01-01", ["2028-02-29", "2032-02-29"]),
+        ("0 0 29 2 *", "2096-01-01", ["2096-02-29", "2104-02-29"]),
+        ("0 0 29 2 MON", "2026-01-01", ["2044-02-29", "2072-02-29"]),
+        ("0 0 29 2 MON", "2073-01-01", ["2112-02-29"]),
+        ("0 0 31 * *", "2026-01-31", ["2026-03-31", "2026-05-31", "2026-07-31", "2026-08-31"]),
+        ("0 0 L * *", "2027-12-31", ["2028-01-31", "2028-02-29", "2028-03-31", "2028-04-30"]),
+        ("0 0 L * *", "2100-01-31", ["2100-02-28"]),
+        ("0 0 L-2 2 *", "2027-02-26", ["2028-02-27"]),
+        ("0 0 LW * *", "2026-01-01", ["2026-01-30", "2026-02-27", "2026-03-31", "2026-04-30", "2026-05-29"]),
+        ("0 0 15W * *", "2026-01-31", ["2026-02-16", "2026-03-16", "2026-04-15", "2026-05-15"]),
+        ("0 0 1W * *", "2026-07-31", ["2026-08-03", "2026-09-01"]),
+        ("0 0 31W * *", "2026-01-01", ["2026-01-30", "2026-03-31", "2026-05-29"]),
+        ("0 0 * * FRI#5", "2026-01-31", ["2026-05-29", "2026-07-31", "2026-10-30"]),
+        ("0 0 * * 1#1", "2026-01-31", ["2026-02-02", "2026-03-02"]),
+        ("0 0 * * SUNL", "2026-01-31", ["2026-02-22", "2026-03-29"]),
+        ("0 0 1 1 *", "2037-12-31", ["2038-01-01", "2039-01-01"]),
+        ("14 3 19 1 *", "2038-01-19", ["2038-01-19T03:14", "2039-01-19T03:14"]),
+        ("0 0 1 1 *", "2105-12-31", ["2106-01-01", "2107-01-01"]),
+        ("0 0 1 1 *", "9997-01-02", ["9998-01-01"]),
+    ],
+)
+def test_a_crontab_knows_the_calendar(expression: str, after: str, expected: list[str]) -> None:
+    moment: datetime | None = datetime.fromisoformat(after).replace(tzinfo=UTC)
+    for wanted in expected:
+        assert moment is not None
+        moment = next_run(cron(expression), Policy(), moment)
+        assert moment == datetime.fromisoformat(wanted).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize("year", [2037, 2038, 2039, 2100, 2106, 2262, 3000, 9990])
+def test_clocks_change_in_the_far_future_too(year: int) -> None:
+    policy, begin = policy_in("Europe/Berlin"), datetime(year, 6, 30, 22, tzinfo=UTC)
+    winter = datetime(year, 12, 31, 12, tzinfo=UTC)
+    assert next_run(crontab(30, 7), policy, begin) == begin + 7.5 * HOUR
+    assert next_run(crontab(30, 7), policy, winter) == winter + 18.5 * HOUR
+    rule = rrule("DAILY", dtstart=datetime(2026, 1, 1, 7, 30, tzinfo=ZoneInfo("Europe/Berlin")))
+    assert next_run(rule, policy, begin) == begin + 7.5 * HOUR
+    assert next_run(rule, policy, winter) == winter + 18.5 * HOUR
+
+
+@pytest.mark.parametrize("every", [1, 60, 3600, 86400, 0.001, 1.5])
+def test_an_interval_knows_no_clocks(every: float) -> None:
+    for change, zone in list(changes_of_the_year().items())[::7]:
+        anchor, policy = change.at - 3 * SECOND, policy_in(zone)
+        due = next_run(schedule(every), policy, change.at, anchor)
+        assert due is not None
+        assert (due - anchor) % timedelta(seconds=every) == timedelta(0)
+        assert change.at < due <= change.at + timedelta(seconds=every)
