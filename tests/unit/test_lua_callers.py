@@ -111,6 +111,18 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"},
         {},
     ),
+    "read_calendars": (
+        lambda client: lua.read_calendars(client, ["k", "k"]),
+        [["day", "label"], "none"],
+        {},
+        {},
+    ),
+    "replace_calendar": (
+        lambda client: lua.replace_calendar(client, "the-key", [("d", "l"), ("d", "l")], wake="the-wake"),
+        1,
+        {"calendar": "the-key", "wake": "the-wake"},
+        {"day": "d", "label": "l"},
+    ),
 }
 
 
