@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
-from redbeat import lua
 from redbeat.errors import EntryCorrupt, StoreRefused
 from redbeat.exclusions import exclusions_of
 from redbeat.keys import printable
 from redbeat.lua import Claimed
+from redbeat.lua import calendars as scripts
 from redbeat.policy import Policy
 from redbeat.retry import is_refusal
 from redbeat.schedules import Excluded
@@ -61,7 +61,7 @@ def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] 
         return {}
     try:
         with store.translating():
-            found = lua.read_calendars(store.client, [store.keys.calendar(name) for name in wanted])
+            found = scripts.read_calendars(store.client, [store.keys.calendar(name) for name in wanted])
     except StoreRefused as exc:
         if is_refusal(exc.__cause__):  # the server is busy, say: nothing can be read now
             raise

@@ -15,13 +15,14 @@ from typing import Any
 from celery.app import app_or_default
 from celery.utils.log import get_logger
 
-from redbeat import lua
 from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CalendarError, CalendarNotFound
 from redbeat.exclusions import Exclusions, spelled
 from redbeat.icalendars import days_of_ical
 from redbeat.keys import printable
+from redbeat.lua import calendars as scripts
+from redbeat.lua import text_of
 from redbeat.reader import try_decode
 from redbeat.saving import score_of
 from redbeat.schedules import Excluded, next_run
@@ -161,7 +162,7 @@ class Calendar(Exclusions):
 
     def _replace(self, store: Store, fields: Mapping[str, str]) -> None:
         with store.translating():
-            lua.replace_calendar(
+            scripts.replace_calendar(
                 store.client, store.keys.calendar(self.name), fields.items(), wake=store.keys.wake
             )
 
@@ -220,7 +221,7 @@ def _scheduled_keys(store: Store) -> Iterator[list[str]]:
     while True:
         with store.translating():
             cursor, members = store.client.zscan(store.keys.schedule, cursor, count=CHUNK_SIZE)
-        keys = [lua.text_of(key) for key, _ in members]
+        keys = [text_of(key) for key, _ in members]
         if keys:
             yield keys
         if not int(cursor):

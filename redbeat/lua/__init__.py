@@ -30,12 +30,10 @@ __all__ = [
     "claim_due",
     "commit_runs",
     "delete_entries",
-    "read_calendars",
     "read_entries",
     "read_status",
     "release_lock",
     "renew_lock",
-    "replace_calendar",
     "save_entries",
     "score_text",
     "take_lock",
@@ -56,8 +54,6 @@ _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
 _READ_STATUS = Script("read_status")
-_READ_CALENDARS = Script("read_calendars")
-_REPLACE_CALENDAR = Script("replace_calendar")
 
 
 @dataclass(frozen=True)
@@ -392,17 +388,3 @@ def read_status(client: Any, schedule_key: str, lock_key: str | None, tick_key: 
     now, token, rest_ms, tick, due, oldest = _READ_STATUS(client, keys, [])
     since = float(oldest) if oldest else None
     return Vitals(float(now), text_of(token), int(rest_ms), text_of(tick), int(due), since)
-
-
-def read_calendars(client: Any, keys: Sequence[str]) -> list[dict[str, str] | str]:
-    """Read the calendars under ``keys``: the fields of each, or its key's type, 'none' for no key."""
-    found: list[dict[str, str] | str] = []
-    for row in _READ_CALENDARS(client, keys, []):
-        texts = text_of(row) if isinstance(row, (bytes, str)) else [text_of(text) for text in row]
-        found.append(texts if isinstance(texts, str) else dict(zip(texts[::2], texts[1::2], strict=True)))
-    return found
-
-
-def replace_calendar(client: Any, key: str, fields: Iterable[tuple[str, str]], *, wake: str) -> bool:
-    """Let a calendar have just these fields, and with none be removed; return whether there was one."""
-    return bool(_REPLACE_CALENDAR(client, [key], [wake, *chain.from_iterable(fields)]))
