@@ -186,9 +186,9 @@ def next_run(
         anchor = start - getattr(schedule_, "run_every", _NO_TIME)
     if start is not None and is_before:
         after = start - _INSTANT
-    zone = zone_of(schedule_, policy)
+    zone, anchor = zone_of(schedule_, policy), anchor or after  # the phase is kept across excluded days
     while True:
-        due = _occurrence(schedule_, zone, after, anchor or after)
+        due = _occurrence(schedule_, zone, after, anchor)
         if due is None or (policy.end_time is not None and due > policy.end_time):
             return None
         if policy.calendar is None:
