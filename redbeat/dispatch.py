@@ -7,13 +7,14 @@ reached, and one that hasn't stays due.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery.utils.log import get_logger
 
+from redbeat.almanac import read_calendars_of
 from redbeat.broker import Broker, reason_of
 from redbeat.contention import Contention
 from redbeat.delivery import Delivery
@@ -26,6 +27,7 @@ from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.reports import Reports
 from redbeat.retry import LAST_WORDS_SECONDS, call_briefly, is_refusal, without_retry
 from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
+from redbeat.schedules import Excluded
 from redbeat.store import Store
 
 __all__ = ["Batch", "Dispatcher"]
@@ -71,7 +73,8 @@ class Dispatcher:
     """Sends what a scheduler has claimed.
 
     Arguments:
-        plan: decides about a claimed entry at a time (UNIX seconds): a Run, or a Commit of why not.
+        plan: decides about a claimed entry at a time (UNIX seconds), calendars by their names at hand: a Run,
+            or a Commit of why not.
         connect: returns the producer to send with, or raises.
         send: sends a run with a producer, or raises.
         confirm: makes sure that the lock is still held, before something leaves that isn't checked with it.
@@ -83,7 +86,7 @@ class Dispatcher:
         store: Store,
         broker: Broker,
         reports: Reports,
-        plan: Callable[[Claimed, float], Run | Commit],
+        plan: Callable[[Claimed, float, Mapping[str, Excluded]], Run | Commit],
         connect: Callable[[], Any],
         send: Callable[[Run, Any], Any],
         confirm: Callable[[], None],
@@ -132,6 +135,7 @@ class Dispatcher:
         """Return the runs to send; what is not to be sent goes to ``batch.commits``."""
         runs: list[Run] = []
         now = batch.claim.now
+        calendars = read_calendars_of(self._store, batch.claim.rows)
         for claimed in batch.claim.rows:
             if claimed.type == "none":
                 is_known = self._reports.report_missing(claimed)
@@ -139,7 +143,7 @@ class Dispatcher:
                 continue
             self._reports.note_present(claimed)
             try:
-                plan = self._plan_run(claimed, now)
+                plan = self._plan_run(claimed, now, calendars)
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 batch.commits.append(self._quarantine(claimed, exc, now))
                 continue

@@ -16,6 +16,7 @@ from celery.schedules import BaseSchedule, schedstate
 from celery.utils.log import get_logger
 
 from redbeat import bulk
+from redbeat.almanac import bounds_of, calendars_at_hand
 from redbeat.config import ensure_conf
 from redbeat.decoder import decode, encode_definition, encode_meta, read_cron
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
@@ -181,8 +182,12 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         return first_run(self.schedule, self.bounds(), since)
 
     def bounds(self) -> Policy:
-        """Return the policy, its calendar read."""
-        return self.policy
+        """Return the policy, its calendar read.
+
+        Raises:
+            EntryCorrupt: the calendar is missing or broken.
+        """
+        return bounds_of(self)
 
     @property
     def score(self) -> float:
@@ -241,7 +246,9 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
             EntryError: a part of it can't be stored.
         """
         ensure_conf(self.app).warn_of_unknown()
-        Store(self.app).write_entries([self.key], self.plan_save)
+        store = Store(self.app)
+        with calendars_at_hand(store, [self]):
+            store.write_entries([self.key], self.plan_save)
         return self
 
     @staticmethod

@@ -10,6 +10,8 @@
      +-- EntryError                 something about one entry
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
+     +-- CalendarError              a calendar can't be used (also ValueError)
+     |    +-- CalendarNotFound      no such calendar (also KeyError)
      +-- CommandFailed              a singleton's command can't be started, or its warden is gone
      +-- LockError                  something about leadership
           +-- LockNotAcquired       a tick without the lock (also AttributeError)
@@ -27,6 +29,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockNotOwnedError, ResponseError
 
 __all__ = [
+    "CalendarError",
+    "CalendarNotFound",
     "CommandFailed",
     "ConfigurationError",
     "EntryCorrupt",
@@ -113,6 +117,25 @@ class EntryNotFound(EntryError, KeyError):
 
 class EntryCorrupt(EntryError, ValueError):
     """What stands in Redis under this key is no usable entry."""
+
+
+class CalendarError(RedBeatError, ValueError):
+    """What stands in Redis is no usable calendar, or one can't be stored.
+
+    Attributes:
+        name: the calendar's.
+    """
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class CalendarNotFound(CalendarError, KeyError):
+    """There is no calendar of this name."""
+
+    # KeyError would print the message's repr
+    __str__ = Exception.__str__
 
 
 class CommandFailed(RedBeatError):

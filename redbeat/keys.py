@@ -14,6 +14,8 @@ DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
 #: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
 RESERVED_NAMES = frozenset({":schedule", ":statics", ":lock", ":tick", ":wake"})
+#: and what no entry's name may begin with
+CALENDAR_NAMES = ":calendar:"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Keys:
     def singleton(self, name: str) -> str:
         """Return the default key of a singleton's lock: a string with a time to live."""
         return f"{self.prefix}:singleton:{name}"
+
+    def calendar(self, name: str) -> str:
+        """Return the key of the calendar called ``name``: a hash of excluded days and their labels."""
+        return f"{self.prefix}{CALENDAR_NAMES}{name}"
 
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""

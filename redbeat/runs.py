@@ -6,6 +6,7 @@ A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that record
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
@@ -14,6 +15,7 @@ from typing import Any
 from celery.schedules import crontab
 from celery.utils.log import get_logger
 
+from redbeat.almanac import give_calendars
 from redbeat.config import ensure_conf
 from redbeat.decoder import encode_meta
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
@@ -22,7 +24,7 @@ from redbeat.jitter import due_time_of
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
 from redbeat.policy import Policy
-from redbeat.schedules import next_run
+from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
 
 logger = get_logger("celery.beat")
@@ -38,6 +40,9 @@ DISABLED_SECONDS = 60.0
 
 #: an entry without its hash is given so long for it to appear: some writers add to the schedule first
 MISSING_GRACE_SECONDS = 1.0
+
+#: none is at hand
+NO_CALENDARS: Mapping[str, Excluded] = {}
 
 
 @dataclass(slots=True)
@@ -58,14 +63,22 @@ class Run:
 
 
 def plan_run(
-    entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: Claimed, now: float
+    entry_class: type[RedBeatSchedulerEntry],
+    app: Any,
+    claimed: Claimed,
+    now: float,
+    calendars: Mapping[str, Excluded] = NO_CALENDARS,
 ) -> Run | Commit:
     """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
+
+    Arguments:
+        calendars: by their names; one that is missing here is read when it is needed.
 
     Raises:
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
     """
     entry = decode_entry(entry_class, read_claimed(claimed), app)
+    give_calendars([entry], calendars)
     failure = failure_of(claimed)
     waiting = failure if failure is not None and failure.is_waiting_for(claimed) else None
     bounds = entry.bounds()
@@ -85,6 +98,11 @@ def plan_run(
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
         following = next_run(entry.schedule, bounds, look_at, due_at)
         return Commit(claimed, new_score=score_text(entry.score_of(following)), new_error=new_error)
+    allowed_at = _first_allowed(entry, bounds, due_at)
+    if allowed_at is None or allowed_at.timestamp() > now:
+        return Commit(claimed, new_score=score_text(entry.score_of(allowed_at)), new_error=new_error)
+    if allowed_at != due_at:
+        waiting, due_at = None, allowed_at
     choice = choose_run(entry.schedule, bounds, due_at, _moment(now), _defaults(app, entry))
     is_over = entry.policy.is_finished(entry.total_run_count + (choice.due is not None))
     following = None if is_over else choice.following
@@ -130,6 +148,21 @@ def _finish(entry: RedBeatSchedulerEntry, claimed: Claimed) -> tuple[str, str]:
         finally:
             entry.enabled = True
     return "", ""
+
+
+def _first_allowed(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> datetime | None:
+    """Return ``due_at``, or the first run after it that the policy doesn't exclude; None: there is none."""
+    if bounds.end_time is not None and due_at > bounds.end_time:
+        return None
+    if bounds.start_time is not None and due_at < bounds.start_time:
+        return next_run(entry.schedule, bounds, due_at, due_at)
+    calendar = bounds.calendar
+    if calendar is None or calendar.end_of_exclusion(due_at, zone_of(entry.schedule, bounds)) is None:
+        return due_at
+    logger.info(
+        "beat: Skipped %s, due at %s: its calendar %s excludes it.", entry.name, due_at, bounds.exclude
+    )
+    return next_run(entry.schedule, bounds, due_at, due_at)
 
 
 def _defaults(app: Any, entry: RedBeatSchedulerEntry) -> Policy:

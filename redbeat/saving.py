@@ -51,6 +51,10 @@ def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
             entry.last_run_at = now
         meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
     try:
+        entry.bounds()
+    except EntryCorrupt as exc:
+        raise EntryError(str(exc), entry.key) from exc
+    try:
         score = _score_over(entry, stored, before, now) if stored.exists else entry.score
     except (ValueError, OverflowError, RuntimeError) as exc:
         raise EntryError(

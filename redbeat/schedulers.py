@@ -41,6 +41,7 @@ from redbeat.reports import Reports, brief, ending_briefly
 from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.retry import is_period_left
 from redbeat.runs import Run, plan_run
+from redbeat.schedules import Excluded
 from redbeat.service import BeatService
 from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
 from redbeat.status import Leader, read_status
@@ -197,8 +198,8 @@ class RedBeatScheduler(Scheduler):
             return 0
         return self._wait(self._seconds_to_next(claim, batch.commits))
 
-    def _plan_run(self, claimed: Claimed, now: float) -> Run | Commit:
-        return plan_run(self.Entry, self.app, claimed, now)
+    def _plan_run(self, claimed: Claimed, now: float, calendars: Mapping[str, Excluded]) -> Run | Commit:
+        return plan_run(self.Entry, self.app, claimed, now, calendars)
 
     def _send_run(self, run: Run, producer: Any) -> None:
         logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)

@@ -20,6 +20,7 @@ from redbeat.crontabs import CRON_FIELDS as CRON_FIELDS
 from redbeat.crontabs import CRONTAB_FIELDS as CRONTAB_FIELDS
 from redbeat.crontabs import cron as cron
 from redbeat.crontabs import next_of_crontab
+from redbeat.exclusions import NEVER_FREE
 from redbeat.recurrence import rrule as rrule
 from redbeat.zones import instant_of, wall_of
 
@@ -55,7 +56,10 @@ class Excluded(Protocol):
     """Times at which nothing runs: a calendar."""
 
     def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
-        """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded."""
+        """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded.
+
+        ``NEVER_FREE``: there is none.
+        """
 
 
 class Bounds(Protocol):
@@ -187,9 +191,9 @@ def next_run(
         anchor = start - getattr(schedule_, "run_every", _NO_TIME)
     if start is not None and after < start:
         after = start - _INSTANT
-    zone = zone_of(schedule_, policy)
+    zone, anchor = zone_of(schedule_, policy), anchor or after  # the phase is kept across excluded days
     while True:
-        due = _occurrence(schedule_, zone, after, anchor or after)
+        due = _occurrence(schedule_, zone, after, anchor)
         if due is None or (policy.end_time is not None and due > policy.end_time):
             return None
         if policy.calendar is None:
@@ -197,6 +201,8 @@ def next_run(
         free_at = policy.calendar.end_of_exclusion(due, zone)
         if free_at is None:
             return due
+        if free_at >= NEVER_FREE:
+            return None
         after = free_at - _INSTANT
 
 

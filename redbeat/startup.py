@@ -13,6 +13,7 @@ from celery.schedules import crontab
 from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
 
+from redbeat.almanac import calendars_at_hand
 from redbeat.connection import get_hasty_redis
 from redbeat.delivery import describe_delivery
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
@@ -155,7 +156,8 @@ def _store_chunk(
             return None
         return write
 
-    store.write_entries(list(made), decide, fence)
+    with calendars_at_hand(store, made.values()):
+        store.write_entries(list(made), decide, fence)
 
 
 def _report(name: str, exc: Exception) -> None:

@@ -12,6 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat.calendars import Calendar
 from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.schedulers import get_redis
 from redbeat.status import read_status
@@ -77,6 +78,9 @@ def test_the_writer_may_do_all_that_applications_do(server: Server, app_of: AppO
         entries = [RedBeatSchedulerEntry(name, "tasks.report", 60, args, app=app) for name in ("a", "b")]
         RedBeatSchedulerEntry.save_many(entries)
     assert RedBeatSchedulerEntry.delete_many(["a", "b", "c"], app) == 2
+    Calendar("holidays", ["2026-12-25"], app=app).save()
+    RedBeatSchedulerEntry("report", "tasks.report", 60, exclude="holidays", app=app).save()
+    Calendar.load("holidays", app).save().delete()
     assert refusals(server) == []
 
 
@@ -87,7 +91,8 @@ def test_the_beat_may_do_all_that_beat_does(
     statics = {"old": {"task": "tasks.report", "schedule": 60}}
     with leader(app_of("beat", beat_schedule=statics, **lock)):
         pass
-    RedBeatSchedulerEntry("report", "tasks.report", 60, app=app_of("writer")).save()
+    Calendar("holidays", app=app_of("writer")).save()
+    RedBeatSchedulerEntry("report", "tasks.report", 60, exclude="holidays", app=app_of("writer")).save()
     write_raw(client, "broken", "{oops")
     client.zadd(SCHEDULE, {"redbeat:gone": 1, "bare": 1})
     app = app_of("beat", beat_schedule={"new": {"task": "tasks.report", "schedule": 60}}, **lock)
@@ -193,6 +198,22 @@ def test_a_probe_names_a_key_of_another_type(client: redis.Redis, app_of: AppOf)
 def test_the_writer_cannot_run_a_beat(app_of: AppOf) -> None:
     with pytest.raises(StoreRefused, match="refused"), leader(app_of("writer")) as scheduler:
         scheduler.tick()
+
+
+def test_a_beat_that_may_not_read_calendars_runs_what_needs_none(
+    server: Server, client: redis.Redis, app_of: AppOf
+) -> None:
+    Calendar("holidays", app=app_of("writer")).save()
+    for name, policy in (("report", {}), ("seldom", {"exclude": "holidays"})):
+        RedBeatSchedulerEntry(name, "tasks.report", 60, app=app_of("writer"), **policy).save()
+    with server.client() as admin:
+        admin.execute_command("ACL SETUSER", "beat", "-hgetall")
+    app = app_of("beat")
+    with leader(app) as scheduler:
+        make_due(app, "report", "seldom")
+        scheduler.tick()
+    assert [message.entry for message in take_messages(app)] == ["report"]
+    assert "can't be read" in str(client.hget("redbeat:seldom", "error"))
 
 
 def test_a_user_that_may_not_read_the_configuration_is_warned_and_starts(

@@ -11,6 +11,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.calendars import Calendar
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import RedBeatScheduler, get_redis
 from redbeat.wake import WakeChannel
@@ -48,6 +49,21 @@ def test_each_form_runs_entries_under_the_prefix_with_a_hash_tag(
     assert_entry_runs(make_app(cluster))
     assert cluster.client().exists("{redbeat}:report")
     assert cluster.client().zscore("{redbeat}::schedule", "{redbeat}:report")
+
+
+def test_calendars_are_read_and_written_as_elsewhere(cluster: ClusterTopology, app: Celery) -> None:
+    names = ("holidays", "closed")
+    for name in names:
+        Calendar(name, ["1970-01-01/9999-12-31"], app=app).save()
+        RedBeatSchedulerEntry(name, "tasks.report", schedule(60), exclude=name, app=app).save()
+    make_due(app, *names)
+    with leader(app) as scheduler:
+        scheduler.tick()
+        assert take_messages(app) == []
+        assert cluster.client().zcount("{redbeat}::schedule", -1, -1) == 2
+        Calendar("holidays", app=app).save()
+        assert cluster.client().zcount("{redbeat}::schedule", 1, "+inf") == 1
+    assert cluster.client().hgetall("{redbeat}::calendar:holidays") == {"about": ""}
 
 
 def test_a_prefix_of_its_own_with_a_hash_tag_is_used(cluster: ClusterTopology) -> None:

@@ -14,6 +14,7 @@ import pytest
 from redis.exceptions import NoScriptError
 
 from redbeat import lua
+from redbeat.lua import calendars
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 FENCE = lua.Fence("the-lock", "the-token", 12)
@@ -112,6 +113,20 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"},
         {},
     ),
+    "read_calendars": (
+        lambda client: calendars.read_calendars(client, ["k", "k"]),
+        [["day", "label"], "none"],
+        {},
+        {},
+    ),
+    "replace_calendar": (
+        lambda client: calendars.replace_calendar(
+            client, "the-key", [("d", "l"), ("d", "l")], wake="the-wake"
+        ),
+        1,
+        {"calendar": "the-key", "wake": "the-wake"},
+        {"day": "d", "label": "l"},
+    ),
 }
 
 
@@ -162,8 +177,8 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 
 
 def test_a_script_is_made_of_files_only() -> None:
-    tree = ast.parse(Path(lua.__file__).read_text("utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    trees = [ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars)]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]
     assert len(made) == len(SCRIPTS)
     assert all(isinstance(argument, ast.Constant) for call in made for argument in call.args)

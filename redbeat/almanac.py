@@ -1,0 +1,143 @@
+"""Reading calendars: those that many entries refer to, in one round trip.
+
+Invariant: a calendar that is missing or broken is the trouble of the entries that refer to it, of no other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+
+from redbeat.errors import EntryCorrupt, StoreRefused
+from redbeat.exclusions import exclusions_of
+from redbeat.keys import printable
+from redbeat.lua import Claimed
+from redbeat.lua import calendars as scripts
+from redbeat.policy import Policy
+from redbeat.retry import is_refusal
+from redbeat.schedules import Excluded
+from redbeat.store import Store
+
+__all__ = [
+    "ABOUT",
+    "Unusable",
+    "bounds_of",
+    "calendars_at_hand",
+    "give_calendars",
+    "read_calendars",
+    "read_calendars_of",
+    "read_fields",
+]
+
+#: a field that isn't a day, and exists always: an empty calendar is something else than none
+ABOUT = "about"
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Stands for a calendar that is missing or broken.
+
+    Attributes:
+        reason: a sentence.
+        is_missing: there is none.
+    """
+
+    reason: str
+    is_missing: bool = False
+
+    def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:  # noqa: ARG002 - Excluded's
+        """Raise ValueError: whether the instant is excluded isn't known."""
+        raise ValueError(self.reason)
+
+
+def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] | Unusable]:
+    """Return the fields of the calendars with these names; one round trip, none for no names."""
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    try:
+        with store.translating():
+            found = scripts.read_calendars(store.client, [store.keys.calendar(name) for name in wanted])
+    except StoreRefused as exc:
+        if is_refusal(exc.__cause__):  # the server is busy, say: nothing can be read now
+            raise
+        return {name: Unusable(f"the calendar {name!r} can't be read: {exc}") for name in wanted}
+    return {name: _usable(store, name, fields) for name, fields in zip(wanted, found, strict=True)}
+
+
+def _usable(store: Store, name: str, fields: dict[str, str] | str) -> dict[str, str] | Unusable:
+    if fields == "none":
+        return Unusable(f"there is no calendar {name!r} ({store.keys.calendar(name)}).", is_missing=True)
+    if isinstance(fields, str):
+        return Unusable(f"the calendar {name!r}: {store.keys.calendar(name)} holds a {fields}, not a hash.")
+    return fields
+
+
+def read_calendars(store: Store, names: Iterable[str]) -> dict[str, Excluded]:
+    """Return the calendars with these names, each to be asked, or an ``Unusable``."""
+    calendars: dict[str, Excluded] = {}
+    for name, fields in read_fields(store, names).items():
+        if isinstance(fields, Unusable):
+            calendars[name] = fields
+            continue
+        try:
+            calendars[name] = exclusions_of(tuple(field for field in fields if field != ABOUT))
+        except ValueError as exc:
+            calendars[name] = Unusable(f"the calendar {name!r}: {printable(str(exc))}")
+    return calendars
+
+
+def read_calendars_of(store: Store, rows: Collection[Claimed]) -> dict[str, Excluded]:
+    """Return the calendars that the policies of claimed entries name; one round trip, none without any."""
+    texts = {text for row in rows for text in (row.policy, row.definition) if text and '"exclude"' in text}
+    return read_calendars(store, set(filter(None, map(_name_in, texts))))
+
+
+def _name_in(text: str) -> str | None:
+    """Return the calendar that a policy or a definition names; None: none, or it can't be read."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    name = values.get("exclude") if isinstance(values, dict) else None
+    # a name that can't be sent would fail all of them
+    return name if isinstance(name, str) and name and name == printable(name) else None
+
+
+@contextmanager
+def calendars_at_hand(store: Store, entries: Collection[Any]) -> Iterator[None]:
+    """Let entries that are about to be saved know their calendars, read in one round trip."""
+    named = [entry for entry in entries if entry.policy.exclude is not None]
+    calendars = read_calendars(store, {entry.policy.exclude for entry in named})
+    try:
+        give_calendars(named, calendars)
+        yield
+    finally:
+        give_calendars(named, {})  # next time they may be other ones
+
+
+def give_calendars(entries: Iterable[Any], calendars: Mapping[str, Excluded]) -> None:
+    """Let ``entries`` know those of ``calendars`` that their policies name, and no other."""
+    for entry in entries:
+        if entry.policy.exclude is not None:
+            entry.policy = entry.policy.with_calendar(calendars.get(entry.policy.exclude))
+
+
+def bounds_of(entry: Any) -> Policy:
+    """Return the entry's policy with its calendar, which is read now if it isn't at hand.
+
+    Raises:
+        EntryCorrupt: the calendar is missing or broken.
+    """
+    policy: Policy = entry.policy
+    if policy.exclude is None:
+        return policy
+    if policy.calendar is None:
+        policy = policy.with_calendar(read_calendars(Store(entry.app), [policy.exclude])[policy.exclude])
+    if isinstance(policy.calendar, Unusable):
+        raise EntryCorrupt(f"{entry.key}: policy: exclude: {policy.calendar.reason}", entry.key)
+    return policy

@@ -1,0 +1,228 @@
+"""Calendars: named sets of days and spans at which the entries that refer to them don't run.
+
+Owns a calendar as it stands in Redis, a hash of days and their labels, and what a change of it means for the
+schedule: entries that refer to it are due as it says. Beat doesn't depend on that: it skips a run that has
+become excluded, whoever wrote the calendar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, timedelta, timezone
+from functools import partial
+from typing import Any
+
+from celery.app import app_or_default
+from celery.utils.log import get_logger
+
+from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import CalendarError, CalendarNotFound
+from redbeat.exclusions import Exclusions, spelled
+from redbeat.icalendars import days_of_ical
+from redbeat.keys import printable
+from redbeat.lua import calendars as scripts
+from redbeat.lua import text_of
+from redbeat.reader import try_decode
+from redbeat.schedules import Excluded, next_run
+from redbeat.store import CHUNK_SIZE, Store, Stored, Write
+
+__all__ = ["Calendar"]
+
+logger = get_logger("celery.beat")
+
+#: recurring events of an iCalendar file are taken from so long ago,
+ICAL_SINCE = timedelta(days=366)
+#: until so many years from now
+ICAL_YEARS = 5
+
+#: what beat looks at so soon is left to it: it may be a run on its way (leased), or one that is tried again
+SOON_SECONDS = 60.0
+
+
+class Calendar(Exclusions):
+    """Days and spans at which entries with ``exclude=<its name>`` don't run.
+
+    Arguments:
+        name: unique under the key prefix.
+        days: what is excluded; a mapping gives each a label. One is a date, two dates, both included, or two
+            datetimes with a time zone, of which the second isn't; or a text, as ``2026-12-25``,
+            ``2026-12-24/2026-12-31`` or ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``. A date is meant
+            in the time zone that the entry goes by.
+        about: free text.
+        app: the Celery app; default: the current one.
+
+    Raises:
+        ValueError: one of ``days`` is none; the message names it.
+    """
+
+    def __init__(
+        self, name: str, days: Mapping[Any, str] | Iterable[Any] = (), about: str = "", app: Any = None
+    ) -> None:
+        if not isinstance(name, str) or not name or name != printable(name):
+            raise ValueError(f"A calendar must have a name, a non-empty string, not {name!r}.")
+        if isinstance(days, str):
+            raise ValueError(f"{name}: days must be many, as [{days!r}].")
+        labels = days.items() if isinstance(days, Mapping) else ((day, "") for day in days)
+        self.name = name
+        try:
+            #: each as it is written to Redis, with its label
+            self.days: dict[str, str] = {spelled(day): str(label) for day, label in labels}
+        except ValueError as exc:
+            raise ValueError(f"{name}: {exc}") from exc
+        self.about = about
+        self.app = app
+        super().__init__(self.days)
+
+    def __repr__(self) -> str:
+        return f"<Calendar: {self.name}, {len(self.days)} days>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Calendar):
+            return NotImplemented
+        return (self.name, self.days, self.about) == (other.name, other.days, other.about)
+
+    __hash__ = None  # type: ignore[assignment]  # equal by value, mutable
+
+    @classmethod
+    def from_dates(
+        cls, name: str, dates: Iterable[date], label: str = "", about: str = "", app: Any = None
+    ) -> Calendar:
+        """Return a calendar of single days, all with one label."""
+        return cls(name, dict.fromkeys(dates, label), about, app)
+
+    @classmethod
+    def from_ical(
+        cls,
+        name: str,
+        text: str | bytes,
+        until: date | None = None,
+        about: str = "",
+        app: Any = None,
+    ) -> Calendar:
+        """Return a calendar of the events of an iCalendar file, from a year ago on.
+
+        An event of whole days excludes these days, another one its span, in the app's time zone where it
+        names none. Cancelled events don't count. Needs ``celery-redbeat[calendar]``.
+
+        Arguments:
+            text: the contents of the file.
+            until: the first day that isn't looked at any more; default: five years from now.
+
+        Raises:
+            ConfigurationError: a package that is needed isn't installed.
+            ValueError: it is no iCalendar file.
+        """
+        app = app_or_default(app)
+        today = datetime.now(timezone.utc).date()
+        until = until or today + timedelta(days=366 * ICAL_YEARS)
+        try:
+            days = days_of_ical(text, min(today, until) - ICAL_SINCE, until, app.timezone)
+        except ValueError as exc:
+            raise ValueError(f"{name}: {exc}") from exc
+        return cls(name, days, about, app)
+
+    @classmethod
+    def load(cls, name: str, app: Any = None) -> Calendar:
+        """Return the calendar called ``name``.
+
+        Raises:
+            CalendarNotFound: there is none (a KeyError, too).
+            CalendarError: what is there can't be used (a ValueError, too).
+        """
+        fields = read_fields(Store(app), [name])[name]
+        if isinstance(fields, Unusable):
+            raise (CalendarNotFound if fields.is_missing else CalendarError)(fields.reason, name)
+        days = {day: label for day, label in fields.items() if day != ABOUT}
+        try:
+            return cls(name, days, fields.get(ABOUT, ""), app)
+        except ValueError as exc:
+            raise CalendarError(f"the calendar {exc}", name) from exc
+
+    def save(self) -> Calendar:
+        """Store the calendar in place of what was stored, and let entries be due as it says; return it.
+
+        Interrupted, the call can simply be made again: the calendar is stored whole or not at all, and counts
+        from then on.
+        """
+        store = Store(self.app)
+        before = read_calendars(store, [self.name])[self.name]
+        self._replace(store, {ABOUT: self.about, **self.days})
+        for keys in _scheduled_keys(store):
+            store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before))
+        return self
+
+    def delete(self) -> None:
+        """Remove the calendar; no error when it isn't there.
+
+        Entries that refer to it are quarantined when they are due, until there is one again.
+        """
+        self._replace(Store(self.app), {})
+
+    def _replace(self, store: Store, fields: Mapping[str, str]) -> None:
+        with store.translating():
+            scripts.replace_calendar(
+                store.client, store.keys.calendar(self.name), fields.items(), wake=store.keys.wake
+            )
+
+
+def _plan_retiming(
+    app: Any, calendar: Calendar, before: Excluded, stored: Stored, now: datetime
+) -> Write | None:
+    """Decide about an entry of the schedule, now that ``calendar`` stands there instead of ``before``."""
+    if stored.score is None or not any(
+        '"exclude"' in text for text in (stored.policy, stored.definition) if text
+    ):
+        return None
+    entry = try_decode(RedBeatSchedulerEntry, stored, app)
+    if entry is None or entry.policy.exclude != calendar.name:
+        return None
+    try:
+        if stored.score < 0 and not _is_never(entry, before):
+            return None  # somebody holds it back
+        give_calendars([entry], {calendar.name: calendar})
+        score = _score_at(entry, stored, now)
+    except Exception:
+        logger.exception("beat: %s keeps its due time: a new one can't be found.", printable(stored.key))
+        return None
+    return None if score is None else Write(score=score, must_exist=True)
+
+
+def _is_never(entry: Any, calendar: Excluded) -> bool:
+    """Tell whether it was by ``calendar`` that there was no next run."""
+    give_calendars([entry], {entry.policy.exclude: calendar})
+    return not isinstance(calendar, Unusable) and entry.due_at is None
+
+
+def _score_at(entry: Any, stored: Stored, now: datetime) -> float | None:
+    """Return when ``entry`` is due by its calendar; None: that is left to beat."""
+    is_due = 0 <= (stored.score or 0) <= now.timestamp()
+    if is_due or entry.last_run_at is None:  # whoever wrote it has said when it shall run first
+        return None
+    score: float = entry.score
+    if score < 0 or score > now.timestamp():
+        return score
+    if _is_soon(stored, now):
+        return None
+    if stored.error is not None:  # it was quarantined, for want of the calendar
+        return score
+    # a time that was excluded when it came is no missed run
+    score = entry.score_of(next_run(entry.schedule, entry.bounds(), now, entry.due_at))
+    return score
+
+
+def _is_soon(stored: Stored, now: datetime) -> bool:
+    return stored.score is not None and 0 <= stored.score <= now.timestamp() + SOON_SECONDS
+
+
+def _scheduled_keys(store: Store) -> Iterator[list[str]]:
+    """Yield the members of the schedule in chunks, each at least once."""
+    cursor = 0
+    while True:
+        with store.translating():
+            cursor, members = store.client.zscan(store.keys.schedule, cursor, count=CHUNK_SIZE)
+        keys = [text_of(key) for key, _ in members]
+        if keys:
+            yield keys
+        if not int(cursor):
+            return

@@ -1,0 +1,166 @@
+"""Excluded times: from the days and spans of a calendar to the end of what is excluded at an instant. Pure.
+
+Owns how a day or span is spelled: ``2026-12-25``, the days ``2026-12-24/2026-12-31``, both included, or the
+span ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``, whose end isn't. A day is one in whatever time zone is
+asked about; a span is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from datetime import date, datetime, timezone, tzinfo
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+from redbeat.zones import instant_of
+
+__all__ = ["NEVER_FREE", "Exclusions", "exclusions_of", "spelled"]
+
+#: the end of an exclusion that has none
+NEVER_FREE = datetime.max.replace(tzinfo=timezone.utc)
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_ALLOWED = "a date, '2026-12-25', two of them, '2026-12-24/2026-12-31', or two times with offsets"
+
+#: days by their number, or instants
+Point = TypeVar("Point", int, datetime)
+
+
+class _Ranges(Generic[Point]):
+    """Half-open ranges, those that overlap or adjoin made one."""
+
+    def __init__(self, ranges: Iterable[tuple[Point, Point]]) -> None:
+        self.starts: list[Point] = []
+        self.ends: list[Point] = []
+        for start, end in sorted(ranges):
+            if self.ends and start <= self.ends[-1]:
+                self.ends[-1] = max(self.ends[-1], end)
+            else:
+                self.starts.append(start)
+                self.ends.append(end)
+
+    def end_around(self, point: Point) -> Point | None:
+        """Return the end of the range that ``point`` is in, None: it is in none."""
+        place = bisect_right(self.starts, point) - 1
+        return self.ends[place] if place >= 0 and point < self.ends[place] else None
+
+
+class Exclusions:
+    """Days and spans at which nothing runs.
+
+    Arguments:
+        fields: each spelled as above.
+
+    Raises:
+        ValueError: naming the one that is spelled otherwise.
+    """
+
+    def __init__(self, fields: Iterable[str]) -> None:
+        days: list[tuple[int, int]] = []
+        spans: list[tuple[datetime, datetime]] = []
+        for field in fields:
+            first, last = _bounds_of(field)
+            if isinstance(first, datetime):
+                spans.append((first, last))
+            else:
+                days.append((first.toordinal(), last.toordinal() + 1))
+        self._days = _Ranges(days)
+        self._spans = _Ranges(spans)
+
+    def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
+        """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded.
+
+        Arguments:
+            instant: in UTC, and so is the result; ``NEVER_FREE`` when all that follows is excluded.
+            tz: whose days.
+        """
+        free = instant
+        while free < NEVER_FREE:
+            day = self._days.end_around(free.astimezone(tz).toordinal()) if self._days.starts else None
+            if day is not None:
+                free = _start_of(day, tz, free)
+                continue
+            end = self._spans.end_around(free)
+            if end is None:
+                break
+            free = end
+        return None if free == instant else free
+
+
+@lru_cache(maxsize=64)  # each batch reads the calendars again, and they seldom change
+def exclusions_of(fields: tuple[str, ...]) -> Exclusions:
+    """Return the exclusions with these fields."""
+    return Exclusions(fields)
+
+
+def spelled(day: Any) -> str:
+    """Return the field of ``day``: a date, two of them, two aware datetimes, or the field itself.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    field = day
+    if isinstance(day, (tuple, list)) and len(day) == 2:
+        field = "/".join(map(_spelled_point, day))
+    elif isinstance(day, date):
+        field = _spelled_point(day)
+    if not isinstance(field, str):
+        raise ValueError(f"{day!r} is not {_ALLOWED}.")
+    _bounds_of(field)
+    return field
+
+
+def _spelled_point(point: Any) -> str:
+    if isinstance(point, datetime):
+        is_short = point.second == point.microsecond == 0
+        return point.isoformat(timespec="minutes" if is_short else "auto")
+    return point.isoformat() if isinstance(point, date) else str(point)
+
+
+def _bounds_of(field: str) -> tuple[Any, Any]:
+    """Return the first and last day of ``field``, or the start and end of the span, in UTC."""
+    first_text, slash, last_text = field.partition("/")
+    try:
+        if _DATE.fullmatch(first_text):
+            first = date.fromisoformat(first_text)
+            last = _date_of(last_text) if slash else first
+            is_ordered = first <= last
+        else:
+            first, last = _instant_of(first_text), _instant_of(last_text)
+            is_ordered = first < last
+    except (ValueError, OverflowError) as exc:
+        raise ValueError(f"{field!r} is not {_ALLOWED}: {exc}.") from exc
+    if not is_ordered:
+        raise ValueError(f"{field!r} ends before it begins.")
+    return first, last
+
+
+def _date_of(text: str) -> date:
+    if not _DATE.fullmatch(text):
+        raise ValueError(f"{text!r} is no date")
+    return date.fromisoformat(text)
+
+
+def _instant_of(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as exc:
+        raise ValueError(f"{text!r} is no time") from exc
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no offset")
+    return moment.astimezone(timezone.utc)
+
+
+def _start_of(day: int, tz: tzinfo, after: datetime) -> datetime:
+    """Return the first instant later than ``after`` at which it is ``day`` in ``tz``."""
+    if day > date.max.toordinal():
+        return NEVER_FREE
+    midnight = datetime.fromordinal(day)
+    start = instant_of(midnight, tz)
+    if start > after:
+        return start
+    # the clocks went back over midnight, and it comes again
+    again = midnight.replace(tzinfo=tz, fold=1).astimezone(timezone.utc)
+    return again if again > after else NEVER_FREE

@@ -1,0 +1,335 @@
+"""Calendars: what is excluded and until when, how days are spelled, and what an iCalendar file excludes."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redbeat.calendars import Calendar
+from redbeat.errors import ConfigurationError
+from redbeat.exclusions import NEVER_FREE, Exclusions
+from redbeat.policy import Policy
+from redbeat.problems import find_name_problem
+from redbeat.schedules import clocked, next_run
+from redbeat.zones import wall_of
+
+UTC = timezone.utc
+BERLIN = ZoneInfo("Europe/Berlin")
+#: their clocks go forward or back at midnight, or by a whole day
+STRANGE = [
+    ZoneInfo(name)
+    for name in ("America/St_Johns", "America/Santiago", "America/Havana", "Pacific/Apia", "Asia/Beirut")
+]
+
+
+def at(text: str, tz: Any = UTC) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=tz).astimezone(UTC)
+
+
+@pytest.mark.parametrize(
+    ("days", "instant", "end"),
+    [
+        (["2026-12-25"], "2026-12-24T22:59:59", None),
+        (["2026-12-25"], "2026-12-24T23:00", "2026-12-25T23:00"),
+        (["2026-12-25"], "2026-12-25T22:59:59.999999", "2026-12-25T23:00"),
+        (["2026-12-25"], "2026-12-25T23:00", None),
+        (["2026-12-24/2026-12-31"], "2026-12-26T12:00", "2026-12-31T23:00"),
+        (["2026-12-25", "2026-12-26", "2026-12-24"], "2026-12-24T12:00", "2026-12-26T23:00"),
+        (["2026-12-24/2026-12-28", "2026-12-25"], "2026-12-25T12:00", "2026-12-28T23:00"),
+        (["2026-12-24T18:00+01:00/2026-12-25T06:00+01:00"], "2026-12-24T17:00", "2026-12-25T05:00"),
+        (["2026-12-24T18:00+01:00/2026-12-25T06:00+01:00"], "2026-12-25T05:00", None),
+        (["2026-12-24T17:00Z/2026-12-24T23:00Z", "2026-12-25"], "2026-12-24T17:00", "2026-12-25T23:00"),
+        (["2026-12-24", "2026-12-24T23:00Z/2026-12-25T05:00Z"], "2026-12-24T12:00", "2026-12-25T05:00"),
+        (["2026-03-29"], "2026-03-28T23:00", "2026-03-29T22:00"),
+        (["2026-10-25"], "2026-10-24T22:00", "2026-10-25T23:00"),
+        ([], "2026-12-25T12:00", None),
+    ],
+)
+def test_an_exclusion_ends_with_all_that_adjoins_it(days: list[str], instant: str, end: str | None) -> None:
+    expected = None if end is None else at(end)
+    assert Calendar("holidays", days).end_of_exclusion(at(instant), BERLIN) == expected
+
+
+def test_a_day_is_one_in_the_time_zone_that_is_asked_about() -> None:
+    calendar = Calendar("holidays", [date(2026, 12, 25)])
+    for name in ("Asia/Tokyo", "America/Los_Angeles", "Asia/Kathmandu"):
+        tz = ZoneInfo(name)
+        start, end = at("2026-12-25", tz), at("2026-12-26", tz)
+        assert calendar.end_of_exclusion(start, tz) == end
+        assert calendar.end_of_exclusion(start - timedelta(microseconds=1), tz) is None
+
+
+def test_a_day_whose_midnight_comes_twice_ends_at_the_next_one() -> None:
+    newfoundland = ZoneInfo("America/St_Johns")  # at 00:01 of 29 October back to 23:01 of the 28th
+    calendar = Calendar("holidays", ["2006-10-28"])
+    assert calendar.end_of_exclusion(at("2006-10-28T12:00"), newfoundland) == at("2006-10-29T02:30")
+    assert calendar.end_of_exclusion(at("2006-10-29T02:40"), newfoundland) == at("2006-10-29T03:30")
+
+
+def test_a_day_before_one_that_a_country_skipped_ends_after_it() -> None:
+    samoa = ZoneInfo("Pacific/Apia")  # had no 30 December 2011
+    calendar = Calendar("holidays", ["2011-12-29"])
+    end = calendar.end_of_exclusion(at("2011-12-29T12:00", samoa), samoa)
+    assert end == at("2011-12-31", samoa)
+
+
+def test_what_is_excluded_for_ever_never_runs() -> None:
+    calendar = Calendar("closed", ["2026-01-01/9999-12-31"])
+    assert calendar.end_of_exclusion(at("2026-06-01"), UTC) == NEVER_FREE
+    assert next_run(schedule(60), Policy().with_calendar(calendar), at("2026-06-01")) is None
+
+
+@st.composite
+def fields(draw: st.DrawFn, around: datetime) -> list[str]:
+    found = []
+    for _ in range(draw(st.integers(0, 8))):
+        first = around + timedelta(minutes=draw(st.integers(-4000, 4000)))
+        length = draw(st.integers(0, 3))
+        if draw(st.booleans()):
+            last = first + timedelta(days=length)
+            found.append(f"{first:%Y-%m-%d}/{last:%Y-%m-%d}" if length else f"{first:%Y-%m-%d}")
+        else:
+            last = first + timedelta(minutes=draw(st.integers(1, 2000)))
+            found.append(f"{first:%Y-%m-%dT%H:%M}+00:00/{last:%Y-%m-%dT%H:%M}+00:00")
+    return found
+
+
+CHANGES = st.sampled_from(
+    [
+        (BERLIN, at("2026-03-29")),
+        (BERLIN, at("2026-10-25")),
+        (STRANGE[0], at("2006-10-29")),
+        (STRANGE[0], at("2006-04-02")),
+        (STRANGE[1], at("2026-09-06")),
+        (STRANGE[1], at("2026-04-05")),
+        (STRANGE[2], at("2026-11-01")),
+        (STRANGE[2], at("2026-03-08")),
+        (STRANGE[3], at("2011-12-30")),
+        (STRANGE[4], at("2025-03-30")),
+        (ZoneInfo("Asia/Kathmandu"), at("2026-06-01")),
+    ]
+)
+
+
+def is_excluded_naively(days: list[str], instant: datetime, tz: Any) -> bool:
+    for field in days:
+        first, _, last = field.partition("/")
+        if "T" in field:
+            if datetime.fromisoformat(first) <= instant < datetime.fromisoformat(last):
+                return True
+        elif first <= f"{wall_of(instant, tz):%Y-%m-%d}" <= (last or first):
+            return True
+    return False
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), change=CHANGES)
+def test_it_is_what_a_walk_from_minute_to_minute_finds(
+    data: st.DataObject, change: tuple[ZoneInfo, datetime]
+) -> None:
+    tz, around = change
+    days = data.draw(fields(around))
+    instant = around + timedelta(minutes=data.draw(st.integers(-3000, 3000)))
+    found = Exclusions(days).end_of_exclusion(instant, tz)
+    walked = instant
+    while is_excluded_naively(days, walked, tz):
+        walked += timedelta(minutes=1)
+    assert (found or instant) == walked
+    assert (found is None) == (walked == instant)
+
+
+@pytest.mark.parametrize(
+    ("day", "field"),
+    [
+        (date(2026, 12, 25), "2026-12-25"),
+        ((date(2026, 12, 24), date(2026, 12, 31)), "2026-12-24/2026-12-31"),
+        (("2026-12-24", "2026-12-31"), "2026-12-24/2026-12-31"),
+        (
+            (datetime(2026, 12, 24, 18, tzinfo=BERLIN), datetime(2026, 12, 25, 6, 0, 1, tzinfo=BERLIN)),
+            "2026-12-24T18:00+01:00/2026-12-25T06:00:01+01:00",
+        ),
+        ("2026-12-25", "2026-12-25"),
+    ],
+)
+def test_a_day_is_spelled_in_one_way(day: Any, field: str) -> None:
+    assert Calendar("holidays", {day: "Christmas"}).days == {field: "Christmas"}
+    assert Calendar("holidays", [day]).days == {field: ""}
+
+
+@pytest.mark.parametrize(
+    "day",
+    [
+        "",
+        "about",
+        "25.12.2026",
+        "20261225",
+        "2026-W52-5",
+        "2026-02-30",
+        "2026-12-25/",
+        "2026-12-31/2026-12-24",
+        "2026-12-24/2026-12-25T06:00+01:00",
+        "2026-12-24T18:00/2026-12-25T06:00",
+        "2026-12-24T18:00Z",
+        "2026-12-24T18:00Z/2026-12-24T18:00Z",
+        datetime(2026, 12, 25),
+        datetime(2026, 12, 25, tzinfo=UTC),
+        (datetime(2026, 12, 24), datetime(2026, 12, 25)),
+        (date(2026, 12, 25),),
+        20261225,
+        None,
+    ],
+)
+def test_what_is_no_day_is_named(day: Any) -> None:
+    with pytest.raises(ValueError, match="holidays: ") as caught:
+        Calendar("holidays", [day])
+    shown = f"{day:%Y-%m-%dT%H:%M}" if isinstance(day, datetime) else repr(day)
+    assert shown in str(caught.value) or isinstance(day, tuple)
+
+
+def test_one_day_is_not_many() -> None:
+    with pytest.raises(ValueError, match=r"\['2026-12-25'\]"):
+        Calendar("holidays", "2026-12-25")
+    for name in ("", None, "\udcff"):
+        with pytest.raises(ValueError, match="must have a name"):
+            Calendar(name)  # type: ignore[arg-type]
+
+
+def test_single_days_share_a_label() -> None:
+    calendar = Calendar.from_dates("holidays", [date(2026, 12, 25), date(2026, 12, 26)], "Christmas")
+    assert calendar == Calendar("holidays", {"2026-12-25": "Christmas", "2026-12-26": "Christmas"})
+    assert calendar != Calendar("holidays", ["2026-12-25"])
+
+
+def test_no_entry_may_be_called_like_a_calendar() -> None:
+    assert find_name_problem(":calendar:holidays", frozenset())
+    assert find_name_problem("calendar:holidays", frozenset()) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "after", "expected"),
+    [
+        (crontab(minute="0", hour="8"), "2026-12-23T12:00", "2026-12-27T07:00"),
+        (schedule(3600), "2026-12-23T22:30", "2026-12-26T23:30"),
+        (clocked(at("2026-12-25T12:00")), "2026-12-01T00:00", None),
+        (clocked(at("2026-12-27T12:00")), "2026-12-01T00:00", "2026-12-27T12:00"),
+    ],
+)
+def test_the_next_run_is_the_first_that_is_not_excluded(rule: Any, after: str, expected: str | None) -> None:
+    calendar = Calendar("holidays", ["2026-12-24/2026-12-26"])
+    policy = Policy(timezone="Europe/Berlin").with_calendar(calendar)
+    assert next_run(rule, policy, at(after)) == (expected and at(expected))
+
+
+# -- iCalendar files
+
+ICAL = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//test//EN
+BEGIN:VEVENT
+UID:1
+DTSTART;VALUE=DATE:20251225
+DTEND;VALUE=DATE:20251227
+RRULE:FREQ=YEARLY
+SUMMARY:Christmas
+TRANSP:TRANSPARENT
+END:VEVENT
+BEGIN:VEVENT
+UID:2
+DTSTART;VALUE=DATE:20260501
+SUMMARY:Labour Day
+END:VEVENT
+BEGIN:VEVENT
+UID:3
+DTSTART;TZID=Europe/Berlin:20260401T180000
+DTEND;TZID=Europe/Berlin:20260402T060000
+SUMMARY:Maintenance
+END:VEVENT
+BEGIN:VEVENT
+UID:4
+DTSTART:20260601T100000
+DURATION:PT90M
+SUMMARY:Floating
+END:VEVENT
+BEGIN:VEVENT
+UID:5
+DTSTART;VALUE=DATE:20260701
+SUMMARY:Called off
+STATUS:CANCELLED
+END:VEVENT
+BEGIN:VEVENT
+UID:6
+DTSTART:20260702T100000Z
+SUMMARY:Takes no time
+END:VEVENT
+BEGIN:VEVENT
+UID:7
+DTSTART;VALUE=DATE:20260501
+SUMMARY:Anniversary
+END:VEVENT
+END:VCALENDAR
+""".replace("\n", "\r\n")
+
+
+@pytest.fixture
+def app() -> Celery:
+    app = Celery("test", set_as_current=False)
+    app.conf.timezone = "America/New_York"
+    return app
+
+
+@pytest.mark.parametrize("text", [ICAL, ICAL.encode()], ids=["text", "bytes"])
+def test_an_ical_file_excludes_its_events(app: Celery, text: str | bytes) -> None:
+    calendar = Calendar.from_ical("holidays", text, until=date(2028, 1, 1), app=app)
+    single = {
+        "2026-05-01": "Labour Day, Anniversary",
+        "2026-04-01T18:00+02:00/2026-04-02T06:00+02:00": "Maintenance",
+        "2026-06-01T10:00-04:00/2026-06-01T11:30-04:00": "Floating",
+    }
+    yearly = {f"{year}-12-25/{year}-12-26": "Christmas" for year in (2026, 2027)}
+    found = {day: label for day, label in calendar.days.items() if not day.startswith("2025")}
+    assert found == {**single, **yearly}
+
+
+def test_what_recurs_is_excluded_for_five_years(app: Celery) -> None:
+    calendar = Calendar.from_ical("holidays", ICAL, app=app)
+    years = {int(day[:4]) for day, label in calendar.days.items() if label == "Christmas"}
+    today = datetime.now(UTC)
+    assert {today.year, today.year + 4} <= years
+    assert max(years) <= today.year + 6
+
+
+@pytest.mark.parametrize(
+    "text", ["", "holidays", "BEGIN:VCALENDAR\nBEGIN:VEVENT\nEND:VCALENDAR", b"\xff\xfe"]
+)
+def test_what_is_no_ical_file_is_said_to_be_none(app: Celery, text: Any) -> None:
+    with pytest.raises(ValueError, match="holidays: no iCalendar file"):
+        Calendar.from_ical("holidays", text, app=app)
+
+
+@pytest.mark.parametrize("missing", ["icalendar", "recurring_ical_events"])
+def test_a_missing_package_is_named_with_its_extra(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigurationError, match=rf"{missing}.*celery-redbeat\[calendar\]"):
+        Calendar.from_ical("holidays", ICAL, app=app)
+
+
+def test_calendars_do_not_need_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        assert not name.startswith(("icalendar", "recurring"))
+        return importing(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert Calendar("holidays", ["2026-12-25"]).days
