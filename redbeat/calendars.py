@@ -207,8 +207,8 @@ def _score_at(entry: Any, stored: Stored, now: datetime) -> float | None:
     if stored.error is not None:  # it was quarantined, for want of the calendar
         return score
     # a time that was excluded when it came is no missed run
-    score = entry.score_of(next_run(entry.schedule, entry.bounds(), now, entry.due_at))
-    return score
+    following = next_run(entry.schedule, entry.bounds(), now, entry.due_at)
+    return entry.score_of(following)  # type: ignore[no-any-return]
 
 
 def _is_soon(stored: Stored, now: datetime) -> bool:
