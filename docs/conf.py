@@ -30,6 +30,7 @@ napoleon_numpy_docstring = False
 nitpick_ignore_regex = [
     (r"py:.*", r"(celery|kombu|redis|datetime|dateutil|json|collections)\..*"),
     (r"py:.*", r"redbeat\.(lock|lua|store|keys)\..*"),
+    (r"py:.*", r"redbeat\.(schedules\.(Excluded|Bounds)|policy\.PolicyHolder)"),
     (r"py:.*", r"(Stored|Write|Store|LeaderLock|Keys|datetime|timedelta|schedstate|optional)"),
 ]
 

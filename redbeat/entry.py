@@ -42,16 +42,15 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
     Arguments:
         name: unique under the key prefix.
         task: the task's name.
-        schedule: a Celery schedule or one of ours (:mod:`redbeat.schedules`), a ``timedelta``, a number of
+        schedule: a Celery schedule or one of ``redbeat.schedules``, a ``timedelta``, a number of
             seconds, or a cron expression like "30 7 * * mon-fri".
         args, kwargs: for the task; JSON values, datetimes included.
         enabled: False keeps the entry and doesn't run it.
         options: for ``apply_async``.
         app: the Celery app; default: the current one.
         last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
-        timezone, start_time, end_time, max_runs, one_off, after_finish, jitter, expires_after, misfire,
-            misfire_limit, misfire_grace_time, run_missed, exclude: the entry's :class:`policy <.Policy>`.
-            They are attributes, too.
+        extensions: the fields of :class:`redbeat.policy.Policy`, by their names: ``timezone``, ``start_time``,
+            ``misfire`` and so on. They are attributes, too.
 
     Raises:
         ConfigurationError: the app has no Redis to keep the schedule in.

@@ -31,7 +31,8 @@ class Policy:
 
     Attributes:
         timezone: IANA name of the zone whose clocks the schedule goes by.
-        start_time, end_time: UTC; no run before, and none after it.
+        start_time: UTC; no run before it, and
+        end_time: none after it.
         max_runs: how many runs there are at the most, counted by total_run_count.
         one_off: one run, and no more.
         after_finish: what becomes of an entry that never runs again: 'keep', 'disable' or 'delete'.
