@@ -92,7 +92,8 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
             raise EntryError(
                 f"{name}: schedule: {schedule!r} seconds is no interval: {exc}.", str(name)
             ) from exc
-        self.set_policy(extensions)
+        if extensions:
+            self.set_policy(extensions)
         self.last_run_at: datetime | None
         self.total_run_count: int
         self.enabled = enabled
@@ -197,6 +198,8 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         """Return the score of this entry when it is due at ``due_at``; None stands for never."""
         if due_at is None:
             return -1.0
+        if not self.policy.jitter:
+            return due_at.timestamp()
         return delayed(self.key, self.schedule, self.bounds(), due_at).timestamp()
 
     @property

@@ -22,6 +22,9 @@ MISFIRE_LIMIT = 100
 #: how late a run may be with misfire 'skip', unless it is said otherwise: a failover is no reason to skip it
 SKIP_SECONDS = 60.0
 
+#: a run that is no later than that isn't missed
+_IN_TIME = timedelta(seconds=1)
+
 _INSTANT = timedelta(microseconds=1)
 
 
@@ -48,6 +51,9 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
     Arguments:
         defaults: the app's, for what ``policy`` leaves open.
     """
+    following = next_run(schedule_, policy, nominal, nominal)
+    if now - nominal < _IN_TIME and (following is None or following > now):
+        return Choice(nominal, _recorded(schedule_, nominal, now), following, is_skipped=False)
     way = policy.misfire or defaults.misfire or "latest"
     patience = _patience_seconds(policy, defaults, way)
     first: datetime | None = nominal

@@ -17,7 +17,16 @@ from redbeat.errors import EntryError
 from redbeat.schedules import Excluded
 from redbeat.zones import instant_of, zone_called, zone_name
 
-__all__ = ["FIELDS", "NO_POLICY", "Policy", "PolicyHolder", "decode_policy", "encode_policy", "make_policy"]
+__all__ = [
+    "FIELDS",
+    "NAMES",
+    "NO_POLICY",
+    "Policy",
+    "PolicyHolder",
+    "decode_policy",
+    "encode_policy",
+    "make_policy",
+]
 
 Value = TypeVar("Value")
 
@@ -99,6 +108,7 @@ class PolicyField(Generic[Value]):
 
 #: what may stand in a policy, in the order in which it is written
 FIELDS = tuple(one.name for one in fields(Policy) if one.name != "calendar")
+NAMES = frozenset(FIELDS)
 
 
 class PolicyHolder:

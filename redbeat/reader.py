@@ -12,7 +12,7 @@ from redbeat.config import ensure_conf
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.keys import printable
 from redbeat.lua import Stored
-from redbeat.policy import decode_policy, make_policy
+from redbeat.policy import NAMES, NO_POLICY, decode_policy, make_policy
 from redbeat.problems import find_problem
 
 __all__ = ["decode_entry", "try_decode"]
@@ -48,10 +48,12 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     problem = find_problem(definition, meta)
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
-    try:
-        policy = make_policy({**definition, **decode_policy(stored.policy)}, app.timezone)
-    except (ValueError, RecursionError) as exc:
-        raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
+    policy = NO_POLICY
+    if stored.policy is not None or not NAMES.isdisjoint(definition):
+        try:
+            policy = make_policy({**definition, **decode_policy(stored.policy)}, app.timezone)
+        except (ValueError, RecursionError) as exc:
+            raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
     enabled = definition.get("enabled")
     entry: EntryT = cls(
         name=ensure_conf(app).keys.name(key),  # whatever the definition says: the key is what it's found by

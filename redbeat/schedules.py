@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -159,8 +160,13 @@ def register_schedule(
 
 def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
     """Tell whether the class of ``schedule_`` has another idea of its runs than Celery's ``base``."""
+    return type(schedule_) is not base and _differs(type(schedule_), base)
+
+
+@lru_cache(maxsize=256)
+def _differs(cls: Any, base: Any) -> bool:
     ways = ("remaining_delta", "remaining_estimate", "is_due")
-    return any(getattr(type(schedule_), way, None) is not getattr(base, way, None) for way in ways)
+    return any(getattr(cls, way, None) is not getattr(base, way, None) for way in ways)
 
 
 def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
@@ -186,19 +192,19 @@ def next_run(
         ValueError: an interval that isn't longer than zero, or a rule that takes too long to find.
         OverflowError: the next run would be after the year 9999.
     """
-    start = policy.start_time
+    start, calendar = policy.start_time, policy.calendar
     if start is not None and (anchor is None or anchor < start):
         anchor = start - getattr(schedule_, "run_every", _NO_TIME)
     if start is not None and after < start:
         after = start - _INSTANT
-    zone, anchor = zone_of(schedule_, policy), anchor or after  # the phase is kept across excluded days
+    anchor = anchor or after  # the phase is kept across excluded days
     while True:
-        due = _occurrence(schedule_, zone, after, anchor)
+        due = _occurrence(schedule_, policy, after, anchor)
         if due is None or (policy.end_time is not None and due > policy.end_time):
             return None
-        if policy.calendar is None:
+        if calendar is None:
             return due
-        free_at = policy.calendar.end_of_exclusion(due, zone)
+        free_at = calendar.end_of_exclusion(due, zone_of(schedule_, policy))
         if free_at is None:
             return due
         if free_at >= NEVER_FREE:
@@ -206,15 +212,16 @@ def next_run(
         after = free_at - _INSTANT
 
 
-def _occurrence(schedule_: Any, zone: tzinfo, after: datetime, anchor: datetime) -> datetime | None:
-    if isinstance(schedule_, rrule):
-        return schedule_.occurrence(after, tz=zone)
+def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetime) -> datetime | None:
     if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
-        return _next_of_interval(schedule_, zone, after, anchor)
+        return _next_of_interval(schedule_, policy, after, anchor)
+    zone = zone_of(schedule_, policy)
     if isinstance(schedule_, cron) or (
         isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
     ):
         return _next_of_crontab(schedule_, zone, after)
+    if isinstance(schedule_, rrule):
+        return schedule_.occurrence(after, tz=zone)
     if isinstance(schedule_, clocked):
         return schedule_.instant if schedule_.instant > after else None
     if isinstance(schedule_, solar):
@@ -224,13 +231,14 @@ def _occurrence(schedule_: Any, zone: tzinfo, after: datetime, anchor: datetime)
     return due if due > after else due.replace(fold=1)
 
 
-def _next_of_interval(interval: schedule, zone: tzinfo, after: datetime, anchor: datetime) -> datetime:
+def _next_of_interval(interval: schedule, policy: Bounds, after: datetime, anchor: datetime) -> datetime:
     every: timedelta = interval.run_every
     if every <= _NO_TIME:
         raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
     if not interval.relative:
         passed = (after - anchor) // every if after > anchor else 0
         return anchor + (passed + 1) * every
+    zone = zone_of(interval, policy)
     wall = wall_of(after, zone)
     due = instant_of(delta_resolution(wall + every, every), zone)
     return due if due > after else after + every  # less than a second, or the clocks go back
