@@ -43,11 +43,11 @@ _INSTANT, _NO_TIME = timedelta(microseconds=1), timedelta(0)
 
 
 def _shift_to_the_end(start: datetime) -> timedelta:
-    """Return how far from ``start`` the last years are, 40 at least, that begin with one just like it."""
-    if start.year > MAXYEAR - 68:
+    """Return how far from ``start`` the last years are, 30 at least, that begin with one just like it."""
+    if start.year > MAXYEAR - 58:
         return _NO_TIME
     first = date(start.year, 1, 1)
-    for year in range(MAXYEAR - 67, MAXYEAR - 39):
+    for year in range(MAXYEAR - 57, MAXYEAR - 29):
         if year % 4 == start.year % 4 and date(year, 1, 1).weekday() == first.weekday():
             return date(year, 1, 1) - first
     raise AssertionError("28 years have one of each kind")
@@ -196,6 +196,8 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
             found = self._walk(wall, start, count, shift, inclusive)
             if found is None and self.interval == 1 and start.year >= wall.year - 1:
                 return None  # those years have every kind of year in them
+            if found is None and self._walk(start, start, None, shift, True, interval=1) is None:
+                return None  # nor is there any with every step taken
             if found is not None and not _is_century_between(start.year, found.year):
                 return found
         # the calendar repeats every 400 years (Easter doesn't)
@@ -203,10 +205,17 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         return self._walk(wall, start, count, cycles * _CALENDAR_CYCLE, inclusive)
 
     def _walk(
-        self, wall: datetime, start: datetime, count: int | None, shift: timedelta, inclusive: bool
+        self,
+        wall: datetime,
+        start: datetime,
+        count: int | None,
+        shift: timedelta,
+        inclusive: bool,
+        interval: int | None = None,
     ) -> datetime | None:
         """Let dateutil walk; in later years, as it gives up at the last one of all only."""
-        rule = self.rrule.replace(dtstart=start + shift, count=count, until=None)
+        interval = interval or self.interval
+        rule = self.rrule.replace(dtstart=start + shift, count=count, until=None, interval=interval)
         try:
             found: datetime | None = rule.after(wall + shift, inc=inclusive)
         except OverflowError:  # beyond the last year

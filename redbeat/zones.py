@@ -94,11 +94,16 @@ def next_fixed(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | N
     """
     local = after.astimezone(tz)
     wall, offset = local.replace(tzinfo=None, fold=0), local.utcoffset() or timedelta(0)
-    while (found := next_wall(wall, offset, False)) is not None:
+    is_inclusive = False
+    while (found := next_wall(wall, offset, is_inclusive)) is not None:
         due = instant_of(found, tz)
         if due > after:
             return due
-        wall = found
+        wall, is_inclusive = found, False
+        change = find_change(tz, due, after)
+        if change is not None:  # this is the second pass: all of its times are over
+            unseen = wall_of(change - _SECOND, tz) + _SECOND
+            wall, is_inclusive = (unseen, True) if unseen > found else (found, False)
     return None
 
 
