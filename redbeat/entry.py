@@ -49,8 +49,8 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         options: for ``apply_async``.
         app: the Celery app; default: the current one.
         last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
-        extensions: the fields of :class:`redbeat.policy.Policy`, by their names: ``timezone``, ``start_time``,
-            ``misfire`` and so on. They are attributes, too.
+        extensions: the fields of :class:`redbeat.policy.Policy`, by their names: ``timezone``,
+            ``start_time``, ``misfire`` and so on. They are attributes, too.
 
     Raises:
         ConfigurationError: the app has no Redis to keep the schedule in.

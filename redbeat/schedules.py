@@ -160,7 +160,7 @@ def register_schedule(
 
 def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
     """Tell whether the class of ``schedule_`` has another idea of its runs than Celery's ``base``."""
-    return type(schedule_) is not base and _differs(type(schedule_), base)
+    return type(schedule_) is not base and _differs(type(schedule_), base)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=256)
