@@ -15,7 +15,7 @@ from tests.support.schedule import LOCK
 from tests.support.servers import Server
 
 #: written to the schedule by whoever becomes leader, and due in no test
-STATIC = {"static": {"task": "echo", "schedule": 1e9}}
+STATIC = {"static": {"task": "echo", "schedule": 1e10}}
 
 #: how long claims of beats that share the work are hidden from the others; 30 seconds outside of tests
 LEASE_SECONDS = 1.0

@@ -93,7 +93,7 @@ def beat(cluster: ClusterTopology, broker: Server, folder: Path, **settings: Any
 def save(cluster: ClusterTopology, names: list[str]) -> None:
     """Entries that are not due."""
     app = memory_app(**settings_of(cluster))
-    RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry(name, "echo", 10**9, app=app) for name in names])
+    RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry(name, "echo", 10**10, app=app) for name in names])
 
 
 def make_due(client: RedisCluster, names: list[str]) -> None:

@@ -119,7 +119,7 @@ def test_the_beat_that_delivers_exactly_once_may_push_to_the_documented_queue(
     with leader(app) as scheduler:
         assert ". delivery -> exactly once" in scheduler.info
         for name, options in (("report", {}), ("urgent", {"priority": 9})):
-            RedBeatSchedulerEntry(name, "tasks.report", 10**9, options=options, app=app).save()
+            RedBeatSchedulerEntry(name, "tasks.report", 10**10, options=options, app=app).save()
             make_due(app, name)
         scheduler.tick()
     assert {message.entry for message in take_messages(app)} == {"report", "urgent"}
@@ -133,7 +133,7 @@ def test_one_user_may_do_what_the_schedule_and_the_broker_take(
     app = app_of("beat_and_broker", broker_url=url, task_default_queue="celery")
     with leader(app) as scheduler:
         assert ". delivery -> exactly once" in scheduler.info
-        RedBeatSchedulerEntry("report", "tasks.report", 10**9, app=app).save()
+        RedBeatSchedulerEntry("report", "tasks.report", 10**10, app=app).save()
         make_due(app, "report")
         scheduler.tick()
     assert refusals(server) == []

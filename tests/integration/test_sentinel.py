@@ -92,7 +92,7 @@ def test_the_schedule_goes_on_after_a_failover(guarded: Topology, make_app: Make
     app = make_app(guarded)
     with leader(app) as scheduler:
         for name in ("before", "after"):
-            RedBeatSchedulerEntry(name, "tasks.report", 10**9, app=app).save()
+            RedBeatSchedulerEntry(name, "tasks.report", 10**10, app=app).save()
         make_due(app, "before")
         scheduler.tick()
         assert [message.entry for message in take_messages(app)] == ["before"]

@@ -149,7 +149,7 @@ def prepare(app: Celery, rows: dict[str, Row]) -> None:
     """Store an entry for each row, all of them due in the rows' order; let the app's clock stand still."""
     app.now = lambda: NOW
     for position, (name, row) in enumerate(rows.items()):
-        entry = Entry(name, row.task, schedule(10**9), row.args, row.kwargs, options=row.options, app=app)
+        entry = Entry(name, row.task, schedule(10**10), row.args, row.kwargs, options=row.options, app=app)
         entry.save()
         app.redbeat_redis.zadd(SCHEDULE, {entry.key: 1.5 + position})
 
