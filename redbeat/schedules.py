@@ -286,12 +286,12 @@ def _at(schedule_: Any, moment: datetime) -> Any:
 
 def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | None:
     """Return the first run of an entry saved at ``since`` that has never run."""
+    firsts = [policy.start_time]
     if isinstance(schedule_, (rrule, clocked)):
-        first = (schedule_.dtstart if isinstance(schedule_, rrule) else schedule_.instant).astimezone(
-            timezone.utc
-        )
-        if since - FIRST_OCCURRENCE_GRACE <= first <= since:
-            return next_run(schedule_, policy, first - _INSTANT)
+        firsts.append(schedule_.dtstart if isinstance(schedule_, rrule) else schedule_.instant)
+    for first in firsts:
+        if first is not None and since - FIRST_OCCURRENCE_GRACE <= first <= since:
+            since = first.astimezone(timezone.utc) - _INSTANT
     return next_run(schedule_, policy, since)
 
 

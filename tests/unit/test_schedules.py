@@ -179,6 +179,12 @@ def test_a_rule_saved_soon_after_its_dtstart_runs_its_first_occurrence(
     assert first_run(daily, NO_POLICY, NOON + delay) == NOON + expected * timedelta(days=1)
 
 
+@pytest.mark.parametrize(("delay", "expected"), [(0, 0), (60, 0), (61, 3600), (-30, 0)])
+def test_an_interval_saved_soon_after_its_start_time_runs_then(delay: int, expected: int) -> None:
+    hourly = Policy(start_time=NOON)
+    assert first_run(schedule(3600), hourly, NOON + delay * SECOND) == NOON + expected * SECOND
+
+
 def test_a_new_interval_is_due_one_interval_after_it_was_saved() -> None:
     assert first_run(schedule(60), NO_POLICY, NOON) == NOON + 60 * SECOND
 
