@@ -52,7 +52,9 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
         defaults: the app's, for what ``policy`` leaves open.
     """
     following = next_run(schedule_, policy, nominal, nominal)
-    if now - nominal < _IN_TIME and (following is None or following > now):
+    limits = (policy.expires_after, policy.misfire_grace_time, defaults.misfire_grace_time)
+    has_time = limits == (None, None, None)
+    if has_time and now - nominal < _IN_TIME and (following is None or following > now):
         return Choice(nominal, _recorded(schedule_, nominal, now), following, is_skipped=False)
     way = policy.misfire or defaults.misfire or "latest"
     patience = _patience_seconds(policy, defaults, way)

@@ -235,7 +235,7 @@ def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed) -> datetim
     the schedule again before it sends. Taken at their word, such scores would run a crontab early and twice.
     """
     score = float(claimed.nominal)
-    if entry.last_run_at is None or not score.is_integer() or score < entry.last_run_at.timestamp():
+    if entry.last_run_at is None or not score.is_integer() or score <= entry.last_run_at.timestamp():
         return None  # nothing to compare with, not 2.x's, or somebody's way to write "now"
     due_at = entry.due_at
     return due_at if due_at is not None and due_at.timestamp() > score else None
