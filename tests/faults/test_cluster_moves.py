@@ -38,7 +38,8 @@ from tests.support.ticks import leader, memory_app, take_messages
 from tests.support.topologies import ClusterTopology
 
 SCHEDULE, LOCK, TICK = "{redbeat}::schedule", "{redbeat}::lock", "{redbeat}::tick"
-EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0}}
+#: the earliest: then the due times of the messages tell since when nothing was sent
+EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0, "misfire": "earliest"}}
 ROUNDS = 6 if IS_LONG else 2
 NAMES = [f"entry-{number}" for number in range(4000 if IS_LONG else 600)]
 _AWAY = (RedisError, AssertionError)

@@ -27,7 +27,8 @@ from tests.support.servers import Server
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
-EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0}}
+#: the earliest: then the due times of the messages tell since when nothing was sent
+EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0, "misfire": "earliest"}}
 STANDBYS = 20 if IS_LONG else 3
 
 HANGING_HANDLER = """

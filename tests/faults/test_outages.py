@@ -35,7 +35,8 @@ OUTAGE_SECONDS = 5.0 if IS_LONG else 1.2
 #: how soon after an outage beat is to send; the short form runs beside others on a busy machine
 DEADLINE_SECONDS = 2.0 if IS_LONG else 4.0
 
-EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0}}
+#: the earliest: then the due times of the messages tell since when nothing was sent
+EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0, "misfire": "earliest"}}
 LOG_LINE = re.compile(r"^\[.*?: (WARNING|ERROR|CRITICAL)/.*$", re.MULTILINE)
 
 

@@ -30,7 +30,8 @@ from tests.support.schedule import due_count, expected_id, messages, write_burst
 from tests.support.servers import Server
 from tests.support.topologies import SentinelTopology
 
-EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0}}
+#: the earliest: then the due times of the messages tell since when nothing was sent
+EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0, "misfire": "earliest"}}
 ROUNDS = range(6 if IS_LONG else 1)
 NAMES = [f"entry-{number}" for number in range(4000 if IS_LONG else 1000)]
 IDS = {expected_id(name, 1 + number): name for number, name in enumerate(NAMES)}
