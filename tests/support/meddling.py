@@ -24,7 +24,8 @@ from .witness import Witness
 
 NAMES = ("one", "two")
 STATICS = ("old-static", "static")
-CENTURIES = 10**10
+#: more than the years since 1970, and no more digits than a score has room for
+CENTURIES = 2 * 10**9
 LATER = 3.5e9
 
 _names = st.sampled_from(NAMES)
