@@ -103,6 +103,7 @@ def plan_run(
         return Commit(claimed, new_score=score_text(entry.score_of(allowed_at)), new_error=new_error)
     if allowed_at != due_at:
         waiting, due_at = None, allowed_at
+        nominal = score_text(due_at.timestamp())
     choice = choose_run(entry.schedule, bounds, due_at, _moment(now), _defaults(app, entry))
     is_over = entry.policy.is_finished(entry.total_run_count + (choice.due is not None))
     following = None if is_over else choice.following
@@ -121,9 +122,9 @@ def plan_run(
         new_meta=encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta),
         new_error=new_error,
     )
-    if waiting is None:  # else it is this very run that is tried again, with the same id
+    if waiting is None and choice.due != due_at:  # else this very run is tried again, with the same id
         due_at = choice.due
-    nominal = score_text(due_at.timestamp())
+        nominal = score_text(due_at.timestamp())
     headers = {
         **(entry.options.get("headers") or {}),
         "redbeat_entry": entry.name,
