@@ -166,9 +166,8 @@ class Warden:
 
     def _pass_on(self, number: int) -> None:
         try:
-            if (
-                number == signal.SIGINT
-            ):  # a shell that waits for its child goes on unless that has got it, too
+            # a shell that waits for its child goes on after Ctrl-C unless that has got it, too
+            if number == signal.SIGINT:
                 os.killpg(self._group, number)
             else:
                 os.kill(self._group, number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,9 +98,7 @@ def _has_children(singleton: Process, user: int = 0) -> bool:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_signal_in_the_instant_of_the_start_is_not_lost(
-    server: Server, tmp_path: Path, moment: str
-) -> None:
+def test_a_signal_in_the_instant_of_the_start_is_not_lost(server: Server, moment: str) -> None:
     program = f"""
 import os, signal
 from redbeat import singleton, warden
@@ -176,9 +175,8 @@ def test_a_waiting_one_tells_who_it_waits_for(server: Server) -> None:
             assert waiting.output().count("Standing by") == 1
 
 
-def test_a_release_between_two_commands_of_one_look_is_no_lost_lock(server: Server, tmp_path: Path) -> None:
+def test_a_release_between_two_commands_of_one_look_is_no_lost_lock(server: Server) -> None:
     program = f"""
-import sys
 from redbeat import lock, singleton
 holder = lock.LeaderLock.holder
 def holder_after_a_release(self, *mark):
@@ -198,3 +196,26 @@ singleton.main()
         with Process([*command, "--", "true"]) as waiting:
             assert waiting.wait() == 0
             assert "Somebody may still be running" not in waiting.output()
+
+
+def _has_namespaces() -> bool:
+    """Whether this user may make a namespace of processes: root mostly may, in a container often not."""
+    if not (shutil.which("unshare") and shutil.which("nsenter")):
+        return False
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not _has_namespaces(), reason="needs the right to make namespaces")
+def test_as_process_1_it_reaps_what_it_is_given(server: Server) -> None:
+    inside = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    with start_singleton(server.url(), "sleep", "3600", prefix=inside) as namespace:
+        namespace.wait_for("Started")
+        [keeper] = _children(namespace.pid)
+        [warden] = _children(keeper)
+        # as docker exec does: the shell has ended, and what it has left is process 1's
+        orphan = ("nsenter", "--target", keeper, "--pid", "sh", "-c", "sleep 1 & echo left")
+        with Process(orphan) as shell:
+            shell.wait_for("left")
+            eventually(lambda: len(_children(keeper)) == 2, message="it wasn't given the orphan")
+            eventually(lambda: _children(keeper) == [warden], message="the orphan isn't reaped")
