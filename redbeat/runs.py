@@ -17,13 +17,14 @@ from celery.utils.log import get_logger
 
 from redbeat.almanac import give_calendars
 from redbeat.config import ensure_conf
-from redbeat.decoder import encode_meta
+from redbeat.decoder import encode_meta, is_sealed
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.failures import Failure, failure_of, new_failure
 from redbeat.jitter import due_time_of
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
 from redbeat.policy import Policy
+from redbeat.saving import in_utc
 from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
 
@@ -40,6 +41,9 @@ DISABLED_SECONDS = 60.0
 
 #: an entry without its hash is given so long for it to appear: some writers add to the schedule first
 MISSING_GRACE_SECONDS = 1.0
+
+#: scores are written to the microsecond, and where the sun stands is known to a fraction of a millisecond
+_ROUNDING = timedelta(milliseconds=1)
 
 #: none is at hand
 NO_CALENDARS: Mapping[str, Excluded] = {}
@@ -86,10 +90,11 @@ def plan_run(
         nominal = waiting.due
         due_at = _moment(float(nominal))
     else:
-        due_at = due_time_of(claimed.key, entry.schedule, bounds, _moment(float(claimed.nominal)), None)
+        anchor = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
+        due_at = due_time_of(claimed.key, entry.schedule, bounds, _moment(float(claimed.nominal)), anchor)
         nominal = score_text(due_at.timestamp()) if bounds.jitter else claimed.nominal
     new_error = "clear" if claimed.error else ""
-    own_time = _time_by_schedule(entry, claimed)
+    own_time = None if waiting is not None else _time_by_schedule(entry, claimed, due_at)
     if own_time is not None and own_time.timestamp() > now:
         return Commit(claimed, new_score=score_text(entry.score_of(own_time)), new_error=new_error)
     if own_time is not None:
@@ -229,17 +234,23 @@ def task_id_of(key: str, due: str) -> str:
     return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{due}"))
 
 
-def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed) -> datetime | None:
-    """Return when the schedule has it due, where its score is earlier in the way of celery-redbeat 2.x.
+def _time_by_schedule(
+    entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime
+) -> datetime | None:
+    """Return when the schedule has it due, where that is later than ``due_at``, which its score says.
 
-    That one cuts its scores to whole seconds, moves those of entries that never ran at each start, and asks
-    the schedule again before it sends. Taken at their word, such scores would run a crontab early and twice.
+    So it is when an application has moved last_run_at, and with scores of celery-redbeat 2.x, which cuts them
+    to whole seconds, moves those of entries that never ran at each start, and asks the schedule again before
+    it sends. Taken at their word, such scores would run a crontab early and twice.
     """
-    score = float(claimed.nominal)
-    if entry.last_run_at is None or not score.is_integer() or score <= entry.last_run_at.timestamp():
-        return None  # nothing to compare with, not 2.x's, or somebody's way to write "now"
-    due_at = entry.due_at
-    return due_at if due_at is not None and due_at.timestamp() > score else None
+    if entry.last_run_at is None or claimed.is_asked:
+        return None
+    if is_sealed(claimed.meta or ""):
+        is_whole = float(claimed.nominal).is_integer()
+        if not is_whole or due_at <= in_utc(entry.last_run_at):
+            return None  # not 2.x's, or somebody's way to write "now"
+    own_time = entry.due_at
+    return own_time if own_time is not None and own_time - due_at > _ROUNDING else None
 
 
 def _moment(seconds: float) -> datetime:

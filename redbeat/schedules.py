@@ -261,11 +261,12 @@ def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime |
 
 def _next_of_solar(event: solar, after: datetime) -> datetime | None:
     ephem: Any = event.ephem
+    options = {"use_center": True} if event.use_center else {}  # noon knows no such option
     start = after
     for _ in range(_SOLAR_DAYS):
         try:
             found = getattr(event.cal, event.method)(
-                ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), use_center=event.use_center
+                ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options
             )
         except ephem.CircumpolarError:
             start += _DAY

@@ -6,11 +6,23 @@ Invariant: every script is safe to run twice, because each writes only over what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
+from redbeat.lua.records import NO_TIMES as NO_TIMES
+from redbeat.lua.records import Claim as Claim
+from redbeat.lua.records import Claimed as Claimed
+from redbeat.lua.records import Commit as Commit
+from redbeat.lua.records import Committed as Committed
+from redbeat.lua.records import Fence as Fence
+from redbeat.lua.records import Push as Push
+from redbeat.lua.records import Stored as Stored
+from redbeat.lua.records import Target as Target
+from redbeat.lua.records import Vitals as Vitals
+from redbeat.lua.records import Write as Write
+from redbeat.lua.records import claimed_of, stored_of
+from redbeat.lua.records import score_text as score_text
+from redbeat.lua.records import text_of as text_of
 from redbeat.lua.script import Script as Script
 
 __all__ = [
@@ -38,6 +50,7 @@ __all__ = [
     "save_entries",
     "score_text",
     "take_lock",
+    "text_of",
 ]
 
 
@@ -57,215 +70,6 @@ _RELEASE_LOCK = Script("release_lock")
 _READ_STATUS = Script("read_status")
 
 
-@dataclass(frozen=True)
-class Fence:
-    """What a write of the scheduler is checked against: its lock, its token and the lock's time to live."""
-
-    lock_key: str | None = None
-    token: str = ""
-    lock_ms: int = 0
-
-    def keys(self, schedule_key: str) -> list[str]:
-        """Return KEYS[1] and KEYS[2]: a script needs a key even where there is no lock."""
-        return [schedule_key, self.lock_key or schedule_key]
-
-    def args(self) -> list[Any]:
-        """Return ARGV[1] and ARGV[2]."""
-        return [self.token, self.lock_ms]
-
-
-@dataclass(slots=True)  # not frozen: that would take five times as long to make
-class Claimed:
-    """One due entry as it stands in Redis. Scores are the server's own text: it compares them.
-
-    Attributes:
-        type: what the key holds, 'hash' where all is well, 'none' where it is gone.
-        nominal: the score it was due at.
-        score: the score it has now (another one only where claims are leased).
-    """
-
-    key: str
-    nominal: str
-    definition: str | None = None
-    meta: str | None = None
-    policy: str | None = None
-    error: str | None = None
-    score: str = ""
-    type: str = "hash"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What one look at the schedule found.
-
-    Attributes:
-        status: 'ok'; 'retaken': the lock was gone, perhaps with the data, and is the caller's again; 'lost':
-            another beat holds it, and nothing was read.
-        now: the server's clock in UNIX seconds.
-        next_score: when the first entry that isn't due yet will be, None when there is none.
-        has_more: more is due than was returned.
-        is_partial: entries that are due are left out: their slot is being moved to another node.
-    """
-
-    status: str
-    now: float
-    next_score: float | None
-    has_more: bool
-    rows: list[Claimed]
-    is_partial: bool = False
-
-
-@dataclass(slots=True)
-class Push:
-    """One write to a broker's list: 'lpush' of a message, or 'pexpire' of the list in milliseconds."""
-
-    command: str
-    queue: str
-    value: str | int
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where pushes go: the server's run id, the schedule's database there and the broker's."""
-
-    server: str
-    home_db: int
-    broker_db: int
-
-
-#: what stands in a commit's ``new_score`` where it isn't a due time
-NO_TIMES = frozenset({"", "remove", "delete"})
-
-
-@dataclass(slots=True)
-class Commit:
-    """What to record about one claimed entry; see ``commit_runs.lua`` for each field's meaning of ''.
-
-    Attributes:
-        is_for_this_definition: nothing is recorded when the entry has another definition by then.
-        pushes: made in the same step, if nothing about the entry has changed by then.
-    """
-
-    claimed: Claimed
-    new_score: str = ""
-    new_meta: str = ""
-    new_error: str = ""
-    is_for_this_definition: bool = False
-    pushes: tuple[Push, ...] = ()
-    new_definition: str = ""
-
-    def with_pushes(self, pushes: tuple[Push, ...]) -> Commit:
-        """Return the same commit with messages."""
-        return Commit(
-            self.claimed,
-            self.new_score,
-            self.new_meta,
-            self.new_error,
-            self.is_for_this_definition,
-            pushes,
-            self.new_definition,
-        )
-
-
-@dataclass(frozen=True)
-class Committed:
-    """What became of commits.
-
-    Attributes:
-        status: as a Claim's.
-        is_moved: the server isn't the one that the pushes were for: none was made.
-        results: for each commit True: recorded (and pushed); False: the entry was left alone; or the server's
-            words when a push was refused, and the entry was left alone.
-    """
-
-    status: str
-    is_moved: bool
-    results: list[bool | str]
-
-
-@dataclass(slots=True)
-class Stored:
-    """One entry as it stands in Redis; all None where there is none.
-
-    Attributes:
-        score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
-        type: what the key holds, 'hash' where all is well.
-    """
-
-    key: str
-    definition: str | None = None
-    meta: str | None = None
-    score: float | None = None
-    policy: str | None = None
-    error: str | None = None
-    type: str = "none"
-
-    @property
-    def is_hash(self) -> bool:
-        """Whether the key holds what it should, or nothing."""
-        return self.type in ("hash", "none")
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is something under the key."""
-        return self.type != "none" or self.definition is not None or self.meta is not None
-
-
-@dataclass(slots=True)
-class Write:
-    """What to store of an entry; an empty field is left as it is, and None as policy; '' removes that.
-
-    ``score`` is UNIX seconds.
-    """
-
-    definition: str = ""
-    meta: str = ""
-    score: float | None = None
-    must_exist: bool = False
-    policy: str | None = None
-
-    def changes(self, stored: Stored) -> bool:
-        """Tell whether ``stored`` is another one after this write."""
-        if self.definition and (self.definition != stored.definition or stored.error is not None):
-            return True
-        if self.meta and self.meta != stored.meta:
-            return True
-        if self.policy is not None and self.policy != (stored.policy or ""):
-            return True
-        return self.score is not None and score_text(self.score) != score_text(stored.score)
-
-
-class Vitals(NamedTuple):
-    """Who leads, and how much is due.
-
-    Attributes:
-        now: the server's clock in UNIX seconds.
-        token: what the lock holds, '' for no lock.
-        rest_ms: how long the lock lives, milliseconds; -1: for ever.
-        tick: when the leader last did something, UNIX seconds as text, '' when it isn't known.
-        due: how many entries are due.
-        oldest: since when the first of them is, UNIX seconds; None: there is none with a time.
-    """
-
-    now: float
-    token: str
-    rest_ms: int
-    tick: str
-    due: int
-    oldest: float | None
-
-
-@lru_cache(maxsize=1024)  # entries that are saved or run together have a few
-def score_text(score: float | None) -> str:
-    """Return ``score`` as the scripts take it, to the microsecond; '' for None."""
-    return "" if score is None else f"{score:.6f}"
-
-
-def text_of(value: Any) -> Any:
-    """Return ``value`` as text also where an injected client doesn't decode its replies."""
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-
-
 def claim_due(
     client: Any, schedule_key: str, fence: Fence, *, limit: int, max_bytes: int, lease_ms: int, prefix: str
 ) -> Claim:
@@ -277,15 +81,8 @@ def claim_due(
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
-        rows=[_claimed(row) for row in rows],
+        rows=[claimed_of(row) for row in rows],
     )
-
-
-def _claimed(row: Sequence[Any]) -> Claimed:
-    claimed = Claimed(*map(text_of, row))
-    claimed.score = claimed.score or claimed.nominal
-    claimed.type = claimed.type or "hash"
-    return claimed
 
 
 def commit_runs(
@@ -327,18 +124,7 @@ def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[f
     now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [])
     if not rows:
         return float(now), [Stored(key) for key in keys]
-    return float(now), [_stored(key, row) for key, row in zip(keys, rows, strict=True)]
-
-
-def _stored(key: str, row: Sequence[Any] | None) -> Stored:
-    if row is None:
-        return Stored(key)
-    values = [*map(text_of, row), *_ALL_MISSING[len(row) :]]
-    definition, meta, score, policy, error, kind = values
-    return Stored(key, definition, meta, score and float(score), policy, error, kind or "hash")
-
-
-_ALL_MISSING = (None,) * 6
+    return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
 
 
 def save_entries(

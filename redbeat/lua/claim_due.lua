@@ -10,8 +10,8 @@
 -- ARGV[6] prefix     what every entry's key starts with
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
 -- the entry's key. A score of 0 is how people write "now", and is rewritten to that, so that the run has one
--- due time at every try. What is hidden has a field lease, '<score it is hidden by> <nominal>': when the beat
--- that claimed it has died, it surfaces as the same run.
+-- due time at every try. What is hidden or asked for so has a field lease, '<score it has> <nominal>', and
+-- ' now' after it: when the beat that claimed it has died, it surfaces as the same run.
 --
 -- Returns {status, now, next, has_more, rows}
 --   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
@@ -19,9 +19,10 @@
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
---   rows      {key, nominal, definition, meta, policy, error, score, type} each; nominal is the score the
---             entry was due at, score is what it has now; what is missing is nil, as are a score that is the
---             nominal one and the type of a hash. A row ends with the last that isn't nil.
+--   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked} each; nominal is the
+--             score the entry was due at, score is what it has now, is_asked 1 when that was 0; what is missing
+--             is nil, as are a score that is the nominal one and the type of a hash. A row ends with the last
+--             that isn't nil.
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
@@ -56,7 +57,8 @@ for i = 1, #due, 2 do
       -- due later in the order, perhaps beyond this batch
       if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
     end
-    if tonumber(nominal) == 0 then
+    local is_asked = tonumber(nominal) == 0
+    if is_asked then
       redis.call('ZADD', schedule, 'XX', now, key)
       nominal = redis.call('ZSCORE', schedule, key)
     end
@@ -64,22 +66,25 @@ for i = 1, #due, 2 do
     local fields = {false, false, false, false}
     if kind == 'hash' then
       fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error', 'lease')
-      local hidden_by, hidden_nominal = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)$')
+      local hidden_by, hidden_nominal, asked = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
       local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
       if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
-        nominal = hidden_nominal
+        nominal, is_asked = hidden_nominal, asked == ' now'
       end
     end
     if lease_ms > 0 then
       redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
       score = redis.call('ZSCORE', schedule, key)
-      if kind == 'hash' then redis.call('HSET', key, 'lease', score .. ' ' .. nominal) end
+    end
+    if kind == 'hash' and (is_asked or lease_ms > 0) then
+      redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. (is_asked and ' now' or ''))
     end
     local row = {key, nominal, fields[1], fields[2], fields[3], fields[4]}
     row[7] = score ~= nominal and score
     row[8] = kind ~= 'hash' and kind
+    row[9] = is_asked and 1
     -- most end with the meta, and each nil costs the reader as much as a value
-    for last = 8, 3, -1 do
+    for last = 9, 3, -1 do
       if row[last] then break end
       row[last] = nil
     end

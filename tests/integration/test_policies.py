@@ -184,6 +184,17 @@ def test_jitter_delays_a_run_and_its_due_time_is_told_without_it(
     assert dues(broker) == [earlier]
 
 
+def test_an_interval_with_jitter_keeps_its_phase(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    first = server_time(client).replace(microsecond=250_000) - timedelta(days=19, hours=12)
+    policy = {"jitter": HOUR, "misfire": "all"}
+    Entry("e", "t", 86_400, app=scheduler.app, last_run_at=first, **policy).save()
+    for _ in range(20):
+        scheduler.tick()
+    assert dues(broker) == [first + timedelta(days=day) for day in range(1, 20)]
+
+
 def test_a_message_expires_so_long_after_its_due_time(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:

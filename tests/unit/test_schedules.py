@@ -159,13 +159,18 @@ def test_a_schedule_of_another_kind_is_asked_for_its_own_estimate() -> None:
     assert hourly.nowfun is None
 
 
-def test_a_solar_schedule_is_due_at_the_next_event() -> None:
-    sunset = solar("sunset", 52.5, 13.4, app=memory_app())
-    first = next_run(sunset, NO_POLICY, NOON, NOON)
-    assert first is not None
-    second = next_run(sunset, NO_POLICY, first, first)
-    assert second is not None
-    assert timedelta(hours=23) < second - first < timedelta(hours=25)
+@pytest.mark.parametrize("event", sorted(solar._all_events))
+def test_a_solar_schedule_is_due_once_at_each_event(event: str) -> None:
+    sun = solar(event, 52.5, 13.4, app=memory_app())
+    after = datetime(2026, 3, 1, tzinfo=UTC)
+    for _ in range(20):
+        due = next_run(sun, NO_POLICY, after)
+        assert due is not None
+        for later in (MICROSECOND, SECOND):
+            following = next_run(sun, NO_POLICY, due + later)
+            assert following is not None
+            assert timedelta(hours=23) < following - due < timedelta(hours=25)
+        after = due
 
 
 @pytest.mark.parametrize(

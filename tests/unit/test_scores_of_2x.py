@@ -1,4 +1,4 @@
-"""Scores that celery-redbeat 2.x has left: the schedule is asked again before anything is sent."""
+"""Scores that celery-redbeat 2.x has left, and last runs that an application has moved: the schedule decides."""
 
 from __future__ import annotations
 
@@ -93,6 +93,19 @@ def test_a_disabled_entry_is_moved_to_the_schedules_time_just_so(
 
 
 @EVERY_KIND
+@RUN_COUNTS
+@pytest.mark.parametrize(
+    "score", [QUARTER_TO.timestamp() - 60.75, HALF_PAST_11.timestamp() - 60.75, int(QUARTER_TO.timestamp())]
+)
+def test_a_last_run_that_an_application_has_moved_ahead_moves_the_run(
+    app: Celery, schedule: dict[str, Any], count: int, score: float
+) -> None:
+    entry = claimed(f"{score}", schedule, count=count)
+    entry.meta = json.dumps(json.loads(entry.meta or ""))
+    assert decide(app, entry, QUARTER_TO) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
+
+
+@EVERY_KIND
 @pytest.mark.parametrize(
     ("score", "due"),
     [
@@ -101,10 +114,20 @@ def test_a_disabled_entry_is_moved_to_the_schedules_time_just_so(
     ],
     ids=["fractional", "before the last run"],
 )
-def test_other_scores_are_taken_as_they_are(
+def test_other_scores_beside_a_meta_of_redbeat_are_taken_as_they_are(
     app: Celery, schedule: dict[str, Any], score: str, due: datetime
 ) -> None:
     assert due_of(decide(app, claimed(score, schedule), QUARTER_TO)) == due
+
+
+@EVERY_KIND
+@RUN_COUNTS
+def test_a_run_that_was_asked_for_runs_at_the_time_it_was_asked_for(
+    app: Celery, schedule: dict[str, Any], count: int
+) -> None:
+    entry = claimed(f"{QUARTER_TO.timestamp() - 60.75}", schedule, count=count)
+    entry.is_asked = True
+    assert due_of(decide(app, entry, QUARTER_TO)) == QUARTER_TO - timedelta(seconds=60.75)
 
 
 @EVERY_KIND
