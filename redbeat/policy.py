@@ -188,6 +188,8 @@ def decode_policy(text: str | None) -> dict[str, Any]:
 
 def encode_policy(policy: Policy, stored: str | None = None) -> str:
     """Return the field's JSON, '' for none; unknown names that stand in ``stored`` are kept."""
+    if policy == NO_POLICY and not stored:
+        return ""
     try:
         before = decode_policy(stored)
     except (ValueError, RecursionError):

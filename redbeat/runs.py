@@ -234,9 +234,7 @@ def task_id_of(key: str, due: str) -> str:
     return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{due}"))
 
 
-def _time_by_schedule(
-    entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime
-) -> datetime | None:
+def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime) -> datetime | None:
     """Return when the schedule has it due, where that is later than ``due_at``, which its score says.
 
     So it is when an application has moved last_run_at, and with scores of celery-redbeat 2.x, which cuts them

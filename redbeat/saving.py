@@ -20,7 +20,7 @@ from redbeat.schedules import next_run, rrule
 from redbeat.store import Stored, Write
 from redbeat.zones import zone_name
 
-__all__ = ["in_utc", "plan_save"]
+__all__ = ["encode_entry", "in_utc", "plan_save"]
 
 
 def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
@@ -29,9 +29,7 @@ def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
     Raises:
         EntryError: a part of it can't be stored.
     """
-    definition = entry.encode(stored)  # first: nobody shall be told to delete a key of RedBeat's own
-    entry.policy = _with_zone(entry)
-    policy = encode_policy(entry.policy, stored.policy)
+    definition, policy = encode_entry(entry, stored)  # first: nobody shall be told to delete a key of ours
     before = kept = None
     if stored.exists:
         if not stored.is_hash:
@@ -65,6 +63,17 @@ def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
     except (ValueError, RecursionError) as exc:
         raise EntryError(f"{entry.key}: couldn't be read again: {exc}", entry.key) from exc
     return Write(definition, meta, score, policy=policy)
+
+
+def encode_entry(entry: Any, stored: Stored) -> tuple[str, str]:
+    """Return the JSON of the definition and of the policy ('' for none) that ``stored`` shall have.
+
+    Raises:
+        EntryError: a part of it can't be stored.
+    """
+    definition = entry.encode(stored)
+    entry.policy = _with_zone(entry)
+    return definition, encode_policy(entry.policy, stored.policy)
 
 
 def _with_zone(entry: Any) -> Policy:

@@ -33,7 +33,6 @@ from redbeat.errors import (
 )
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
-from redbeat.keys import printable
 from redbeat.leadership import Leadership
 from redbeat.lock import LeaderLock
 from redbeat.lua import NO_TIMES, Claim, Claimed, Commit
@@ -43,7 +42,14 @@ from redbeat.retry import is_period_left
 from redbeat.runs import Run, plan_run
 from redbeat.schedules import Excluded
 from redbeat.service import BeatService
-from redbeat.startup import banner, check_eviction, default_entries, pin_settings, store_entries
+from redbeat.startup import (
+    banner,
+    check_eviction,
+    default_entries,
+    pin_settings,
+    store_entries,
+    store_statics,
+)
 from redbeat.status import Leader, read_status
 from redbeat.store import Store
 from redbeat.wake import WakeChannel
@@ -342,19 +348,7 @@ class RedBeatScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Store ``beat_schedule``, and remove what was stored from it before and isn't in it any more."""
         statics = {**default_entries(self.app), **self.app.conf.beat_schedule}
-        known = self.store.static_names()
-        removed = sorted(known - statics.keys() - self.config.reserved_names)
-        for name in removed:
-            logger.info("beat: Removing old static schedule entry '%s'.", name)
-        self.store.delete_entries([self.config.keys.entry(name) for name in removed], self._leadership.fence)
-        self.update_from_dict(statics)
-        # a name that is no text was skipped just now
-        added = [
-            name
-            for name in statics
-            if name not in known and isinstance(name, str) and name == printable(name)
-        ]
-        self.store.replace_statics(added, removed, self._leadership.fence)
+        store_statics(self.store, self._leadership.fence, statics, self.update_from_dict)
         self._has_statics = True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

@@ -17,11 +17,20 @@ from redbeat.almanac import calendars_at_hand
 from redbeat.connection import get_hasty_redis
 from redbeat.delivery import describe_delivery
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
-from redbeat.keys import shorten
+from redbeat.keys import printable, shorten
+from redbeat.problems import find_name_problem
+from redbeat.saving import encode_entry
 from redbeat.store import CHUNK_SIZE, Fence, Store, Stored, Write
 from redbeat.urls import sanitize_url
 
-__all__ = ["check_eviction", "default_entries", "eviction_warning", "pin_settings", "store_entries"]
+__all__ = [
+    "check_eviction",
+    "default_entries",
+    "eviction_warning",
+    "pin_settings",
+    "store_entries",
+    "store_statics",
+]
 
 logger = get_logger("celery.beat")
 
@@ -116,6 +125,23 @@ def default_entries(app: Any) -> dict[str, Any]:
     return {"celery.backend_cleanup": cleanup}
 
 
+def store_statics(
+    store: Store, fence: Fence, statics: Mapping[str, Any], update: Callable[[Mapping[str, Any]], object]
+) -> None:
+    """Store ``statics`` by ``update``, and remove what was stored so before and isn't in them any more."""
+    known, reserved = store.static_names(), store.config.reserved_names
+    # a key of RedBeat's own is never removed as an entry
+    removed = sorted(name for name in known - statics.keys() if not find_name_problem(name, reserved))
+    for name in removed:
+        logger.info("beat: Removing old static schedule entry '%s'.", name)
+    store.delete_entries([store.config.keys.entry(name) for name in removed], fence)
+    update(statics)
+    new = (name for name in statics if name not in known)
+    # a name that is no text was skipped just now
+    added = [name for name in new if isinstance(name, str) and name == printable(name)]
+    store.replace_statics(added, removed, fence)
+
+
 def store_entries(
     store: Store, fence: Fence, make_entry: Callable[[str, Any], Any], entries: Mapping[str, Any]
 ) -> None:
@@ -146,7 +172,7 @@ def _store_chunk(
         entry = made[stored.key]
         try:
             is_scheduled = stored.score is not None and stored.meta is not None and stored.error is None
-            if is_scheduled and entry.encode(stored) == stored.definition:
+            if is_scheduled and encode_entry(entry, stored) == (stored.definition, stored.policy or ""):
                 return None
             write: Write = entry.plan_save(stored, now)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary

@@ -20,7 +20,7 @@ from redbeat.lua.records import Stored as Stored
 from redbeat.lua.records import Target as Target
 from redbeat.lua.records import Vitals as Vitals
 from redbeat.lua.records import Write as Write
-from redbeat.lua.records import claimed_of, stored_of
+from redbeat.lua.records import NOWHERE, claimed_of, stored_of
 from redbeat.lua.records import score_text as score_text
 from redbeat.lua.records import text_of as text_of
 from redbeat.lua.script import Script as Script
@@ -90,7 +90,7 @@ def commit_runs(
     schedule_key: str,
     fence: Fence,
     commits: Sequence[Commit],
-    target: Target = Target("", 0, 0),
+    target: Target = NOWHERE,
     call: Call = Script.__call__,
 ) -> Committed:
     """Record ``commits`` and make their pushes at ``target``."""

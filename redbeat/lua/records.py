@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 __all__ = [
+    "NOWHERE",
     "NO_TIMES",
     "Claim",
     "Claimed",
@@ -103,6 +104,9 @@ class Target:
     home_db: int
     broker_db: int
 
+
+#: no push goes there
+NOWHERE = Target("", 0, 0)
 
 #: what stands in a commit's ``new_score`` where it isn't a due time
 NO_TIMES = frozenset({"", "remove", "delete"})

@@ -1,4 +1,4 @@
-"""Applications that move an entry's last run: the next run moves with it, and a score of 0 still means now."""
+"""Applications that move an entry's last run: the next run moves with it; a score of 0 still means now."""
 
 from __future__ import annotations
 

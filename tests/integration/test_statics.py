@@ -13,6 +13,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar
 from redbeat.errors import LockLost
 from redbeat.store import Store
 from tests.conftest import MakeApp
@@ -108,6 +109,27 @@ def test_a_static_that_leaves_the_configuration_is_removed(
     assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:stays", "redbeat:dynamic"]
     assert client.smembers(STATICS) == {"stays"}
     assert "beat: Removing old static schedule entry 'leaves'." in logged(caplog, logging.INFO)
+
+
+def test_a_key_of_redbeat_s_own_is_never_removed_as_a_static(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    Calendar("holidays", ["2026-12-25"], app=make_scheduler(redbeat_lock_key=None).app).save()
+    client.sadd(STATICS, ":schedule", ":calendar:holidays", ":lock", "")
+    make_scheduler(redbeat_lock_key=None, beat_schedule={"stays": HOURLY})
+    assert set(client.keys()) == {"redbeat:stays", "redbeat::calendar:holidays", SCHEDULE, STATICS}
+
+
+def test_a_static_whose_policy_alone_has_changed_is_stored_again(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    fields = {"task": "echo", "schedule": crontab("30", "7")}
+    due = []
+    for policy in ({}, {"timezone": "Asia/Tokyo"}, {"timezone": "Asia/Tokyo", "jitter": 0}, {}):
+        make_scheduler(redbeat_lock_key=None, beat_schedule={"daily": {**fields, **policy}})
+        due.append(score_of(client, "daily"))
+    assert due[0] == due[3] != due[1] == due[2]
+    assert client.hget("redbeat:daily", "policy") is None
 
 
 BAD: dict[Any, Any] = {

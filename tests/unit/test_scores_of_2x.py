@@ -1,4 +1,4 @@
-"""Scores that celery-redbeat 2.x has left, and last runs that an application has moved: the schedule decides."""
+"""Scores of celery-redbeat 2.x, and last runs that an application has moved: the schedule decides."""
 
 from __future__ import annotations
 
