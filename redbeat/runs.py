@@ -94,7 +94,7 @@ def plan_run(
         due_at = due_time_of(claimed.key, entry.schedule, bounds, _moment(float(claimed.nominal)), anchor)
         nominal = score_text(due_at.timestamp()) if bounds.jitter else claimed.nominal
     new_error = "clear" if claimed.error else ""
-    own_time = None if waiting is not None else _time_by_schedule(entry, claimed, due_at)
+    own_time = None if waiting is not None else _time_by_schedule(entry, claimed, due_at, now)
     if own_time is not None and own_time.timestamp() > now:
         return Commit(claimed, new_score=score_text(entry.score_of(own_time)), new_error=new_error)
     if own_time is not None:
@@ -234,7 +234,9 @@ def task_id_of(key: str, due: str) -> str:
     return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{due}"))
 
 
-def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime) -> datetime | None:
+def _time_by_schedule(
+    entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime, now: float
+) -> datetime | None:
     """Return when the schedule has it due, where that is later than ``due_at``, which its score says.
 
     So it is when an application has moved last_run_at, and with scores of celery-redbeat 2.x, which cuts them
@@ -243,10 +245,10 @@ def _time_by_schedule(entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: da
     """
     if entry.last_run_at is None or claimed.is_asked:
         return None
-    if is_sealed(claimed.meta or ""):
-        is_whole = float(claimed.nominal).is_integer()
-        if not is_whole or due_at <= in_utc(entry.last_run_at):
-            return None  # not 2.x's, or somebody's way to write "now"
+    if is_sealed(claimed.meta or "") and not float(claimed.nominal).is_integer():
+        return None
+    if due_at <= in_utc(entry.last_run_at) <= _moment(now):
+        return None  # somebody's way to write "now"
     own_time = entry.due_at
     return own_time if own_time is not None and own_time - due_at > _ROUNDING else None
 

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from redbeat.lua.records import NO_TIMES as NO_TIMES
+from redbeat.lua.records import NOWHERE, claimed_of, stored_of
 from redbeat.lua.records import Claim as Claim
 from redbeat.lua.records import Claimed as Claimed
 from redbeat.lua.records import Commit as Commit
@@ -20,7 +21,6 @@ from redbeat.lua.records import Stored as Stored
 from redbeat.lua.records import Target as Target
 from redbeat.lua.records import Vitals as Vitals
 from redbeat.lua.records import Write as Write
-from redbeat.lua.records import NOWHERE, claimed_of, stored_of
 from redbeat.lua.records import score_text as score_text
 from redbeat.lua.records import text_of as text_of
 from redbeat.lua.script import Script as Script

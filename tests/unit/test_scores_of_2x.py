@@ -94,15 +94,23 @@ def test_a_disabled_entry_is_moved_to_the_schedules_time_just_so(
 
 @EVERY_KIND
 @RUN_COUNTS
-@pytest.mark.parametrize(
-    "score", [QUARTER_TO.timestamp() - 60.75, HALF_PAST_11.timestamp() - 60.75, int(QUARTER_TO.timestamp())]
-)
+@pytest.mark.parametrize("score", [QUARTER_TO.timestamp() - 60.75, int(QUARTER_TO.timestamp())])
 def test_a_last_run_that_an_application_has_moved_ahead_moves_the_run(
     app: Celery, schedule: dict[str, Any], count: int, score: float
 ) -> None:
     entry = claimed(f"{score}", schedule, count=count)
     entry.meta = json.dumps(json.loads(entry.meta or ""))
     assert decide(app, entry, QUARTER_TO) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
+
+
+@EVERY_KIND
+@RUN_COUNTS
+def test_a_last_run_that_was_moved_beyond_now_moves_the_run_even_past_its_score(
+    app: Celery, schedule: dict[str, Any], count: int
+) -> None:
+    entry = claimed(f"{QUARTER_TO.timestamp() - 3600.75}", schedule, count=count)
+    entry.meta = json.dumps(json.loads(entry.meta or ""))
+    assert decide(app, entry, HALF_PAST_11 - MINUTE) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
 
 
 @EVERY_KIND
