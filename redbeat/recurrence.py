@@ -14,6 +14,7 @@ from celery.schedules import BaseSchedule, schedstate
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from dateutil.rrule import rrule as dateutil_rrule
 
+from redbeat.never import is_never
 from redbeat.zones import instant_of, next_fixed, next_in_real_time, wall_of
 
 __all__ = ["rrule"]
@@ -36,7 +37,6 @@ _STEP_SECONDS = {WEEKLY: 604_800, DAILY: 86_400, HOURLY: 3_600, MINUTELY: 60, SE
 MAX_COUNTED_STEPS = 1_000_000
 #: or as far as it goes with so small a count
 MAX_FAR_COUNT = 100
-
 
 _CALENDAR_CYCLE = timedelta(days=146_097)  # 400 years, whole weeks
 _INSTANT, _NO_TIME = timedelta(microseconds=1), timedelta(0)
@@ -190,6 +190,8 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
 
     def _next_wall(self, wall: datetime, start: datetime, inclusive: bool) -> datetime | None:
         """Return the first occurrence on a clock on the wall that showed ``start`` at dtstart; None: none."""
+        if is_never(self, start):
+            return None
         start, count = self._skip(wall, start)
         if self.byeaster is None:
             shift = _shift_to_the_end(start)
@@ -245,6 +247,10 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
     def _skip_years(self, wall: datetime, start: datetime) -> datetime:
         if self.count is not None:
             return start
+        if self.freq == MONTHLY and start.day <= 28:  # every month has it
+            passed = 12 * (wall.year - start.year) + wall.month - start.month - 1
+            month = start.month - 1 + max(passed, 0) // self.interval * self.interval
+            return start.replace(year=start.year + month // 12, month=month % 12 + 1)
         years = self.interval if self.freq == YEARLY else self.interval // gcd(self.interval, 12)
         if start.day > 28:  # not every month has it
             years = lcm(years, 4)

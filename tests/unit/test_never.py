@@ -1,0 +1,98 @@
+"""Rules that never come true: said of none that does, and said at once."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import pytest
+from dateutil.rrule import rrule as dateutil_rrule
+from dateutil.rrule import weekday
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redbeat.never import is_never
+from redbeat.recurrence import FREQUENCIES, rrule
+
+START = datetime(2026, 6, 1, 12)  # a Monday
+
+some_days = st.one_of(
+    st.none(), st.lists(st.sampled_from([1, 13, 28, 29, 30, 31, -1, -30, -31, 32]), min_size=1)
+)
+filters = st.fixed_dictionaries(
+    {
+        "bymonth": st.one_of(st.none(), st.integers(1, 12)),
+        "bymonthday": some_days,
+        "byyearday": st.one_of(st.none(), st.sampled_from([1, 59, 60, 366, -366, 400])),
+        "byweekno": st.one_of(st.none(), st.sampled_from([1, 9, 53, -53])),
+        "byeaster": st.one_of(st.none(), st.sampled_from([0, -47, 39, 1, 200])),
+        "byweekday": st.one_of(
+            st.none(),
+            st.lists(st.integers(0, 6), min_size=1, max_size=2),
+            st.builds(weekday, st.integers(0, 6), st.sampled_from([1, 5, -1])),
+        ),
+    }
+)
+
+
+@given(st.sampled_from(["YEARLY", "MONTHLY", "WEEKLY", "DAILY"]), filters)
+def test_no_rule_that_comes_true_is_said_never_to(freq: str, fields: dict[str, Any]) -> None:
+    start = START.replace(year=9985)  # as far from the last year as dateutil walks quickly
+    if is_never(rrule(freq, dtstart=start, **fields), start):
+        assert list(islice(dateutil_rrule(FREQUENCIES[freq], dtstart=start, **fields), 1)) == []
+
+
+@given(
+    st.sampled_from([("DAILY", 1), ("HOURLY", 24), ("MINUTELY", 1440)]),
+    st.integers(1, 30),
+    st.lists(st.integers(0, 6), min_size=1, max_size=3),
+    st.lists(st.integers(0, 23), min_size=1, max_size=12),
+)
+def test_no_stepping_rule_that_comes_true_is_said_never_to(
+    steps: tuple[str, int], days: int, weekdays: list[int], hours: list[int]
+) -> None:
+    freq, per_day = steps
+    fields: dict[str, Any] = {"interval": per_day * days, "byweekday": weekdays}
+    if freq != "DAILY":
+        fields["byhour"] = hours
+    try:
+        rule = rrule(freq, dtstart=START, **fields)
+    except ValueError:
+        return  # dateutil sees some of them itself
+    stepped = (START + timedelta(days=days * step) for step in range(7))
+    is_met = any(day.weekday() in weekdays for day in stepped) and (freq == "DAILY" or 12 in hours)
+    assert is_never(rule, START) == (not is_met)
+
+
+@pytest.mark.parametrize(
+    ("freq", "fields"),
+    [
+        *((freq, {"bymonth": 2, "bymonthday": 30}) for freq in FREQUENCIES),
+        ("YEARLY", {"bymonth": 4, "bymonthday": [31]}),
+        ("MONTHLY", {"bymonthday": 32}),
+        ("DAILY", {"byyearday": 366, "bymonth": 2}),
+        ("DAILY", {"byweekno": 53, "bymonth": 6}),
+        ("DAILY", {"byeaster": 0, "bymonth": 7}),
+        ("YEARLY", {"byeaster": 0, "bymonth": 3, "bymonthday": [1, -11]}),
+        ("DAILY", {"bysetpos": 2}),
+        ("DAILY", {"interval": 7, "byweekday": 1}),
+        ("DAILY", {"interval": 14, "byeaster": 0}),
+        ("SECONDLY", {"interval": 604_800, "byweekday": 1}),
+    ],
+)
+def test_the_usual_impossible_ones_are_known(freq: str, fields: dict[str, Any]) -> None:
+    assert is_never(rrule(freq, dtstart=START, **fields), START)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"byeaster": 0, "bymonth": 3, "bymonthday": 22},  # in 2285 next
+        {"bymonth": 2, "bymonthday": 29, "byweekday": 0},
+        {"byyearday": 366},
+        {"byweekno": 53},
+    ],
+)
+def test_what_comes_seldom_is_not_never(fields: dict[str, Any]) -> None:
+    assert not is_never(rrule("DAILY", dtstart=START, **fields), START)
