@@ -96,9 +96,11 @@ class cron(crontab):  # noqa: N801 - schedules are called so in Celery
 
     def __init__(self, expression: str, **kwargs: Any) -> None:
         self.expression = expression
+        #: the five, a nickname spelled out
+        self.fields = tuple(_split(expression))
         numbers: dict[str, set[int]] = {name: set() for name in CRON_FIELDS}
         days: dict[str, set[Any]] = {"last": set(), "nearest": set(), "nth": set()}
-        for name, text in zip(CRON_FIELDS, _split(expression), strict=True):
+        for name, text in zip(CRON_FIELDS, self.fields, strict=True):
             for element in text.split(","):
                 try:
                     _read_element(name, element, numbers[name], days)
@@ -171,6 +173,8 @@ def _read_element(name: str, element: str, numbers: set[int], days: dict[str, se
 def _expand(name: str, element: str) -> list[int]:
     """Return the numbers that ``element`` stands for: '*', '5', '1-5', '22-2', each perhaps with '/3'."""
     match = _NUMBERS.fullmatch(element)
+    if match is None and "#" in element and name == "day_of_week":
+        raise ValueError(f"{element!r} is no weekday with # and a number from 1 to 5, as 'fri#2'.")
     if match is None:
         raise ValueError(f"{element!r} is no number, range or step.")
     low, high = _LIMITS[name]

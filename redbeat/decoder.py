@@ -6,10 +6,9 @@ written strictly: exactly the keys that 2.x writes and knows, and those that sto
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _encode_text
@@ -18,6 +17,7 @@ from typing import Any
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from dateutil.rrule import weekday
 
+from redbeat.hints import find_typos
 from redbeat.kinds import (
     SCHEDULE_FIELDS,
     cronspecs,
@@ -95,17 +95,9 @@ class RedBeatJSONDecoder(json.JSONDecoder):
             raise ValueError(f"{kind}: {exc.args[0]!r} is missing.") from exc
         except (ValueError, TypeError, ArithmeticError, AttributeError, OSError, ParseException) as exc:
             raise ValueError(f"{kind}: {exc}") from exc
-        if kind in SCHEDULE_FIELDS and (typos := _find_typos(d.keys(), SCHEDULE_FIELDS[kind])):
+        if kind in SCHEDULE_FIELDS and (typos := find_typos(d.keys(), SCHEDULE_FIELDS[kind])):
             decoded.typos = typos
         return decoded
-
-
-def _find_typos(keys: Iterable[str], known: Iterable[str]) -> str:
-    """Return the unknown ones of ``keys`` that are nearly known ones, in words; '' when there are none."""
-    nearest = {
-        key: difflib.get_close_matches(key, known, n=1, cutoff=0.75) for key in keys if key not in known
-    }
-    return ", ".join(f"{key} (did you mean {match[0]}?)" for key, match in nearest.items() if match)
 
 
 #: making one takes longer than using it

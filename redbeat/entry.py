@@ -7,12 +7,12 @@ Owns the way between the two. Reading is tolerant and names what is wrong (Entry
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from typing import Any
 
 from celery.app import app_or_default
 from celery.beat import ScheduleEntry
-from celery.schedules import BaseSchedule, schedstate
+from celery.schedules import schedstate
 from celery.utils.log import get_logger
 
 from redbeat import bulk
@@ -20,6 +20,7 @@ from redbeat.almanac import bounds_of, calendars_at_hand
 from redbeat.config import ensure_conf
 from redbeat.decoder import decode, encode_definition, encode_meta, read_cron
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
+from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
 from redbeat.misfires import ran_from
 from redbeat.policy import FIELDS, Policy, PolicyHolder
@@ -28,12 +29,17 @@ from redbeat.problems import find_name_problem, find_state_problem, find_unwrita
 from redbeat.reader import decode_entry as decode_entry
 from redbeat.reader import try_decode
 from redbeat.saving import in_utc, plan_save
+from redbeat.schedule_field import ScheduleField, as_schedule
 from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
 
 __all__ = ["RedBeatSchedulerEntry", "decode_entry"]
 
 logger = get_logger("celery.beat")
+
+
+#: of ScheduleEntry's constructor, besides those of the entry's own
+_ARGUMENTS = frozenset({"app", "last_run_at", "relative", "total_run_count"})
 
 
 class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
@@ -57,6 +63,10 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         EntryError: an argument has a wrong type or value; the message names it.
     """
 
+    schedule = ScheduleField()
+    #: keys that RedBeat doesn't know, and nearly knows, in words
+    typos = ""
+
     def __init__(
         self,
         name: str | None = None,
@@ -68,30 +78,18 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         options: Any = None,
         **clsargs: Any,
     ) -> None:
-        if not isinstance(schedule, (BaseSchedule, timedelta, int, float, str, type(None))):
-            raise EntryError(
-                f"{name}: schedule must be a schedule, a timedelta, a number of seconds, or a cron "
-                f"expression, not {schedule!r}.",
-                str(name),
-            )
         extensions = {field: clsargs.pop(field) for field in FIELDS if field in clsargs}
         problem = find_state_problem(clsargs.get("last_run_at"), clsargs.get("total_run_count"))
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
+        for unknown in clsargs.keys() - _ARGUMENTS:
+            hint = did_you_mean(unknown, [*FIELDS, *_ARGUMENTS])
+            raise EntryError(f"{name}: an entry has no argument {unknown!r}.{hint}", str(name))
         clsargs["app"] = app_or_default(clsargs.get("app"))
-        try:
-            if isinstance(schedule, str):
-                schedule = read_cron(schedule)
-        except ValueError as exc:
-            raise EntryError(f"{name}: {exc}", str(name)) from exc
-        try:
-            super().__init__(
-                name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs
-            )
-        except (ValueError, OverflowError) as exc:  # of a number that no timedelta holds
-            raise EntryError(
-                f"{name}: schedule: {schedule!r} seconds is no interval: {exc}.", str(name)
-            ) from exc
+        schedule = as_schedule(schedule, name, clsargs["app"], bool(clsargs.get("relative")))
+        super().__init__(
+            name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs
+        )
         if extensions:
             self.set_policy(extensions)
         self.last_run_at: datetime | None

@@ -38,7 +38,9 @@ def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> d
             f"An iCalendar file can't be read without {exc.name}: install celery-redbeat[calendar]."
         ) from exc
     try:
-        parsed: Any = icalendar.Calendar.from_ical(text)
+        # bytes always: it would take a short text for the name of a file
+        content = text.encode() if isinstance(text, str) else text
+        parsed: Any = icalendar.Calendar.from_ical(content)
         events = recurring_ical_events.of(parsed).between(since, until)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as exc:
         raise ValueError(f"no iCalendar file that can be used: {exc}.") from exc

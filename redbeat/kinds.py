@@ -6,6 +6,7 @@ Owns the objects with a ``__type__``, datetimes among them. What is read lenient
 from __future__ import annotations
 
 import calendar
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
@@ -107,7 +108,9 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     if isinstance(schedule_, cron):
         return {"__type__": "cron", "expression": schedule_.expression}
     if isinstance(schedule_, clocked):
-        return {"__type__": "clocked", "clocked_time": encode_datetime(schedule_.clocked_time)}
+        moment = schedule_.clocked_time
+        moment = moment if moment.tzinfo else schedule_.instant_in(schedule_.tz).astimezone(schedule_.tz)
+        return {"__type__": "clocked", "clocked_time": encode_datetime(moment)}
     if isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab):
         return encode_crontab(*cronspecs(schedule_))
     if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
@@ -120,6 +123,10 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     )
 
 
+#: what only our own crontabs know of days: L, W and #
+_OURS = re.compile(r"#|l(?:-\d+)?\s*(?:,|$)|w\s*(?:,|$)", re.IGNORECASE)
+
+
 def _decode_crontab(d: dict[str, Any]) -> crontab:
     given = {name: d[name] for name in CRONTAB_FIELDS if d.get(name) is not None}
     return _crontab_or_cron(given)
@@ -128,8 +135,8 @@ def _decode_crontab(d: dict[str, Any]) -> crontab:
 def _crontab_or_cron(given: dict[str, Any]) -> crontab:
     """Return Celery's crontab of these fields, and ours for what only that one knows."""
     try:
-        if "#" in str(given.get("day_of_week")):
-            raise ValueError("day_of_week: Celery takes 'mon#1' for 'mon'")
+        if any(_OURS.search(str(given.get(name))) for name in ("day_of_month", "day_of_week")):
+            raise ValueError("Celery takes 'mon#1' and 'monL' for 'mon'")
         return crontab(**given)
     except (ValueError, TypeError, ArithmeticError, ParseException):
         if not all(isinstance(value, (str, int)) for value in given.values()):

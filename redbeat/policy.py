@@ -7,6 +7,7 @@ celery-redbeat 2.x reads none of it, so nothing here may be needed to understand
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone, tzinfo
@@ -14,6 +15,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.errors import EntryError
+from redbeat.hints import did_you_mean
 from redbeat.schedules import Excluded
 from redbeat.zones import instant_of, zone_called, zone_name
 
@@ -29,6 +31,9 @@ __all__ = [
 ]
 
 Value = TypeVar("Value")
+
+#: files beside those of the zones; what is in right/ counts leap seconds
+_NO_ZONE = re.compile(r"localtime|posixrules|Factory|right/.*", re.IGNORECASE)
 
 AFTER_FINISH = ("keep", "disable", "delete")
 MISFIRES = ("latest", "all", "earliest", "skip")
@@ -136,8 +141,11 @@ class PolicyHolder:
         """Change fields of the policy, together.
 
         Raises:
-            EntryError: a value isn't allowed; nothing is changed.
+            EntryError: there is no such field, or a value isn't allowed; nothing is changed.
         """
+        for unknown in changes.keys() - NAMES:
+            hint = did_you_mean(unknown, FIELDS)
+            raise EntryError(f"{self.name}: a policy has no field {unknown!r}.{hint}", str(self.name))
         given = {field: getattr(self.policy, field) for field in FIELDS}
         try:
             self.policy = make_policy({**given, **changes}, self.app.timezone)
@@ -207,6 +215,10 @@ def _timezone(name: str, value: Any) -> str:
         value = zone_name(value) or ("UTC" if value is timezone.utc else value)
     if not isinstance(value, str):
         raise ValueError(f"{name}: must be the name of a time zone, as 'Europe/Berlin', not {value!r}.")
+    if _NO_ZONE.fullmatch(value):
+        raise ValueError(
+            f"{name}: {value!r} is no zone to go by: it differs between machines, or counts leap seconds."
+        )
     try:
         zone_called(value)
     except ValueError as exc:
@@ -243,6 +255,12 @@ def _seconds(name: str, value: Any) -> float:
     return seconds  # type: ignore[no-any-return]
 
 
+def _patience(name: str, value: Any) -> float:
+    if not _seconds(name, value):
+        raise ValueError(f"{name}: must be more than 0 seconds, or nothing ever runs.")
+    return _seconds(name, value)
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name}: must be true or false, not {value!r}.")
@@ -271,10 +289,10 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "one_off": _flag,
     "after_finish": _one_of(AFTER_FINISH),
     "jitter": _seconds,
-    "expires_after": _seconds,
+    "expires_after": _patience,
     "misfire": _one_of(MISFIRES),
     "misfire_limit": _count,
-    "misfire_grace_time": _seconds,
+    "misfire_grace_time": _patience,
     "run_missed": _flag,
     "exclude": _name,
 }

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Any
 
 from celery.schedules import crontab, schedule, solar
-from celery.utils.time import humanize_seconds
 
 from redbeat.saving import in_utc
-from redbeat.schedules import clocked, cron, first_run, rrule, runs_after, zone_of
+from redbeat.schedules import FIRST_OCCURRENCE_GRACE, clocked, cron, first_run, rrule, runs_after, zone_of
 
 __all__ = ["describe", "next_runs", "runs_between"]
 
 _INSTANT = timedelta(microseconds=1)
+_UNITS = (
+    (timedelta(days=1), "day"),
+    (timedelta(hours=1), "hour"),
+    (timedelta(minutes=1), "minute"),
+    (timedelta(seconds=1), "second"),
+)
+#: L, W or #
+_DAYS_IN_LISTS = re.compile(r"#|l(?:-\d+)?(?:,|$)|w(?:,|$)", re.IGNORECASE)
 
 
 def next_runs(entry: Any, count: int, after: datetime | None, tz: tzinfo | None) -> list[datetime]:
@@ -39,20 +47,25 @@ def _runs(entry: Any, after: datetime | None) -> Iterator[datetime]:
     limit = 1 if policy.one_off else policy.max_runs
     left = None if limit is None else max(limit - entry.total_run_count, 0)
     anchor = None if entry.last_run_at is None else in_utc(entry.last_run_at)
+    first = None
     if after is None:
         after = datetime.now(timezone.utc)
         if anchor is not None and not entry.total_run_count:
             first = first_run(entry.schedule, policy, anchor)
-            after = after if first is None else max(first - _INSTANT, after)
-    if anchor is not None and anchor > after:  # a look at times before it was made
-        anchor = None
-    return islice(runs_after(entry.schedule, policy, after, anchor), left)
+    if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # it is on its way
+        runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
+    else:
+        if anchor is not None and anchor > after:  # a look at times before it was made
+            anchor = None
+        runs = runs_after(entry.schedule, policy, after, anchor)
+    return islice(runs, left)
 
 
 def describe(entry: Any) -> str:
     """Return when ``entry`` runs, in English words."""
-    policy, words = entry.policy, [_describe_schedule(entry.schedule)]
+    policy = entry.policy
     zone = zone_of(entry.schedule, policy)
+    words = [_describe_schedule(entry.schedule, zone)]
     if not isinstance(entry.schedule, (clocked, solar)) and type(entry.schedule) is not schedule:
         words[0] += f" ({getattr(zone, 'key', zone)})"
     if policy.start_time is not None:
@@ -70,9 +83,9 @@ def describe(entry: Any) -> str:
     return ", ".join(words)
 
 
-def _describe_schedule(schedule_: Any) -> str:
+def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
     if isinstance(schedule_, cron):
-        return _describe_cron(schedule_.expression)
+        return _describe_cron(" ".join(schedule_.fields))
     if isinstance(schedule_, crontab):
         fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
         given = [getattr(schedule_, f"_orig_{name}") for name in fields]
@@ -80,14 +93,22 @@ def _describe_schedule(schedule_: Any) -> str:
             return _describe_cron(" ".join(str(field) for field in given))
         return f"crontab {schedule_}"
     if isinstance(schedule_, clocked):
-        return f"At {schedule_.clocked_time.isoformat(' ')}"
+        return f"At {schedule_.instant_in(zone).astimezone(zone).isoformat(' ')}"
     if isinstance(schedule_, rrule):
-        return str(schedule_.rrule).replace("\n", " ")
+        return str(schedule_.rrule.replace(dtstart=schedule_.dtstart.astimezone(zone))).replace("\n", " ")
     if isinstance(schedule_, schedule):
-        return f"Every {humanize_seconds(schedule_.run_every.total_seconds(), microseconds=True)}"
+        return f"Every {_shown_interval(schedule_.run_every)}"
     if isinstance(schedule_, solar):
         return f"At {schedule_.event.replace('_', ' ')} at {schedule_.lat}, {schedule_.lon}"
     return repr(schedule_)
+
+
+def _shown_interval(every: timedelta) -> str:
+    for unit, name in _UNITS:
+        count, rest = divmod(every, unit)
+        if count and not rest:
+            return name if count == 1 else f"{count} {name}s"
+    return f"{every.total_seconds():g} seconds"
 
 
 def _describe_cron(expression: str) -> str:
@@ -95,13 +116,17 @@ def _describe_cron(expression: str) -> str:
         from cron_descriptor import Options, get_description  # an extra
     except ImportError:
         return f"cron {expression}"
+    if any("," in field and _DAYS_IN_LISTS.search(field) for field in expression.split()[2:]):
+        return f"cron {expression}"  # it takes such a list for something else
     options = Options()
     options.use_24hour_time_format = True
     try:
-        return str(get_description(expression, options))
+        # it says "or": for other crons either of the days is enough
+        return str(get_description(expression.upper(), options)).replace(", or on ", ", and only on ")
     except Exception:  # noqa: BLE001 - words are no reason to fail, and it doesn't know all of ours
         return f"cron {expression}"
 
 
 def _shown(moment: datetime, zone: tzinfo) -> str:
-    return moment.astimezone(zone).isoformat(" ", timespec="minutes")
+    shown = moment.astimezone(zone)
+    return shown.isoformat(" ", timespec="auto" if shown.second or shown.microsecond else "minutes")

@@ -9,13 +9,17 @@ import json
 from typing import Any, TypeVar
 
 from redbeat.config import ensure_conf
+from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.hints import find_typos
 from redbeat.keys import printable
 from redbeat.lua import Stored
-from redbeat.policy import NAMES, NO_POLICY, decode_policy, make_policy
+from redbeat.policy import FIELDS, NAMES, NO_POLICY, decode_policy, make_policy
 from redbeat.problems import find_problem
 
 __all__ = ["decode_entry", "try_decode"]
+
+_KNOWN = {*DEFINITION_FIELDS, *FIELDS}
 
 #: RedBeatSchedulerEntry or a subclass; the class itself stands above this module
 EntryT = TypeVar("EntryT", bound=Any)
@@ -68,6 +72,9 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         app=app,
     )
     entry.policy = policy
+    if stored.policy is not None or definition.keys() - _KNOWN:
+        keys = (definition.keys() | decode_policy(stored.policy)) - _KNOWN
+        entry.typos = find_typos(keys, FIELDS)
     entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
     return entry
 

@@ -81,11 +81,12 @@ class Reports:
             logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
 
     def report_typos(self, run: Run) -> None:
-        """Log keys of an entry's schedule that are unknown and nearly known."""
-        typos = shorten(printable(getattr(run.entry.schedule, "typos", "")))
+        """Log keys of an entry, its schedule or its policy that are unknown and nearly known."""
+        found = (run.entry.typos, getattr(run.entry.schedule, "typos", ""))
+        typos = shorten(printable(", ".join(filter(None, found))))
         if typos and self._is_news("typos", run.claimed.key, typos):
             logger.warning(
-                "beat: The schedule of %s has keys RedBeat doesn't know: %s.",
+                "beat: The entry %s has keys RedBeat doesn't know: %s.",
                 printable(run.claimed.key),
                 typos,
             )

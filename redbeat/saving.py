@@ -13,10 +13,10 @@ from typing import Any
 
 from redbeat.decoder import encode_meta
 from redbeat.errors import EntryCorrupt, EntryError
-from redbeat.policy import Policy, encode_policy
+from redbeat.policy import encode_policy
 from redbeat.problems import check_readable, find_meta_problem
 from redbeat.reader import try_decode
-from redbeat.schedules import next_run, rrule
+from redbeat.schedules import clocked, next_run, rrule, zone_of
 from redbeat.store import Stored, Write
 from redbeat.zones import zone_name
 
@@ -71,19 +71,20 @@ def encode_entry(entry: Any, stored: Stored) -> tuple[str, str]:
     Raises:
         EntryError: a part of it can't be stored.
     """
-    definition = entry.encode(stored)
-    entry.policy = _with_zone(entry)
-    return definition, encode_policy(entry.policy, stored.policy)
+    _settle_zone(entry)
+    return entry.encode(stored), encode_policy(entry.policy, stored.policy)
 
 
-def _with_zone(entry: Any) -> Policy:
-    """Return the policy with the zone of a rule's dtstart: 2.x's JSON has only its offset from UTC."""
-    policy: Policy = entry.policy
-    if policy.timezone is None and isinstance(entry.schedule, rrule):
-        name = zone_name(entry.schedule.dtstart.tzinfo)
+def _settle_zone(entry: Any) -> None:
+    """Let ``entry`` say whose clocks it goes by where it was left to its schedule or to the app."""
+    schedule = entry.schedule
+    if isinstance(schedule, clocked) and schedule.clocked_time.tzinfo is None:
+        zone = zone_of(schedule, entry.policy)
+        entry.schedule = clocked(schedule.instant_in(zone).astimezone(zone), app=entry.app)
+    if isinstance(schedule, rrule) and entry.policy.timezone is None:  # its JSON has only an offset from UTC
+        name = zone_name(schedule.dtstart.tzinfo)
         if name is not None and name.upper() != "UTC":
-            return replace(policy, timezone=name)
-    return policy
+            entry.policy = replace(entry.policy, timezone=name)
 
 
 def _before(entry: Any, stored: Stored, definition: str, policy: str) -> Any:

@@ -87,7 +87,7 @@ class clocked(BaseSchedule):  # noqa: N801 - schedules are called so in Celery
     """One instant.
 
     Arguments:
-        clocked_time: when; a naive datetime is in the time zone of the app.
+        clocked_time: when; a naive datetime is in the time zone of the entry, else of the app.
     """
 
     def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
@@ -96,22 +96,21 @@ class clocked(BaseSchedule):  # noqa: N801 - schedules are called so in Celery
             raise ValueError(f"clocked: clocked_time must be a datetime, not {clocked_time!r}.")
         self.clocked_time = clocked_time
 
-    @property
-    def instant(self) -> datetime:
-        """When, in UTC."""
+    def instant_in(self, zone: tzinfo) -> datetime:
+        """Return when that is, in UTC; ``zone`` is that of a naive datetime."""
         if self.clocked_time.tzinfo is None:
-            return instant_of(self.clocked_time, self.tz)
+            return instant_of(self.clocked_time, zone)
         return self.clocked_time.astimezone(timezone.utc)
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:  # noqa: ARG002 - Celery's signature
         """Return how long it is until then."""
         now: datetime = self.maybe_make_aware(self.now())
-        return self.instant - now
+        return self.instant_in(self.tz) - now
 
     def is_due(self, last_run_at: datetime) -> schedstate:
         """Return (is it due, seconds to the next look), as Celery's schedules do."""
         seconds = self.remaining_estimate(last_run_at).total_seconds()
-        is_over = self.maybe_make_aware(last_run_at) >= self.instant
+        is_over = self.maybe_make_aware(last_run_at) >= self.instant_in(self.tz)
         return schedstate(is_due=seconds <= 0 and not is_over, next=seconds if seconds > 0 else None)
 
     def __eq__(self, other: object) -> bool:
@@ -223,7 +222,8 @@ def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetim
     if isinstance(schedule_, rrule):
         return schedule_.occurrence(after, tz=zone)
     if isinstance(schedule_, clocked):
-        return schedule_.instant if schedule_.instant > after else None
+        instant = schedule_.instant_in(zone)
+        return instant if instant > after else None
     if isinstance(schedule_, solar):
         return _next_of_solar(schedule_, after)
     local = after.astimezone(zone)
@@ -289,7 +289,8 @@ def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | Non
     """Return the first run of an entry saved at ``since`` that has never run."""
     firsts = [policy.start_time]
     if isinstance(schedule_, (rrule, clocked)):
-        firsts.append(schedule_.dtstart if isinstance(schedule_, rrule) else schedule_.instant)
+        zone = zone_of(schedule_, policy)
+        firsts.append(schedule_.dtstart if isinstance(schedule_, rrule) else schedule_.instant_in(zone))
     for first in firsts:
         if first is not None and since - FIRST_OCCURRENCE_GRACE <= first <= since:
             since = first.astimezone(timezone.utc) - _INSTANT

@@ -7,11 +7,12 @@ instead. Instants are aware datetimes in UTC, wall times naive ones.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
+
+from redbeat.hints import did_you_mean
 
 __all__ = [
     "find_change",
@@ -43,9 +44,12 @@ def zone_called(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError) as exc:  # an absurd name may be a bad path, too
-        nearest = difflib.get_close_matches(name, available_timezones(), n=1)
-        hint = f" Did you mean {nearest[0]}?" if nearest else ""
-        raise ValueError(f"unknown time zone {name!r}.{hint}") from exc
+        raise ValueError(f"unknown time zone {_shown(name)}") from exc
+
+
+@lru_cache(maxsize=1024)  # it takes milliseconds, and thousands of entries may have the same typo
+def _shown(name: str) -> str:
+    return f"{name!r}.{did_you_mean(name, available_timezones())}"
 
 
 def zone_name(tz: tzinfo | None) -> str | None:
@@ -130,4 +134,4 @@ def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datet
         elif horizon == due:
             return due
         else:  # far away: the clocks may change again until then
-            moment = max(horizon, due - _DAY)
+            moment = max(horizon, due - 2 * _DAY)

@@ -69,7 +69,7 @@ def test_a_typo_is_logged_once_and_another_one_again(app: Celery, caplog: pytest
         reports.report_typos(run_of(app, **INTERVAL, **{key: True}))
     reports.report_typos(run_of(app, **INTERVAL, comment="of ours"))
     assert [record.getMessage() for record in caplog.records] == [
-        f"beat: The schedule of redbeat:x has keys RedBeat doesn't know: {key} (did you mean relative?)."
+        f"beat: The entry redbeat:x has keys RedBeat doesn't know: {key} (did you mean relative?)."
         for key in ("relativ", "relatives")
     ]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}

@@ -85,7 +85,7 @@ def test_missing_entries_that_never_come_up_again_make_room(reports: Reports, cl
 
 
 def test_a_typo_of_megabytes_is_cut(reports: Reports, caplog: pytest.LogCaptureFixture) -> None:
-    entry = SimpleNamespace(schedule=SimpleNamespace(typos="relativ\ud800 " * 300_000))
+    entry = SimpleNamespace(typos="", schedule=SimpleNamespace(typos="relativ\ud800 " * 300_000))
     run: Any = SimpleNamespace(entry=entry, claimed=claimed(0, "hash"))
     reports.report_typos(run)
     [line] = told(caplog)

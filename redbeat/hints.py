@@ -1,0 +1,30 @@
+"""Hints for those who have mistyped a name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+
+__all__ = ["did_you_mean", "find_typos"]
+
+#: a longer name isn't mistyped, and comparing takes its time; nor are so many
+_MAX_LENGTH, _MAX_UNKNOWN = 64, 20
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ' Did you mean ...?' with the known name nearest to ``name``, '' when none is near."""
+    nearest = difflib.get_close_matches(name[:_MAX_LENGTH], known, n=1)
+    return f" Did you mean {nearest[0]}?" if nearest else ""
+
+
+def find_typos(names: Iterable[str], known: Collection[str]) -> str:
+    """Return the unknown ones of ``names`` that are nearly known ones, in words; '' when there are none."""
+    unknown = [name for name in names if name not in known]
+    if not unknown:  # nearly always, and this is asked for every run
+        return ""
+    nearest = {
+        name: difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        for name in unknown[:_MAX_UNKNOWN]
+        if len(name) <= _MAX_LENGTH
+    }
+    return ", ".join(f"{name} (did you mean {match[0]}?)" for name, match in nearest.items() if match)
