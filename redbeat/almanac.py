@@ -6,11 +6,10 @@ Invariant: a calendar that is missing or broken is the trouble of the entries th
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import Any, TypeVar
 
 from redbeat.errors import EntryCorrupt, StoreRefused
 from redbeat.exclusions import exclusions_of
@@ -26,12 +25,17 @@ __all__ = [
     "ABOUT",
     "Unusable",
     "bounds_of",
-    "calendars_at_hand",
     "give_calendars",
     "read_calendars",
     "read_calendars_of",
     "read_fields",
+    "save_by_calendars",
 ]
+
+Result = TypeVar("Result")
+
+#: so often entries are saved anew because their calendars change meanwhile
+MAX_SAVES = 5
 
 #: a field that isn't a day, and exists always: an empty calendar is something else than none
 ABOUT = "about"
@@ -79,16 +83,16 @@ def _usable(store: Store, name: str, fields: dict[str, str] | str) -> dict[str, 
 
 def read_calendars(store: Store, names: Iterable[str]) -> dict[str, Excluded]:
     """Return the calendars with these names, each to be asked, or an ``Unusable``."""
-    calendars: dict[str, Excluded] = {}
-    for name, fields in read_fields(store, names).items():
-        if isinstance(fields, Unusable):
-            calendars[name] = fields
-            continue
-        try:
-            calendars[name] = exclusions_of(tuple(field for field in fields if field != ABOUT))
-        except ValueError as exc:
-            calendars[name] = Unusable(f"the calendar {name!r}: {printable(str(exc))}")
-    return calendars
+    return {name: _calendar_of(name, fields) for name, fields in read_fields(store, names).items()}
+
+
+def _calendar_of(name: str, fields: dict[str, str] | Unusable) -> Excluded:
+    if isinstance(fields, Unusable):
+        return fields
+    try:
+        return exclusions_of(tuple(field for field in fields if field != ABOUT))
+    except ValueError as exc:
+        return Unusable(f"the calendar {name!r}: {printable(str(exc))}")
 
 
 def read_calendars_of(store: Store, rows: Collection[Claimed]) -> dict[str, Excluded]:
@@ -108,16 +112,26 @@ def _name_in(text: str) -> str | None:
     return name if isinstance(name, str) and name and name == printable(name) else None
 
 
-@contextmanager
-def calendars_at_hand(store: Store, entries: Collection[Any]) -> Iterator[None]:
-    """Let entries that are about to be saved know their calendars, read in one round trip."""
+def save_by_calendars(store: Store, entries: Collection[Any], save: Callable[[], Result]) -> Result:
+    """Call ``save``, which stores ``entries``, with their calendars at hand; return its result.
+
+    When one of these is another one by then, it is called again: the due times may be others now.
+    """
     named = [entry for entry in entries if entry.policy.exclude is not None]
-    calendars = read_calendars(store, {entry.policy.exclude for entry in named})
-    try:
-        give_calendars(named, calendars)
-        yield
-    finally:
-        give_calendars(named, {})  # next time they may be other ones
+    if not named:
+        return save()
+    names = {entry.policy.exclude for entry in named}
+    fields, results = read_fields(store, names), []
+    for _ in range(MAX_SAVES):
+        give_calendars(named, {name: _calendar_of(name, fields[name]) for name in names})
+        try:
+            results.append(save())
+        finally:
+            give_calendars(named, {})  # next time they may be other ones
+        before, fields = fields, read_fields(store, names)
+        if fields == before:
+            break
+    return results[0]
 
 
 def give_calendars(entries: Iterable[Any], calendars: Mapping[str, Excluded]) -> None:

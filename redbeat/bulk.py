@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from redbeat.almanac import calendars_at_hand
+from redbeat.almanac import save_by_calendars
 from redbeat.config import ensure_conf
 from redbeat.errors import EntryError
 from redbeat.garbage import garbage_kept
@@ -66,10 +66,13 @@ def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveR
                     key,
                 )
             by_key[key] = entry
-        with calendars_at_hand(store, by_key.values()):
-            found = store.write_entries(
+        found = save_by_calendars(
+            store,
+            by_key.values(),
+            lambda: store.write_entries(
                 list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), are_new=are_new
-            )
+            ),
+        )
         are_new = set(found) == {"new"}  # then the next ones are likely to be
         for entry, outcome in zip(by_key.values(), found, strict=True):
             if outcomes.get(entry.name, "same") == "same":  # new and then saved again, it is still new

@@ -19,6 +19,7 @@ from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, rea
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CalendarError, CalendarNotFound
 from redbeat.exclusions import Exclusions, spelled
+from redbeat.failures import failure_of
 from redbeat.icalendars import days_of_ical
 from redbeat.keys import printable
 from redbeat.lua import calendars as scripts
@@ -65,13 +66,17 @@ class Calendar(Exclusions):
             raise ValueError(f"{name}: days must be many, as [{days!r}].")
         labels = days.items() if isinstance(days, Mapping) else ((day, "") for day in days)
         self.name = name
-        try:
-            #: each as it is written to Redis, with its label
-            self.days: dict[str, str] = {spelled(day): str(label) for day, label in labels}
-        except ValueError as exc:
-            raise ValueError(f"{name}: {exc}") from exc
+        #: each as it is written to Redis, with its label
+        self.days: dict[str, str] = {}
         self.about = about
         self.app = app
+        self._exclude(labels)
+
+    def _exclude(self, labels: Iterable[tuple[Any, Any]]) -> None:
+        try:
+            self.days = {spelled(day): str(label) for day, label in labels}
+        except ValueError as exc:
+            raise CalendarError(f"{self.name}: {exc}", self.name) from exc
         super().__init__(self.days)
 
     def __repr__(self) -> str:
@@ -144,7 +149,11 @@ class Calendar(Exclusions):
 
         Interrupted, the call can simply be made again: the calendar is stored whole or not at all, and counts
         from then on.
+
+        Raises:
+            CalendarError: ``days`` was changed to what is none (a ValueError, too).
         """
+        self._exclude(list(self.days.items()))
         store = Store(self.app)
         before = read_calendars(store, [self.name])[self.name]
         self._replace(store, {ABOUT: self.about, **self.days})
@@ -170,22 +179,35 @@ def _plan_retiming(
     app: Any, calendar: Calendar, before: Excluded, stored: Stored, now: datetime
 ) -> Write | None:
     """Decide about an entry of the schedule, now that ``calendar`` stands there instead of ``before``."""
-    if stored.score is None or not any(
-        '"exclude"' in text for text in (stored.policy, stored.definition) if text
-    ):
+    texts = (stored.policy, stored.definition)
+    if stored.score is None or not any('"exclude"' in text for text in texts if text):
         return None
     entry = try_decode(RedBeatSchedulerEntry, stored, app)
     if entry is None or entry.policy.exclude != calendar.name:
         return None
+    failure = failure_of(stored)
+    if failure is not None and failure.attempts:
+        return None  # a run that is tried again
     try:
         if stored.score < 0 and not _is_never(entry, before):
             return None  # somebody holds it back
         give_calendars([entry], {calendar.name: calendar})
-        score = _score_at(entry, stored, now)
+        if failure is not None and failure.due:  # it was quarantined, for want of the calendar
+            score: float | None = float(failure.due)
+        else:
+            score = _score_at(entry, stored, now)
     except Exception:
         logger.exception("beat: %s keeps its due time: a new one can't be found.", printable(stored.key))
         return None
-    return None if score is None else Write(score=score, must_exist=True)
+    # a beat that has read the old calendar for it just now shall not record what it decided by that
+    if stored.policy:
+        return Write(policy=_touched(stored.policy), score=score, must_exist=True)
+    return Write(definition=_touched(stored.definition or ""), score=score, must_exist=True)
+
+
+def _touched(text: str) -> str:
+    """Return the same JSON as another text."""
+    return text[:-1] if text.endswith("\n") else f"{text}\n"
 
 
 def _is_never(entry: Any, calendar: Excluded) -> bool:
@@ -204,8 +226,6 @@ def _score_at(entry: Any, stored: Stored, now: datetime) -> float | None:
         return score
     if _is_soon(stored, now):
         return None
-    if stored.error is not None:  # it was quarantined, for want of the calendar
-        return score
     # a time that was excluded when it came is no missed run
     following = next_run(entry.schedule, entry.bounds(), now, entry.due_at)
     return entry.score_of(following)  # type: ignore[no-any-return]

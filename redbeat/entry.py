@@ -16,7 +16,7 @@ from celery.schedules import schedstate
 from celery.utils.log import get_logger
 
 from redbeat import bulk
-from redbeat.almanac import bounds_of, calendars_at_hand
+from redbeat.almanac import bounds_of, save_by_calendars
 from redbeat.config import ensure_conf
 from redbeat.decoder import decode, encode_definition, encode_meta, read_cron
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
@@ -28,7 +28,7 @@ from redbeat.preview import describe, next_runs, runs_between
 from redbeat.problems import find_name_problem, find_state_problem, find_unwritable
 from redbeat.reader import decode_entry as decode_entry
 from redbeat.reader import try_decode
-from redbeat.saving import in_utc, plan_save
+from redbeat.saving import in_utc, plan_save, why_never
 from redbeat.schedule_field import ScheduleField, as_schedule
 from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
@@ -247,8 +247,7 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         """
         ensure_conf(self.app).warn_of_unknown()
         store = Store(self.app)
-        with calendars_at_hand(store, [self]):
-            store.write_entries([self.key], self.plan_save)
+        save_by_calendars(store, [self], lambda: store.write_entries([self.key], self.plan_save))
         return self
 
     @staticmethod
@@ -292,8 +291,8 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
         write = plan_save(self, stored, now)
-        if write.score == -1 and self.enabled and not self.total_run_count:
-            logger.warning("%s is saved, and never runs: its schedule has no time after now.", self.key)
+        if write.score == -1 and self.enabled:
+            logger.warning("%s is saved, and never runs: %s", self.key, why_never(self, now))
         return write
 
     def delete(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from redbeat.lua import Claimed
+from redbeat.lua import Claimed, Stored
 
 __all__ = ["Failure", "failure_of", "new_failure", "sha1_of"]
 
@@ -30,7 +30,7 @@ class Failure:
         since: ISO 8601, UTC: when it was noticed first.
         definition_sha1: of the definition it is about.
         attempts: how often the run was tried; 0: it is the definition that can't be used.
-        due: when that run was due, and
+        due: when the run was due that it kept from being sent, and
         retry_at: the score it was given for its next try; UNIX seconds as the server writes them.
     """
 
@@ -62,7 +62,7 @@ class Failure:
         return replace(self, **changes)
 
 
-def failure_of(claimed: Claimed) -> Failure | None:
+def failure_of(claimed: Claimed | Stored) -> Failure | None:
     """Return the failure recorded at a claimed entry, or None; what isn't ours counts as none."""
     if not claimed.error:
         return None

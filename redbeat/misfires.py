@@ -5,7 +5,7 @@ A run is missed when nobody sent it at its time: no beat led, the broker was awa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -34,6 +34,7 @@ class Choice:
 
     Attributes:
         due: the nominal time of the run to send; None: none.
+        first: that of the first run it stands for, and that isn't too late.
         ran_at: what to record as last_run_at.
         following: the next due time after it; None: never. Not later than now: another missed run.
         is_skipped: a run that was missed is not made up for.
@@ -43,6 +44,7 @@ class Choice:
     ran_at: datetime
     following: datetime | None
     is_skipped: bool
+    first: datetime | None = field(default=None, compare=False)
 
 
 def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime, defaults: Policy) -> Choice:
@@ -52,11 +54,12 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
         defaults: the app's, for what ``policy`` leaves open.
     """
     following = next_run(schedule_, policy, nominal, nominal)
+    way = policy.misfire or defaults.misfire or "latest"
     limits = (policy.expires_after, policy.misfire_grace_time, defaults.misfire_grace_time)
     has_time = limits == (None, None, None)
     if has_time and now - nominal < _IN_TIME and (following is None or following > now):
-        return Choice(nominal, _recorded(schedule_, nominal, now), following, is_skipped=False)
-    way = policy.misfire or defaults.misfire or "latest"
+        ran_at = nominal if way == "all" else _recorded(schedule_, nominal, now)
+        return Choice(nominal, ran_at, following, is_skipped=False, first=nominal)
     patience = _patience_seconds(policy, defaults, way)
     first: datetime | None = nominal
     if patience is not None and nominal < now - timedelta(seconds=patience):
@@ -68,10 +71,10 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
     if way == "all":
         is_last = len(missed) == 1
         upcoming = following if is_last else missed[1]
-        return Choice(missed[0], missed[0], upcoming, is_skipped=missed[0] != nominal)
+        return Choice(missed[0], missed[0], upcoming, is_skipped=missed[0] != nominal, first=missed[0])
     ran_at = _recorded(schedule_, missed[-1], now)
     due = (first or nominal) if way == "earliest" else missed[-1]
-    return Choice(due, ran_at, following, is_skipped=way == "skip" and due != nominal)
+    return Choice(due, ran_at, following, is_skipped=way == "skip" and due != nominal, first=first)
 
 
 def ran_from(schedule_: Any, policy: Policy, nominal: datetime, now: datetime) -> datetime:

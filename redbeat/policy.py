@@ -35,6 +35,9 @@ Value = TypeVar("Value")
 #: files beside those of the zones; what is in right/ counts leap seconds
 _NO_ZONE = re.compile(r"localtime|posixrules|Factory|right/.*", re.IGNORECASE)
 
+#: each run that is made up for costs as many looks at the schedule
+MAX_MISFIRE_LIMIT = 1000
+
 AFTER_FINISH = ("keep", "disable", "delete")
 MISFIRES = ("latest", "all", "earliest", "skip")
 
@@ -175,6 +178,8 @@ def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:
         is_naive = moment.tzinfo is None
         values[name] = instant_of(moment, zone) if is_naive else moment.astimezone(timezone.utc)
     policy = Policy(**values)
+    if policy.expires_after is not None and policy.expires_after <= policy.jitter:
+        raise ValueError("expires_after: must be more than jitter, or messages expire before they are sent.")
     if policy.start_time and policy.end_time and policy.start_time > policy.end_time:
         raise ValueError("end_time: must not be before start_time.")
     return policy
@@ -238,6 +243,8 @@ def _time(name: str, value: Any) -> datetime:
         value.astimezone(timezone.utc)
     except OverflowError as exc:
         raise ValueError(f"{name}: {value} is out of range.") from exc
+    if not 1970 <= value.year <= 9998:
+        raise ValueError(f"{name}: must be in the years 1970 to 9998, not {value}.")
     return value
 
 
@@ -245,6 +252,12 @@ def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}: must be a whole number from 1, not {value!r}.")
     return value
+
+
+def _limit(name: str, value: Any) -> int:
+    if _count(name, value) > MAX_MISFIRE_LIMIT:
+        raise ValueError(f"{name}: must be {MAX_MISFIRE_LIMIT} at the most, not {value!r}.")
+    return int(value)
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -255,9 +268,15 @@ def _seconds(name: str, value: Any) -> float:
     return seconds  # type: ignore[no-any-return]
 
 
-def _patience(name: str, value: Any) -> float:
+def _lifetime(name: str, value: Any) -> float:
     if not _seconds(name, value):
         raise ValueError(f"{name}: must be more than 0 seconds, or nothing ever runs.")
+    return _seconds(name, value)
+
+
+def _patience(name: str, value: Any) -> float:
+    if _seconds(name, value) < 1:
+        raise ValueError(f"{name}: must be 1 second at least, or nothing ever runs.")
     return _seconds(name, value)
 
 
@@ -289,9 +308,9 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "one_off": _flag,
     "after_finish": _one_of(AFTER_FINISH),
     "jitter": _seconds,
-    "expires_after": _patience,
+    "expires_after": _lifetime,
     "misfire": _one_of(MISFIRES),
-    "misfire_limit": _count,
+    "misfire_limit": _limit,
     "misfire_grace_time": _patience,
     "run_missed": _flag,
     "exclude": _name,

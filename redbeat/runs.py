@@ -83,77 +83,100 @@ def plan_run(
     """
     entry = decode_entry(entry_class, read_claimed(claimed), app)
     give_calendars([entry], calendars)
-    failure = failure_of(claimed)
-    waiting = failure if failure is not None and failure.is_waiting_for(claimed) else None
     bounds = entry.bounds()
-    if waiting is not None:
-        nominal = waiting.due
-        due_at = _moment(float(nominal))
-    else:
-        anchor = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
-        due_at = due_time_of(claimed.key, entry.schedule, bounds, _moment(float(claimed.nominal)), anchor)
-        nominal = score_text(due_at.timestamp()) if bounds.jitter else claimed.nominal
-    new_error = "clear" if claimed.error else ""
-    own_time = None if waiting is not None else _time_by_schedule(entry, claimed, due_at, now)
-    if own_time is not None and own_time.timestamp() > now:
-        return Commit(claimed, new_score=score_text(entry.score_of(own_time)), new_error=new_error)
-    if own_time is not None:
-        nominal, due_at = score_text(own_time.timestamp()), own_time
+    failure = failure_of(claimed)
+    due = _due_of(entry, bounds, claimed, failure)
+    is_retried = failure is not None and failure.attempts > 0 and failure.is_waiting_for(claimed)
+    if not is_retried and _is_moved(entry, claimed, due.at, now):
+        own_time = entry.due_at
+        if own_time is None or own_time.timestamp() > now:
+            return _put_off(entry, claimed, own_time)
+        due = Due.at_instant(own_time)
     if not entry.enabled:
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
-        following = next_run(entry.schedule, bounds, look_at, due_at)
-        return Commit(claimed, new_score=score_text(entry.score_of(following)), new_error=new_error)
-    allowed_at = _first_allowed(entry, bounds, due_at)
+        return _commit(claimed, score_text(entry.score_of(next_run(entry.schedule, bounds, look_at, due.at))))
+    allowed_at = _first_allowed(entry, bounds, due.at)
     if allowed_at is None or allowed_at.timestamp() > now:
-        return Commit(claimed, new_score=score_text(entry.score_of(allowed_at)), new_error=new_error)
-    if allowed_at != due_at:
-        waiting, due_at = None, allowed_at
-        nominal = score_text(due_at.timestamp())
-    choice = choose_run(entry.schedule, bounds, due_at, _moment(now), _defaults(app, entry))
-    is_over = entry.policy.is_finished(entry.total_run_count + (choice.due is not None))
-    following = None if is_over else choice.following
-    end = _finish(entry, claimed) if following is None else ("", "")
-    new_score, new_definition = end[0] or score_text(entry.score_of(following)), end[1]
+        return _put_off(entry, claimed, allowed_at)
+    if allowed_at != due.at:
+        is_retried, due = False, Due.at_instant(allowed_at)
+    choice = choose_run(entry.schedule, bounds, due.at, _moment(now), _defaults(app, entry))
     if choice.is_skipped:
         logger.warning(
-            "beat: Skipped runs of %s from %s on: too late to make up for them.", claimed.key, due_at
+            "beat: Skipped runs of %s from %s on: too late, or too many, to make up for them.",
+            claimed.key,
+            due.at,
         )
-    if choice.due is None or entry.policy.is_finished(entry.total_run_count):
-        return Commit(claimed, new_score=new_score, new_error=new_error, new_definition=new_definition)
-    sent = Commit(
-        claimed,
-        new_score=new_score,
-        new_definition=new_definition,
-        new_meta=encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta),
-        new_error=new_error,
-    )
-    if waiting is None and choice.due != due_at:  # else this very run is tried again, with the same id
-        due_at = choice.due
-        nominal = score_text(due_at.timestamp())
+    if entry.policy.is_finished(entry.total_run_count):
+        return _put_off(entry, claimed, None)
+    if choice.due is None:
+        return _put_off(entry, claimed, choice.following)
+    is_over = entry.policy.is_finished(entry.total_run_count + 1)
+    sent = _put_off(entry, claimed, None if is_over else choice.following)
+    sent.new_meta = encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta)
+    # the run that couldn't be sent keeps its due time, and so its id, unless it is too late for it by now
+    if choice.due != due.at and not (is_retried and choice.first == due.at):
+        due = Due.at_instant(choice.due)
+    _prepare(entry, claimed.key, due.at)
+    return Run(claimed, entry, due.nominal, sent, failure)
+
+
+@dataclass(frozen=True)
+class Due:
+    """When a run is due, and that time as the server writes it, to the last digit."""
+
+    at: datetime
+    nominal: str
+
+    @classmethod
+    def at_instant(cls, instant: datetime) -> Due:
+        return cls(instant, score_text(instant.timestamp()))
+
+
+def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, failure: Failure | None) -> Due:
+    """Return when the run is due that an entry was claimed for: what is tried again keeps its time."""
+    nominal = claimed.nominal
+    if failure is not None and failure.due and failure.is_waiting_for(claimed):
+        nominal = failure.due
+        if failure.attempts:  # the run itself; else the entry couldn't even be read
+            return Due(_moment(float(nominal)), nominal)
+    at = _moment(float(nominal))
+    if not bounds.jitter:
+        return Due(at, nominal)
+    last_run = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
+    return Due.at_instant(due_time_of(claimed.key, entry.schedule, bounds, at, last_run))
+
+
+def _prepare(entry: RedBeatSchedulerEntry, key: str, due_at: datetime) -> None:
+    """Let the message of ``entry`` say which run it is for."""
     headers = {
         **(entry.options.get("headers") or {}),
         "redbeat_entry": entry.name,
         "redbeat_due": due_at.isoformat(timespec="microseconds"),
     }
     options = {**entry.options, "headers": headers}
-    options["task_id"] = options.get("task_id") or task_id_of(claimed.key, headers["redbeat_due"])
+    options["task_id"] = options.get("task_id") or task_id_of(key, headers["redbeat_due"])
     if entry.policy.expires_after is not None:
         options["expires"] = due_at + timedelta(seconds=entry.policy.expires_after)
     entry.options = options
-    return Run(claimed, entry, nominal, sent, failure)
 
 
-def _finish(entry: RedBeatSchedulerEntry, claimed: Claimed) -> tuple[str, str]:
-    """Return the score and the definition that an entry without a further run gets; '' to leave it."""
-    if entry.policy.after_finish == "delete":
-        return "delete", ""
-    if entry.policy.after_finish == "disable" and entry.enabled:
+def _commit(claimed: Claimed, new_score: str) -> Commit:
+    return Commit(claimed, new_score=new_score, new_error="clear" if claimed.error else "")
+
+
+def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None) -> Commit:
+    """Return the commit that lets ``entry`` be due at ``to``; None: never again, as its policy says."""
+    commit = _commit(claimed, score_text(entry.score_of(to)))
+    # a calendar that changes meanwhile changes the policy's text
+    commit.is_for_this_definition = entry.policy.exclude is not None
+    if to is None and entry.policy.after_finish == "delete":
+        commit.new_score = "delete"
+    elif to is None and entry.policy.after_finish == "disable" and entry.enabled:
         entry.enabled = False
-        try:
-            return "", entry.encode(read_claimed(claimed))
-        finally:
-            entry.enabled = True
-    return "", ""
+        commit.new_definition = entry.encode(read_claimed(claimed))
+        entry.enabled = True
+    return commit
 
 
 def _first_allowed(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> datetime | None:
@@ -189,13 +212,15 @@ def commit_quarantined(
     claimed: Claimed, reason: str, now: float, retry_seconds: float
 ) -> tuple[Commit, bool]:
     """Return the commit that keeps an unusable entry out of the way, and whether its reason is news."""
-    failure = failure_of(claimed)
-    is_news = failure is None or not failure.is_about(claimed, reason)
-    if failure is None or is_news:
-        failure = new_failure(claimed, reason, now)
+    before = failure_of(claimed)
+    is_news = before is None or not before.is_about(claimed, reason)
+    failure = new_failure(claimed, reason, now) if before is None or is_news else before
+    is_same_run = before is not None and before.due and before.is_waiting_for(claimed)
+    retry_at = score_text(now + retry_seconds)
+    failure = failure.again(due=before.due if before and is_same_run else claimed.nominal, retry_at=retry_at)
     commit = Commit(
         claimed,
-        new_score=score_text(now + retry_seconds),
+        new_score=retry_at,
         new_error=failure.to_json() if claimed.type == "hash" else "",
         is_for_this_definition=claimed.type == "hash",
     )
@@ -234,23 +259,23 @@ def task_id_of(key: str, due: str) -> str:
     return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{due}"))
 
 
-def _time_by_schedule(
-    entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime, now: float
-) -> datetime | None:
-    """Return when the schedule has it due, where that is later than ``due_at``, which its score says.
+def _is_moved(entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime, now: float) -> bool:
+    """Tell whether the schedule has it due later than at ``due_at``, which its score says.
 
     So it is when an application has moved last_run_at, and with scores of celery-redbeat 2.x, which cuts them
     to whole seconds, moves those of entries that never ran at each start, and asks the schedule again before
     it sends. Taken at their word, such scores would run a crontab early and twice.
     """
     if entry.last_run_at is None or claimed.is_asked:
-        return None
+        return False
     if is_sealed(claimed.meta or "") and not float(claimed.nominal).is_integer():
-        return None
+        return False
     if due_at <= in_utc(entry.last_run_at) <= _moment(now):
-        return None  # somebody's way to write "now"
+        return False  # somebody's way to write "now"
     own_time = entry.due_at
-    return own_time if own_time is not None and own_time - due_at > _ROUNDING else None
+    if own_time is None:
+        return not entry.policy.is_finished(entry.total_run_count)
+    return own_time - due_at > _ROUNDING
 
 
 def _moment(seconds: float) -> datetime:

@@ -11,8 +11,11 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+from celery.schedules import BaseSchedule
+
 from redbeat.decoder import encode_meta
 from redbeat.errors import EntryCorrupt, EntryError
+from redbeat.kinds import encode_schedule
 from redbeat.policy import encode_policy
 from redbeat.problems import check_readable, find_meta_problem
 from redbeat.reader import try_decode
@@ -20,7 +23,7 @@ from redbeat.schedules import clocked, next_run, rrule, zone_of
 from redbeat.store import Stored, Write
 from redbeat.zones import zone_name
 
-__all__ = ["encode_entry", "in_utc", "plan_save"]
+__all__ = ["encode_entry", "in_utc", "plan_save", "why_never"]
 
 
 def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
@@ -104,7 +107,7 @@ def _before(entry: Any, stored: Stored, definition: str, policy: str) -> Any:
 
 
 def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float | None:
-    is_changed = before is None or before.schedule != entry.schedule or before.policy != entry.policy
+    is_changed = before is None or before.policy != entry.policy or _is_other(before.schedule, entry.schedule)
     if is_changed or (entry.enabled and not before.enabled):
         if entry.policy.run_missed and before is not None and entry.last_run_at is not None:
             return entry.score  # type: ignore[no-any-return]
@@ -119,6 +122,29 @@ def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float
     if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
         return None  # a beat that shares the work is sending that run, or somebody has put it off
     return score
+
+
+def why_never(entry: Any, now: datetime) -> str:
+    """Return why ``entry`` doesn't run after ``now``, a sentence."""
+    policy = entry.bounds()
+    if policy.is_finished(entry.total_run_count):
+        which = "one_off" if policy.one_off else f"max_runs={policy.max_runs}"
+        return f"it has had its runs ({which}); raise max_runs, or delete it first."
+    since = in_utc(entry.last_run_at or now)
+    if next_run(entry.schedule, replace(policy, end_time=None, calendar=None), now, since) is None:
+        return "its schedule has no time after now."
+    if next_run(entry.schedule, replace(policy, calendar=None), now, since) is None:
+        return f"its schedule has no time until its end_time, {policy.end_time}."
+    return f"its calendar {policy.exclude} excludes all its times."
+
+
+def _is_other(schedule: Any, other: Any) -> bool:
+    """Tell whether they differ; classes without an ``__eq__`` call all of theirs equal."""
+    if type(schedule) is not type(other) or schedule != other:
+        return True
+    return (
+        encode_schedule(schedule) != encode_schedule(other) and type(schedule).__eq__ is BaseSchedule.__eq__
+    )
 
 
 def in_utc(moment: datetime) -> datetime:

@@ -6,12 +6,11 @@ wall-clock rules are applied in a time zone, once, here and in :mod:`redbeat.zon
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Protocol
 
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
@@ -147,7 +146,8 @@ def register_schedule(
     """Let entries have schedules of class ``cls``; call it in every program that saves or runs them.
 
     The class is one of Celery's schedules: ``remaining_estimate(last_run_at)`` returns how long from
-    ``now()`` to the first run after ``last_run_at``. ``now()`` must ask ``self.nowfun`` where that is set.
+    ``now()`` to the first run after ``last_run_at``, None for no further run. ``now()`` must ask
+    ``self.nowfun`` where that is set.
 
     Arguments:
         type_name: stands as ``__type__`` in its JSON.
@@ -227,7 +227,10 @@ def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetim
     if isinstance(schedule_, solar):
         return _next_of_solar(schedule_, after)
     local = after.astimezone(zone)
-    due: datetime = (local + _at(schedule_, local).remaining_estimate(local)).astimezone(timezone.utc)
+    remaining = _at(schedule_, local).remaining_estimate(local)
+    if remaining is None:
+        return None
+    due: datetime = (local + remaining).astimezone(timezone.utc)
     return due if due > after else due.replace(fold=1)
 
 
@@ -319,13 +322,20 @@ def last_runs(
     following = next_run(schedule_, policy, nominal, nominal)
     if following is None or following > now:
         return [nominal], following
-    passed, step = now - nominal, max(following - nominal, timedelta(milliseconds=1))
-    while True:
-        step *= min(2 * limit, passed // step + 1)
-        begin = max(now - min(step, passed), nominal)
-        upcoming = next_run(schedule_, policy, now, nominal)
+    upcoming = next_run(schedule_, policy, now, nominal)
+    passed = now - nominal
+    span = max(min(limit * min(following - nominal, passed // limit), passed), _INSTANT)
+    begin, late = now - span, now
+    early: datetime | None = None
+    while (
+        True
+    ):  # until it is late enough for no more than some runs after it, and early enough for all wanted
         runs = takewhile(lambda due: due <= now, runs_after(schedule_, policy, begin, nominal))
-        found = deque([nominal] if begin == nominal else [], maxlen=limit)
-        found.extend(runs)
-        if len(found) == limit or begin == nominal:
-            return list(found), upcoming
+        found = [*([nominal] if begin == nominal else ()), *islice(runs, 2 * limit + 1)]
+        if len(found) > 2 * limit:
+            early = begin
+        elif len(found) < limit and begin > nominal:
+            late = begin
+        else:
+            return found[-limit:], upcoming
+        begin = max(begin - 2 * (now - begin), nominal) if early is None else early + (late - early) // 2

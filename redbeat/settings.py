@@ -141,7 +141,7 @@ def _misfire(value: Any) -> str:
 
 
 def _misfire_limit(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000:
         raise ValueError
     return value
 
@@ -149,7 +149,7 @@ def _misfire_limit(value: Any) -> int:
 def _misfire_grace_time(value: Any) -> float | None:
     if value is None:
         return None
-    if not _is_number(value) or not 0 <= value <= 10**10:
+    if not _is_number(value) or not 1 <= value <= 10**10:
         raise ValueError
     return float(value)
 
@@ -292,14 +292,14 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_misfire_limit",
             100,
             _misfire_limit,
-            "a whole number from 1 to 1000000",
+            "a whole number from 1 to 1000",
             "How many missed runs of an entry are made up for at the most, with ``all``: the latest ones.",
         ),
         Setting(
             "redbeat_misfire_grace_time",
             None,
             _misfire_grace_time,
-            "a number of seconds from 0, or None",
+            "a number of seconds from 1, or None",
             "A run that is later than so many seconds is skipped. None: never, but with ``skip`` it is 60.",
         ),
         Setting(

@@ -13,7 +13,7 @@ from celery.schedules import crontab
 from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
 
-from redbeat.almanac import calendars_at_hand
+from redbeat.almanac import save_by_calendars
 from redbeat.connection import get_hasty_redis
 from redbeat.delivery import describe_delivery
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
@@ -182,8 +182,7 @@ def _store_chunk(
             return None
         return write
 
-    with calendars_at_hand(store, made.values()):
-        store.write_entries(list(made), decide, fence)
+    save_by_calendars(store, made.values(), lambda: store.write_entries(list(made), decide, fence))
 
 
 def _report(name: str, exc: Exception) -> None:

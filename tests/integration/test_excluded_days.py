@@ -16,6 +16,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
+from redbeat.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.schedule import (
     SCHEDULE,
@@ -145,22 +146,72 @@ def test_a_saved_entry_asks_for_its_calendar_again(app: Celery) -> None:
         entry.due_at  # noqa: B018 - reading it is the test
 
 
-def test_many_entries_are_saved_with_one_look_at_their_calendars(app: Celery, server: Server) -> None:
+def test_many_entries_are_saved_with_one_look_at_their_calendars_before_and_after(
+    app: Celery, server: Server
+) -> None:
     for name in ("holidays", "closed"):
         Calendar(name, app=app).save()
     entries = [excluding(app, f"entry-{n}", exclude=("holidays", "closed")[n % 2]) for n in range(100)]
     with monitoring(server) as commands:
         Entry.save_many(entries)
-    assert len(reads_of_calendars(commands)) == 1
+    assert len(reads_of_calendars(commands)) == 2
     with monitoring(server) as commands:
         excluding(app).save()
-    assert len(reads_of_calendars(commands)) == 1
+    assert len(reads_of_calendars(commands)) == 2
     with monitoring(server) as commands:
         Entry.save_many([Entry(f"free-{n}", "echo", 60, app=app) for n in range(10)])
     assert reads_of_calendars(commands) == []
 
 
+def test_a_calendar_that_changes_while_an_entry_is_saved_counts(
+    app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Calendar("holidays", [today()], app=app).save()
+    write_entries, saves = Store.write_entries, []
+
+    def write(*args: Any, **options: Any) -> Any:
+        saves.append(args)
+        if len(saves) == 1:
+            saves.append("the calendar's own")
+            Calendar("holidays", [today(9)], app=app).save()
+        return write_entries(*args, **options)
+
+    monkeypatch.setattr(Store, "write_entries", write)
+    excluding(app).save()
+    assert score_of(client, "entry") == pytest.approx(server_now(client) + 3600, abs=10)
+
+
 # -- beat
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("is_in_definition", [False, True])
+def test_a_calendar_that_changes_between_claim_and_commit_counts(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    is_in_definition: bool,
+) -> None:
+    scheduler = make_scheduler(**settings)
+    app, commit_runs = scheduler.app, scheduler.store.commit_runs
+    Calendar("holidays", [today(-1), today(), today(1)], app=app).save()
+    ran_at = meta_json(datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=1, minutes=1), 1)
+    write_excluding(client, "entry", meta=ran_at, score=server_now(client) - 1.5)
+    if is_in_definition:
+        definition = json.loads(client.hget("redbeat:entry", "definition") or "")
+        client.hset("redbeat:entry", "definition", json.dumps({**definition, "exclude": "holidays"}))
+        client.hdel("redbeat:entry", "policy")
+
+    def commit(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        Calendar("holidays", [today(9)], app=app).save()
+        return commit_runs(*args, **options)
+
+    monkeypatch.setattr(scheduler.store, "commit_runs", commit)
+    scheduler.tick()
+    due = score_of(client, "entry") or 0
+    assert due < server_now(client) + 7200, "not after the days of the old calendar"
 
 
 @EVERY_KIND_OF_LOCK
@@ -312,7 +363,10 @@ def test_what_has_nothing_to_do_with_the_change_is_left_alone(
     before = client.hgetall("redbeat:entry")
     Calendar("holidays", [today(-1), today(9)], app=app).save()
     assert score_of(client, "entry") == (None if score is None else pytest.approx(score, abs=1e-6))
-    assert client.hgetall("redbeat:entry") == before
+    after = client.hgetall("redbeat:entry")
+    # the text is another one, so that a beat that is about to record what the old calendar said sees it
+    assert (after["policy"] != before["policy"]) == (change in ("due", "leased"))
+    assert {**after, "policy": after["policy"].strip()} == before
 
 
 def test_an_entry_that_could_never_run_can_again(app: Celery, client: redis.Redis) -> None:

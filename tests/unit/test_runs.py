@@ -129,8 +129,8 @@ def test_a_quarantined_entry_is_kept_out_of_the_way_with_its_reason() -> None:
         "since": "2026-06-01T12:00:05+00:00",
         "definition_sha1": sha1_of(entry),
         "attempts": 0,
-        "due": "",
-        "retry_at": "",
+        "due": entry.nominal,
+        "retry_at": seconds(305),
     }
 
 
@@ -138,7 +138,21 @@ def test_the_same_quarantine_again_is_no_news_and_keeps_its_since() -> None:
     first, _ = commit_quarantined(claimed(), "bad", NOW, 300)
     again, is_news = commit_quarantined(claimed(error=first.new_error), "bad", NOW + 300, 300)
     assert not is_news
-    assert again.new_error == first.new_error
+    assert json.loads(again.new_error) == {**json.loads(first.new_error), "retry_at": seconds(605)}
+
+
+def test_once_it_can_be_used_a_quarantined_entry_runs_as_of_the_time_it_was_due_at_first(app: Celery) -> None:
+    entry = claimed(schedule={"__type__": "crontab", "minute": "*/5"})
+    for late in (5, 305):
+        entry.error = commit_quarantined(entry, "bad", NOW + late, 300)[0].new_error
+        entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
+    for misfire, due in (("earliest", NOON), ("latest", NOON + timedelta(minutes=10))):
+        entry.policy = json.dumps({"misfire": misfire})
+        run = plan_run(RedBeatSchedulerEntry, app, entry, NOW + 610)
+        assert isinstance(run, Run)
+        assert run.entry.options["headers"]["redbeat_due"] == due.isoformat(timespec="microseconds")
+    entry.policy = json.dumps({"misfire": "skip", "misfire_grace_time": 2})
+    assert isinstance(plan_run(RedBeatSchedulerEntry, app, entry, NOW + 610), Commit)
 
 
 @pytest.mark.parametrize(("reason", "task"), [("worse", "t"), ("bad", "another")])
