@@ -95,12 +95,19 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
     if isinstance(schedule_, clocked):
         return f"At {schedule_.instant_in(zone).astimezone(zone).isoformat(' ')}"
     if isinstance(schedule_, rrule):
-        return str(schedule_.rrule.replace(dtstart=schedule_.dtstart.astimezone(zone))).replace("\n", " ")
+        return _shown_rule(schedule_, zone)
     if isinstance(schedule_, schedule):
         return f"Every {_shown_interval(schedule_.run_every)}"
     if isinstance(schedule_, solar):
         return f"At {schedule_.event.replace('_', ' ')} at {schedule_.lat}, {schedule_.lon}"
     return repr(schedule_)
+
+
+def _shown_rule(rule: rrule, zone: tzinfo) -> str:
+    try:
+        return str(rule.rrule.replace(dtstart=rule.dtstart.astimezone(zone))).replace("\n", " ")
+    except ValueError:  # one that dateutil knows to be in vain
+        return repr(rule)
 
 
 def _shown_interval(every: timedelta) -> str:

@@ -15,6 +15,7 @@ from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, Y
 from dateutil.rrule import rrule as dateutil_rrule
 
 from redbeat.never import is_never
+from redbeat.steps import UNIT_SECONDS, next_step
 from redbeat.zones import instant_of, next_fixed, next_in_real_time, wall_of
 
 __all__ = ["rrule"]
@@ -28,15 +29,6 @@ FREQUENCIES = {
     "MINUTELY": MINUTELY,
     "SECONDLY": SECONDLY,
 }
-
-#: the frequencies whose steps all have the same length, in seconds
-_STEP_SECONDS = {WEEKLY: 604_800, DAILY: 86_400, HOURLY: 3_600, MINUTELY: 60, SECONDLY: 1}
-
-
-#: a rule with a count and filters must be walked from its start; no further than this
-MAX_COUNTED_STEPS = 1_000_000
-#: or as far as it goes with so small a count
-MAX_FAR_COUNT = 100
 
 _CALENDAR_CYCLE = timedelta(days=146_097)  # 400 years, whole weeks
 _INSTANT, _NO_TIME = timedelta(microseconds=1), timedelta(0)
@@ -139,7 +131,19 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         self.byminute = _listed(byminute)
         self.bysecond = _listed(bysecond)
         self._check_positions()
-        self.rrule = dateutil_rrule(**self._fields())
+        self._check()
+
+    def _check(self) -> None:
+        """Raise ValueError for what makes no sense to dateutil, whatever the interval steps over."""
+        try:
+            dateutil_rrule(**{**self._fields(), "interval": 1})
+        except (ValueError, TypeError, AttributeError) as exc:
+            raise ValueError(f"rrule: {exc}") from exc
+
+    @property
+    def rrule(self) -> dateutil_rrule:
+        """The rule as dateutil has it; ValueError: it sees that it never comes true."""
+        return dateutil_rrule(**self._fields())
 
     def _check_positions(self) -> None:
         """Raise ValueError for a bysetpos that no hour, minute or second has: dateutil looks for ever."""
@@ -190,9 +194,13 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
 
     def _next_wall(self, wall: datetime, start: datetime, inclusive: bool) -> datetime | None:
         """Return the first occurrence on a clock on the wall that showed ``start`` at dtstart; None: none."""
-        if is_never(self, start):
+        if self.freq in UNIT_SECONDS:
+            return next_step(self, wall, start, inclusive)
+        if is_never(self):
             return None
-        start, count = self._skip(wall, start)
+        count = self.count
+        if count is None and wall > start:
+            start = self._skip(wall, start)
         if self.byeaster is None:
             shift = _shift_to_the_end(start)
             found = self._walk(wall, start, count, shift, inclusive)
@@ -216,37 +224,19 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         interval: int | None = None,
     ) -> datetime | None:
         """Let dateutil walk; in later years, as it gives up at the last one of all only."""
-        interval = interval or self.interval
-        rule = self.rrule.replace(dtstart=start + shift, count=count, until=None, interval=interval)
+        changes = {"dtstart": start + shift, "count": count, "until": None}
+        rule = dateutil_rrule(**{**self._fields(), **changes, "interval": interval or self.interval})
         try:
             found: datetime | None = rule.after(wall + shift, inc=inclusive)
         except OverflowError:  # beyond the last year
             return None
         return None if found is None else found - shift
 
-    def _skip(self, wall: datetime, start: datetime) -> tuple[datetime, int | None]:
-        """Return a later start (and the count from there) with the same occurrences after ``wall``.
-
-        dateutil walks every step from dtstart; a year of minutes is half a million of them.
-        """
-        if wall <= start:
-            return start, self.count
-        if self.freq not in _STEP_SECONDS:
-            return self._skip_years(wall, start), self.count
-        step = timedelta(seconds=_STEP_SECONDS[self.freq] * self.interval)
-        skipped = max((wall - start) // step - 1, 0)
-        if self.count is None:
-            return start + skipped * step, None
-        if all(getattr(self, name) is None for name in self.FIELDS if name.startswith("by")):
-            skipped = min(skipped, self.count)
-            return start + skipped * step, self.count - skipped
-        if skipped > MAX_COUNTED_STEPS and self.count > MAX_FAR_COUNT:
-            raise ValueError(f"count: after {skipped} steps it can't be counted any more; use until.")
-        return start, self.count
-
-    def _skip_years(self, wall: datetime, start: datetime) -> datetime:
-        if self.count is not None:
-            return start
+    def _skip(self, wall: datetime, start: datetime) -> datetime:
+        """Return a later start with the same occurrences after ``wall``: dateutil walks from there."""
+        if self.freq == WEEKLY:
+            step = timedelta(weeks=self.interval)
+            return start + max((wall - start) // step - 1, 0) * step
         if self.freq == MONTHLY and start.day <= 28:  # every month has it
             passed = 12 * (wall.year - start.year) + wall.month - start.month - 1
             month = start.month - 1 + max(passed, 0) // self.interval * self.interval

@@ -240,8 +240,10 @@ def _next_of_interval(interval: schedule, policy: Bounds, after: datetime, ancho
         return anchor + (passed + 1) * every
     zone = zone_of(interval, policy)
     wall = wall_of(after, zone)
-    due = instant_of(delta_resolution(wall + every, every), zone)
-    return due if due > after else after + every  # less than a second, or the clocks go back
+    rounded = delta_resolution(wall + every, every)
+    # less than a day is as long as it is, also while the clocks change
+    due = instant_of(rounded, zone) if every >= _DAY else after + (rounded - wall)
+    return due if due > after else after + every  # less than a second
 
 
 def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime | None:

@@ -1,8 +1,8 @@
-"""Rules that never come true: said of none that does, and said at once."""
+"""Rules whose days don't exist: said of none that has some."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -37,32 +37,10 @@ filters = st.fixed_dictionaries(
 
 
 @given(st.sampled_from(["YEARLY", "MONTHLY", "WEEKLY", "DAILY"]), filters)
-def test_no_rule_that_comes_true_is_said_never_to(freq: str, fields: dict[str, Any]) -> None:
+def test_no_rule_that_comes_true_is_called_impossible(freq: str, fields: dict[str, Any]) -> None:
     start = START.replace(year=9985)  # as far from the last year as dateutil walks quickly
-    if is_never(rrule(freq, dtstart=start, **fields), start):
+    if is_never(rrule(freq, dtstart=start, **fields)):
         assert list(islice(dateutil_rrule(FREQUENCIES[freq], dtstart=start, **fields), 1)) == []
-
-
-@given(
-    st.sampled_from([("DAILY", 1), ("HOURLY", 24), ("MINUTELY", 1440)]),
-    st.integers(1, 30),
-    st.lists(st.integers(0, 6), min_size=1, max_size=3),
-    st.lists(st.integers(0, 23), min_size=1, max_size=12),
-)
-def test_no_stepping_rule_that_comes_true_is_said_never_to(
-    steps: tuple[str, int], days: int, weekdays: list[int], hours: list[int]
-) -> None:
-    freq, per_day = steps
-    fields: dict[str, Any] = {"interval": per_day * days, "byweekday": weekdays}
-    if freq != "DAILY":
-        fields["byhour"] = hours
-    try:
-        rule = rrule(freq, dtstart=START, **fields)
-    except ValueError:
-        return  # dateutil sees some of them itself
-    stepped = (START + timedelta(days=days * step) for step in range(7))
-    is_met = any(day.weekday() in weekdays for day in stepped) and (freq == "DAILY" or 12 in hours)
-    assert is_never(rule, START) == (not is_met)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +53,11 @@ def test_no_stepping_rule_that_comes_true_is_said_never_to(
         ("DAILY", {"byweekno": 53, "bymonth": 6}),
         ("DAILY", {"byeaster": 0, "bymonth": 7}),
         ("YEARLY", {"byeaster": 0, "bymonth": 3, "bymonthday": [1, -11]}),
-        ("DAILY", {"bysetpos": 2}),
-        ("DAILY", {"interval": 7, "byweekday": 1}),
-        ("DAILY", {"interval": 14, "byeaster": 0}),
-        ("SECONDLY", {"interval": 604_800, "byweekday": 1}),
+        ("WEEKLY", {"byeaster": 0, "byweekday": [0]}),
     ],
 )
-def test_the_usual_impossible_ones_are_known(freq: str, fields: dict[str, Any]) -> None:
-    assert is_never(rrule(freq, dtstart=START, **fields), START)
+def test_days_that_do_not_exist_are_known(freq: str, fields: dict[str, Any]) -> None:
+    assert is_never(rrule(freq, dtstart=START, **fields))
 
 
 @pytest.mark.parametrize(
@@ -95,4 +70,4 @@ def test_the_usual_impossible_ones_are_known(freq: str, fields: dict[str, Any]) 
     ],
 )
 def test_what_comes_seldom_is_not_never(fields: dict[str, Any]) -> None:
-    assert not is_never(rrule("DAILY", dtstart=START, **fields), START)
+    assert not is_never(rrule("DAILY", dtstart=START, **fields))
