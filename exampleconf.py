@@ -35,6 +35,14 @@ beat_schedule = {
         "schedule": crontab(),
         "args": ["a crontab from beat_schedule"],
     },
+    # What else decides when an entry runs stands beside its schedule: docs/time.rst.
+    # "mornings-in-berlin": {
+    #     "task": "demo.tasks.say",
+    #     "schedule": crontab(minute="30", hour="7", day_of_week="mon-fri"),
+    #     "timezone": "Europe/Berlin",
+    #     "max_runs": 10,
+    #     "misfire": "skip",
+    # },
 }
 
 # ---- RedBeat: the server -----------------------------------------------------------------------------
