@@ -47,6 +47,7 @@ class Broker:
     Attributes:
         is_away: the last attempt to send or to connect found no broker.
         outbox: collects the messages of ``producer``; None where it sends at once, or isn't there yet.
+        expiration_seconds: how long the next message is good for, where it expires; None: as it says itself.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Broker:
         self._is_told = False
         self.outbox: Outbox | None = None
         self.is_away = False
+        self.expiration_seconds: float | None = None
 
     @property
     def producer(self) -> Any:
@@ -90,6 +92,7 @@ class Broker:
             self._producer = bounded(channel, auto_declare=False)
             self._producer.is_redis = self.outbox is not None
             self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
+            self._producer.expiration_seconds = lambda: self.expiration_seconds
         return self._producer
 
     def begin_batch(self) -> None:
@@ -279,6 +282,7 @@ class _BoundedProducer:
     """Publishes once, in the time that is left: the scheduler itself tries again."""
 
     timeout_seconds: Callable[[], float]
+    expiration_seconds: Callable[[], float | None]
     is_redis: bool
     _declared: dict[int, Any]
     _is_retry_asked = False
@@ -290,6 +294,8 @@ class _BoundedProducer:
     def publish(self, body: Any, **options: Any) -> Any:
         self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
+        if options.get("expiration") is not None and self.expiration_seconds() is not None:
+            options["expiration"] = self.expiration_seconds()  # Celery has it by the clock of this machine
         options["timeout"] = min(options.get("timeout") or math.inf, self.timeout_seconds())
         return super().publish(body, **options)  # type: ignore[misc]
 

@@ -57,6 +57,7 @@ class Run:
         nominal: when it was due, UNIX seconds as the server writes them.
         sent: the commit of its success.
         failure: what is recorded about the entry so far, None: nothing.
+        expiration_seconds: how long its message is good for; None: its policy says nothing.
     """
 
     claimed: Claimed
@@ -64,6 +65,7 @@ class Run:
     nominal: str
     sent: Commit
     failure: Failure | None
+    expiration_seconds: float | None = None
 
 
 def plan_run(
@@ -118,7 +120,9 @@ def plan_run(
     if choice.due != due.at and not (is_retried and choice.first == due.at):
         due = Due.at_instant(choice.due)
     _prepare(entry, claimed.key, due.at)
-    return Run(claimed, entry, due.nominal, sent, failure)
+    lifetime = entry.policy.expires_after
+    left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
+    return Run(claimed, entry, due.nominal, sent, failure, left)
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,7 @@ class RedBeatScheduler(Scheduler):
 
     def _send_run(self, run: Run, producer: Any) -> None:
         logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)
+        self._broker.expiration_seconds = run.expiration_seconds
         self.apply_async(run.entry, producer=producer, advance=False)
 
     def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:

@@ -56,6 +56,8 @@ def test_a_beat_whose_clock_is_wrong_runs_everything_at_the_server_s_time(
     ):
         write_raw(client, name, schedule=schedule, score=score)
         client.hset(f"redbeat:{name}", "policy", policy)
+    write_raw(client, "expiring", score=start)
+    client.hset("redbeat:expiring", "policy", '{"expires_after": 3000}')
     with celery_beat(tmp_path, "module") as beat:
         seen = 0
         latest = 0.0
@@ -68,6 +70,9 @@ def test_a_beat_whose_clock_is_wrong_runs_everything_at_the_server_s_time(
             seen += len(sent)
         assert beat.is_running
     assert dues(broker, "steady") == pytest.approx([start + 0.5 * n for n in range(seen)], abs=1e-3)
+    [expiring] = [one for one in messages(broker) if one["headers"]["redbeat_entry"] == "expiring"]
+    assert datetime.fromisoformat(expiring["headers"]["expires"]).timestamp() == pytest.approx(start + 3000)
+    assert int(expiring["properties"]["expiration"]) == pytest.approx(3_000_000, abs=60_000)
     assert dues(broker, "later") == []
     assert dues(broker, "minutely") in ([], [start // 60 * 60 + 60])
     print(f"seen {latest:.3f} s late at the most")
