@@ -108,7 +108,15 @@ def test_all_mistyped_keys_of_an_entry_are_in_one_warning(
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"comment": "of ours"}, {"tenant": "blue", "x": 1}, {"": 1}, {"tags": []}]
+    "keys",
+    [
+        {},
+        {"comment": "of ours"},
+        {"tenant": "blue", "x": 1},
+        {"": 1},
+        {"tags": []},
+        {"time": "9:00", "expires": 5},
+    ],
 )
 def test_keys_of_somebody_else_are_not_reported(
     app: Celery, caplog: pytest.LogCaptureFixture, keys: dict[str, Any]
