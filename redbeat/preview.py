@@ -95,7 +95,9 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
     if isinstance(schedule_, clocked):
         return f"At {schedule_.instant_in(zone).astimezone(zone).isoformat(' ')}"
     if isinstance(schedule_, rrule):
-        return str(schedule_.rrule.replace(dtstart=schedule_.dtstart.astimezone(zone))).replace("\n", " ")
+        until = schedule_.until and schedule_.until.astimezone(zone)
+        local = schedule_.rrule.replace(dtstart=schedule_.dtstart.astimezone(zone), until=until)
+        return str(local).replace("\n", " ")
     if isinstance(schedule_, schedule):
         return f"Every {_shown_interval(schedule_.run_every)}"
     if isinstance(schedule_, solar):
@@ -108,7 +110,7 @@ def _shown_interval(every: timedelta) -> str:
         count, rest = divmod(every, unit)
         if count and not rest:
             return name if count == 1 else f"{count} {name}s"
-    return f"{every.total_seconds():g} seconds"
+    return f"{every.total_seconds():f}".rstrip("0") + " seconds"
 
 
 def _describe_cron(expression: str) -> str:

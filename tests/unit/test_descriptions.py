@@ -91,6 +91,8 @@ def test_without_the_package_a_crontab_is_its_expression(
         (86400, "Every day"),
         (timedelta(weeks=1), "Every 7 days"),
         (0.5, "Every 0.5 seconds"),
+        (1_000_000.25, "Every 1000000.25 seconds"),
+        (timedelta(microseconds=5), "Every 0.000005 seconds"),
     ],
 )
 def test_an_interval_is_told_exactly_in_the_longest_unit_that_fits(
@@ -105,6 +107,12 @@ def test_an_interval_is_told_exactly_in_the_longest_unit_that_fits(
 def test_a_rule_starts_at_what_the_clocks_of_its_entry_show(app: Celery, zone: str, start: str) -> None:
     rule = rrule("DAILY", dtstart=NOON)
     assert describe(app, rule, timezone=zone) == f"DTSTART:{start} RRULE:FREQ=DAILY ({zone})"
+
+
+def test_a_rule_ends_by_the_same_clocks_as_it_starts(app: Celery) -> None:
+    rule = rrule("DAILY", dtstart=NOON, until=NOON + timedelta(days=5))
+    words = "DTSTART:20260601T140000 RRULE:FREQ=DAILY;UNTIL=20260606T140000 (Europe/Berlin)"
+    assert describe(app, rule, timezone="Europe/Berlin") == words
 
 
 def test_a_rule_without_another_zone_goes_by_that_of_its_dtstart(app: Celery) -> None:
