@@ -83,6 +83,21 @@ def test_a_stored_crontab_means_the_same(app: Celery, fields: dict[str, str], da
     assert days_of(entry(app, again)) == days
 
 
+@pytest.mark.parametrize(
+    ("field", "text", "words"),
+    [
+        ("day_of_week", "bol", "day_of_week: 'bo' is no number from 0 to 7, or SUN, MON"),
+        ("day_of_week", "8L", "day_of_week: '8' is no number from 0 to 7"),
+        ("day_of_week", "fri#9", "day_of_week: 'fri#9' is no weekday with # and a number from 1 to 5"),
+        ("day_of_month", "w", "day_of_month: 'w' is no number from 1 to 31"),
+        ("day_of_month", "friL", "day_of_month: 'friL' is no number from 1 to 31"),
+    ],
+)
+def test_a_stored_day_that_is_none_is_told_by_its_field(field: str, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        decoded(**{field: text})
+
+
 @pytest.mark.parametrize("weekdays", ["wed", "fri,wed", "WED", "tue-wed", "wed,sun", "mon-fri", "*", "3"])
 def test_weekdays_with_these_letters_in_them_are_a_plain_crontab(app: Celery, weekdays: str) -> None:
     """Only that one is what celery-redbeat 2.x reads."""
