@@ -31,6 +31,8 @@ def entry(app: Celery, **arguments: Any) -> RedBeatSchedulerEntry:
         ("jiter", "jitter"),
         ("total_runs", "total_run_count"),
         ("last_run", "last_run_at"),
+        ("shedule", "schedule"),
+        ("enable", "enabled"),
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_nearest_name(
