@@ -51,12 +51,13 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
     Arguments:
         defaults: the app's, for what ``policy`` leaves open.
     """
+    way = policy.misfire or defaults.misfire or "latest"
     following = next_run(schedule_, policy, nominal, nominal)
     limits = (policy.expires_after, policy.misfire_grace_time, defaults.misfire_grace_time)
     has_time = limits == (None, None, None)
     if has_time and now - nominal < _IN_TIME and (following is None or following > now):
-        return Choice(nominal, _recorded(schedule_, nominal, now), following, is_skipped=False)
-    way = policy.misfire or defaults.misfire or "latest"
+        ran_at = nominal if way == "all" else _recorded(schedule_, nominal, now)
+        return Choice(nominal, ran_at, following, is_skipped=False)
     patience = _patience_seconds(policy, defaults, way)
     first: datetime | None = nominal
     if patience is not None and nominal < now - timedelta(seconds=patience):
