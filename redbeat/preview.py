@@ -110,7 +110,7 @@ def _shown_interval(every: timedelta) -> str:
         count, rest = divmod(every, unit)
         if count and not rest:
             return name if count == 1 else f"{count} {name}s"
-    return f"{every.total_seconds():f}".rstrip("0") + " seconds"
+    return f"{every.total_seconds():f}".rstrip("0").rstrip(".") + " seconds"
 
 
 def _describe_cron(expression: str) -> str:

@@ -91,6 +91,7 @@ def test_without_the_package_a_crontab_is_its_expression(
         (86400, "Every day"),
         (timedelta(weeks=1), "Every 7 days"),
         (0.5, "Every 0.5 seconds"),
+        (0, "Every 0 seconds"),
         (1_000_000.25, "Every 1000000.25 seconds"),
         (timedelta(microseconds=5), "Every 0.000005 seconds"),
     ],
