@@ -18,7 +18,7 @@ from celery.utils.log import get_logger
 from redbeat import bulk
 from redbeat.almanac import bounds_of, save_by_calendars
 from redbeat.config import ensure_conf
-from redbeat.decoder import decode, encode_definition, encode_meta, read_cron
+from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta, read_cron
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
@@ -83,7 +83,7 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
         for unknown in clsargs.keys() - _ARGUMENTS:
-            hint = did_you_mean(unknown, [*FIELDS, *_ARGUMENTS])
+            hint = did_you_mean(unknown, [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
             raise EntryError(f"{name}: an entry has no argument {unknown!r}.{hint}", str(name))
         clsargs["app"] = app_or_default(clsargs.get("app"))
         schedule = as_schedule(schedule, name, clsargs["app"], bool(clsargs.get("relative")))

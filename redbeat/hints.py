@@ -17,13 +17,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {nearest[0]}?" if nearest else ""
 
 
-def find_typos(names: Iterable[str], known: Collection[str]) -> str:
-    """Return the unknown ones of ``names`` that are nearly known ones, in words; '' when there are none."""
+def find_typos(names: Iterable[str], known: Collection[str], likeness: float = 0.75) -> str:
+    """Return the unknown ones of ``names`` that are nearly known ones, in words; '' when there are none.
+
+    Arguments:
+        likeness: from which on, 1.0 for equal.
+    """
     unknown = [name for name in names if name not in known]
     if not unknown:  # nearly always, and this is asked for every run
         return ""
     nearest = {
-        name: difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        name: difflib.get_close_matches(name, known, n=1, cutoff=likeness)
         for name in unknown[:_MAX_UNKNOWN]
         if len(name) <= _MAX_LENGTH
     }

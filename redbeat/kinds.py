@@ -134,8 +134,9 @@ def _decode_crontab(d: dict[str, Any]) -> crontab:
 
 def _crontab_or_cron(given: dict[str, Any]) -> crontab:
     """Return Celery's crontab of these fields, and ours for what only that one knows."""
+    is_ours = any(_OURS.search(str(given.get(name))) for name in ("day_of_month", "day_of_week"))
     try:
-        if any(_OURS.search(str(given.get(name))) for name in ("day_of_month", "day_of_week")):
+        if is_ours:
             raise ValueError("Celery takes 'mon#1' and 'monL' for 'mon'")
         return crontab(**given)
     except (ValueError, TypeError, ArithmeticError, ParseException):
@@ -145,7 +146,8 @@ def _crontab_or_cron(given: dict[str, Any]) -> crontab:
         try:
             return cron(expression)
         except ValueError:
-            pass
+            if is_ours:
+                raise
         raise  # Celery's own words: they may be about what only it refuses
 
 

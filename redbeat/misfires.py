@@ -53,8 +53,8 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
     Arguments:
         defaults: the app's, for what ``policy`` leaves open.
     """
-    following = next_run(schedule_, policy, nominal, nominal)
     way = policy.misfire or defaults.misfire or "latest"
+    following = next_run(schedule_, policy, nominal, nominal)
     limits = (policy.expires_after, policy.misfire_grace_time, defaults.misfire_grace_time)
     has_time = limits == (None, None, None)
     if has_time and now - nominal < _IN_TIME and (following is None or following > now):

@@ -268,15 +268,9 @@ def _seconds(name: str, value: Any) -> float:
     return seconds  # type: ignore[no-any-return]
 
 
-def _lifetime(name: str, value: Any) -> float:
+def _patience(name: str, value: Any) -> float:
     if not _seconds(name, value):
         raise ValueError(f"{name}: must be more than 0 seconds, or nothing ever runs.")
-    return _seconds(name, value)
-
-
-def _patience(name: str, value: Any) -> float:
-    if _seconds(name, value) < 1:
-        raise ValueError(f"{name}: must be 1 second at least, or nothing ever runs.")
     return _seconds(name, value)
 
 
@@ -308,7 +302,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "one_off": _flag,
     "after_finish": _one_of(AFTER_FINISH),
     "jitter": _seconds,
-    "expires_after": _lifetime,
+    "expires_after": _patience,
     "misfire": _one_of(MISFIRES),
     "misfire_limit": _limit,
     "misfire_grace_time": _patience,

@@ -105,7 +105,8 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
 
 def _shown_rule(rule: rrule, zone: tzinfo) -> str:
     try:
-        return str(rule.rrule.replace(dtstart=rule.dtstart.astimezone(zone))).replace("\n", " ")
+        until = rule.until and rule.until.astimezone(zone)
+        return str(rule.rrule.replace(dtstart=rule.dtstart.astimezone(zone), until=until)).replace("\n", " ")
     except ValueError:  # one that dateutil knows to be in vain
         return repr(rule)
 
@@ -115,7 +116,7 @@ def _shown_interval(every: timedelta) -> str:
         count, rest = divmod(every, unit)
         if count and not rest:
             return name if count == 1 else f"{count} {name}s"
-    return f"{every.total_seconds():g} seconds"
+    return f"{every.total_seconds():f}".rstrip("0").rstrip(".") + " seconds"
 
 
 def _describe_cron(expression: str) -> str:

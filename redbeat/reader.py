@@ -74,7 +74,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     entry.policy = policy
     if stored.policy is not None or definition.keys() - _KNOWN:
         keys = (definition.keys() | decode_policy(stored.policy)) - _KNOWN
-        entry.typos = find_typos(keys, FIELDS)
+        entry.typos = find_typos(keys, _KNOWN, likeness=0.8)
     entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
     return entry
 

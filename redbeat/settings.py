@@ -149,7 +149,7 @@ def _misfire_limit(value: Any) -> int:
 def _misfire_grace_time(value: Any) -> float | None:
     if value is None:
         return None
-    if not _is_number(value) or not 1 <= value <= 10**10:
+    if not _is_number(value) or not 0 < value <= 10**10:
         raise ValueError
     return float(value)
 
@@ -299,7 +299,7 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_misfire_grace_time",
             None,
             _misfire_grace_time,
-            "a number of seconds from 1, or None",
+            "a number of seconds above 0, or None",
             "A run that is later than so many seconds is skipped. None: never, but with ``skip`` it is 60.",
         ),
         Setting(

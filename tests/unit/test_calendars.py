@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -313,6 +314,17 @@ def test_what_recurs_is_excluded_for_five_years(app: Celery) -> None:
 def test_what_is_no_ical_file_is_said_to_be_none(app: Celery, text: Any) -> None:
     with pytest.raises(ValueError, match="holidays: no iCalendar file"):
         Calendar.from_ical("holidays", text, app=app)
+
+
+def test_the_name_of_an_ical_file_is_no_ical_file(
+    app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("h.ics").write_text(ICAL)
+    for name in ("h.ics", str(tmp_path / "h.ics")):
+        with pytest.raises(ValueError, match="holidays: no iCalendar file"):
+            Calendar.from_ical("holidays", name, app=app)
+    assert Calendar.from_ical("holidays", Path("h.ics").read_bytes(), app=app).days
 
 
 @pytest.mark.parametrize("missing", ["icalendar", "recurring_ical_events"])

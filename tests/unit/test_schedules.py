@@ -203,6 +203,12 @@ def test_a_late_interval_records_its_latest_nominal_time(late: int, last_run_at:
     assert (choice.ran_at, choice.following) == (NOON + last_run_at * SECOND, NOON + upcoming * SECOND)
 
 
+@pytest.mark.parametrize("late", [MICROSECOND, SECOND, timedelta(minutes=30)])
+def test_with_all_a_run_in_time_records_its_nominal_time_as_a_late_one_does(late: timedelta) -> None:
+    choice = choose_run(crontab_in(None, minute=0), Policy(misfire="all"), NOON, NOON + late, NO_POLICY)
+    assert (choice.due, choice.ran_at, choice.following) == (NOON, NOON, NOON + timedelta(hours=1))
+
+
 @pytest.mark.parametrize("rule", [crontab_in(None, minute=0), rrule("HOURLY", dtstart=NOON)], ids=repr)
 def test_what_follows_the_wall_clock_records_when_it_was_sent(rule: Any) -> None:
     sent_at = NOON + timedelta(hours=3, minutes=5)

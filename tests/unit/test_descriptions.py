@@ -1,0 +1,166 @@
+"""An entry's schedule in English words."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, solar
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedules import clocked, cron, rrule
+
+UTC = timezone.utc
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def describe(app: Celery, schedule: Any, **fields: Any) -> str:
+    return RedBeatSchedulerEntry("x", "t", schedule, app=app, **fields).describe()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        ("0 9 15 * fri", "At 09:00, on day 15 of the month, and only on Friday"),
+        ("0 9 1-7 * mon", "At 09:00, between day 1 and 7 of the month, and only on Monday"),
+        (crontab("0", "9", "fri", "15"), "At 09:00, on day 15 of the month, and only on Friday"),
+        ("0 9 * * fri", "At 09:00, only on Friday"),
+        ("0 9 * * fri,wed", "At 09:00, only on Friday and Wednesday"),
+        ("0 9 * jul wed", "At 09:00, only on Wednesday, only in July"),
+        ("0 9 * * friL", "At 09:00, on the last Friday of the month"),
+        ("0 9 * * FRIL", "At 09:00, on the last Friday of the month"),
+        ("0 9 * * fri#2", "At 09:00, on the second Friday of the month"),
+        ("0 9 l * *", "At 09:00, on the last day of the month"),
+        ("0 9 l-2 * *", "At 09:00, 2 days before the last day of the month"),
+        ("0 9 15w * *", "At 09:00, on the weekday nearest day 15 of the month"),
+        ("0 9 lw * *", "At 09:00, on the last weekday of the month"),
+        ("@daily", "At 00:00"),
+        ("@midnight", "At 00:00"),
+        ("@hourly", "Every hour"),
+        ("@weekly", "At 00:00, only on Sunday"),
+    ],
+)
+def test_a_crontab_is_in_words_and_its_zone(app: Celery, schedule: Any, words: str) -> None:
+    assert describe(app, schedule) == f"{words} (UTC)"
+    assert describe(app, schedule, timezone="Europe/Berlin") == f"{words} (Europe/Berlin)"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "0 9 * * FRIL,mon",
+        "0 9 * * mon,fril",
+        "0 9 * * fri#2,fri#4",
+        "0 9 L,15 * *",
+        "0 9 l-2,1 * *",
+        "0 9 15w,1 * *",
+    ],
+)
+def test_a_list_with_last_or_nearest_days_in_it_is_not_put_into_wrong_words(
+    app: Celery, expression: str
+) -> None:
+    assert describe(app, expression) == f"cron {expression} (UTC)"
+
+
+def test_without_the_package_a_crontab_is_its_expression(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cron_descriptor", None)
+    assert describe(app, "0 9 * * friL") == "cron 0 9 * * friL (UTC)"
+    assert describe(app, crontab("0", "9")) == "cron 0 9 * * * (UTC)"
+    assert describe(app, cron("@daily")) == "cron 0 0 * * * (UTC)"
+
+
+@pytest.mark.parametrize(
+    ("every", "words"),
+    [
+        (1, "Every second"),
+        (2, "Every 2 seconds"),
+        (60, "Every minute"),
+        (60.5, "Every 60.5 seconds"),
+        (90, "Every 90 seconds"),
+        (120, "Every 2 minutes"),
+        (3600, "Every hour"),
+        (5400, "Every 90 minutes"),
+        (7200, "Every 2 hours"),
+        (86400, "Every day"),
+        (timedelta(weeks=1), "Every 7 days"),
+        (0.5, "Every 0.5 seconds"),
+        (0, "Every 0 seconds"),
+        (1_000_000.25, "Every 1000000.25 seconds"),
+        (timedelta(microseconds=5), "Every 0.000005 seconds"),
+    ],
+)
+def test_an_interval_is_told_exactly_in_the_longest_unit_that_fits(
+    app: Celery, every: Any, words: str
+) -> None:
+    assert describe(app, every) == words
+
+
+@pytest.mark.parametrize(
+    ("zone", "start"), [("Europe/Berlin", "20260601T140000"), ("Asia/Kolkata", "20260601T173000")]
+)
+def test_a_rule_starts_at_what_the_clocks_of_its_entry_show(app: Celery, zone: str, start: str) -> None:
+    rule = rrule("DAILY", dtstart=NOON)
+    assert describe(app, rule, timezone=zone) == f"DTSTART:{start} RRULE:FREQ=DAILY ({zone})"
+
+
+def test_a_rule_ends_by_the_same_clocks_as_it_starts(app: Celery) -> None:
+    rule = rrule("DAILY", dtstart=NOON, until=NOON + timedelta(days=5))
+    words = "DTSTART:20260601T140000 RRULE:FREQ=DAILY;UNTIL=20260606T140000 (Europe/Berlin)"
+    assert describe(app, rule, timezone="Europe/Berlin") == words
+
+
+def test_a_rule_without_another_zone_goes_by_that_of_its_dtstart(app: Celery) -> None:
+    rule = rrule("DAILY", dtstart=NOON.astimezone(ZoneInfo("Asia/Tokyo")))
+    assert describe(app, rule) == "DTSTART:20260601T210000 RRULE:FREQ=DAILY (Asia/Tokyo)"
+
+
+@pytest.mark.parametrize(
+    ("clocked_time", "shown"),
+    [(NOON, "2026-06-01 14:00:00+02:00"), (NOON.replace(tzinfo=None), "2026-06-01 12:00:00+02:00")],
+    ids=["aware", "naive"],
+)
+def test_a_single_instant_is_told_in_the_zone_of_the_entry(
+    app: Celery, clocked_time: datetime, shown: str
+) -> None:
+    assert describe(app, clocked(clocked_time), timezone="Europe/Berlin") == f"At {shown}"
+
+
+def test_the_sun_needs_no_zone(app: Celery) -> None:
+    assert describe(app, solar("dawn_civil", 52.5, 13.4)) == "At dawn civil at 52.5, 13.4"
+
+
+@pytest.mark.parametrize(
+    ("moment", "shown"),
+    [
+        (NOON, "2026-06-01 14:00+02:00"),
+        (NOON + 5 * SECOND, "2026-06-01 14:00:05+02:00"),
+        (NOON + timedelta(microseconds=5), "2026-06-01 14:00:00.000005+02:00"),
+    ],
+)
+def test_the_ends_of_a_window_have_their_seconds_where_there_are_any(
+    app: Celery, moment: datetime, shown: str
+) -> None:
+    zone = {"timezone": "Europe/Berlin"}
+    assert describe(app, 60, start_time=moment, **zone) == f"Every minute, not before {shown}"
+    assert describe(app, 60, end_time=moment, **zone) == f"Every minute, not after {shown}"
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"one_off": True}, "once"),
+        ({"max_runs": 1}, "once"),
+        ({"max_runs": 3}, "3 times at the most"),
+        ({"exclude": "holidays"}, "except on holidays"),
+        ({"jitter": 2.5}, "up to 2.5 s later"),
+    ],
+)
+def test_the_rest_of_the_policy_follows(app: Celery, policy: dict[str, Any], words: str) -> None:
+    assert describe(app, 60, **policy) == f"Every minute, {words}"

@@ -1,0 +1,83 @@
+"""Values of a policy that would do harm, and are refused; and what isn't refused with them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pytest
+from celery import Celery
+from celery.schedules import schedule
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
+from redbeat.entry import decode_entry
+from redbeat.errors import EntryCorrupt, EntryError
+from redbeat.policy import NO_POLICY
+from redbeat.store import Stored
+
+
+def entry(app: Celery, **fields: Any) -> RedBeatSchedulerEntry:
+    return RedBeatSchedulerEntry("x", "t", schedule(60), app=app, **fields)
+
+
+@pytest.mark.parametrize("field", ["misfire_grace_time", "expires_after"])
+@pytest.mark.parametrize("nothing", [0, 0.0, timedelta(0)])
+def test_a_patience_of_nothing_is_refused(app: Celery, field: str, nothing: Any) -> None:
+    words = f"^x: {field}: must be more than 0 seconds, or nothing ever runs"
+    with pytest.raises(EntryError, match=words):
+        entry(app, **{field: nothing})
+    made = entry(app)
+    with pytest.raises(EntryError, match=words):
+        setattr(made, field, nothing)
+    assert made.policy == NO_POLICY
+
+
+@pytest.mark.parametrize("field", ["misfire_grace_time", "expires_after"])
+@pytest.mark.parametrize("wrong", [-1, True, "5", float("nan"), 1e11])
+def test_a_patience_is_a_number_of_seconds(app: Celery, field: str, wrong: Any) -> None:
+    with pytest.raises(EntryError, match=f"^x: {field}: must be a number of seconds from 0, not "):
+        entry(app, **{field: wrong})
+
+
+def test_a_short_patience_and_no_jitter_are_allowed(app: Celery) -> None:
+    made = entry(app, misfire_grace_time=0.5, expires_after=timedelta(seconds=1), jitter=0)
+    assert (made.misfire_grace_time, made.expires_after, made.jitter) == (0.5, 1.0, 0)
+    made.set_policy({"misfire_grace_time": None, "expires_after": None})
+    assert made.policy == NO_POLICY
+
+
+NO_ZONES = [
+    "localtime", "LocalTime", "posixrules", "Factory", "factory", "right/UTC", "right/Europe/Berlin",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_ZONES)
+def test_a_file_that_is_no_zone_is_refused_as_one(app: Celery, name: str) -> None:
+    with pytest.raises(EntryError, match=f"^x: timezone: '{name}' is no zone to go by: it differs between"):
+        entry(app, timezone=name)
+    definition = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
+    with pytest.raises(EntryCorrupt, match=f"^redbeat:x: policy: timezone: '{name}' is no zone to go by"):
+        decode_entry(
+            RedBeatSchedulerEntry,
+            Stored("redbeat:x", definition, policy=json.dumps({"timezone": name}), type="hash"),
+            app,
+        )
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "UTC", "Etc/GMT+5", "EST5EDT"])
+def test_a_zone_is_one(app: Celery, name: str) -> None:
+    assert entry(app, timezone=name).timezone == name
+
+
+def test_a_zone_in_another_folder_of_the_machine_is_known_in_arguments() -> None:
+    try:
+        zone = ZoneInfo("posix/UTC")
+    except ZoneInfoNotFoundError:
+        pytest.skip("this machine has no posix/UTC")
+    moment = datetime(2026, 6, 1, 12, 30, 5, 7, tzinfo=zone)
+    text = json.dumps([moment], cls=RedBeatJSONEncoder)
+    [found] = json.loads(text, cls=RedBeatJSONDecoder)
+    assert (found, found.tzinfo) == (moment, zone)
