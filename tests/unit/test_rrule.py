@@ -236,3 +236,22 @@ def test_is_due_answers_as_celerys_schedules_do(now: datetime, expected: tuple[b
 
 def test_a_rule_that_has_ended_is_never_due() -> None:
     assert rrule("DAILY", dtstart=NOON, count=1).is_due(NOON) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("zone", "fields"),
+    [
+        ("America/New_York", {"freq": "HOURLY", "interval": 2, "byhour": list(range(24))}),
+        ("Australia/Lord_Howe", {"freq": "MINUTELY", "interval": 20, "byminute": [0, 20, 40]}),
+        ("Asia/Kolkata", {"freq": "MINUTELY", "interval": 20, "byminute": [0, 20, 40]}),
+        ("Europe/Berlin", {"freq": "HOURLY", "interval": 2, "byhour": [9, 11, 13]}),
+    ],
+)
+def test_a_rule_that_steps_by_hours_has_a_next_run_or_none_all_the_year(
+    zone: str, fields: dict[str, Any]
+) -> None:
+    rule = rrule(dtstart=datetime(2026, 1, 1, 9, tzinfo=UTC), **fields)
+    found = [rule.occurrence(NOON + timedelta(days=day), tz=ZoneInfo(zone)) for day in range(0, 365, 5)]
+    print(sum(one is not None for one in found), "of", len(found))
+    for day, due in zip(range(0, 365, 5), found, strict=True):
+        assert due is None or NOON + timedelta(days=day) < due < NOON + timedelta(days=day + 2)

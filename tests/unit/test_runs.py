@@ -118,6 +118,43 @@ def test_an_entry_that_cannot_be_used_is_an_exception(app: Celery) -> None:
         plan_run(RedBeatSchedulerEntry, app, claimed(task=None), NOW)
 
 
+def test_a_run_tried_again_when_it_is_too_late_gives_way_to_one_in_time(app: Celery) -> None:
+    policy = json.dumps({"expires_after": 30})
+    failed = plan(app, claimed(schedule={"__type__": "crontab"}))
+    entry = claimed(schedule={"__type__": "crontab"})
+    entry.error = commit_failed(failed, "the broker is away", NOW)[0].new_error
+    entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
+    for late, due in ((10, NOON), (65, NOON + timedelta(minutes=1))):
+        entry.policy = policy
+        run = plan(app, entry, NOON.timestamp() + late)
+        assert run.entry.options["expires"] == due + timedelta(seconds=30)
+        assert run.expiration_seconds == pytest.approx(30 - late % 60, abs=1e-3)
+        assert run.entry.options["task_id"] == task_id_of("redbeat:x", due.isoformat(timespec="microseconds"))
+
+
+@pytest.mark.parametrize("after_finish", ["keep", "disable", "delete"])
+@pytest.mark.parametrize(
+    ("policy", "schedule", "meta"),
+    [
+        ({"end_time": "2026-06-01T11:00:00Z"}, HOURLY, encode_meta(NOON - timedelta(hours=1), 3)),
+        ({}, {"__type__": "clocked", "clocked_time": "2026-06-01T12:00:00Z"}, "ahead"),
+        ({"max_runs": 3}, HOURLY, encode_meta(NOON - timedelta(hours=1), 3)),
+    ],
+    ids=["end_time moved into the past", "last_run_at moved ahead", "has had its runs"],
+)
+def test_an_entry_that_is_found_to_be_over_ends_as_its_policy_says(
+    app: Celery, after_finish: str, policy: dict[str, Any], schedule: dict[str, Any], meta: str
+) -> None:
+    if meta == "ahead":  # by an application: RedBeat's own ends in a space
+        meta = encode_meta(NOON + timedelta(hours=1), 3).strip()
+    entry = claimed(schedule=schedule, meta=meta)
+    entry.policy = json.dumps({**policy, "after_finish": after_finish})
+    commit = skipped(app, entry)
+    assert commit.new_score == ("delete" if after_finish == "delete" else "-1.000000")
+    disabled = json.loads(commit.new_definition)["enabled"] if commit.new_definition else True
+    assert disabled is (after_finish != "disable")
+
+
 def test_a_quarantined_entry_is_kept_out_of_the_way_with_its_reason() -> None:
     entry = claimed()
     commit, is_news = commit_quarantined(entry, "bad", NOW, 300)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,9 +12,12 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from redbeat import schedules
+from redbeat.exclusions import Exclusions
 from redbeat.misfires import choose_run
 from redbeat.policy import NO_POLICY, Policy
-from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, next_run, rrule
+from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, last_runs, next_run, rrule
+from redbeat.zones import find_change
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -238,3 +242,59 @@ def test_a_crontab_is_skipped_when_its_last_missed_run_is_past_the_deadline(
     hourly = crontab_in(None, minute=0)
     choice = choose_run(hourly, NO_POLICY, NOON, NOON + late * SECOND, Policy(misfire_grace_time=deadline))
     assert (choice.due is None) == choice.is_skipped == is_skipped
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Australia/Lord_Howe", "Antarctica/Troll"])
+@pytest.mark.parametrize("every", [0.5, 30, 600, 1800, 3600])
+def test_a_relative_interval_shorter_than_a_day_follows_real_time_where_the_clocks_change(
+    zone: str, every: float
+) -> None:
+    relative, policy = schedule(every, relative=True), Policy(timezone=zone)
+    for change in changes_of(ZoneInfo(zone), 2026):
+        due = next_run(relative, policy, change - timedelta(hours=3))
+        while due is not None and due < change + timedelta(hours=4):
+            following = next_run(relative, policy, due)
+            assert following is not None
+            assert following - due <= timedelta(seconds=every)
+            due = following if every >= 30 else due + timedelta(minutes=7)
+
+
+def changes_of(zone: ZoneInfo, year: int) -> list[datetime]:
+    found, moment = [], datetime(year, 1, 1, tzinfo=UTC)
+    while moment.year == year:
+        change = find_change(zone, moment, moment + timedelta(days=1))
+        found += [change] if change else []
+        moment += timedelta(days=1)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+@pytest.mark.parametrize(
+    ("one", "nominal"),
+    [
+        (schedule(0.01), NOON - timedelta(days=7.3)),
+        (crontab(app=memory_app()), NOON - timedelta(days=90)),
+        (crontab("*", "9-17", "mon-fri", app=memory_app()), NOON - timedelta(days=1000)),
+        (
+            rrule("SECONDLY", dtstart=NOON - timedelta(days=400), bymonth=5, bymonthday=1),
+            NOON - timedelta(days=400),
+        ),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("excluded", [[], ["2026-05-25/2026-06-01"], ["2026-01-01/2026-05-31"]], ids=len)
+def test_the_last_of_many_missed_runs_are_found_with_few_looks_at_the_schedule(
+    monkeypatch: pytest.MonkeyPatch, one: Any, nominal: datetime, limit: int, excluded: list[str]
+) -> None:
+    looks, occurrence = [], schedules._occurrence
+    monkeypatch.setattr(schedules, "_occurrence", lambda *args: (looks.append(args), occurrence(*args))[1])
+    policy = Policy(calendar=Exclusions(excluded), exclude="x") if excluded else NO_POLICY
+    runs, following = last_runs(one, policy, nominal, NOON, limit)
+    print(f"{len(looks)} looks for {limit}")
+    assert len(looks) < 100 + 50 * limit  # of up to 63 million runs
+    assert len(runs) == limit or runs[0] == nominal
+    assert following is None or following > NOON
+    for earlier, later in pairwise(runs):
+        assert next_run(one, policy, earlier, nominal) == later
+    assert (next_run(one, policy, runs[-1], nominal) or NOON + SECOND) > NOON
