@@ -23,7 +23,7 @@ from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
 from redbeat.misfires import ran_from
-from redbeat.policy import FIELDS, Policy, PolicyHolder
+from redbeat.policy import FIELDS, NAMES, Policy, PolicyHolder
 from redbeat.preview import describe, next_runs, runs_between
 from redbeat.problems import find_name_problem, find_state_problem, find_unwritable
 from redbeat.reader import decode_entry as decode_entry
@@ -78,13 +78,15 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         options: Any = None,
         **clsargs: Any,
     ) -> None:
-        extensions = {field: clsargs.pop(field) for field in FIELDS if field in clsargs}
+        extensions = {}
+        if not NAMES.isdisjoint(clsargs):
+            extensions = {field: clsargs.pop(field) for field in FIELDS if field in clsargs}
         problem = find_state_problem(clsargs.get("last_run_at"), clsargs.get("total_run_count"))
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
-        for unknown in clsargs.keys() - _ARGUMENTS:
-            hint = did_you_mean(unknown, [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
-            raise EntryError(f"{name}: an entry has no argument {unknown!r}.{hint}", str(name))
+        if unknown := sorted(clsargs.keys() - _ARGUMENTS):
+            hint = did_you_mean(unknown[0], [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
+            raise EntryError(f"{name}: an entry has no argument {unknown[0]!r}.{hint}", str(name))
         clsargs["app"] = app_or_default(clsargs.get("app"))
         schedule = as_schedule(schedule, name, clsargs["app"], bool(clsargs.get("relative")))
         super().__init__(

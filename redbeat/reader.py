@@ -14,11 +14,12 @@ from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.hints import find_typos
 from redbeat.keys import printable
 from redbeat.lua import Stored
-from redbeat.policy import FIELDS, NAMES, NO_POLICY, decode_policy, make_policy
+from redbeat.policy import FIELDS, NO_POLICY, decode_policy, make_policy
 from redbeat.problems import find_problem
 
 __all__ = ["decode_entry", "try_decode"]
 
+_DEFINITION_KEYS = frozenset(DEFINITION_FIELDS)
 _KNOWN = {*DEFINITION_FIELDS, *FIELDS}
 
 #: RedBeatSchedulerEntry or a subclass; the class itself stands above this module
@@ -52,12 +53,14 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     problem = find_problem(definition, meta)
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
-    policy = NO_POLICY
-    if stored.policy is not None or not NAMES.isdisjoint(definition):
+    policy, typos = NO_POLICY, ""
+    if stored.policy is not None or not definition.keys() <= _DEFINITION_KEYS:
         try:
-            policy = make_policy({**definition, **decode_policy(stored.policy)}, app.timezone)
+            given = {**definition, **decode_policy(stored.policy)}
+            policy = make_policy(given, app.timezone)
         except (ValueError, RecursionError) as exc:
             raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
+        typos = find_typos(given, _KNOWN, likeness=0.8)
     enabled = definition.get("enabled")
     entry: EntryT = cls(
         name=ensure_conf(app).keys.name(key),  # whatever the definition says: the key is what it's found by
@@ -72,9 +75,8 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         app=app,
     )
     entry.policy = policy
-    if stored.policy is not None or definition.keys() - _KNOWN:
-        keys = (definition.keys() | decode_policy(stored.policy)) - _KNOWN
-        entry.typos = find_typos(keys, _KNOWN, likeness=0.8)
+    if typos:
+        entry.typos = typos
     entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
     return entry
 

@@ -5,12 +5,13 @@ A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that record
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.schedules import crontab
 from celery.utils.log import get_logger
@@ -125,8 +126,7 @@ def plan_run(
     return Run(claimed, entry, due.nominal, sent, failure, left)
 
 
-@dataclass(frozen=True)
-class Due:
+class Due(NamedTuple):
     """When a run is due, and that time as the server writes it, to the last digit."""
 
     at: datetime
@@ -260,7 +260,12 @@ def task_id_of(key: str, due: str) -> str:
         key: the entry's key in Redis.
         due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
     """
-    return str(uuid.uuid5(TASK_ID_NAMESPACE, f"{key}\n{due}"))
+    name = TASK_ID_NAMESPACE.bytes + f"{key}\n{due}".encode("utf-8", "surrogateescape")
+    made = bytearray(hashlib.sha1(name, usedforsecurity=False).digest()[:16])
+    # uuid.uuid5() says the same, and takes five times as long
+    made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80
+    digits = made.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def _is_moved(entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime, now: float) -> bool:

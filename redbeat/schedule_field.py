@@ -14,10 +14,10 @@ __all__ = ["ScheduleField", "as_schedule"]
 
 
 class ScheduleField:
-    """The attribute; it stands in the entry's ``__dict__``, where Celery's own code puts it, too."""
+    """The attribute; it stands in the entry's ``__dict__``, where Celery's own code puts it, too.
 
-    def __get__(self, entry: Any, owner: type) -> Any:
-        return self if entry is None else entry.__dict__.get("schedule")
+    Python finds it there by itself, as there is no ``__get__``.
+    """
 
     def __set__(self, entry: Any, value: Any) -> None:
         entry.__dict__["schedule"] = as_schedule(value, entry.name, entry.app)
@@ -34,7 +34,10 @@ def as_schedule(value: Any, name: Any, app: Any, relative: bool = False) -> Base
     Raises:
         EntryError: it stands for none.
     """
-    is_usable = isinstance(value, (BaseSchedule, timedelta, int, float, str, type(None)))
+    if isinstance(value, BaseSchedule):  # nearly always, and this is done for every run
+        value.app = app
+        return value
+    is_usable = isinstance(value, (timedelta, int, float, str, type(None)))
     if not is_usable or isinstance(value, bool):
         raise EntryError(
             f"{name}: schedule must be a schedule, a timedelta, a number of seconds, or a cron expression, "
