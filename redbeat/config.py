@@ -43,7 +43,7 @@ class RedBeatConfig:
         app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
         None), takeover_after (seconds or None), lock_lost ('exit' or 'standby'), redis_url,
         redis_use_ssl (bool or dict), redbeat_redis_options (dict),
-        misfire, misfire_limit, misfire_grace_time (seconds),
+        misfire, misfire_limit, misfire_grace_time (seconds), history,
         key_expiry_check, batch_size, delivery, publish_timeout (seconds), wait_replicas, keys
         (:class:`redbeat.keys.Keys`),
         reserved_names (of RedBeat's own keys: no entry may be called so).
@@ -74,6 +74,7 @@ class RedBeatConfig:
         self.misfire: str = self._value("redbeat_misfire")
         self.misfire_limit: int = self._value("redbeat_misfire_limit")
         self.misfire_grace_time: float | None = self._value("redbeat_misfire_grace_time")
+        self.history: int = self._value("redbeat_history")
         self.delivery: str = self._value("redbeat_delivery")
         self.publish_timeout: float = self._value("redbeat_publish_timeout")
         self.wait_replicas: int = self._value("redbeat_wait_replicas")

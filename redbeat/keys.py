@@ -16,6 +16,8 @@ DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 RESERVED_NAMES = frozenset({":schedule", ":statics", ":lock", ":tick", ":wake"})
 #: and what no entry's name may begin with
 CALENDAR_NAMES = ":calendar:"
+HISTORY_NAMES = ":history:"
+RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,14 @@ class Keys:
     def calendar(self, name: str) -> str:
         """Return the key of the calendar called ``name``: a hash of excluded days and their labels."""
         return f"{self.prefix}{CALENDAR_NAMES}{name}"
+
+    def history(self, name: str) -> str:
+        """Return the key of the history of the entry called ``name``: a list, the newest run first."""
+        return f"{self.prefix}{HISTORY_NAMES}{name}"
+
+    def history_of(self, key: str) -> str:
+        """Return the key of the history of the entry under ``key``."""
+        return self.history(self.name(key))
 
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""

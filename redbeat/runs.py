@@ -21,6 +21,7 @@ from redbeat.config import ensure_conf
 from redbeat.decoder import encode_meta, is_sealed
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.failures import Failure, failure_of, new_failure
+from redbeat.history import GONE, failed_record, sent_record, skipped_record
 from redbeat.jitter import due_time_of
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
@@ -100,7 +101,7 @@ def plan_run(
         return _commit(claimed, score_text(entry.score_of(next_run(entry.schedule, bounds, look_at, due.at))))
     allowed_at = _first_allowed(entry, bounds, due.at)
     if allowed_at is None or allowed_at.timestamp() > now:
-        return _put_off(entry, claimed, allowed_at)
+        return _put_off(entry, claimed, allowed_at, skipped_record(due.nominal, _why_not(bounds, due.at)))
     if allowed_at != due.at:
         is_retried, due = False, Due.at_instant(allowed_at)
     choice = choose_run(entry.schedule, bounds, due.at, _moment(now), _defaults(app, entry))
@@ -113,13 +114,15 @@ def plan_run(
     if entry.policy.is_finished(entry.total_run_count):
         return _put_off(entry, claimed, None)
     if choice.due is None:
-        return _put_off(entry, claimed, choice.following)
+        return _put_off(entry, claimed, choice.following, skipped_record(due.nominal, "too late"))
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
+    own_id = entry.options.get("task_id")
     sent.new_meta = encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta)
     # the run that couldn't be sent keeps its due time, and so its id, unless it is too late for it by now
     if choice.due != due.at and not (is_retried and choice.first == due.at):
         due = Due.at_instant(choice.due)
+    sent.record = sent_record(due.nominal, own_id)
     _prepare(entry, claimed.key, due.at)
     lifetime = entry.policy.expires_after
     left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
@@ -169,18 +172,28 @@ def _commit(claimed: Claimed, new_score: str) -> Commit:
     return Commit(claimed, new_score=new_score, new_error="clear" if claimed.error else "")
 
 
-def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None) -> Commit:
+def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, record: str = "") -> Commit:
     """Return the commit that lets ``entry`` be due at ``to``; None: never again, as its policy says."""
     commit = _commit(claimed, score_text(entry.score_of(to)))
+    commit.record = record
     # a calendar that changes meanwhile changes the policy's text
     commit.is_for_this_definition = entry.policy.exclude is not None
     if to is None and entry.policy.after_finish == "delete":
-        commit.new_score = "delete"
+        commit.new_score, commit.record = "delete", record or GONE
     elif to is None and entry.policy.after_finish == "disable" and entry.enabled:
         entry.enabled = False
         commit.new_definition = entry.encode(read_claimed(claimed))
         entry.enabled = True
     return commit
+
+
+def _why_not(bounds: Policy, due_at: datetime) -> str:
+    """Return why the policy doesn't let a run be at ``due_at``."""
+    if bounds.end_time is not None and due_at > bounds.end_time:
+        return f"after its end_time, {bounds.end_time.isoformat()}"
+    if bounds.start_time is not None and due_at < bounds.start_time:
+        return f"before its start_time, {bounds.start_time.isoformat()}"
+    return f"excluded by its calendar {bounds.exclude}"
 
 
 def _first_allowed(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> datetime | None:
@@ -227,6 +240,7 @@ def commit_quarantined(
         new_score=retry_at,
         new_error=failure.to_json() if claimed.type == "hash" else "",
         is_for_this_definition=claimed.type == "hash",
+        record=failed_record(claimed.nominal, reason) if is_news else "",
     )
     return commit, is_news
 
@@ -245,12 +259,15 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
+    commit.record = failed_record(run.nominal, reason) if is_news else ""
     return commit, is_news
 
 
 def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
     """Return the commit about a member of the schedule without a hash: wait a moment once, then drop it."""
-    return Commit(claimed, new_score="remove" if is_known else score_text(now + MISSING_GRACE_SECONDS))
+    if is_known:
+        return Commit(claimed, new_score="remove", record=GONE)
+    return Commit(claimed, new_score=score_text(now + MISSING_GRACE_SECONDS))
 
 
 def task_id_of(key: str, due: str) -> str:

@@ -154,6 +154,12 @@ def _misfire_grace_time(value: Any) -> float | None:
     return float(value)
 
 
+def _history(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000:
+        raise ValueError
+    return value
+
+
 def _publish_timeout(value: Any) -> float:
     if not _is_number(value) or not 0.1 <= value <= 3600:
         raise ValueError
@@ -301,6 +307,14 @@ SETTINGS: dict[str, Setting] = {
             _misfire_grace_time,
             "a number of seconds above 0, or None",
             "A run that is later than so many seconds is skipped. None: never, but with ``skip`` it is 60.",
+        ),
+        Setting(
+            "redbeat_history",
+            20,
+            _history,
+            "a whole number from 0 to 1000",
+            "How many of an entry's last runs are kept in a list beside it: when each was due and sent, or why "
+            "not. 0: none are, and what is kept already stays.",
         ),
         Setting(
             "redbeat_wait_replicas",

@@ -19,7 +19,19 @@ from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
-from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, Write, text_of
+from redbeat.lua import (
+    Claim,
+    Claimed,
+    Commit,
+    Committed,
+    Fence,
+    Histories,
+    Stored,
+    Target,
+    Vitals,
+    Write,
+    text_of,
+)
 from redbeat.replicas import Replicas
 from redbeat.retry import is_refusal, without_retry
 
@@ -120,7 +132,10 @@ class Store:
             return Committed("ok", is_moved=False, results=[])
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
-            committed = lua.commit_runs(self.client, self.keys.schedule, fence, commits, target, call)
+            histories = Histories(self.keys.history_of, self.config.history)
+            committed = lua.commit_runs(
+                self.client, self.keys.schedule, fence, commits, target, histories, call
+            )
         self._check_lock(committed.status, fence)
         return committed
 
@@ -251,8 +266,9 @@ class Store:
         total = 0
         for chunk in _chunks(keys):
             with self.translating():
+                histories = list(map(self.keys.history_of, chunk))
                 status, deleted = lua.delete_entries(
-                    self.client, self.keys.schedule, fence, chunk, wake=self.keys.wake
+                    self.client, self.keys.schedule, fence, chunk, histories, wake=self.keys.wake
                 )
             self._check_lock(status, fence)
             total += deleted

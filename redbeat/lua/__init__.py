@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+from redbeat.lua.records import NO_HISTORIES, NOWHERE, claimed_of, stored_of
 from redbeat.lua.records import NO_TIMES as NO_TIMES
-from redbeat.lua.records import NOWHERE, claimed_of, stored_of
 from redbeat.lua.records import Claim as Claim
 from redbeat.lua.records import Claimed as Claimed
 from redbeat.lua.records import Commit as Commit
 from redbeat.lua.records import Committed as Committed
 from redbeat.lua.records import Fence as Fence
+from redbeat.lua.records import Histories as Histories
 from redbeat.lua.records import Push as Push
 from redbeat.lua.records import Stored as Stored
 from redbeat.lua.records import Target as Target
@@ -33,6 +34,7 @@ __all__ = [
     "Commit",
     "Committed",
     "Fence",
+    "Histories",
     "Push",
     "Script",
     "Stored",
@@ -91,9 +93,11 @@ def commit_runs(
     fence: Fence,
     commits: Sequence[Commit],
     target: Target = NOWHERE,
+    histories: Histories = NO_HISTORIES,
     call: Call = Script.__call__,
 ) -> Committed:
-    """Record ``commits`` and make their pushes at ``target``."""
+    """Record ``commits`` and make their pushes at ``target``; records go into ``histories``."""
+    recorded: list[str] = []
     queues: dict[str, int] = {}
     entries: list[Any] = []
     pushes: list[Any] = []
@@ -104,13 +108,15 @@ def commit_runs(
         decided_on = f"={claimed.definition or ''}\0{claimed.policy or ''}" if is_strict else ""
         entries += [claimed.type, decided_on, claimed.score, commit.new_score]
         entries += [claimed.meta or "", commit.new_meta, commit.new_error, commit.new_definition]
-        entries.append(len(commit.pushes))
+        entries += [commit.record if histories.kept else "", len(commit.pushes)]
+        if commit.record and histories.kept:
+            recorded.append(histories.key_of(claimed.key))
         for push in commit.pushes:
             queue = queues.setdefault(push.queue, len(queues) + 1)
             pushes += [push.command, queue, push.value]
-    keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *queues]
-    server = target.server if pushes else ""
-    args = [*fence.args(), len(commits), server, target.home_db, target.broker_db, *entries, *pushes]
+    keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *recorded, *queues]
+    where = [target.server if pushes else "", target.home_db, target.broker_db]
+    args = [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
     status, is_moved, results = call(_COMMIT_RUNS, client, keys, args)
     return Committed(
         text_of(status),
@@ -147,10 +153,11 @@ def save_entries(
 
 
 def delete_entries(
-    client: Any, schedule_key: str, fence: Fence, keys: Sequence[str], *, wake: str
+    client: Any, schedule_key: str, fence: Fence, keys: Sequence[str], histories: Sequence[str], *, wake: str
 ) -> tuple[str, int]:
-    """Remove the entries under ``keys``; return the lock's status and how many there were."""
-    status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys], [*fence.args(), wake])
+    """Remove entries and their ``histories``; return the lock's status and how many there were."""
+    every_key = [*fence.keys(schedule_key), *keys, *histories]
+    status, deleted = _DELETE_ENTRIES(client, every_key, [*fence.args(), wake])
     return text_of(status), int(deleted)
 
 

@@ -2,7 +2,8 @@
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when the caller needs none)
--- KEYS[3..] entries  the entries' keys
+-- KEYS[3..] entries  the entries' keys, and after them
+-- KEYS[..] histories the histories of these entries, in the same order
 -- ARGV[1] token      '' for an application; the scheduler's token when beat removes statics
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] wake       channel that is told
@@ -18,9 +19,11 @@ local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
 local deleted = 0
-for i = 3, #KEYS do
+local count = (#KEYS - 2) / 2
+for i = 3, 2 + count do
   redis.call('ZREM', schedule, KEYS[i])
   deleted = deleted + redis.call('DEL', KEYS[i])
+  redis.call('DEL', KEYS[i + count])
 end
 -- a wake-up only makes it quicker: who may not publish may still delete
 redis.pcall('PUBLISH', wake, 'deleted')

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 __all__ = [
     "NOWHERE",
+    "NO_HISTORIES",
     "NO_TIMES",
     "Claim",
     "Claimed",
     "Commit",
     "Committed",
     "Fence",
+    "Histories",
     "Push",
     "Stored",
     "Target",
@@ -105,6 +107,16 @@ class Target:
     broker_db: int
 
 
+@dataclass(frozen=True)
+class Histories:
+    """Where records of runs go: the key of an entry's history by its own, and how many are kept, 0: none."""
+
+    key_of: Callable[[str], str]
+    kept: int
+
+
+NO_HISTORIES = Histories(str, 0)
+
 #: no push goes there
 NOWHERE = Target("", 0, 0)
 
@@ -128,6 +140,7 @@ class Commit:
     is_for_this_definition: bool = False
     pushes: tuple[Push, ...] = ()
     new_definition: str = ""
+    record: str = ""
 
     def with_pushes(self, pushes: tuple[Push, ...]) -> Commit:
         """Return the same commit with messages."""
@@ -139,6 +152,7 @@ class Commit:
             self.is_for_this_definition,
             pushes,
             self.new_definition,
+            self.record,
         )
 
 
