@@ -8,6 +8,7 @@
      +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
      +-- StoreCorrupt               a key of the schedule as a whole holds something else
      +-- EntryError                 something about one entry
+     |    +-- EntryChanged          it is another one now than the one that was loaded
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
      +-- CalendarError              a calendar can't be used (also ValueError)
@@ -33,6 +34,7 @@ __all__ = [
     "CalendarNotFound",
     "CommandFailed",
     "ConfigurationError",
+    "EntryChanged",
     "EntryCorrupt",
     "EntryError",
     "EntryNotFound",
@@ -106,6 +108,10 @@ class EntryError(RedBeatError):
         super().__init__(message)
         self.key = key
         self.done = 0
+
+
+class EntryChanged(EntryError):
+    """Somebody has changed, made or removed the entry since it was loaded; nothing was written."""
 
 
 class EntryNotFound(EntryError, KeyError):

@@ -17,7 +17,8 @@ RESERVED_NAMES = frozenset({":schedule", ":statics", ":lock", ":tick", ":wake"})
 #: and what no entry's name may begin with
 CALENDAR_NAMES = ":calendar:"
 HISTORY_NAMES = ":history:"
-RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES)
+BACKFILLED_NAMES = ":backfilled:"
+RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES)
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class Keys:
     def history_of(self, key: str) -> str:
         """Return the key of the history of the entry under ``key``."""
         return self.history(self.name(key))
+
+    def backfilled_of(self, key: str) -> str:
+        """Return the key of the due times that were sent by hand for the entry under ``key``: a set."""
+        return f"{self.prefix}{BACKFILLED_NAMES}{self.name(key)}"
 
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""

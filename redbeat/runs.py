@@ -5,8 +5,6 @@ A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that record
 
 from __future__ import annotations
 
-import hashlib
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -29,13 +27,11 @@ from redbeat.policy import Policy
 from redbeat.saving import in_utc
 from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
+from redbeat.task_ids import task_id_of
 
 logger = get_logger("celery.beat")
 
-__all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run", "task_id_of"]
-
-#: task ids are UUIDs of version 5 in this namespace
-TASK_ID_NAMESPACE = uuid.UUID("6f0d8a52-3a5c-4e0b-9d0e-2c1f5f3b7a41")
+__all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run"]
 
 #: a disabled entry is looked at again at its first due time after so many seconds: often enough for those
 #: who enable it by hand without touching the schedule, seldom enough to cost nothing
@@ -96,7 +92,7 @@ def plan_run(
         if own_time is None or own_time.timestamp() > now:
             return _put_off(entry, claimed, own_time)
         due = Due.at_instant(own_time)
-    if not entry.enabled:
+    if not entry.is_enabled_at(_moment(now)):
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
         return _commit(claimed, score_text(entry.score_of(next_run(entry.schedule, bounds, look_at, due.at))))
     allowed_at = _first_allowed(entry, bounds, due.at)
@@ -268,21 +264,6 @@ def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
     if is_known:
         return Commit(claimed, new_score="remove", record=GONE)
     return Commit(claimed, new_score=score_text(now + MISSING_GRACE_SECONDS))
-
-
-def task_id_of(key: str, due: str) -> str:
-    """Return the task id of an entry's run: the same on every beat and at every try.
-
-    Arguments:
-        key: the entry's key in Redis.
-        due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
-    """
-    name = TASK_ID_NAMESPACE.bytes + f"{key}\n{due}".encode("utf-8", "surrogateescape")
-    made = bytearray(hashlib.sha1(name, usedforsecurity=False).digest()[:16])
-    # uuid.uuid5() says the same, and takes five times as long
-    made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80
-    digits = made.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def _is_moved(entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime, now: float) -> bool:

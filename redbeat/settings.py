@@ -313,7 +313,7 @@ SETTINGS: dict[str, Setting] = {
             20,
             _history,
             "a whole number from 0 to 1000",
-            "How many of an entry's last runs are kept in a list beside it: when each was due and sent, or why "
+            "How many of an entry's last runs are kept beside it: when each was due and sent, or why "
             "not. 0: none are, and what is kept already stays.",
         ),
         Setting(

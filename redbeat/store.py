@@ -19,19 +19,7 @@ from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
-from redbeat.lua import (
-    Claim,
-    Claimed,
-    Commit,
-    Committed,
-    Fence,
-    Histories,
-    Stored,
-    Target,
-    Vitals,
-    Write,
-    text_of,
-)
+from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, Write, text_of
 from redbeat.replicas import Replicas
 from redbeat.retry import is_refusal, without_retry
 
@@ -73,7 +61,7 @@ class Store:
         #: the local clock and the server's when that was last read
         self._clock = (-math.inf, datetime.now(timezone.utc))
         #: called after each round trip: whoever makes them isn't stuck
-        self.on_progress: Callable[[], None] = _nothing
+        self.on_progress: Callable[[], None] = lambda: None
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
@@ -132,7 +120,7 @@ class Store:
             return Committed("ok", is_moved=False, results=[])
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
-            histories = Histories(self.keys.history_of, self.config.history)
+            histories = lua.Histories(self.keys.history_of, self.config.history)
             committed = lua.commit_runs(
                 self.client, self.keys.schedule, fence, commits, target, histories, call
             )
@@ -266,9 +254,9 @@ class Store:
         total = 0
         for chunk in _chunks(keys):
             with self.translating():
-                histories = list(map(self.keys.history_of, chunk))
+                beside = [of(key) for key in chunk for of in (self.keys.history_of, self.keys.backfilled_of)]
                 status, deleted = lua.delete_entries(
-                    self.client, self.keys.schedule, fence, chunk, histories, wake=self.keys.wake
+                    self.client, self.keys.schedule, fence, chunk, beside, wake=self.keys.wake
                 )
             self._check_lock(status, fence)
             total += deleted
@@ -376,10 +364,6 @@ class Store:
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

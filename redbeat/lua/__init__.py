@@ -153,11 +153,11 @@ def save_entries(
 
 
 def delete_entries(
-    client: Any, schedule_key: str, fence: Fence, keys: Sequence[str], histories: Sequence[str], *, wake: str
+    client: Any, schedule_key: str, fence: Fence, keys: Sequence[str], beside: Sequence[str], *, wake: str
 ) -> tuple[str, int]:
-    """Remove entries and their ``histories``; return the lock's status and how many there were."""
-    every_key = [*fence.keys(schedule_key), *keys, *histories]
-    status, deleted = _DELETE_ENTRIES(client, every_key, [*fence.args(), wake])
+    """Remove entries, and what is kept ``beside`` them; return the lock's status and how many there were."""
+    every_key = [*fence.keys(schedule_key), *keys, *beside]
+    status, deleted = _DELETE_ENTRIES(client, every_key, [*fence.args(), wake, len(keys)])
     return text_of(status), int(deleted)
 
 

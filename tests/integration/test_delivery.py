@@ -12,7 +12,7 @@ import redis
 
 from redbeat import RedBeatScheduler, delivery
 from redbeat.lua import Target
-from redbeat.runs import task_id_of
+from redbeat.task_ids import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
 from tests.support.schedule import (

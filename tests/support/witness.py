@@ -20,7 +20,7 @@ from typing import Any, Literal
 import redis
 
 from redbeat.decoder import RedBeatJSONDecoder
-from redbeat.runs import task_id_of
+from redbeat.task_ids import task_id_of
 
 from .schedule import LOCK, SCHEDULE, STATICS
 

@@ -19,14 +19,13 @@ from redbeat.lua import Claimed, Commit
 from redbeat.runs import (
     DISABLED_SECONDS,
     MISSING_GRACE_SECONDS,
-    TASK_ID_NAMESPACE,
     Run,
     commit_failed,
     commit_missing,
     commit_quarantined,
     plan_run,
-    task_id_of,
 )
+from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -1,0 +1,52 @@
+"""What is kept beside entries: the histories of their runs, and which runs of the past were sent by hand.
+
+Invariant: nothing here is needed to run the schedule; a key that is missing or broken costs a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from redbeat.lua import text_of
+from redbeat.store import Store
+
+__all__ = ["add_record", "note_backfilled", "read_backfilled", "read_history", "server_now"]
+
+
+def server_now(store: Store) -> datetime:
+    """Return the server's clock, UTC."""
+    with store.translating():
+        seconds, micros = store.client.time()
+    return datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
+
+
+def read_history(store: Store, key: str, limit: int) -> list[str]:
+    """Return the records of the entry under ``key``, the newest first."""
+    with store.translating(store.keys.history_of(key), "list"):
+        return [text_of(record) for record in store.client.lrange(store.keys.history_of(key), 0, limit - 1)]
+
+
+def add_record(store: Store, key: str, record: str, at: datetime) -> None:
+    """Add a record to the history of the entry under ``key``, where histories are kept."""
+    kept, history = store.config.history, store.keys.history_of(key)
+    if not kept:
+        return
+    with store.translating(history, "list"), store.client.pipeline(transaction=False) as pipeline:
+        pipeline.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')
+        pipeline.ltrim(history, 0, kept - 1)
+        pipeline.execute()
+
+
+def read_backfilled(store: Store, key: str, nominals: Sequence[str]) -> list[bool]:
+    """Tell of each nominal time whether that run was sent by ``backfill`` before."""
+    backfilled = store.keys.backfilled_of(key)
+    with store.translating(backfilled, "set"):
+        return [bool(is_member) for is_member in store.client.smismember(backfilled, list(nominals))]
+
+
+def note_backfilled(store: Store, key: str, nominal: str) -> None:
+    """Remember that ``backfill`` has sent the run of this nominal time."""
+    backfilled = store.keys.backfilled_of(key)
+    with store.translating(backfilled, "set"):
+        store.client.sadd(backfilled, nominal)
