@@ -120,10 +120,8 @@ def _shown_interval(every: timedelta) -> str:
 
 
 def _describe_cron(expression: str) -> str:
-    try:
-        from cron_descriptor import Options, get_description  # an extra
-    except ImportError:
-        return f"cron {expression}"
+    from cron_descriptor import Options, get_description  # here: beat has no use for it
+
     if any("," in field and _DAYS_IN_LISTS.search(field) for field in expression.split()[2:]):
         return f"cron {expression}"  # it takes such a list for something else
     options = Options()
