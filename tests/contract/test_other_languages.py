@@ -18,6 +18,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from tests.support.apps import celery_beat, write_app
+from tests.support.documents import DOCUMENTS, json_examples
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import SCHEDULE, field, messages, score_of, write_raw
@@ -145,17 +146,6 @@ def test_a_recipe_says_what_it_can_do(server: Server, recipe: Recipe) -> None:
 # -- the JSON examples
 
 
-def json_examples() -> list[Any]:
-    """Each ``.. code-block:: json`` of the documentation, as (id, text)."""
-    examples = []
-    for document in (ROOT / "README.rst", ROOT / "docs" / "data-model.rst"):
-        text = document.read_text("utf-8")
-        for block in re.finditer(r"^\.\. code-block:: json\n((?:\n| +\S.*\n)+)", text, re.MULTILINE):
-            line = text[: block.start()].count("\n") + 1
-            examples.append(pytest.param(block[1], id=f"{document.name}:{line}"))
-    return examples
-
-
 def test_the_documentation_has_examples() -> None:
     assert len(json_examples()) >= 6
 
@@ -184,7 +174,7 @@ def test_an_example_is_valid_json_and_runs_where_it_is_an_entry(
         assert entry.score == score_of(client, name)
 
 
-@pytest.mark.parametrize("document", ["README.rst", "docs/data-model.rst"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_no_json_example_is_overlooked(document: str) -> None:
     text = (ROOT / document).read_text("utf-8")
     found = [example for example in json_examples() if str(example.id).startswith(Path(document).name)]
