@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import doctest
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.task_ids import task_id_of
 from tests.support.apps import celery_beat, write_app
 from tests.support.documents import DOCUMENTS, json_examples
 from tests.support.polling import eventually
@@ -173,7 +175,11 @@ def test_the_documentation_has_examples() -> None:
     assert len(json_examples()) >= 6
 
 
-@pytest.mark.parametrize("example", json_examples())
+def is_entry(value: Any) -> bool:
+    return "task" in value or "total_run_count" in value
+
+
+@pytest.mark.parametrize("example", [one for one in json_examples() if is_entry(json.loads(one.values[0]))])
 def test_an_example_is_valid_json_and_runs_where_it_is_an_entry(
     example: str, app: Celery, server: Server
 ) -> None:
@@ -195,6 +201,25 @@ def test_an_example_is_valid_json_and_runs_where_it_is_an_entry(
         entry = Entry.from_key(f"redbeat:{name}", app=app)
         assert entry.total_run_count == value.get("total_run_count", 0) + 1
         assert entry.score == score_of(client, name)
+
+
+def test_the_other_examples_are_a_history_that_python_reads(client: redis.Redis, server: Server) -> None:
+    entry = Entry("report", TASK, 60, app=memory_app(redbeat_redis_url=server.url(0))).save()
+    others = [one.values[0] for one in json_examples() if not is_entry(json.loads(one.values[0]))]
+    client.rpush("redbeat::history:report", *others)
+    assert [run.outcome for run in entry.history()] == ["sent", "skipped", "failed", "sent"]
+    assert [bool(run.task_id) for run in entry.history()] == [True, False, False, True]
+    assert [run.is_manual for run in entry.history()] == [False, False, False, True]
+
+
+def test_the_documented_rule_of_task_ids_is_the_rule() -> None:
+    text = (ROOT / "docs" / "data-model.rst").read_text("utf-8")
+    example = doctest.DocTestParser().get_doctest(text, {}, "data-model.rst", None, 0)
+    assert len(example.examples) >= 5
+    assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
+    assert example.examples[-1].want.strip("'\n") == task_id_of(
+        "redbeat:report", "2026-01-31T07:30:00.000000+00:00"
+    )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
