@@ -97,7 +97,14 @@ for i = 3, 2 + count do
       redis.call('HSET', key, 'definition', new_definition)
     end
   end
-  if has_lease and result == 1 and new_score ~= 'delete' then redis.call('HDEL', key, 'lease') end
+  if has_lease and result == 1 and new_score ~= 'delete' then
+    local asked_at = string.match(has_lease, '^%S+ (%S+) now$')
+    if asked_at and tonumber(asked_at) == tonumber(new_score) then  -- given back, and still asked for
+      redis.call('HSET', key, 'lease', new_score .. ' ' .. asked_at .. ' now')
+    else
+      redis.call('HDEL', key, 'lease')
+    end
+  end
   next_push = next_push + 3 * pushes
   results[i - 2] = result
 end
