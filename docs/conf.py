@@ -30,8 +30,9 @@ napoleon_numpy_docstring = False
 nitpick_ignore_regex = [
     (r"py:.*", r"(celery|kombu|redis|datetime|dateutil|json|collections)\..*"),
     (r"py:.*", r"redbeat\.(lock|lua|store|keys)\..*"),
-    (r"py:.*", r"redbeat\.(schedules\.(Excluded|Bounds)|policy\.PolicyHolder)"),
-    (r"py:.*", r"(Stored|Write|Store|LeaderLock|Keys|datetime|timedelta|schedstate|optional)"),
+    (r"py:.*", r"redbeat\.(schedules\.(Excluded|Bounds)|policy\.PolicyHolder|managing\..*)"),
+    (r"py:.*", r"(Stored|Write|Store|LeaderLock|Keys|EntryT|AsyncResult|PastRun)"),
+    (r"py:.*", r"(datetime|timedelta|schedstate|optional)"),
 ]
 
 html_theme = "furo"

@@ -66,8 +66,7 @@ class Batch:
         """Leave ``runs`` due as they were."""
         self.is_cut = self.is_cut or bool(runs)
         if self.is_leased:
-            claimed = (run.claimed for run in runs)
-            self.commits += [Commit(one, "0" if one.is_asked else one.nominal) for one in claimed]
+            self.commits += [Commit(run.claimed, run.claimed.nominal) for run in runs]
 
 
 class Dispatcher:

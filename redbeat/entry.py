@@ -232,7 +232,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         return runs_between(self, a, b)
 
     def describe(self) -> str:
-        """Return when it runs, in English words; the extra ``celery-redbeat[describe]`` knows crontabs."""
+        """Return when it runs, in English words."""
         return describe(self)
 
     # -- writing

@@ -14,7 +14,7 @@ from datetime import date, datetime, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from redbeat.zones import instant_of
+from redbeat.zones import instant_of, time_of
 
 __all__ = ["NEVER_FREE", "Exclusions", "exclusions_of", "spelled"]
 
@@ -145,7 +145,7 @@ def _date_of(text: str) -> date:
 
 def _instant_of(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        moment = time_of(text)
     except ValueError as exc:
         raise ValueError(f"{text!r} is no time") from exc
     if moment.tzinfo is None:

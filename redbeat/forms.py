@@ -14,6 +14,7 @@ from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONDecoder, RedBeatJSONEn
 from redbeat.errors import EntryError
 from redbeat.hints import did_you_mean
 from redbeat.policy import FIELDS, NO_POLICY
+from redbeat.zones import time_of
 
 __all__ = ["FORM_FIELDS", "from_dict", "to_dict"]
 
@@ -71,7 +72,7 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
     moment = given.get("last_run_at")
     if isinstance(moment, str):
         try:
-            given["last_run_at"] = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+            given["last_run_at"] = time_of(moment)
         except ValueError as exc:
             raise EntryError(f"{name}: last_run_at: {moment!r} is no time.", str(name)) from exc
     chosen = {field: value for field, value in given.items() if value is not None}

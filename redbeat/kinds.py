@@ -15,7 +15,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from dateutil.rrule import weekday
 
 from redbeat.schedules import CRON_FIELDS, CRONTAB_FIELDS, KINDS, clocked, cron, is_own_kind, rrule
-from redbeat.zones import zone_called, zone_name
+from redbeat.zones import time_of, zone_called, zone_name
 
 __all__ = [
     "SCHEDULE_FIELDS",
@@ -160,9 +160,7 @@ def read_cron(expression: str) -> crontab:
 
 def _decode_clocked(d: dict[str, Any]) -> clocked:
     moment = d["clocked_time"]
-    return clocked(
-        datetime.fromisoformat(moment.replace("Z", "+00:00")) if isinstance(moment, str) else moment
-    )
+    return clocked(time_of(moment) if isinstance(moment, str) else moment)
 
 
 def _decode_solar(d: dict[str, Any]) -> solar:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import islice
+from math import inf
 from typing import Any, TypeVar, cast
 
 from redbeat.config import ensure_conf
@@ -110,25 +111,39 @@ def _pages(store: Store, last_score: float | None) -> Iterator[tuple[Stored, dat
     if last_score is None:
         ranges.append(("-inf", "(0"))
     for first, last in ranges:
-        begin, skipped = first, 0  # so many with exactly that score have been seen
+        begin, at_begin, latest = (
+            first,
+            0,
+            (-inf, b""),
+        )  # so many with that score were seen
         while True:
             with store.translating():
-                page = store.client.zrangebyscore(
-                    store.keys.schedule, begin, last, start=skipped, num=PAGE_SIZE, withscores=True
+                found = store.client.zrangebyscore(
+                    store.keys.schedule,
+                    begin,
+                    last,
+                    start=max(at_begin - PAGE_SIZE, 0),  # some of them may have moved on
+                    num=2 * PAGE_SIZE,
+                    withscores=True,
                 )
+            # members with one score are in the order of their bytes
+            page = [(key, score) for key, score in found if (score, _bytes(key)) > latest][:PAGE_SIZE]
             scores = {_text(key): score for key, score in page}
-            now, found = store.read_entries([key for key in scores if key not in seen])
-            for stored in found:
+            now, entries = store.read_entries([key for key in scores if key not in seen])
+            for stored in entries:
                 score = scores[stored.key]
                 if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
                     seen.add(stored.key)
                 yield (stored if stored.exists else replace(stored, score=score)), now
-            if len(page) < PAGE_SIZE:
+            if len(found) < 2 * PAGE_SIZE and len(page) < PAGE_SIZE:
                 break
-            final = page[-1][1]
-            same = sum(1 for _, score in page if score == final)
-            skipped = skipped + same if repr(final) == begin else same
-            begin = repr(final)
+            if page:
+                latest = page[-1][1], _bytes(page[-1][0])
+                same = sum(1 for _, score in page if score == latest[0])
+                at_begin = at_begin + same if repr(latest[0]) == begin else same
+                begin = repr(latest[0])
+            else:
+                at_begin += PAGE_SIZE
 
 
 def _entry_of(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
@@ -183,6 +198,10 @@ def state_of(entry: Any, stored: Stored, now: datetime) -> str:
 
 def _utc(moment: datetime) -> datetime:
     return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def _bytes(key: Any) -> bytes:
+    return key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
 
 
 def _text(key: Any) -> str:

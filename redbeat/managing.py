@@ -101,7 +101,7 @@ class Managed:
 
     @property
     def next_due_at(self) -> datetime | None:
-        """When it is due by its score in Redis, UTC, jitter included; None: never, or it wasn't loaded."""
+        """When it is due by its score in Redis, in UTC, jitter included. None stands for never or unknown."""
         score = self.stored.score if self.stored is not None else None
         return None if score is None or score < 0 else datetime.fromtimestamp(score, timezone.utc)
 

@@ -17,7 +17,7 @@ from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.errors import EntryError
 from redbeat.hints import did_you_mean
 from redbeat.schedules import Excluded
-from redbeat.zones import instant_of, zone_called, zone_name
+from redbeat.zones import instant_of, time_of, zone_called, zone_name
 
 __all__ = [
     "FIELDS",
@@ -243,7 +243,7 @@ def _timezone(name: str, value: Any) -> str:
 def _time(name: str, value: Any) -> datetime:
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            value = time_of(value)
         except ValueError as exc:
             raise ValueError(f"{name}: {value!r} is no time, as '2026-12-24T18:00' is.") from exc
     if not isinstance(value, datetime):

@@ -7,10 +7,13 @@ instead. Instants are aware datetimes in UTC, wall times naive ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
+
+from dateutil.parser import isoparse
 
 from redbeat.hints import did_you_mean
 
@@ -19,6 +22,7 @@ __all__ = [
     "instant_of",
     "next_fixed",
     "next_in_real_time",
+    "time_of",
     "wall_of",
     "zone_called",
     "zone_name",
@@ -28,6 +32,8 @@ __all__ = [
 #: the clock goes by all the while. None: there is none
 NextWall = Callable[[datetime, timedelta, bool], datetime | None]
 
+
+_DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
 
 _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 
@@ -50,6 +56,17 @@ def zone_called(name: str) -> tzinfo:
 @lru_cache(maxsize=1024)  # it takes milliseconds, and thousands of entries may have the same typo
 def _shown(name: str) -> str:
     return f"{name!r}.{did_you_mean(name, available_timezones())}"
+
+
+def time_of(text: str) -> datetime:
+    """Return the time that ``text`` is, in ISO 8601: a date, and perhaps a time of day and an offset.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _DATE_FIRST.match(text):  # a year alone would be one, too
+        raise ValueError(f"{text!r} is no time in ISO 8601")
+    return isoparse(text)  # datetime.fromisoformat understands less in Python 3.10 than in 3.11
 
 
 def zone_name(tz: tzinfo | None) -> str | None:

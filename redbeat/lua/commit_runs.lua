@@ -103,7 +103,7 @@ for i = 3, 2 + count do
     if not refused and has_score and new_definition ~= '' then
       redis.call('HSET', key, 'definition', new_definition)
     end
-    if not refused and record ~= '' and (has_score or has_meta) then
+    if not refused and record ~= '' and (has_score or (has_meta and new_meta ~= '')) then
       local history = KEYS[next_history]
       if new_score == 'remove' or new_score == 'delete' then
         redis.pcall('DEL', history)
@@ -115,7 +115,14 @@ for i = 3, 2 + count do
     end
   end
   if record ~= '' then next_history = next_history + 1 end
-  if has_lease and result == 1 and new_score ~= 'delete' then redis.call('HDEL', key, 'lease') end
+  if has_lease and result == 1 and new_score ~= 'delete' then
+    local asked_at = string.match(has_lease, '^%S+ (%S+) now$')
+    if asked_at and tonumber(asked_at) == tonumber(new_score) then  -- given back, and still asked for
+      redis.call('HSET', key, 'lease', new_score .. ' ' .. asked_at .. ' now')
+    else
+      redis.call('HDEL', key, 'lease')
+    end
+  end
   next_push = next_push + 3 * pushes
   results[i - 2] = result
 end

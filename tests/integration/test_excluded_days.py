@@ -237,7 +237,7 @@ def test_runs_that_were_missed_after_an_excluded_one_are_made_up_for(
 ) -> None:
     scheduler = make_scheduler()
     client.hset(KEY, mapping={"about": "", today(-3): ""})
-    due = datetime.fromisoformat(f"{today(-3)}T12:00:00.5+00:00").timestamp()
+    due = datetime.fromisoformat(f"{today(-3)}T12:00:00.500000+00:00").timestamp()
     write_excluding(client, "entry", score=due)
     scheduler.tick()
     assert sent_names(broker) == ["entry"]

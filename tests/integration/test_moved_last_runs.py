@@ -11,7 +11,7 @@ import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONEncoder
-from redbeat.lua import Fence
+from redbeat.lua import Commit, Fence
 from redbeat.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.schedule import SCHEDULE, messages, score_of, sent_names, server_now
@@ -86,3 +86,19 @@ def test_a_run_asked_for_with_a_score_of_0_outlives_the_beat_that_saw_it(
     [message] = messages(broker)
     due = datetime.fromisoformat(message["headers"]["redbeat_due"]).timestamp()
     assert due == pytest.approx(float(claimed.nominal), abs=1e-5)
+
+
+def test_a_run_asked_for_that_is_given_back_is_still_asked_for(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    app = make_scheduler(redbeat_lock_key=None).app
+    Entry("entry", "t", HOUR, app=app).save()
+    client.zadd(SCHEDULE, {"redbeat:entry": 0})
+    store = Store(app)
+    [first] = store.claim_due(Fence(), 10, lease_ms=60_000).rows
+    store.commit_runs(Fence(), [Commit(first, first.nominal)])
+    assert score_of(client, "entry") == float(first.nominal)
+    [again] = store.claim_due(Fence(), 10, lease_ms=60_000).rows
+    assert (again.is_asked, again.nominal) == (True, first.nominal)
+    store.commit_runs(Fence(), [Commit(again, "4000000000.5")])
+    assert set(client.hkeys("redbeat:entry")) == {"definition", "meta"}

@@ -81,3 +81,28 @@ def test_a_zone_in_another_folder_of_the_machine_is_known_in_arguments() -> None
     text = json.dumps([moment], cls=RedBeatJSONEncoder)
     [found] = json.loads(text, cls=RedBeatJSONDecoder)
     assert (found, found.tzinfo) == (moment, zone)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-12-24T18:00", "2026-12-24T18:00:00+00:00"),
+        ("2026-12-24 18:00:00.5", "2026-12-24T18:00:00.500000+00:00"),
+        ("2026-12-24T18:00Z", "2026-12-24T18:00:00+00:00"),
+        ("2026-12-24T18:00:00.123456+01:00", "2026-12-24T17:00:00.123456+00:00"),
+        ("20261224T180000", "2026-12-24T18:00:00+00:00"),
+        ("2026-12-24", "2026-12-24T00:00:00+00:00"),
+    ],
+)
+def test_a_time_in_iso_8601_is_read_alike_by_every_python(app: Celery, text: str, expected: str) -> None:
+    start = entry(app, start_time=text).start_time
+    assert start is not None
+    assert start.isoformat() == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["2026", "2026-12", "tomorrow", "18:00", "", "2026-13-01", "2026-12-24T25:00"]
+)
+def test_what_is_no_time_in_iso_8601_is_refused(app: Celery, text: str) -> None:
+    with pytest.raises(EntryError, match=r"^x: start_time: .* is no time"):
+        entry(app, start_time=text)
