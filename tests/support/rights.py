@@ -19,6 +19,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import schedule
+from kombu.transport.redis import Channel
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -285,7 +286,8 @@ def it_pushes_to_a_queue_that_expires(ground: Ground) -> None:
     queues = [kombu.Queue("celery"), kombu.Queue("celery-short", queue_arguments={"x-expires": 60_000})]
     app = ground.app(broker_url=_broker_url(ground), task_queues=queues, task_default_queue="celery")
     _send(ground, ["short"], app, queue="celery-short")
-    assert ground.admin.pttl("celery-short") > 0
+    if hasattr(Channel, "_get_queue_expire"):  # not in all versions of kombu
+        assert ground.admin.pttl("celery-short") > 0
 
 
 def it_takes_back_what_only_one_of_two_queues_got(ground: Ground) -> None:

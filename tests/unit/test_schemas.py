@@ -330,6 +330,37 @@ def test_a_bad_entry_is_refused_unless_only_redbeat_can_tell(app: Celery, entry:
     assert (find_fault(name, text) is None) == (entry in BAD_ONLY_TO_REDBEAT)
 
 
+TIMES = {
+    "2026-12-24": True,
+    "2026-12-24T18": True,
+    "2026-12-24T18:00": True,
+    "2026-12-24 18:00:05": True,
+    "2026-12-24T18:00:05.5": True,
+    "2026-12-24T18:00:05.123456+01:00": True,
+    "2026-12-24T18:00Z": True,
+    "2026-12-24T18:00+0100": True,
+    "2026-12-24T18:00-03": True,
+    "2026-12-24T18:00 +01:00": False,
+    "2026-12-24T25:00": False,
+    "2026-12-24T18:60": False,
+    "2026-13-24": False,
+    "2026-12-32": False,
+    "2026": False,
+    "24.12.2026": False,
+    "tomorrow": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize(("time", "is_one"), TIMES.items(), ids=repr)
+def test_a_time_in_iso_8601_is_the_same_to_both(app: Celery, time: str, is_one: bool) -> None:
+    at_that_time = {"task": "t", "schedule": {"__type__": "clocked", "clocked_time": time}}
+    for name, value in (("definition", at_that_time), ("policy", {"start_time": time})):
+        text = json.dumps(value)
+        assert (why_refused(app, **{name: text}) is None) == is_one
+        assert (find_fault(name, text) is None) == is_one
+
+
 WEEKDAY = {"__type__": "weekday", "wkday": 0, "n": 1}
 MOMENT = {
     "__type__": "datetime", "year": 2026, "month": 1, "day": 31, "hour": 7, "minute": 30, "second": 0,
@@ -396,6 +427,7 @@ def put(document: Any, path: tuple[Any, ...], *replacement: Any) -> str:
     return json.dumps(changed)
 
 
+@pytest.mark.filterwarnings("ignore:Using both 'count' and 'until'")  # junk for one of them
 @pytest.mark.parametrize(("name", "whole"), WHOLE.values(), ids=WHOLE)
 def test_what_redbeat_refuses_anywhere_the_schema_refuses(
     app: Celery, name: str, whole: dict[str, Any]
