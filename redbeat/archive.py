@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
+from celery.utils.log import get_logger
+
+from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.lua import text_of
 from redbeat.store import Store
 
 __all__ = ["add_record", "note_backfilled", "read_backfilled", "read_history", "server_now"]
+
+logger = get_logger("celery.beat")
 
 
 def server_now(store: Store) -> datetime:
@@ -28,14 +33,20 @@ def read_history(store: Store, key: str, limit: int) -> list[str]:
 
 
 def add_record(store: Store, key: str, record: str, at: datetime) -> None:
-    """Add a record to the history of the entry under ``key``, where histories are kept."""
+    """Add a record to the history of the entry under ``key``, where histories are kept.
+
+    One that can't be added is logged only: its run was sent, and who is told of an error sends it again.
+    """
     kept, history = store.config.history, store.keys.history_of(key)
     if not kept:
         return
-    with store.translating(history, "list"), store.client.pipeline(transaction=False) as pipeline:
-        pipeline.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')
-        pipeline.ltrim(history, 0, kept - 1)
-        pipeline.execute()
+    try:
+        with store.translating(history, "list"), store.client.pipeline(transaction=False) as pipeline:
+            pipeline.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')
+            pipeline.ltrim(history, 0, kept - 1)
+            pipeline.execute()
+    except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+        logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
 
 
 def read_backfilled(store: Store, key: str, nominals: Sequence[str]) -> list[bool]:

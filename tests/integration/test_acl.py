@@ -169,6 +169,20 @@ def test_a_beat_that_may_not_write_histories_runs_on(
     assert len(errors_in(caplog)) == 1, "about the broken one"
 
 
+def test_a_run_by_hand_that_cannot_be_recorded_is_sent_once_all_the_same(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    ground.let([right for right in documented_rights("writer") if right != "+lpush"])
+    app = ground.app("writer")
+    entry = Entry("report", "tasks.report", 60, app=app).save()
+    sent = entry.trigger()
+    ground.admin.set("redbeat::history:report", "no list")
+    other = entry.trigger()
+    assert [message.id for message in take_messages(app)] == [sent.id, other.id]
+    warnings = [record.getMessage() for record in caplog.records if "isn't in its history" in record.msg]
+    assert len(warnings) == 2
+
+
 def test_a_beat_that_may_not_read_calendars_runs_what_needs_none(ground: Ground) -> None:
     writer = ground.app("writer")
     Calendar("holidays", app=writer).save()
