@@ -97,6 +97,9 @@ beat_schedule = {
 # redbeat_misfire_limit = 100
 # redbeat_misfire_grace_time = None
 
+# How many of an entry's last runs are kept beside it; 0: none.
+# redbeat_history = 20
+
 # Seconds after which beat stops waiting for the broker while it sends a batch.
 # redbeat_publish_timeout = 10
 

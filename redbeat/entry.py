@@ -242,7 +242,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         until = self.policy.paused_until
         return self.enabled or (self.policy.paused and until is not None and until <= now)
 
-    def save(self, if_unchanged: bool = False) -> RedBeatSchedulerEntry:
+    def save(self, *, if_unchanged: bool = False) -> RedBeatSchedulerEntry:
         """Store the entry, new or not, and wake the beat; return it.
 
         A new entry is due one interval, or at the schedule's next time, after now. One that is stored

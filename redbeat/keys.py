@@ -77,6 +77,10 @@ class Keys:
         """Return the key of the due times that were sent by hand for the entry under ``key``: a set."""
         return f"{self.prefix}{BACKFILLED_NAMES}{self.name(key)}"
 
+    def beside(self, key: str) -> tuple[str, str]:
+        """Return the keys of what is kept beside the entry under ``key``: its history first."""
+        return self.history_of(key), self.backfilled_of(key)
+
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""
         return f"{self.prefix}{name}"

@@ -120,7 +120,7 @@ class Store:
             return Committed("ok", is_moved=False, results=[])
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
-            histories = lua.Histories(self.keys.history_of, self.config.history)
+            histories = lua.Histories(self.keys.beside, self.config.history)
             committed = lua.commit_runs(
                 self.client, self.keys.schedule, fence, commits, target, histories, call
             )
@@ -254,9 +254,8 @@ class Store:
         total = 0
         for chunk in _chunks(keys):
             with self.translating():
-                beside = [of(key) for key in chunk for of in (self.keys.history_of, self.keys.backfilled_of)]
                 status, deleted = lua.delete_entries(
-                    self.client, self.keys.schedule, fence, chunk, beside, wake=self.keys.wake
+                    self.client, self.keys.schedule, fence, chunk, self.keys.beside, wake=self.keys.wake
                 )
             self._check_lock(status, fence)
             total += deleted

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+from redis.exceptions import NoPermissionError
+
 from redbeat.lua.records import NO_HISTORIES, NOWHERE, claimed_of, stored_of
 from redbeat.lua.records import NO_TIMES as NO_TIMES
 from redbeat.lua.records import Claim as Claim
@@ -108,9 +110,11 @@ def commit_runs(
         decided_on = f"={claimed.definition or ''}\0{claimed.policy or ''}" if is_strict else ""
         entries += [claimed.type, decided_on, claimed.score, commit.new_score]
         entries += [claimed.meta or "", commit.new_meta, commit.new_error, commit.new_definition]
-        entries += [commit.record if histories.kept else "", len(commit.pushes)]
-        if commit.record and histories.kept:
-            recorded.append(histories.key_of(claimed.key))
+        beside = histories.keys_of(claimed.key) if commit.record else ()
+        if commit.new_score not in ("remove", "delete"):
+            beside = beside[:1] if histories.kept else ()
+        entries += [commit.record if beside else "", len(commit.pushes)]
+        recorded += beside
         for push in commit.pushes:
             queue = queues.setdefault(push.queue, len(queues) + 1)
             pushes += [push.command, queue, push.value]
@@ -153,11 +157,21 @@ def save_entries(
 
 
 def delete_entries(
-    client: Any, schedule_key: str, fence: Fence, keys: Sequence[str], beside: Sequence[str], *, wake: str
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    keys: Sequence[str],
+    keys_beside: Callable[[str], Sequence[str]],
+    *,
+    wake: str,
 ) -> tuple[str, int]:
-    """Remove entries, and what is kept ``beside`` them; return the lock's status and how many there were."""
-    every_key = [*fence.keys(schedule_key), *keys, *beside]
-    status, deleted = _DELETE_ENTRIES(client, every_key, [*fence.args(), wake, len(keys)])
+    """Remove entries, and what is kept beside them; return the lock's status and how many there were."""
+    beside = list(chain.from_iterable(map(keys_beside, keys)))
+    args = [*fence.args(), wake, len(keys)]
+    try:
+        status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys, *beside], args)
+    except NoPermissionError:  # of a user, perhaps, whose rights are for single entries
+        status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys], args)
     return text_of(status), int(deleted)
 
 

@@ -4,7 +4,8 @@
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3..] entries  the entries' keys, and after them
--- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record
+-- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record;
+--                    for one that is removed all that is kept beside it, two
 -- KEYS[..] queues    the lists that messages are pushed to, in the broker's database
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
@@ -28,7 +29,7 @@
 --                    error is left as it is
 --   new_definition   '' to leave the definition
 --   record           '' for none, else the members of a JSON object about the run, to which the time is added;
---                    with 'remove' and 'delete' anything but '': the history goes, too
+--                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
 --   pushes           how many writes to queues it takes with it. With any, the entry is left alone as soon as
 --                    one thing about it is another than claimed
 -- ARGV[..] three for each write to a queue, in the order of the entries:
@@ -64,6 +65,7 @@ for i = 3, 2 + count do
   local claimed_meta, new_meta, new_error = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   local new_definition, record, pushes = ARGV[at + 7], ARGV[at + 8], tonumber(ARGV[at + 9])
 
+  local is_end = new_score == 'remove' or new_score == 'delete'
   local is_unchanged, has_meta, has_lease = redis.call('TYPE', key).ok == kind, false, false
   if is_unchanged and kind == 'hash' then
     local stored = redis.call('HMGET', key, 'definition', 'meta', 'lease', 'policy')
@@ -76,7 +78,7 @@ for i = 3, 2 + count do
   if is_unchanged then
     if new_meta ~= '' and has_meta then redis.call('HSET', key, 'meta', new_meta) end
     if new_score ~= '' and has_score then
-      if new_score == 'remove' or new_score == 'delete' then
+      if is_end then
         redis.call('ZREM', schedule, key)
       else
         redis.call('ZADD', schedule, 'XX', new_score, key)
@@ -105,8 +107,8 @@ for i = 3, 2 + count do
     end
     if not refused and record ~= '' and (has_score or (has_meta and new_meta ~= '')) then
       local history = KEYS[next_history]
-      if new_score == 'remove' or new_score == 'delete' then
-        redis.pcall('DEL', history)
+      if is_end then
+        redis.pcall('DEL', history, KEYS[next_history + 1])
       else
         -- a right that is missing, or a key of another type, costs the record and not the run
         redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. record .. '}')
@@ -114,7 +116,7 @@ for i = 3, 2 + count do
       end
     end
   end
-  if record ~= '' then next_history = next_history + 1 end
+  if record ~= '' then next_history = next_history + (is_end and 2 or 1) end
   if has_lease and result == 1 and new_score ~= 'delete' then
     local asked_at = string.match(has_lease, '^%S+ (%S+) now$')
     if asked_at and tonumber(asked_at) == tonumber(new_score) then  -- given back, and still asked for

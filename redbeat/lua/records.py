@@ -109,13 +109,18 @@ class Target:
 
 @dataclass(frozen=True)
 class Histories:
-    """Where records of runs go: the key of an entry's history by its own, and how many are kept, 0: none."""
+    """Where records of runs go.
 
-    key_of: Callable[[str], str]
+    Attributes:
+        keys_of: the keys of what is kept beside an entry, by its own key: the history first.
+        kept: how many records of an entry are, 0: none.
+    """
+
+    keys_of: Callable[[str], Sequence[str]]
     kept: int
 
 
-NO_HISTORIES = Histories(str, 0)
+NO_HISTORIES = Histories(lambda _key: (), 0)
 
 #: no push goes there
 NOWHERE = Target("", 0, 0)

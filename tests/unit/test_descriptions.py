@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,7 +11,7 @@ from celery import Celery
 from celery.schedules import crontab, solar
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.schedules import clocked, cron, rrule
+from redbeat.schedules import clocked, rrule
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -65,15 +64,6 @@ def test_a_list_with_last_or_nearest_days_in_it_is_not_put_into_wrong_words(
     app: Celery, expression: str
 ) -> None:
     assert describe(app, expression) == f"cron {expression} (UTC)"
-
-
-def test_without_the_package_a_crontab_is_its_expression(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cron_descriptor", None)
-    assert describe(app, "0 9 * * friL") == "cron 0 9 * * friL (UTC)"
-    assert describe(app, crontab("0", "9")) == "cron 0 9 * * * (UTC)"
-    assert describe(app, cron("@daily")) == "cron 0 0 * * * (UTC)"
 
 
 @pytest.mark.parametrize(

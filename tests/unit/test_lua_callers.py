@@ -38,7 +38,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "commit_runs": (
         lambda client: lua.commit_runs(
-            client, "the-schedule", FENCE, [COMMIT, COMMIT], TARGET, lua.Histories("history of {}".format, 6)
+            client,
+            "the-schedule",
+            FENCE,
+            [COMMIT, COMMIT],
+            TARGET,
+            lua.Histories(lambda key: [f"history of {key}", "more"], 6),
         ),
         ["ok", 0, [1, 0]],
         {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4, "histories": 2, "kept": 6},
@@ -69,7 +74,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "delete_entries": (
         lambda client: lua.delete_entries(
-            client, "the-schedule", FENCE, ["k", "k"], ["beside k"] * 2, wake="the-wake"
+            client, "the-schedule", FENCE, ["k", "k"], lambda key: [f"beside {key}"], wake="the-wake"
         ),
         ["ok", 2],
         {**FENCED, "wake": "the-wake", "count": 2},

@@ -161,7 +161,7 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
     "clocked": ("definition", {"task": "t", "schedule": {"__type__": "clocked", "clocked_time": MOMENT}}),
     **{
         kind: ("definition", {"task": "t", "schedule": schema_of("definition")["$defs"][kind]["examples"][0]})
-        for kind in SCHEDULE_FIELDS.keys() - {"rrule", "clocked"}
+        for kind in sorted(SCHEDULE_FIELDS.keys() - {"rrule", "clocked"})
     },
 }
 JUNK: list[Any] = [True, 0, -1, 1.5, 10**12, "", "x", "60", [], ["x"], {}, {"a": 1}]
