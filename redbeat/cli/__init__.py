@@ -11,11 +11,13 @@ import click
 
 from redbeat.cli.changing import add, delete, set_
 from redbeat.cli.looking import count, list_, show
+from redbeat.cli.purging import purge
 from redbeat.cli.resting import pause, resume
 from redbeat.cli.running import backfill, trigger
 from redbeat.cli.session import Session
 from redbeat.cli.singleton import singleton
 from redbeat.cli.status import status
+from redbeat.cli.timeline import timeline
 from redbeat.cli.upcoming import next_
 from redbeat.exits import ExitingGroup
 
@@ -43,11 +45,13 @@ for command in (
     list_,
     next_,
     pause,
+    purge,
     resume,
     set_,
     show,
     singleton,
     status,
+    timeline,
     trigger,
 ):
     redbeat.add_command(command)

@@ -125,17 +125,18 @@ def runs_table(
         runs: entries with the due times of theirs, in the zone to show them in.
         offsets: the offsets from UTC at first, by the entries' names.
     """
-    table = plain_table()
-    titles = ["next run", "", *(["name"] if with_names else []), "clocks"]
-    for title in titles:
-        table.add_column(title, no_wrap=title in ("next run", ""), overflow="fold")
+    rows = []
     for entry, due in runs:
         before, offsets[entry.name] = offsets.get(entry.name), due.utcoffset()
-        change = clocks_change(before, due)
-        cells = [Text(when(due, due.tzinfo or zone_for(entry))), Text(relative(due, now))]
-        if with_names:
-            cells.append(Text(one_line(entry.name)))
-        table.add_row(*cells, Text(change, style="yellow"))
+        rows.append((entry, due, clocks_change(before, due)))
+    has_change = any(change for _, _, change in rows)
+    table = plain_table()
+    for title in ("next run", "", *(["name"] if with_names else []), *(["clocks"] if has_change else [])):
+        table.add_column(title, no_wrap=title in ("next run", ""), overflow="fold")
+    for entry, due, change in rows:
+        name = [Text(one_line(entry.name))] if with_names else []
+        clocks = [Text(change, style="yellow")] if has_change else []
+        table.add_row(when(due, due.tzinfo or zone_for(entry)), relative(due, now), *name, *clocks)
     return table
 
 
