@@ -8,6 +8,8 @@ from itertools import islice
 from typing import Any
 
 import click
+from celery import current_app
+from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
 
 from redbeat import exits
@@ -73,10 +75,8 @@ def _app_of(ctx: click.Context) -> Any:
         url, prefix = url or context.params.get("url"), prefix or context.params.get("prefix")
         app = app or context.params.get("app")
         context = context.parent
-    if app is None:
-        from celery import current_app
-
-        app = current_app
+    if app is None or isinstance(app, str):
+        app = find_app(app) if app else current_app
     return Session(app, url, prefix, no_color=True).app
 
 

@@ -5,7 +5,6 @@ Invariant: the chart fits the terminal's width, and its total counts all entries
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
@@ -30,8 +29,13 @@ __all__ = ["timeline"]
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_080)
 _BARS = " ▁▂▃▄▅▆▇█"
 MAX_NAME = 24
+_TICK = timedelta(microseconds=1)
 #: columns where the output is no terminal
 PIPED_WIDTH = 120
+
+
+#: an entry's name, and how many runs it has in which columns
+Row = tuple[str, dict[int, int]]
 
 
 @dataclass
@@ -41,7 +45,7 @@ class Chart:
     Attributes:
         begin: where the first column begins.
         step: the length of a column.
-        rows: (the number of its runs, its name, its columns) of the entries with the most runs.
+        rows: name and columns of the entries that run first.
     """
 
     begin: datetime
@@ -49,7 +53,7 @@ class Chart:
     columns: int
     most_rows: int
     total: list[int] = field(default_factory=list)
-    rows: list[tuple[int, str, dict[int, int]]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     entries: int = 0
 
     @property
@@ -63,11 +67,8 @@ class Chart:
         self.entries += 1
         for column, runs in counts.items():
             self.total[column] += runs
-        row = (-min(counts), name, counts)  # those that run first
         if len(self.rows) < self.most_rows:
-            heapq.heappush(self.rows, row)
-        elif self.most_rows:
-            heapq.heappushpop(self.rows, row)
+            self.rows.append((name, counts))
 
 
 @click.command(cls=SessionCommand)
@@ -95,11 +96,10 @@ def timeline(ctx: click.Context, /, hours: float, match: str | None, rows: int, 
             if entry.state in ("scheduled", "due", "failing"):
                 chart.add(entry.name, _counts_of(entry, now, chart))
             progress(number)
-    shown = sorted(chart.rows, key=lambda row: (-row[0], row[1]))
     if is_json:
-        session.print_json(_document(chart, shown))
+        session.print_json(_document(chart))
         return
-    for line in _lines(chart, shown, zone, name_width):
+    for line in _lines(chart, zone, name_width):
         session.console.print(line, no_wrap=True, overflow="crop", crop=True)
     peak = max(chart.total)
     if peak:
@@ -157,16 +157,18 @@ def _count_interval(
     counts: Counter[int], due: datetime, every: timedelta, end: datetime, chart: Chart
 ) -> None:
     """Count the runs after ``due`` without making each: there may be many thousands."""
-    for column in range(chart.columns):
-        opening = chart.begin + column * chart.step
-        closing = min(opening + chart.step - timedelta(microseconds=1), end)
-        before = max((opening - timedelta(microseconds=1) - due) // every, 0)
-        upto = max((closing - due) // every, 0)
+    # in whole microseconds since the first column's beginning: timedeltas take ten times as long
+    step, length = chart.step // _TICK, every // _TICK
+    start, stop = (due - chart.begin) // _TICK, (end - chart.begin) // _TICK
+    before = 0
+    for column in range(max(start // step, 0), chart.columns):
+        upto = max((min((column + 1) * step - 1, stop) - start) // length, 0)
         if upto > before:
             counts[column] += upto - before
+            before = upto
 
 
-def _document(chart: Chart, shown: list[tuple[int, str, dict[int, int]]]) -> dict[str, Any]:
+def _document(chart: Chart) -> dict[str, Any]:
     return {
         "begin": iso(chart.begin),
         "end": iso(chart.end),
@@ -174,20 +176,18 @@ def _document(chart: Chart, shown: list[tuple[int, str, dict[int, int]]]) -> dic
         "total": chart.total,
         "entries": [
             {"name": name, "runs": [counts.get(column, 0) for column in range(chart.columns)]}
-            for _, name, counts in shown
+            for name, counts in chart.rows
         ],
     }
 
 
-def _lines(
-    chart: Chart, shown: list[tuple[int, str, dict[int, int]]], zone: tzinfo, name_width: int
-) -> list[Text]:
+def _lines(chart: Chart, zone: tzinfo, name_width: int) -> list[Text]:
     lines = [Text(_fit(offset_of(chart.begin.astimezone(zone)), name_width) + _ruler(chart, zone), "bold")]
-    for _, name, counts in shown:
+    for name, counts in chart.rows:
         marks = "".join(_digit(counts.get(column, 0)) for column in range(chart.columns))
         lines.append(Text(_fit(one_line(name), name_width) + marks))
-    if chart.entries > len(shown):
-        lines.append(Text(f"and {chart.entries - len(shown)} more entries, in the total", "dim"))
+    if chart.entries > len(chart.rows):
+        lines.append(Text(f"and {chart.entries - len(chart.rows)} more entries, in the total", "dim"))
     peak = max(chart.total) or 1
     bars = "".join(_BARS[-(-runs * (len(_BARS) - 1) // peak)] for runs in chart.total)
     lines.append(Text(_fit("total", name_width) + bars, "bold"))
