@@ -103,8 +103,11 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
     """
     store = Store(app)
     now, (stored,) = store.read_entries([store.keys.entry(name)])
-    if not stored.exists and stored.score is None:
-        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    if not stored.exists:
+        with store.translating():
+            stored = replace(stored, score=store.client.zscore(store.keys.schedule, stored.key))
+        if stored.score is None:
+            raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
     entry = _entry_of(cls, stored, app)
     entry.state = state_of(entry, stored, now)
     return entry

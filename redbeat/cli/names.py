@@ -122,8 +122,8 @@ def _check_stored(session: Session, names: Iterable[str]) -> None:
     given = list(names)
     _, found = store.read_entries([store.keys.entry(name) for name in given])
     for name, stored in zip(given, found, strict=True):
-        if not stored.exists and stored.score is None:
-            raise no_such_entry(session, name)
+        if not stored.exists:
+            listed_entry(session, name)  # it may stand in the schedule all the same
 
 
 def _matching(names: Iterable[str], pattern: str) -> Iterable[str]:

@@ -50,7 +50,7 @@ def read_rule(text: str, zone: tzinfo, now: datetime) -> rrule:
     """
     start: datetime | None = None
     parts = ""
-    for line in re.split(r"\s+|\\n", text.strip().upper() if "TZID" not in text.upper() else text.strip()):
+    for line in re.split(r"\s+|\\n", text.strip()):
         head = line.upper()
         if head.startswith("DTSTART"):
             start = _read_start(line, zone)

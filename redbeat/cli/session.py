@@ -19,6 +19,7 @@ from rich.console import Console
 
 from redbeat import exits
 from redbeat.archive import server_now
+from redbeat.cli.words import one_line
 from redbeat.config import ensure_conf
 from redbeat.errors import (
     CalendarError,
@@ -145,7 +146,9 @@ def stating_errors() -> Iterator[None]:
     try:
         yield
     except RedBeatError as exc:
-        raise CommandLineError(str(exc), _code_of(exc)) from None
+        raise CommandLineError(one_line(exc, 2000), _code_of(exc)) from None
+    except click.UsageError as exc:
+        raise CommandLineError(exc.format_message(), exits.USAGE) from None
 
 
 def _code_of(exc: RedBeatError) -> int:

@@ -79,7 +79,7 @@ def _cells_of(entry: Any, now: datetime) -> dict[str, Text]:
     never = entry.state in ("missing", "unscheduled") or due is None
     schedule = words_of(entry)
     if entry.state in ("quarantined", "failing") and entry.error:
-        reason = one_line(entry.error, _REASON)
+        reason = one_line(entry.error.removeprefix(f"{entry.key}: "), _REASON)
         schedule = f"{schedule}: {reason}" if schedule else reason
     return {
         "name": Text(one_line(entry.name)),
