@@ -50,29 +50,24 @@ def find_leftovers(app: Any, progress: Callable[[int], object] | None = None) ->
     All keys under the prefix are looked at, a thousand at a time; Redis goes on serving others meanwhile.
     """
     store = Store(app)
-    looked_at = 0
+    looked_at, seen = 0, set[Leftover]()
     candidates = _candidates(store)
     while chunk := list(islice(candidates, CHUNK_SIZE)):
         with store.translating(), store.client.pipeline(transaction=False) as pipeline:
             for one in chunk:
                 pipeline.exists(store.keys.entry(one.name))
             found = pipeline.execute()
-        yield from (one for one, exists in zip(chunk, found, strict=True) if not exists)
+        for one, exists in zip(chunk, found, strict=True):
+            if not exists and one not in seen:  # what is changed meanwhile may come twice
+                seen.add(one)
+                yield one
         looked_at += len(chunk)
         if progress is not None:
             progress(looked_at)
 
 
 def _candidates(store: Store) -> Iterator[Leftover]:
-    """Yield all that is kept for any entry, each once where nobody changes it meanwhile."""
-    seen: set[Leftover] = set()
-    for one in _all_candidates(store):
-        if one not in seen:
-            seen.add(one)
-            yield one
-
-
-def _all_candidates(store: Store) -> Iterator[Leftover]:
+    """Yield all that is kept for any entry."""
     keys, cursor = store.keys, 0
     while True:
         with store.translating():
