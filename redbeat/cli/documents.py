@@ -21,7 +21,12 @@ def iso(moment: datetime | None) -> str | None:
 
 def words_of(entry: RedBeatSchedulerEntry) -> str:
     """Return the entry's schedule in words, '' where it can't be used."""
-    return "" if entry.schedule is None else entry.describe()
+    if entry.schedule is None:
+        return ""
+    try:
+        return entry.describe()
+    except (ValueError, ArithmeticError):  # at the end of all years, say: the others shall be listed
+        return repr(entry.schedule)
 
 
 def document_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import click
 
 from redbeat.cli.documents import document_of, iso, words_of
 from redbeat.cli.names import NAME, listed_entry
+from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import entries_table, fields_table, history_table, policy_rows, runs_table, zone_for
 from redbeat.cli.values import MOMENT, in_zone
@@ -91,7 +92,14 @@ def list_(ctx: click.Context, /, limit: int | None, offset: int, is_json: bool, 
 def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
     """Count the entries; without options in no time, however many there are."""
     session = Session.of(ctx)
-    found = RedBeatSchedulerEntry.count(session.app, **_chosen(session, given))
+    chosen = {name: value for name, value in _chosen(session, given).items() if value is not None}
+    if chosen:
+        with meter("Counting") as progress:
+            for number, _ in enumerate(RedBeatSchedulerEntry.list(session.app, **chosen), start=1):
+                progress(number)
+            found = progress.done
+    else:
+        found = RedBeatSchedulerEntry.count(session.app)
     if is_json:
         session.print_json({"count": found})
     else:

@@ -18,8 +18,8 @@ from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import zone_for
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import one_line, relative, when
-from redbeat.errors import EntryError, EntryNotFound
-from redbeat.exits import USAGE, CommandLineError
+from redbeat.errors import EntryError
+from redbeat.exits import NO_INPUT, USAGE, CommandLineError
 
 __all__ = ["pause", "resume"]
 
@@ -79,7 +79,7 @@ def _each(
                 change(entry_called(session, name))
                 _report(session, name, done, is_json)
             except (EntryError, CommandLineError) as exc:
-                if isinstance(exc, EntryNotFound) and name not in names:
+                if getattr(exc, "exit_code", 0) == NO_INPUT and name not in names:
                     continue  # deleted since it was found
                 if len(chosen) == 1:
                     raise

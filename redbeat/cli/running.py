@@ -18,6 +18,7 @@ from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
 from redbeat.cli.tables import zone_for
 from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
 from redbeat.cli.words import one_line, when
+from redbeat.errors import RedBeatError
 from redbeat.exits import CommandLineError
 from redbeat.urls import sanitize_url
 
@@ -25,12 +26,22 @@ __all__ = ["backfill", "trigger"]
 
 
 @contextmanager
-def _naming_the_broker(app: Any) -> Iterator[None]:
+def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
+    """Say in one sentence why a message can't be sent: the task, its serializer or the broker may object."""
+    # kombu counts KeyError among those of Redis, which is anybody's
+    broken = tuple(kind for kind in app.connection_for_write().connection_errors if kind is not KeyError)
     try:
         yield
-    except (OperationalError, *app.connection_for_write().connection_errors) as exc:
+    except (RedBeatError, CommandLineError):
+        raise
+    except (OperationalError, *broken) as exc:
         url = sanitize_url(app.conf.broker_write_url or app.conf.broker_url or "the default broker")
-        raise CommandLineError(f"The broker {url} can't be used: {exc}", exits.UNAVAILABLE) from None
+        raise CommandLineError(
+            f"The broker {url} can't be used: {one_line(exc)}", exits.UNAVAILABLE
+        ) from None
+    except Exception as exc:  # noqa: BLE001 - a task's own apply_async may raise anything
+        code = exits.USAGE if isinstance(exc, TypeError) else exits.UNAVAILABLE
+        raise CommandLineError(f"{one_line(name)} can't be sent: {one_line(repr(exc))}", code) from None
 
 
 @click.command(cls=SessionCommand)
@@ -46,7 +57,7 @@ def trigger(ctx: click.Context, /, name: str, is_json: bool, **overrides: Any) -
     session.require_application("trigger")
     given = {option: value for option, value in overrides.items() if value is not None}
     entry = entry_called(session, name)
-    with _naming_the_broker(session.app):
+    with _naming_the_broker(session.app, name):
         task_id = entry.trigger(**given).id
     if is_json:
         session.print_json({"name": name, "task": entry.task, "task_id": task_id})
@@ -86,7 +97,7 @@ def backfill(
         raise CommandLineError("--to must not be before --from.", exits.USAGE)
     with meter("Looking" if dry_run else "Sending") as progress:
         try:
-            with _naming_the_broker(session.app):
+            with _naming_the_broker(session.app, name):
                 dues = entry.backfill(first, last, dry_run, progress=progress)
         except CommandLineError as exc:
             raise CommandLineError(f"{exc.message} {_rest(progress.done)}", exc.exit_code) from None

@@ -55,7 +55,7 @@ class SessionCommand(ExitingCommand):
                 done = super().invoke(ctx)
                 sys.stdout.flush()
                 return done
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):
             raise CommandLineError("Interrupted.", INTERRUPTED) from None
         except BrokenPipeError:
             # Python writes what is left at its end, and would complain then

@@ -142,7 +142,7 @@ def _counts_of(entry: Any, now: datetime, chart: Chart) -> dict[int, int]:
         last = chart.end - timedelta(microseconds=1)
         if is_plain:
             end = last if policy.end_time is None else min(last, policy.end_time)
-            _count_interval(counts, max(due, now), entry.schedule.run_every, end, chart)
+            _count_interval(counts, due, now, entry.schedule.run_every, end, chart)
             return counts
         for number, run in enumerate(runs_between(entry, first, last), start=1):
             if left is not None and number > left:
@@ -154,13 +154,14 @@ def _counts_of(entry: Any, now: datetime, chart: Chart) -> dict[int, int]:
 
 
 def _count_interval(
-    counts: Counter[int], due: datetime, every: timedelta, end: datetime, chart: Chart
+    counts: Counter[int], due: datetime, now: datetime, every: timedelta, end: datetime, chart: Chart
 ) -> None:
     """Count the runs after ``due`` without making each: there may be many thousands."""
     # in whole microseconds since the first column's beginning: timedeltas take ten times as long
     step, length = chart.step // _TICK, every // _TICK
     start, stop = (due - chart.begin) // _TICK, (end - chart.begin) // _TICK
-    before = 0
+    # what was missed before now isn't counted one by one
+    before = max(((now - chart.begin) // _TICK - start) // length, 0)
     for column in range(max(start // step, 0), chart.columns):
         upto = max((min((column + 1) * step - 1, stop) - start) // length, 0)
         if upto > before:

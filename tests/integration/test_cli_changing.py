@@ -308,6 +308,19 @@ def test_a_broker_that_is_away_is_69_in_one_sentence(make_app: MakeApp) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_task_that_objects_to_its_arguments_is_told_in_one_sentence(app: Celery) -> None:
+
+    @app.task(name="add")
+    def add(x: int, y: int) -> None:
+        """Take two."""
+
+    RedBeatSchedulerEntry("one", "add", 86_400, [1], app=app).save()
+    done = call(app, "trigger", "one")
+    assert done.exit_code == 64, done.output
+    assert done.stderr.startswith("Error: one can't be sent: TypeError(")
+    assert len(done.stderr.splitlines()) == 1
+
+
 # -- purge
 
 

@@ -145,6 +145,7 @@ def test_a_name_that_is_no_text_is_shown_and_printed_as_json(app: Celery, client
     client.zadd("redbeat::schedule", {key: 4e9})
     assert "caf\\udce9" in call(app, "list").stdout
     assert json.loads(call(app, "list", "--json").stdout)["name"] == "caf\udce9"
+    assert "caf\\udce9" in call(app, "show", "caf\udce9").stdout
 
 
 def test_the_json_has_an_entry_a_line_with_all_its_fields(ask: Call, three: None, app: Celery) -> None:
@@ -219,6 +220,19 @@ def test_every_state_has_a_row(ask: Call, app: Celery, add: Callable[..., Any], 
     found = {document["name"]: document["state"] for document in documents_of(ask("list", "--json"))}
     assert found == {state: state for state in STATES if state != "unscheduled"}
     assert "the broker is away" in ask("list").stdout
+
+
+@pytest.mark.parametrize("score", ["inf", "1e18", "1e300", "-inf", "253402300800"])
+def test_a_score_that_is_no_date_costs_one_entry_its_next_run_only(
+    ask: Call, client: redis.Redis, score: str
+) -> None:
+    write_raw(client, "odd", score=None)
+    write_raw(client, "even", score=4e9)
+    client.zadd("redbeat::schedule", {"redbeat:odd": score})
+    found = {document["name"]: document["next_due_at"] for document in documents_of(ask("list", "--json"))}
+    assert (found["odd"], found["even"]) == (None, "2096-10-02T07:06:40+00:00")
+    for command in (["list"], ["show", "odd"], ["next"], ["next", "odd"], ["timeline"], ["pause", "odd"]):
+        ask(*command)
 
 
 # -- show
@@ -368,6 +382,18 @@ def test_the_runs_of_an_interval_are_counted_as_its_schedule_has_them(
     for run in entry.runs_between(now, end - timedelta(microseconds=1)):
         expected[int((run - begin).total_seconds() // found["column_seconds"])] += 1
     assert found["total"] == expected
+
+
+def test_an_interval_that_is_overdue_keeps_its_phase(ask: Call, client: redis.Redis) -> None:
+    now = server_now(client)
+    write_raw(client, "seven", schedule={"__type__": "interval", "every": 7200}, score=now - 1800)
+    found = json.loads(ask("timeline", "--json", columns=100).stdout)
+    begin = datetime.fromisoformat(found["begin"]).timestamp()
+    columns = [int((now + 5400 + 7200 * number - begin) // found["column_seconds"]) for number in range(12)]
+    assert found["total"][0] == 1
+    assert [number for number, runs in enumerate(found["total"]) if runs and number] == [
+        column for column in columns if column < len(found["total"])
+    ]
 
 
 def test_an_empty_schedule_has_an_empty_timeline(ask: Call) -> None:
