@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pty
 import select
@@ -24,7 +25,9 @@ def call(app: Any, *arguments: str, columns: int | None = None) -> Result:
     """`celery redbeat` with these arguments, in this process."""
     context = SimpleNamespace(app=app, no_color=True)
     env = {"COLUMNS": None if columns is None else str(columns)}
-    return CliRunner(env=env).invoke(redbeat, list(arguments), obj=context)
+    is_mixing = "mix_stderr" in inspect.signature(CliRunner).parameters  # click before 8.2
+    runner = CliRunner(env=env, **({"mix_stderr": False} if is_mixing else {}))
+    return runner.invoke(redbeat, list(arguments), obj=context)
 
 
 def installed(directory: Path) -> dict[str, str]:
