@@ -101,9 +101,15 @@ class Managed:
 
     @property
     def next_due_at(self) -> datetime | None:
-        """When it is due by its score in Redis, in UTC, jitter included. None stands for never or unknown."""
+        """When it is due by its score in Redis, in UTC, jitter included. None stands for never or unknown.
+
+        Never is also a score after the year 9999, as 'inf', that somebody has written by hand.
+        """
         score = self.stored.score if self.stored is not None else None
-        return None if score is None or score < 0 else datetime.fromtimestamp(score, timezone.utc)
+        try:
+            return None if score is None or score < 0 else datetime.fromtimestamp(score, timezone.utc)
+        except (ValueError, OverflowError, OSError):
+            return None
 
     @property
     def error(self) -> str:
