@@ -20,7 +20,7 @@ from redbeat.lua import Stored
 from redbeat.reader import decode_entry
 from redbeat.store import Store
 
-__all__ = ["STATES", "clear_entries", "count_entries", "list_entries", "state_of"]
+__all__ = ["STATES", "clear_entries", "count_entries", "list_entries", "read_all", "state_of"]
 
 EntryT = TypeVar("EntryT", bound=Any)
 
@@ -62,7 +62,7 @@ def list_entries(
     last_score = None if due_before is None else _utc(due_before).timestamp()
 
     def wanted() -> Iterator[EntryT]:
-        for stored, now in _pages(Store(app), last_score):
+        for stored, now in read_all(Store(app), last_score):
             name = ensure_conf(app).keys.name(stored.key)
             if match is not None and not fnmatchcase(name, match):
                 continue
@@ -103,7 +103,7 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
             progress(total)
 
 
-def _pages(store: Store, last_score: float | None) -> Iterator[tuple[Stored, datetime]]:
+def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
     """Yield the members of the schedule with the server's clock: by their due times, negative ones last."""
     seen: set[str] = set()
     ranges = [("0", "+inf" if last_score is None else repr(last_score))]
