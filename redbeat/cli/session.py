@@ -50,7 +50,7 @@ class Session:
         if prefix is not None:
             app.conf.redbeat_key_prefix = prefix
         self.app = app
-        self.console = Console(no_color=no_color or None, highlight=False, soft_wrap=False)
+        self.console = Console(no_color=no_color or None, highlight=False, soft_wrap=False, emoji=False)
 
     @classmethod
     def of(cls, ctx: click.Context) -> Session:
@@ -70,8 +70,8 @@ class Session:
         click.echo(json.dumps(document, ensure_ascii=False))
 
     def say(self, words: str, style: str = "") -> None:
-        """Print a line for people; what stands in square brackets is no markup."""
-        self.console.print(words, style=style or None, markup=False)
+        """Print a line for people; what stands in brackets or between colons (``:x:``) is no markup."""
+        self.console.print(words, style=style or None, markup=False, soft_wrap=True)
 
 
 @contextmanager
