@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from redbeat.cli.diagnosis import doctor
+from redbeat.cli.diagnosis import doctor, why
 from redbeat.cli.session import Session
 from redbeat.cli.singleton import singleton
 from redbeat.cli.status import status
@@ -31,5 +31,5 @@ def redbeat(ctx: click.Context, /, url: str | None, prefix: str | None, **_prelo
     ctx.obj = Session(ctx.obj.app, url, prefix, bool(ctx.obj.no_color))
 
 
-for command in (singleton, status, doctor):
+for command in (singleton, status, doctor, why):
     redbeat.add_command(command)

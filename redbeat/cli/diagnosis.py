@@ -6,6 +6,7 @@ Invariant: without ``--fix`` nothing is written.
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import click
@@ -13,10 +14,15 @@ import click
 from redbeat import exits
 from redbeat.cli.session import Session, stating_errors
 from redbeat.doctor import Diagnosis, Finding, Severity, examine
+from redbeat.doctor.finding import counted
+from redbeat.evidence import Evidence, read_evidence
 from redbeat.exits import CommandLineError, ExitingCommand, finite
 from redbeat.repairs import repair
+from redbeat.schedules import zone_of
+from redbeat.why import VERDICTS, Answer, explain
+from redbeat.zones import instant_of
 
-__all__ = ["doctor"]
+__all__ = ["doctor", "why"]
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -125,7 +131,7 @@ def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
         if counts[severity]
     ]
     summary = ", ".join(words) if words else "Nothing is wrong"
-    session.say(f"{summary}; {found.seen} entries looked at.", "green" if not words else "")
+    session.say(f"{summary}; {counted(found.seen)} looked at.", "green" if not words else "")
 
 
 def _show_finding(session: Session, finding: Finding) -> None:
@@ -135,3 +141,60 @@ def _show_finding(session: Session, finding: Finding) -> None:
     if finding.excerpt:
         session.say(f"    {finding.excerpt}", "dim")
     session.say(f"    {finding.advice}")
+
+
+@click.command(cls=ExitingCommand)
+@click.argument("name")
+@click.option(
+    "--at",
+    "at_text",
+    metavar="TIME",
+    help="Its due time, ISO 8601; without an offset, by the clocks of the entry's zone. Default: its "
+    "schedule's latest time before now.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def why(ctx: click.Context, name: str, at_text: str | None, is_json: bool) -> None:
+    """Say why a run of the entry NAME did or did not happen.
+
+    It goes by what is recorded of the entry's last runs (redbeat_history), and by what its schedule and the
+    beats say now. Nothing is written.
+
+    Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
+    """
+    session = Session.of(ctx)
+    with stating_errors():
+        evidence = read_evidence(session.app, name)
+    answer = explain(evidence, None if at_text is None else _instant_of(at_text, evidence))
+    if is_json:
+        session.print_json({"name": name, **answer.to_dict()})
+        return
+    word = answer.verdict.replace("-", " ")
+    when = f" at {answer.at:%Y-%m-%d %H:%M:%S} UTC" if answer.at else ""
+    session.say(f"{name}{when}: {word}, {VERDICTS[answer.verdict]}", "bold")
+    for title, text in _lines_of(answer):
+        session.say(f"{title:<9}{text}")
+
+
+def _instant_of(text: str, evidence: Evidence) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        if moment.tzinfo is not None:
+            return moment
+        entry = evidence.entry
+        zone = evidence.status.now.tzinfo if entry is None else zone_of(entry.schedule, entry.policy)
+        assert zone is not None  # noqa: S101 - the server's clock is in UTC
+        return instant_of(moment, zone)
+    except (ValueError, OverflowError):
+        words = f"--at: {text!r} is no time, as 2026-01-31T07:30 or 2026-01-31T07:30:00+01:00 is."
+        raise CommandLineError(words, exits.USAGE) from None
+
+
+def _lines_of(answer: Answer) -> list[tuple[str, str]]:
+    lines = [("", answer.reason)]
+    lines += [
+        (title, f"{time:%Y-%m-%d %H:%M:%S} UTC")
+        for title, time in (("before", answer.before), ("after", answer.after))
+        if time
+    ]
+    return lines

@@ -131,19 +131,14 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Patient], Iterable[Findi
 
 
 def _of_setting(exc: ConfigurationError) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        "setting",
-        exc.setting or "settings",
-        str(exc),
-        "Correct it; nothing else was looked at.",
-    )
+    problem = str(exc).removeprefix(f"{exc.setting}: ")
+    advice = "Correct it; nothing else was looked at."
+    return Finding(Severity.ERROR, "setting", exc.setting or "settings", problem, advice)
 
 
 def _of_key(exc: StoreCorrupt) -> Finding:
-    return Finding(
-        Severity.ERROR, "wrong-type", exc.key, str(exc), "Look what it holds before you delete it."
-    )
+    problem = str(exc).replace(f"{exc.key} holds", "It holds", 1)
+    return Finding(Severity.ERROR, "wrong-type", exc.key, problem, "Look what it holds before you delete it.")
 
 
 def _of_refusal(check: str, exc: RedBeatError) -> Finding:

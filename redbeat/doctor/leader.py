@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from redbeat.decoder import is_sealed
-from redbeat.doctor.finding import Finding, Severity
+from redbeat.doctor.finding import Finding, Severity, age_of, counted
 from redbeat.doctor.patient import Patient, Row
 from redbeat.saving import in_utc
 from redbeat.status import Leader
@@ -28,14 +28,15 @@ def check_leader(patient: Patient) -> Iterator[Finding]:
     """Find a schedule that nobody works on, or not fast enough."""
     status = patient.status
     oldest = status.seconds_since(status.oldest_due)
-    since = f", the oldest for {oldest:.0f} s" if oldest else ""
+    since = f", the oldest for {age_of(oldest)}" if oldest else ""
+    due = f"{counted(status.backlog)} {'is' if status.backlog == 1 else 'are'} due"
     if status.leader is None and status.lock_key is not None:
         if status.backlog:
             yield Finding(
                 Severity.ERROR,
                 "no-leader",
                 status.lock_key,
-                f"No beat holds the lock, and {status.backlog} entries are due{since}.",
+                f"No beat holds the lock, and {due}{since}.",
                 "Start a beat; where one runs, compare its settings with these: server, database, prefix.",
             )
     elif oldest is not None and oldest > LATE_SECONDS:
@@ -43,7 +44,7 @@ def check_leader(patient: Patient) -> Iterator[Finding]:
             Severity.ERROR,
             "late",
             patient.store.keys.schedule,
-            f"{status.backlog} entries are due and aren't sent{since}.",
+            f"The leader doesn't get on with its work: {due}{since}.",
             "Look into beat's log: the broker may be away, or beat hang, or have more to send than it can.",
         )
 
@@ -90,7 +91,7 @@ def check_lock(patient: Patient) -> Iterator[Finding]:
             "silent-leader",
             lock_key,
             f"The leader, process {leader.pid} on {leader.host}, has done nothing for "
-            f"{patient.status.seconds_since(leader.last_tick):.0f} s.",
+            f"{age_of(patient.status.seconds_since(leader.last_tick) or 0)}.",
             "Look whether that process lives, and into its log; a standby takes over from one that has died.",
         )
 
