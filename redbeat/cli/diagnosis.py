@@ -15,6 +15,7 @@ from redbeat import exits
 from redbeat.cli.session import Session, stating_errors
 from redbeat.doctor import Diagnosis, Finding, Severity, examine
 from redbeat.doctor.finding import counted
+from redbeat.errors import ConfigurationError
 from redbeat.evidence import Evidence, read_evidence
 from redbeat.exits import CommandLineError, ExitingCommand, finite
 from redbeat.repairs import repair
@@ -105,12 +106,19 @@ def _document(session: Session, found: Diagnosis, repairs: list[str] | None) -> 
     return {
         "severity": found.severity.name.lower() if found.findings else None,
         "exit_code": int(found.severity),
-        "server": session.server,
+        "server": _server_of(session),
         "entries": found.seen,
         "findings": [finding.to_dict() for finding in found.findings],
         "more": dict(found.more),
         "repairs": repairs,
     }
+
+
+def _server_of(session: Session) -> str | None:
+    try:
+        return session.server
+    except ConfigurationError:  # it is among the findings
+        return None
 
 
 def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:

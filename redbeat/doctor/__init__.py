@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.config import ensure_conf
@@ -26,7 +27,7 @@ from redbeat.doctor.server import SERVER_CHECKS
 from redbeat.doctor.tasks import Tasks, check_message
 from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
 from redbeat.retry import is_refusal
-from redbeat.status import read_status
+from redbeat.status import Status, read_status
 from redbeat.store import Store
 
 __all__ = ["Diagnosis", "Finding", "Repair", "Severity", "examine", "worst_of"]
@@ -89,6 +90,11 @@ def examine(
     except StoreCorrupt as exc:
         diagnosis.add([_of_key(exc)])
         return diagnosis
+    except StoreRefused as exc:
+        if exc.is_login or is_refusal(exc.__cause__):
+            raise
+        diagnosis.add([_of_refusal("who leads, and what is due", exc)])
+        status = Status(datetime.now(timezone.utc), None, None, None, 0, None)
     client = get_hasty_redis(app)
     try:
         store = Store(app, client)
