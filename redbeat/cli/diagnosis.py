@@ -79,6 +79,8 @@ def doctor(
     if is_dry and not is_fixing:
         raise CommandLineError("--dry-run goes with --fix.", exits.USAGE)
     session = Session.of(ctx)
+    if workers_seconds is not None and not session.has_own_app:
+        raise CommandLineError("--workers asks the application's broker: it needs celery -A.", exits.USAGE)
     with stating_errors():
         found = examine(
             session.app,

@@ -21,6 +21,7 @@ __all__ = ["ENTRY_CHECKS", "excerpt_of"]
 #: how much of a wrong text is shown
 EXCERPT_LENGTH = 80
 
+_UNKNOWN_KIND = "is no object with one of the __type__"
 _FIELD = re.compile(r"(definition|meta|policy): (?:(\w+):)?")
 
 
@@ -43,7 +44,16 @@ def check_usable(patient: Patient, row: Row) -> Iterator[Finding]:
     failure, name = failure_of(row.stored), patient.name_of(row.key)
     is_about_this = failure is not None and failure.definition_sha1 == sha1_of(row.stored)
     since = f" It has been out of use since {failure.since[:19]} UTC." if failure and is_about_this else ""
-    if row.problem and row.stored.exists:
+    if row.problem and row.stored.exists and _UNKNOWN_KIND in row.problem and not patient.has_tasks:
+        yield Finding(
+            Severity.WARNING,
+            "quarantined",
+            name,
+            _own_part(row.problem, row.key),
+            "Where the application registers that kind of schedule, all is well: ask with celery -A.",
+            excerpt_of(row.stored, _own_part(row.problem, row.key)),
+        )
+    elif row.problem and row.stored.exists:
         yield Finding(
             Severity.ERROR,
             "quarantined",

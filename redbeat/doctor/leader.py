@@ -44,7 +44,7 @@ def check_leader(patient: Patient) -> Iterator[Finding]:
             Severity.ERROR,
             "late",
             patient.store.keys.schedule,
-            f"The leader doesn't get on with its work: {due}{since}.",
+            f"Beat doesn't get on with its work: {due}{since}.",
             "Look into beat's log: the broker may be away, or beat hang, or have more to send than it can.",
         )
 
