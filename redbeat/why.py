@@ -116,6 +116,9 @@ def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
     return Answer(verdict, nearest, reason, run, before, after)
 
 
+#: a leader that hasn't ticked for so long is dead, or hangs
+SILENT = timedelta(seconds=10)
+
 #: verdict, reason, record
 _Told = tuple[str, str, PastRun | None]
 
@@ -232,12 +235,16 @@ class _Case:
 
     def _of_age(self) -> _Told | None:
         entry, kept = self.entry, self.evidence.kept
-        if self._may_be_forgotten:
-            oldest = self.evidence.history[-1].due
-            reason = (
-                f"Only the last {kept} runs are kept (redbeat_history), and the oldest of them was due at "
-            )
-            return "too-long-ago", f"{reason}{_shown(oldest)}.", None
+        history = self.evidence.history
+        if history and self.at < history[-1].due:
+            oldest = _shown(history[-1].due)
+            known = sum(run.outcome == "sent" and not run.is_manual for run in history)
+            if self._may_be_forgotten:
+                reason = f"Only the last {kept} runs are kept (redbeat_history), the first that of {oldest}."
+                return "too-long-ago", reason, None
+            if entry.total_run_count <= known:
+                return "not-there-yet", f"Its first run of all was due at {oldest}.", None
+            return "too-long-ago", f"What is recorded begins with the run that was due at {oldest}.", None
         ran_at = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
         if ran_at is not None and not entry.total_run_count and self.at < ran_at:
             return "not-there-yet", f"It counts from {_shown(ran_at)} on: it was saved then.", None
@@ -297,6 +304,10 @@ class _Case:
                 f"It is due, and no beat leads{last}. It is sent once a beat is started.",
                 None,
             )
+        tick = status.last_tick
+        if status.leader is not None and tick is not None and status.now - tick > SILENT:
+            reason = f"It is due, and the leader on {status.leader.host} did nothing since {_shown(tick)}."
+            return "waiting", f"{reason} A standby takes over; where there is none, start a beat.", None
         who = (
             "the beats share the work" if status.leader is None else f"{status.leader.host or 'a beat'} leads"
         )

@@ -31,6 +31,8 @@ def check_message(patient: Patient, row: Row) -> Iterator[Finding]:
     """Find entries whose run can't be written as a message."""
     if row.entry is None or not patient.has_tasks:  # serializers are the application's own, too
         return
+    if not row.entry.options and (row.stored.definition or "").count('"__type__"') <= 1:
+        return  # nothing but its schedule is more than plain JSON, so all the rest can be written
     try:
         _write_message(patient.app, row.entry)
     except Exception as exc:  # noqa: BLE001 - whatever a serializer raises: it is this entry's

@@ -65,6 +65,7 @@ def evidence(
     policy: dict[str, Any] | None = None,
     kept: int = 20,
     leader: Leader | None = LEADER,
+    ticked: float | None = None,
     calendar: Any = None,
     **definition: Any,
 ) -> Evidence:
@@ -84,7 +85,8 @@ def evidence(
         entry.policy = entry.policy.with_calendar(calendar)
     except EntryCorrupt as exc:
         problem = str(exc)
-    status = Status(NOW, "redbeat::lock", leader, hours(-0.5), 0, None)
+    tick = hours(ticked) if ticked is not None else NOW if leader else hours(-0.5)
+    status = Status(NOW, "redbeat::lock", leader, tick, 0, None)
     return Evidence("redbeat:x", entry, stored, problem, history, kept, status)
 
 
@@ -164,6 +166,20 @@ HOLIDAY = Exclusions(["2026-06-01"])
         # what is recorded doesn't go back so far
         (-30, LONG, {}, "too-long-ago", "Only the last 20 runs are kept"),
         (-3, [], {"last": -1, "count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
+        (
+            -3,
+            [sent(-1), sent(-2)],
+            {"count": 2},
+            "not-there-yet",
+            "first run of all was due at",
+        ),
+        (
+            -3,
+            [sent(-1), sent(-2)],
+            {"count": 9},
+            "too-long-ago",
+            "begins with the run that was due at",
+        ),
         # nothing is recorded at all
         (-1, [], {"kept": 0}, "sent", "redbeat_history is 0"),
         (-3, [], {"kept": 0}, "history-off", "its last run was at 2026-06-01 11"),
@@ -211,6 +227,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
             "the last one did something at 2026-06-01 11:30:00",
         ),
         (0, [sent(-1)], {"score": DUE}, "waiting", "web-1 leads"),
+        (0, [sent(-1)], {"score": DUE, "ticked": -0.1}, "waiting", "did nothing since 2026-06-01 11:54:00"),
         (0, [sent(-1)], {}, "unknown", "Nothing is recorded of it."),
     ],
 )
