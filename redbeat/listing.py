@@ -62,7 +62,7 @@ def list_entries(
     last_score = None if due_before is None else _utc(due_before).timestamp()
 
     def wanted() -> Iterator[EntryT]:
-        for stored, now in read_all(Store(app), last_score):
+        for _, stored, now in read_all(Store(app), last_score):
             name = ensure_conf(app).keys.name(stored.key)
             if match is not None and not fnmatchcase(name, match):
                 continue
@@ -103,8 +103,11 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
             progress(total)
 
 
-def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
-    """Yield the members of the schedule with the server's clock: by their due times, negative ones last."""
+def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[str, Stored, datetime]]:
+    """Yield the members of the schedule, what stands under their keys, and the server's clock.
+
+    By their due times, negative ones last. A member may be a bare name instead of a key.
+    """
     seen: set[str] = set()
     ranges = [("0", "+inf" if last_score is None else repr(last_score))]
     if last_score is None:
@@ -117,12 +120,14 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[St
                     store.keys.schedule, begin, last, start=skipped, num=PAGE_SIZE, withscores=True
                 )
             scores = {_text(key): score for key, score in page}
-            now, found = store.read_entries([key for key in scores if key not in seen])
-            for stored in found:
-                score = scores[stored.key]
+            members = [member for member in scores if member not in seen]
+            now, found = store.read_entries([store.keys.prefixed(member) for member in members])
+            for member, stored in zip(members, found, strict=True):
+                score = scores[member]
                 if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
-                    seen.add(stored.key)
-                yield (stored if stored.exists else replace(stored, score=score)), now
+                    seen.add(member)
+                is_whole = stored.exists and stored.score is not None
+                yield member, (stored if is_whole else replace(stored, score=score)), now
             if len(page) < PAGE_SIZE:
                 break
             final = page[-1][1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
@@ -120,28 +120,15 @@ class Patient:
         """Yield the members of the schedule, page by page, until there is no more time."""
         members = read_all(self.store)
         count = 0
-        while page := [stored for stored, _ in islice(members, PAGE_SIZE)]:
-            yield from self._rows_of(page)
+        while page := [self.row_of(member, stored) for member, stored, _ in islice(members, PAGE_SIZE)]:
+            self._give_calendars([row.entry for row in page if row.entry is not None])
+            yield from page
             count += len(page)
             if not self.has_time:
                 total = self.ask(lambda client: client.zcard(self.store.keys.schedule))
                 if count < total:
                     self.unseen.append(f"{total - count} of {total} entries")
                 return
-
-    def _rows_of(self, page: list[Stored]) -> Iterator[Row]:
-        keys = self.store.keys
-        bare = {
-            keys.prefixed(stored.key): stored for stored in page if not stored.key.startswith(keys.prefix)
-        }
-        found = {stored.key: stored for stored in self.store.read_entries(list(bare))[1]} if bare else {}
-        rows = []
-        for stored in page:
-            key = keys.prefixed(stored.key)
-            whole = replace(found[key], score=stored.score) if key in found else stored
-            rows.append(self.row_of(stored.key, whole))
-        self._give_calendars([row.entry for row in rows if row.entry is not None])
-        yield from rows
 
     def row_of(self, member: str, stored: Stored) -> Row:
         """Return what ``stored`` is."""
