@@ -223,3 +223,9 @@ def test_a_user_that_may_not_read_the_configuration_is_warned_and_starts(
         admin.execute_command("ACL SETUSER", "beat", "-config")
     RedBeatScheduler(app_of("beat"))
     assert "CONFIG can't be read" in caplog.text
+
+
+def test_the_beat_may_ask_who_leads_too(app_of: AppOf) -> None:
+    app = app_of("beat")
+    with leader(app):
+        assert read_status(app).leader is not None

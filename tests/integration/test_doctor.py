@@ -562,3 +562,10 @@ def test_a_cluster_is_examined_and_repaired(cluster: ClusterTopology) -> None:
     ]
     assert client.zrange("{redbeat}::schedule", 0, -1) == ["{redbeat}:lost"]
     client.close()
+
+
+def test_a_member_that_is_a_bare_name_is_listed_as_its_entry(app: Celery, client: redis.Redis) -> None:
+    write_raw(client, "bare", score=None)
+    client.zadd(SCHEDULE, {"bare": LATER})
+    [entry] = RedBeatSchedulerEntry.list(app)
+    assert (entry.name, entry.state) == ("bare", "scheduled")
