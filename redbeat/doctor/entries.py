@@ -187,6 +187,8 @@ def excerpt_of(stored: Stored, reason: str) -> str:
         words = [said[2], *re.findall(r"\b(\w+):", reason)] if said[2] else []
         found = [text.find(f'"{word}"') for word in dict.fromkeys(filter(None, words))]
         place = max([0, *found[:1]])
+    if len(text) <= EXCERPT_LENGTH:
+        place = 0
     cut = text[place : place + EXCERPT_LENGTH]
     return (
         ("…" if place else "") + " ".join(printable(cut).split()) + ("…" if text[place + len(cut) :] else "")
