@@ -125,7 +125,7 @@ class Patient:
             yield from page
             count += len(page)
             if not self.has_time:
-                total = self.ask(lambda client: client.zcard(self.store.keys.schedule))
+                total = self.ask(lambda client: client.zcount(self.store.keys.schedule, "-inf", "+inf"))
                 if count < total:
                     self.unseen.append(f"{total - count} of {total} entries")
                 return
