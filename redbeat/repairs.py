@@ -15,6 +15,7 @@ from redbeat.connection import get_hasty_redis
 from redbeat.doctor.finding import Finding, Repair
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.keys import as_stored
 from redbeat.lua import Stored
 from redbeat.lua.repairs import MemberRepair, repair_members
 from redbeat.reader import decode_entry
@@ -117,7 +118,7 @@ def _delete(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[s
     if gone and not is_dry:
         with store.translating():
             for one in gone:  # one by one: also where they are on several nodes
-                store.client.delete(one.target)
+                store.client.delete(as_stored(one.target))
     would = "would be " if is_dry else ""
     yield from (f"{one.target}: {would}deleted." for one in gone)
     yield from _left(repairs, gone, "there is such an entry by now")
@@ -129,7 +130,7 @@ def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
     gone = [one for one in repairs if not found[one.entry_key].exists]
     if store.config.is_cluster:  # a node that is given a slot hasn't got all of it yet
         with store.translating():
-            gone = [one for one in gone if not store.client.exists(one.entry_key)]
+            gone = [one for one in gone if not store.client.exists(as_stored(one.entry_key))]
     return gone
 
 

@@ -26,6 +26,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.exits import CommandLineError
+from redbeat.keys import printable
 from redbeat.urls import sanitize_url
 
 __all__ = ["Session", "stating_errors"]
@@ -67,10 +68,11 @@ class Session:
 
     def print_json(self, document: Any) -> None:
         """Print ``document`` as JSON, for programs: no colours, no wrapping."""
-        click.echo(json.dumps(document, ensure_ascii=False))
+        click.echo(printable(json.dumps(document, ensure_ascii=False)))  # what is no UTF-8 stays an escape
 
     def say(self, words: str, style: str = "") -> None:
         """Print a line for people; what stands in brackets or between colons (``:x:``) is no markup."""
+        words = printable(words).replace("\x1b", "\\x1b")  # a name may hold what moves the cursor
         self.console.print(words, style=style or None, markup=False, soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient
-from redbeat.keys import BACKFILLED_NAMES, HISTORY_NAMES, printable
+from redbeat.keys import BACKFILLED_NAMES, HISTORY_NAMES, as_stored, printable
 from redbeat.problems import find_name_problem
 from redbeat.store import CHUNK_SIZE
 
@@ -103,7 +103,7 @@ def _without_score(patient: Patient, keys: Iterable[str]) -> list[str]:
         return []
     # a bare name stands for the entry, too
     schedule = patient.store.keys.schedule
-    bare = [patient.name_of(key) for key in lost]
+    bare = [as_stored(patient.name_of(key)) for key in lost]
     scores = patient.ask(lambda client: [client.zscore(schedule, name) for name in bare])
     return [key for key, score in zip(lost, scores, strict=True) if score is None]
 

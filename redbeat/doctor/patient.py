@@ -17,6 +17,7 @@ from redbeat.almanac import give_calendars, read_calendars
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.keys import as_stored
 from redbeat.listing import PAGE_SIZE, read_all
 from redbeat.lua import Stored, text_of
 from redbeat.reader import decode_entry
@@ -104,7 +105,7 @@ class Patient:
 
     def type_of(self, key: str) -> str:
         """Return what kind of value ``key`` holds."""
-        return str(text_of(self.ask(lambda client: client.type(key))))
+        return str(text_of(self.ask(lambda client: client.type(as_stored(key)))))
 
     def info(self, section: str) -> dict[str, Any]:
         """Return a section of the server's INFO."""

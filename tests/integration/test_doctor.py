@@ -176,11 +176,14 @@ def test_a_large_schedule_is_left_when_time_is_up(ask: Ask, app: Celery, client:
         for number in range(30_000):
             write_raw(pipeline, f"e{number}", score=LATER + number)
         pipeline.execute()
+    found = examine(app, max_seconds=0.2)
+    [unseen] = [finding for finding in found.findings if finding.kind == "unseen"]
+    assert unseen.problem.startswith("Not all was looked at within 0.2 s:")
+    assert f"{30_000 - found.seen} of 30000 entries" in unseen.problem
+    assert 0 < found.seen < 30_000
     began = time.monotonic()
-    done = ask("--max-seconds", "1", app=app)
+    ask("--max-seconds", "1", app=app)
     assert time.monotonic() - began < 6
-    assert "note: redbeat::schedule: Not all was looked at within 1 s:" in done.output
-    assert "of 30000 entries" in done.output
 
 
 def test_many_findings_of_a_kind_are_cut_short_for_people(ask: Ask, client: redis.Redis) -> None:
@@ -560,3 +563,30 @@ def test_a_member_that_is_a_bare_name_is_listed_as_its_entry(app: Celery, client
     client.zadd(SCHEDULE, {"bare": LATER})
     [entry] = RedBeatSchedulerEntry.list(app)
     assert (entry.name, entry.state) == ("bare", "scheduled")
+
+
+def test_what_is_no_text_is_told_as_well_as_can_be(ask: Ask, server: Server, make_app: MakeApp) -> None:
+    raw = redis.Redis(port=server.port, db=1)
+    raw.zadd(SCHEDULE, {b"redbeat:\xff": LATER, b"\xfe": LATER, b"": LATER, b"redbeat:\x1b[2J": LATER})
+    raw.hset(b"redbeat:\xfd", "definition", "{}")
+    raw.rpush(b"redbeat::history:\xfc", "x")
+    raw.sadd(STATICS, b"\xfb", b"")
+    raw.hset("redbeat:deep", "definition", "[" * 100_000)
+    raw.hset("redbeat:utf", "definition", b'{"task": "\xff"}')
+    raw.hset("redbeat:broken", mapping={"definition": "[", "meta": "[", "policy": "["})
+    raw.zadd(SCHEDULE, {"redbeat:deep": "inf", "redbeat:utf": "-inf", "redbeat:broken": 1e300})
+    undecoding = make_app()
+    undecoding.redbeat_redis = raw
+    for app in (make_app(), undecoding):
+        shown, printed = ask(app=app), ask("--json", app=app)
+        assert (shown.exit_code, printed.exit_code) == (2, 2), shown.output
+        assert "redbeat:\\udcff: It stands in the schedule" in shown.output
+        assert "\x1b" not in shown.output
+        about = {finding["about"] for finding in json.loads(printed.output)["findings"]}
+        half = [chr(0xDC00 + byte) for byte in (0xFD, 0xFE, 0xFF)]
+        expected = {half[0], f"redbeat:{half[1]}", f"redbeat:{half[2]}", "redbeat:", "deep", "utf", "broken"}
+        assert expected <= about
+    assert ask("--fix", app=undecoding).exit_code == 2
+    assert raw.zscore(SCHEDULE, b"redbeat:\xff") is raw.zscore(SCHEDULE, b"\xfe") is None
+    assert raw.exists(b"redbeat::history:\xfc") == 0
+    raw.close()
