@@ -96,7 +96,7 @@ def printable(text: str) -> str:
 
 
 def as_stored(text: str) -> bytes:
-    """Return ``text`` as it stands in Redis, bytes that are no UTF-8 included: not every client knows them."""
+    """Return ``text`` as it stands in Redis, with bytes that are no UTF-8: not every client writes them."""
     return text.encode("utf-8", "surrogateescape")
 
 
