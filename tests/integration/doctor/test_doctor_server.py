@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +16,17 @@ import redis
 
 from tests.integration.conftest import MakeScheduler
 from tests.integration.test_acl import documented_rules
+from tests.support.apps import celery_beat, write_app
 from tests.support.doctoring import (
     LATER,
     TOKEN_OF_2X,
     only,
 )
+from tests.support.polling import eventually
 from tests.support.schedule import (
     LOCK,
     TICK,
+    field,
     meta_json,
     server_now,
     write_raw,
@@ -145,3 +149,18 @@ def test_runs_that_2x_seems_to_have_recorded(
     write_raw(client, "ours", score=LATER, meta=meta_json(now - timedelta(hours=1), 7) + " ")
     found = only(findings(), "mixed-versions", "warning")
     assert (found["about"], "seems" in found["problem"]) == ("redbeat:ran", True)
+
+
+def test_a_beat_of_2x_that_works_without_the_lock_is_noticed(
+    tmp_path: Path, server: Server, findings: Any, client: redis.Redis, redbeat2_python: Path
+) -> None:
+    client.set(LOCK, f"redbeat:3:web-1:1:{int(time.time()) - 60}:ab", px=90_000)
+    client.set(TICK, server_now(client))
+    often = {"__type__": "interval", "every": 2, "relative": False}
+    write_raw(client, "report", schedule=often, args=[], kwargs={}, options={}, enabled=True)
+    settings = {"redbeat_redis_url": server.url(1), "redbeat_lock_key": None, "beat_max_loop_interval": 1}
+    write_app(tmp_path, "old", server.url(0), **settings)
+    with celery_beat(tmp_path, "old", python=redbeat2_python):
+        eventually(lambda: (field(client, "report", "meta") or {}).get("total_run_count"), timeout=30)
+    found = only(findings(), "mixed-versions", "warning")
+    assert found["about"] == "redbeat:report"
