@@ -193,10 +193,16 @@ class RedBeatConfig:
         if self._has_warned:
             return
         self._has_warned = True
+        for name, hint in self.unknown_settings().items():
+            logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
+
+    def unknown_settings(self) -> dict[str, str]:
+        """Return the redbeat_* settings there aren't, each with a hint at what was meant."""
+        hints = {}
         for name in sorted(self._explicit.keys() - SETTINGS.keys()):
             nearest = difflib.get_close_matches(name, SETTINGS, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else "RedBeat has no such setting."
-            logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
+            hints[name] = f"did you mean {nearest[0]}?" if nearest else "RedBeat has no such setting."
+        return hints
 
 
 def ensure_conf(app: Any) -> RedBeatConfig:

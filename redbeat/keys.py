@@ -99,6 +99,11 @@ def printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+def as_stored(text: str) -> bytes:
+    """Return ``text`` as it stands in Redis, with bytes that are no UTF-8: not every client writes them."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def shorten(text: str, limit: int = 500) -> str:
     """Return ``text``, cut to ``limit`` characters: bad values may be megabytes, a log line mustn't."""
     return text if len(text) <= limit else f"{text[:limit]}..."

@@ -27,6 +27,7 @@ __all__ = [
     "count_entries",
     "iter_names",
     "list_entries",
+    "read_all",
     "read_listed",
     "state_of",
 ]
@@ -71,7 +72,7 @@ def list_entries(
     last_score = None if due_before is None else _utc(due_before).timestamp()
 
     def wanted() -> Iterator[EntryT]:
-        for stored, now in _pages(Store(app), last_score):
+        for _, stored, now in read_all(Store(app), last_score):
             name = ensure_conf(app).keys.name(stored.key)
             if match is not None and not fnmatchcase(name, match):
                 continue
@@ -145,18 +146,18 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
             progress(total)
 
 
-def _pages(store: Store, last_score: float | None) -> Iterator[tuple[Stored, datetime]]:
-    """Yield the members of the schedule with the server's clock: by their due times, negative ones last."""
+def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[str, Stored, datetime]]:
+    """Yield the members of the schedule, what stands under their keys, and the server's clock.
+
+    By their due times, negative ones last. A member may be a bare name instead of a key.
+    """
     seen: set[str] = set()
     ranges = [("0", "+inf" if last_score is None else repr(last_score))]
     if last_score is None:
         ranges.append(("-inf", "(0"))
     for first, last in ranges:
-        begin, at_begin, latest = (
-            first,
-            0,
-            (-inf, b""),
-        )  # so many with that score were seen
+        begin, at_begin = first, 0  # so many with that score were seen
+        latest = (-inf, b"")
         while True:
             with store.translating():
                 found = store.client.zrangebyscore(
@@ -170,12 +171,14 @@ def _pages(store: Store, last_score: float | None) -> Iterator[tuple[Stored, dat
             # members with one score are in the order of their bytes
             page = [(key, score) for key, score in found if (score, _bytes(key)) > latest][:PAGE_SIZE]
             scores = {_text(key): score for key, score in page}
-            now, entries = store.read_entries([key for key in scores if key not in seen])
-            for stored in entries:
-                score = scores[stored.key]
+            members = [member for member in scores if member not in seen]
+            now, entries = store.read_entries([store.keys.prefixed(member) for member in members])
+            for member, stored in zip(members, entries, strict=True):
+                score = scores[member]
                 if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
-                    seen.add(stored.key)
-                yield (stored if stored.exists else replace(stored, score=score)), now
+                    seen.add(member)
+                is_whole = stored.exists and stored.score is not None
+                yield member, (stored if is_whole else replace(stored, score=score)), now
             if len(found) < 2 * PAGE_SIZE and len(page) < PAGE_SIZE:
                 break
             if page:

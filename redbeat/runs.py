@@ -90,7 +90,7 @@ def plan_run(
     if not is_retried and _is_moved(entry, claimed, due.at, now):
         own_time = entry.due_at
         if own_time is None or own_time.timestamp() > now:
-            return _put_off(entry, claimed, own_time)
+            return _put_off(entry, claimed, own_time, _record_of_excluded(entry, bounds, due))
         due = Due.at_instant(own_time)
     if not entry.is_enabled_at(_moment(now)):
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
@@ -181,6 +181,14 @@ def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None
         commit.new_definition = entry.encode(read_claimed(claimed))
         entry.enabled = True
     return commit
+
+
+def _record_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> str:
+    """Return the record of a run whose day was excluded after it had been given its score; '' for others."""
+    if bounds.calendar is None:
+        return ""
+    is_free = bounds.calendar.end_of_exclusion(due.at, zone_of(entry.schedule, bounds)) is None
+    return "" if is_free else skipped_record(due.nominal, _why_not(bounds, due.at))
 
 
 def _why_not(bounds: Policy, due_at: datetime) -> str:

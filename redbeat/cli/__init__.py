@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from redbeat.cli.changing import add, delete, set_
+from redbeat.cli.diagnosis import doctor, why
 from redbeat.cli.looking import count, list_, show
 from redbeat.cli.purging import purge
 from redbeat.cli.resting import pause, resume
@@ -42,6 +43,7 @@ for command in (
     backfill,
     count,
     delete,
+    doctor,
     list_,
     next_,
     pause,
@@ -53,5 +55,6 @@ for command in (
     status,
     timeline,
     trigger,
+    why,
 ):
     redbeat.add_command(command)

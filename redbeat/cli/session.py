@@ -31,6 +31,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.exits import CommandLineError, ExitingCommand
+from redbeat.keys import printable
 from redbeat.store import Store
 from redbeat.urls import sanitize_url
 
@@ -92,7 +93,7 @@ class Session:
         for stream in (sys.stdout, sys.stderr):  # a name that the terminal has no letters for
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
-        self.console = _Paper(no_color=no_color or None, highlight=False, soft_wrap=False)
+        self.console = _Paper(no_color=no_color or None, highlight=False, soft_wrap=False, emoji=False)
         if not self.console.is_terminal and "COLUMNS" not in os.environ:
             self.console.width = UNLIMITED_WIDTH
 
@@ -119,8 +120,9 @@ class Session:
         click.echo(text)
 
     def say(self, words: str, style: str = "") -> None:
-        """Print a line for people; what stands in square brackets is no markup."""
-        self.console.print(words, style=style or None, markup=False)
+        """Print a line for people; what stands in brackets or between colons (``:x:``) is no markup."""
+        words = printable(words).replace("\x1b", "\\x1b")  # a name may hold what moves the cursor
+        self.console.print(words, style=style or None, markup=False, soft_wrap=True)
 
     def note(self, words: str) -> None:
         """Print a line for people beside the output proper: to stderr."""

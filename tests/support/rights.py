@@ -206,6 +206,10 @@ def it_names_a_key_of_another_type(ground: Ground) -> None:
 # -- a beat
 
 
+def it_may_ask_who_leads(ground: Ground) -> None:
+    assert read_status(ground.app()).backlog == 0
+
+
 def _it_runs_the_schedule(ground: Ground, **settings: Any) -> None:
     client, trusted = ground.admin, ground.app("default")
     statics = {"old": {"task": "tasks.report", "schedule": 60}}
@@ -328,6 +332,7 @@ def _broker_url(ground: Ground) -> str:
 
 
 BEAT: tuple[Claim, ...] = (
+    it_may_ask_who_leads,
     it_runs_the_schedule,
     it_runs_the_schedule_without_a_lock,
     it_runs_in_another_database,

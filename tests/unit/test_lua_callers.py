@@ -14,7 +14,7 @@ import pytest
 from redis.exceptions import NoScriptError
 
 from redbeat import lua
-from redbeat.lua import calendars, leftovers
+from redbeat.lua import calendars, leftovers, repairs
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 FENCE = lua.Fence("the-lock", "the-token", 12)
@@ -147,6 +147,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"schedule": "the-schedule", "statics": "the-statics", "count": 2},
         {"member": "m", "name": "n"},
     ),
+    "repair_members": (
+        lambda client: repairs.repair_members(
+            client, "the-schedule", [repairs.MemberRepair("k", "the-member", 1.5)] * 2, wake="the-wake"
+        ),
+        [1, 0],
+        {"schedule": "the-schedule", "wake": "the-wake"},
+        {"member": "the-member", "score": "1.500000"},
+    ),
 }
 
 
@@ -200,7 +208,9 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 
 
 def test_a_script_is_made_of_files_only() -> None:
-    trees = [ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars, leftovers)]
+    trees = [
+        ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars, leftovers, repairs)
+    ]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]
     assert len(made) == len(SCRIPTS)
