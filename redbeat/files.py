@@ -217,7 +217,9 @@ def write_file(declared: Declared, *, is_json: bool = False) -> str:
     if is_json:
         text = json.dumps(document, indent=2, ensure_ascii=False)
         return f"{text if text == printable(text) else json.dumps(document, indent=2)}\n"
-    written: str = yaml.dump(
-        document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
-    )
+    layout: dict[str, Any] = {"sort_keys": False, "width": 110, "default_flow_style": None}
+    try:
+        written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
+    except UnicodeEncodeError:  # halves of characters, which YAML doesn't know
+        return write_file(declared, is_json=True)
     return written

@@ -31,7 +31,18 @@ from redbeat.saving import encode_entry, plan_save, why_never
 from redbeat.schedules import Excluded
 from redbeat.store import CHUNK_SIZE, Store, Stored
 
-__all__ = ["MAX_ENTRIES", "Plan", "apply_plan", "commit", "entry_of", "make_plan", "shown_fields"]
+__all__ = [
+    "MAX_ENTRIES",
+    "Plan",
+    "apply_plan",
+    "calendar_of",
+    "commit",
+    "entry_of",
+    "make_plan",
+    "plan_calendars",
+    "read_with_owners",
+    "shown_fields",
+]
 
 #: one script stores so many at the most: the server takes a million arguments
 MAX_ENTRIES = 50_000
@@ -75,6 +86,8 @@ def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
     problem = find_name_problem(name, ensure_conf(app).reserved_names)
     if problem:
         raise declared.fault(path, problem)
+    if "task" not in fields:
+        raise declared.fault((*path, "stored"), "is as it stands in Redis; only an import can write it.")
     given = {one: value for one, value in fields.items() if one in ENTRY_FIELDS or one in STATE_FIELDS[:2]}
     try:
         given["schedule"] = read_schedule(given.get("schedule"), given.get("timezone"))
@@ -118,7 +131,7 @@ def make_plan(
         )
     entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
     gone = sorted(read_names_of(store, owner) - declared.entries.keys())
-    now, found = _read(store, [*entries, *map(store.keys.entry, gone)], progress)
+    now, found = read_with_owners(store, [*entries, *map(store.keys.entry, gone)], progress)
     if not take_over:
         _check_owners(store, declared, owner, found[: len(entries)])
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
@@ -152,7 +165,7 @@ def make_plan(
     return plan
 
 
-def _read(
+def read_with_owners(
     store: Store, keys: Sequence[str], progress: Progress | None = None
 ) -> tuple[datetime, list[tuple[Stored, str]]]:
     """Return the server's time, and the entries with their owners."""

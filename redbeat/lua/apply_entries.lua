@@ -9,7 +9,7 @@
 -- ARGV[2] count      how many entries there are
 -- ARGV[3] gone       how many keys are removed
 -- ARGV[4..] eleven for each entry:
---   change      'save', 'delete', or 'keep': it is only looked at
+--   change      'save', 'replace': nothing of before stays, 'delete', or 'keep': it is only looked at
 --   read        what the caller read: '' for no key, else the SHA-1 of definition, policy and owner with NULs
 --               between
 --   read_meta   '' for whatever it is by now, else the SHA-1 of the meta that the caller read
@@ -58,7 +58,8 @@ for i = 2, 1 + count do
     if owned > 0 then redis.call('SREM', KEYS[owned], name) end
     redis.call('ZREM', schedule, key)
     redis.call('DEL', key)
-  elseif change == 'save' then
+  elseif change ~= 'keep' then
+    if change == 'replace' then redis.call('DEL', key) end
     if owned > 0 then redis.call('SADD', KEYS[owned], name) end
     if score == 'remove' then
       redis.call('ZREM', schedule, key)

@@ -29,6 +29,7 @@ class Change:
         error: the field of that name; '' removes it; None: so does a new definition or policy.
         is_unscheduled: it leaves the schedule.
         is_deleted: it is removed.
+        is_replaced: what is written is all there is of it, nothing of before stays.
     """
 
     name: str
@@ -41,12 +42,13 @@ class Change:
     error: str | None = None
     is_unscheduled: bool = False
     is_deleted: bool = False
+    is_replaced: bool = False
 
     @property
     def kind(self) -> str:
         """What apply_entries calls it."""
-        if self.is_deleted:
-            return "delete"
+        if self.is_deleted or self.is_replaced:
+            return "delete" if self.is_deleted else "replace"
         return "keep" if self.write is None and self.owner in (None, self.read_owner) else "save"
 
     def args(self, place_of: Mapping[str, int]) -> list[Any]:
@@ -57,7 +59,7 @@ class Change:
             if stored.exists
             else ""
         )
-        if kind != "save":
+        if kind in ("keep", "delete"):
             return [kind, read, "", self.name, place_of.get(self.owned_key, 0), "", "", "", "", "", ""]
         read_meta = sha1_of(stored.meta or "") if write and (write.meta or write.score is not None) else ""
         owner = "" if self.owner is None else f"={self.owner}"
@@ -77,8 +79,14 @@ class Change:
             write.meta,
             policy,
             error,
-            "remove" if self.is_unscheduled else score_text(write.score),
+            "remove" if self.is_unscheduled else _exact(write.score),
         ]
+
+
+def _exact(score: float | None) -> str:
+    """Return ``score`` as scripts take it, with all its digits where somebody else has written more."""
+    text = score_text(score)
+    return text if score is None or float(text) == score else repr(score)
 
 
 def sha1_of(text: str) -> str:
