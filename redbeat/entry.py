@@ -262,6 +262,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
         def plan(stored: Stored, now: datetime) -> Write | None:
             if if_unchanged:
+                _check_name(self)  # a key of our own is no entry that somebody has changed
                 check_unchanged(self.key, loaded, stored)
             return self.plan_save(stored, now)
 

@@ -21,7 +21,15 @@ from redbeat.lua import Stored
 from redbeat.reader import decode_entry
 from redbeat.store import Store
 
-__all__ = ["STATES", "clear_entries", "count_entries", "list_entries", "state_of"]
+__all__ = [
+    "STATES",
+    "clear_entries",
+    "count_entries",
+    "iter_names",
+    "list_entries",
+    "read_listed",
+    "state_of",
+]
 
 EntryT = TypeVar("EntryT", bound=Any)
 
@@ -86,6 +94,39 @@ def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
         with store.translating():
             return int(store.client.zcard(store.keys.schedule))
     return sum(1 for _ in list_entries(cls, app, **filters))
+
+
+def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
+    """Return the entry called ``name`` as :func:`list_entries` would: also one that can't be used.
+
+    Raises:
+        EntryNotFound: there is none.
+    """
+    store = Store(app)
+    now, (stored,) = store.read_entries([store.keys.entry(name)])
+    if not stored.exists:
+        with store.translating():
+            stored = replace(stored, score=store.client.zscore(store.keys.schedule, stored.key))
+        if stored.score is None:
+            raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    entry = _entry_of(cls, stored, app)
+    entry.state = state_of(entry, stored, now)
+    return entry
+
+
+def iter_names(app: Any, client: Any = None) -> Iterator[str]:
+    """Yield the names in the schedule, in no order; one that is there all the while is yielded once."""
+    store, cursor, seen = Store(app, client), 0, set[str]()
+    while True:
+        with store.translating():
+            cursor, page = store.client.zscan(store.keys.schedule, cursor, count=PAGE_SIZE)
+        for member, _ in page:
+            name = store.keys.name(_text(member))
+            if name not in seen:
+                seen.add(name)
+                yield name
+        if not int(cursor):
+            return
 
 
 def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> int:

@@ -9,9 +9,16 @@ from typing import Any
 
 import click
 
+from redbeat.cli.changing import add, delete, set_
+from redbeat.cli.looking import count, list_, show
+from redbeat.cli.purging import purge
+from redbeat.cli.resting import pause, resume
+from redbeat.cli.running import backfill, trigger
 from redbeat.cli.session import Session
 from redbeat.cli.singleton import singleton
 from redbeat.cli.status import status
+from redbeat.cli.timeline import timeline
+from redbeat.cli.upcoming import next_
 from redbeat.exits import ExitingGroup
 
 __all__ = ["redbeat"]
@@ -30,5 +37,21 @@ def redbeat(ctx: click.Context, /, url: str | None, prefix: str | None, **_prelo
     ctx.obj = Session(ctx.obj.app, url, prefix, bool(ctx.obj.no_color))
 
 
-for command in (singleton, status):
+for command in (
+    add,
+    backfill,
+    count,
+    delete,
+    list_,
+    next_,
+    pause,
+    purge,
+    resume,
+    set_,
+    show,
+    singleton,
+    status,
+    timeline,
+    trigger,
+):
     redbeat.add_command(command)

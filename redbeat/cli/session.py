@@ -6,8 +6,11 @@ Owns the exit codes of errors. Invariant: no password is printed, and a wrong in
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import click
@@ -15,20 +18,58 @@ from celery import Celery
 from rich.console import Console
 
 from redbeat import exits
+from redbeat.archive import server_now
+from redbeat.cli.words import one_line
 from redbeat.config import ensure_conf
 from redbeat.errors import (
     CalendarError,
     ConfigurationError,
+    EntryChanged,
     EntryError,
     EntryNotFound,
+    FileError,
     RedBeatError,
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.exits import CommandLineError
+from redbeat.exits import CommandLineError, ExitingCommand
+from redbeat.store import Store
 from redbeat.urls import sanitize_url
 
-__all__ = ["Session", "stating_errors"]
+__all__ = ["Session", "SessionCommand", "stating_errors"]
+
+#: what a shell says of a command that Ctrl-C has ended
+INTERRUPTED = 130
+#: where output isn't a terminal, nothing is cut
+UNLIMITED_WIDTH = 10_000
+
+
+class SessionCommand(ExitingCommand):
+    """A command that says what went wrong in one sentence, whatever it was that may go wrong.
+
+    A reader of its output that has seen enough, as ``head``, ends it without a word.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
+        try:
+            with stating_errors():
+                done = super().invoke(ctx)
+                sys.stdout.flush()
+                return done
+        except KeyboardInterrupt:
+            raise CommandLineError("Interrupted.", INTERRUPTED) from None
+        except BrokenPipeError:
+            # Python writes what is left at its end, and would complain then
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
+
+class _Paper(Console):
+    """A console that leaves it to the command what a broken pipe means, as rich did before 13.8."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class Session:
@@ -50,7 +91,12 @@ class Session:
         if prefix is not None:
             app.conf.redbeat_key_prefix = prefix
         self.app = app
-        self.console = Console(no_color=no_color or None, highlight=False, soft_wrap=False)
+        for stream in (sys.stdout, sys.stderr):  # a name that the terminal has no letters for
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+        self.console = _Paper(no_color=no_color or None, highlight=False, soft_wrap=False)
+        if not self.console.is_terminal and "COLUMNS" not in os.environ:
+            self.console.width = UNLIMITED_WIDTH
 
     @classmethod
     def of(cls, ctx: click.Context) -> Session:
@@ -66,12 +112,34 @@ class Session:
         return sanitize_url(ensure_conf(self.app).redis_url)
 
     def print_json(self, document: Any) -> None:
-        """Print ``document`` as JSON, for programs: no colours, no wrapping."""
-        click.echo(json.dumps(document, ensure_ascii=False))
+        """Print ``document`` as JSON on one line, for programs: no colours, no wrapping."""
+        text = json.dumps(document, ensure_ascii=False)
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:
+            text = json.dumps(document)
+        click.echo(text)
 
     def say(self, words: str, style: str = "") -> None:
         """Print a line for people; what stands in square brackets is no markup."""
         self.console.print(words, style=style or None, markup=False)
+
+    def note(self, words: str) -> None:
+        """Print a line for people beside the output proper: to stderr."""
+        click.echo(words, err=True)
+
+    def now(self) -> datetime:
+        """Return the server's clock, UTC."""
+        return server_now(Store(self.app))
+
+    def require_application(self, command: str) -> None:
+        """Refuse what sends messages where the application's broker isn't known."""
+        if not self.has_own_app:
+            raise CommandLineError(
+                f"{command} sends messages, and needs the application's broker and tasks: call it as "
+                f"celery -A APP redbeat {command}, without --url.",
+                exits.USAGE,
+            )
 
 
 @contextmanager
@@ -80,7 +148,9 @@ def stating_errors() -> Iterator[None]:
     try:
         yield
     except RedBeatError as exc:
-        raise CommandLineError(str(exc), _code_of(exc)) from None
+        raise CommandLineError(one_line(exc, 2000), _code_of(exc)) from None
+    except click.UsageError as exc:
+        raise CommandLineError(exc.format_message(), exits.USAGE) from None
 
 
 def _code_of(exc: RedBeatError) -> int:
@@ -92,6 +162,8 @@ def _code_of(exc: RedBeatError) -> int:
         return exits.UNAVAILABLE
     if isinstance(exc, StoreRefused):
         return exits.NO_PERMISSION
-    if isinstance(exc, (EntryError, CalendarError)):
+    if isinstance(exc, EntryChanged):
+        return exits.TRY_AGAIN
+    if isinstance(exc, (EntryError, CalendarError, FileError)):
         return exits.USAGE
     return exits.TRY_AGAIN

@@ -14,7 +14,7 @@ import pytest
 from redis.exceptions import NoScriptError
 
 from redbeat import lua
-from redbeat.lua import calendars, owners
+from redbeat.lua import calendars, leftovers, owners
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 FENCE = lua.Fence("the-lock", "the-token", 12)
@@ -165,6 +165,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"calendar": "the-key", "wake": "the-wake"},
         {"day": "d", "label": "l"},
     ),
+    "remove_leftovers": (
+        lambda client: leftovers.remove_leftovers(
+            client, "the-schedule", "the-statics", [("k", "m", "n"), ("k", "m", "n")], []
+        ),
+        4,
+        {"schedule": "the-schedule", "statics": "the-statics", "count": 2},
+        {"member": "m", "name": "n"},
+    ),
 }
 
 
@@ -218,7 +226,7 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 
 
 def test_a_script_is_made_of_files_only() -> None:
-    trees = [ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars, owners)]
+    trees = [ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars, leftovers, owners)]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]
     assert len(made) == len(SCRIPTS)
