@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from redbeat.cli.changing import add, delete, set_
+from redbeat.cli.files import apply, export, import_, plan
 from redbeat.cli.looking import count, list_, show
 from redbeat.cli.purging import purge
 from redbeat.cli.resting import pause, resume
@@ -39,12 +40,16 @@ def redbeat(ctx: click.Context, /, url: str | None, prefix: str | None, **_prelo
 
 for command in (
     add,
+    apply,
     backfill,
     count,
     delete,
+    export,
+    import_,
     list_,
     next_,
     pause,
+    plan,
     purge,
     resume,
     set_,

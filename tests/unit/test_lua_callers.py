@@ -226,7 +226,9 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 
 
 def test_a_script_is_made_of_files_only() -> None:
-    trees = [ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars, leftovers, owners)]
+    trees = [
+        ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars, leftovers, owners)
+    ]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]
     assert len(made) == len(SCRIPTS)
