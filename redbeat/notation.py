@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from redbeat.decoder import decode
@@ -68,7 +69,12 @@ def read_schedule(value: Any, zone: str | None = None) -> Any:
 def _cron(expression: Any, _value: dict[str, Any], _zone: str | None) -> Any:
     if not isinstance(expression, str):
         raise ValueError(f"cron: must be text, as '0 9 * * mon-fri', not {expression!r}.")
-    return json.loads(json.dumps(encode_schedule(read_cron(expression))))
+    return json.loads(_cron_json(expression))
+
+
+@lru_cache(maxsize=1024)
+def _cron_json(expression: str) -> str:
+    return json.dumps(encode_schedule(read_cron(expression)))
 
 
 def _interval(every: Any, value: dict[str, Any], _zone: str | None = None) -> Any:
@@ -163,6 +169,15 @@ _READERS: dict[str, Callable[[Any, dict[str, Any], str | None], Any]] = {
 
 def write_schedule(encoded: dict[str, Any]) -> Any:
     """Return what people write for a schedule whose JSON is ``encoded``, or that itself."""
+    return json.loads(_written(json.dumps(encoded)))
+
+
+@lru_cache(maxsize=1024)  # thousands of entries have a few schedules
+def _written(text: str) -> str:
+    return json.dumps(_in_words(json.loads(text)))
+
+
+def _in_words(encoded: dict[str, Any]) -> Any:
     kind = encoded.get("__type__")
     candidate: Any = None
     if kind == "interval":

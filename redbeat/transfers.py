@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
-from redbeat.decoder import DEFINITION_FIELDS, decode, encode_meta
+from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encode_meta
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, FileError
 from redbeat.files import Declared
@@ -162,11 +162,10 @@ def _is_same_definition(definition: str, stored: Stored, name: str) -> bool:
             schedule_before["__type__"], schedule_after.keys()
         ):
             return False
-        one, other = (
-            json.dumps(encode_schedule(decode(json.dumps(encoded))), sort_keys=True)
-            for encoded in (schedule_before, schedule_after)
+        is_same = _sorted(schedule_before) == _sorted(schedule_after) or (
+            _sorted(encode_schedule(decode(json.dumps(schedule_before)))) == _sorted(schedule_after)
         )
-        if one != other or before.keys() - set(DEFINITION_FIELDS):
+        if not is_same or before.keys() - set(DEFINITION_FIELDS):
             return False
         for given in (before, after):
             given["schedule"] = None
@@ -177,7 +176,7 @@ def _is_same_definition(definition: str, stored: Stored, name: str) -> bool:
 
 
 def _sorted(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+    return RedBeatJSONEncoder(sort_keys=True).encode(value)
 
 
 def _is_same(text: str, stored: str | None) -> bool:
