@@ -27,7 +27,7 @@ from redbeat.notation import read_schedule, write_schedule
 from redbeat.owners import read_names_of, read_owners, read_statics
 from redbeat.problems import find_name_problem
 from redbeat.reader import try_decode
-from redbeat.saving import encode_entry, plan_save, why_never
+from redbeat.saving import encode_entry, plan_save, stored_after, why_never
 from redbeat.schedules import Excluded
 from redbeat.store import CHUNK_SIZE, Store, Stored
 
@@ -249,8 +249,7 @@ def _keep_pause(entry: Any, before: Any, fields: Mapping[str, Any]) -> None:
 def _what_differs(entry: Any, before: Any, stored: Stored) -> bool | None:
     """Return None where ``stored`` is to be written, else False."""
     encoded = encode_entry(entry, stored)
-    is_scheduled = stored.score is not None and stored.meta is not None and stored.error is None
-    if before is None or not is_scheduled:
+    if before is None or stored.score is None:
         return None
     if encoded == (stored.definition, stored.policy or ""):
         return False
@@ -306,13 +305,32 @@ def commit(plan: Plan) -> None:
         changed = scripts.apply_entries(
             store.client, store.keys.schedule, plan.changes, calendars=calendars, wake=store.keys.wake
         )
-    if changed:
+    if changed and not _stands(store, plan):
         name = plan.changes[changed - 1].name
         raise EntryChanged(f"{name} has changed meanwhile; nothing was written.", store.keys.entry(name))
     # other entries refer to a calendar that is another one now, and they may have changed meanwhile
     for calendar_name, before in read_calendars(store, plan.calendars_before).items():
         if before != plan.calendars_before[calendar_name] and not isinstance(before, Unusable):
             Calendar.load(calendar_name, plan.app).retime(plan.calendars_before[calendar_name])
+
+
+def _stands(store: Store, plan: Plan) -> bool:
+    """Tell whether all of ``plan`` is done: the server did it, and its reply was lost."""
+    changes = [change for change in plan.changes if change.kind != "keep"]
+    _, found = read_with_owners(store, [change.stored.key for change in changes])
+    for change, (stored, owner) in zip(changes, found, strict=True):
+        if change.is_deleted:
+            if stored.exists:
+                return False
+            continue
+        after = change.stored if change.write is None else stored_after(change.stored, change.write)
+        if (stored.definition, stored.policy or "", owner) != (
+            after.definition,
+            after.policy or "",
+            change.owner or "",
+        ):
+            return False
+    return True
 
 
 def apply_plan(

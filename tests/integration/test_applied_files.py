@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import time
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,44 +15,15 @@ from redbeat.calendars import Calendar
 from redbeat.errors import EntryChanged, FileError, OwnedByOthers, StoreCorrupt
 from redbeat.files import Declared, read_file
 from redbeat.plans import Plan, apply_plan, commit, make_plan
-from redbeat.store import Store
 from tests.conftest import MakeApp
-from tests.faults.children import run_child
+from tests.support.applying import apply, state_of
 from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_now, write_raw
-from tests.support.servers import Server
 
 FILE = """
 entries:
   one: {task: echo, schedule: {every: 1h}}
   two: {task: echo, schedule: {cron: "0 9 * * *"}, timezone: Europe/Berlin, args: [1]}
 """
-
-
-def apply(app: Celery, text: str | Declared, owner: str = "billing", **options: Any) -> Plan:
-    declared = read_file(text) if isinstance(text, str) else text
-    plan = apply_plan(lambda: make_plan(app, declared, owner, **options))
-    assert plan is not None
-    return plan
-
-
-def many(count: int, task: str = "echo") -> Declared:
-    entry = {"task": task, "schedule": {"every": "1h"}, "kwargs": {"id": 1}}
-    return Declared(entries={f"entry-{number}": entry for number in range(count)})
-
-
-def state_of(client: redis.Redis) -> dict[str, Any]:
-    """All there is; scores apart, as those of new entries are counted from now."""
-    found: dict[str, Any] = {}
-    for key in client.scan_iter():
-        kind = client.type(key)
-        found[key] = (
-            client.hgetall(key)
-            if kind == "hash"
-            else sorted(client.zrange(key, 0, -1))
-            if (kind == "zset")
-            else sorted(client.smembers(key))
-        )
-    return {key: {**value, "meta": ""} if isinstance(value, dict) else value for key, value in found.items()}
 
 
 def test_a_file_is_applied_and_applied_again_nothing_is_written(app: Celery, client: redis.Redis) -> None:
@@ -249,6 +216,29 @@ def test_a_plan_that_is_out_of_date_writes_nothing(app: Celery, client: redis.Re
     assert state_of(client) == before
 
 
+def test_a_step_whose_reply_was_lost_is_done(app: Celery, client: redis.Redis) -> None:
+    apply(app, FILE)
+    text = "entries: {one: {task: other, schedule: 60}, three: {task: echo, schedule: 60}}"
+    plan = make_plan(app, read_file(text), "billing", prune=True)
+    commit(plan)
+    before = state_of(client)
+    commit(plan)  # as a client with retry_period does
+    assert state_of(client) == before
+    Entry.get("three", app).update(task="mine")
+    with pytest.raises(EntryChanged):
+        commit(plan)
+
+
+def test_a_run_that_is_tried_again_and_one_that_is_still_to_come_stay_the_same(
+    app: Celery, client: redis.Redis
+) -> None:
+    apply(app, FILE)
+    client.hset("redbeat:one", "error", '{"reason": "the broker is away"}')
+    client.hdel("redbeat:two", "meta")
+    assert not apply(app, FILE)
+    assert client.hexists("redbeat:one", "error")
+
+
 def test_a_run_in_between_is_no_other_plan(app: Celery, client: redis.Redis) -> None:
     apply(app, FILE)
     asked: list[str] = []
@@ -288,97 +278,3 @@ def test_two_owners_at_once_end_with_the_entries_of_both(make_app: MakeApp, clie
     assert {field(client, f"{owner}-{n}", "definition")["task"] for owner in "ab" for n in range(30)} == {
         "t9"
     }
-
-
-# -- whole or not at all
-
-
-def test_killed_at_any_round_trip_it_leaves_the_old_or_the_new(
-    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new = many(1200, "old"), many(1100, "new")
-    apply(make_app(), old)
-    before = state_of(client)
-    apply(make_app(), new, prune=True)
-    after = state_of(client)
-    steps = 0
-    while True:
-        steps += 1
-        client.flushdb()
-        apply(make_app(), old)
-
-        def work(step: int = steps) -> None:
-            touched = 0
-
-            def touch() -> None:
-                nonlocal touched
-                touched += 1
-                if touched == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            app = make_app()
-            Store.on_round_trip = staticmethod(touch)  # type: ignore[method-assign]
-            apply(app, new, prune=True)
-
-        code = run_child(work)
-        found = state_of(client)
-        assert found in (before, after), f"half of it, killed at step {steps}"
-        if code == 0:
-            assert found == after
-            break
-        assert code == -signal.SIGKILL
-    assert steps > 10
-
-
-def test_a_server_killed_meanwhile_has_the_old_or_the_new() -> None:
-    with Server(appendonly=True, appendfsync="always") as server:
-        app = Celery("test", set_as_current=False)
-        app.conf.update(broker_url=server.url(0), redbeat_redis_url=server.url(1))
-        with server.client(db=1) as client:
-            apply(app, many(2000, "old"))
-            tasks = ["old"]
-            for round_ in range(4):
-                killer = threading.Timer(0.05 + 0.1 * round_, server.kill)
-                plan = make_plan(app, many(2000, f"new{round_}"), "billing")
-                killer.start()
-                try:
-                    while True:
-                        commit(plan)
-                        plan = make_plan(app, many(2000, f"new{round_}"), "billing")
-                        tasks.append(f"new{round_}")
-                except Exception as exc:  # noqa: BLE001 - whatever the client says of its server's death
-                    print(type(exc).__name__)
-                killer.join()
-                server.restart()
-                found = {field(client, f"entry-{n}", "definition")["task"] for n in range(2000)}
-                assert len(found) == 1, found
-                assert client.zcard(SCHEDULE) == client.scard("redbeat::owner:billing") == 2000
-        app.close()
-
-
-def test_5000_entries_are_applied_in_one_step(
-    app: Celery, client: redis.Redis, server: Server, record_property: Callable[[str, Any], None]
-) -> None:
-    seconds: dict[str, float] = {}
-
-    def timed(what: str, call: Callable[[], Any]) -> Any:
-        began = time.perf_counter()
-        result = call()
-        seconds[what] = round(time.perf_counter() - began, 3)
-        return result
-
-    for what, declared in (
-        ("new", many(5000)),
-        ("changed", many(5000, "other")),
-        ("same", many(5000, "other")),
-    ):
-        plan = timed(f"plan {what}", lambda: make_plan(app, declared, "billing", prune=True))  # noqa: B023
-        client.config_resetstat()
-        timed(f"commit {what}", lambda: commit(plan))  # noqa: B023
-        script = client.info("commandstats")["cmdstat_evalsha"]
-        seconds[f"server {what}"] = round(script["usec"] / 1e6, 3)
-    plan = timed("plan removed", lambda: make_plan(app, many(0), "billing", prune=True))
-    timed("commit removed", lambda: commit(plan))
-    print(f"5,000 entries on {server.kind} {server.version}: {seconds}")
-    assert client.zcard(SCHEDULE) == 0
-    assert max(seconds.values()) < 5

@@ -56,7 +56,8 @@ def parsed(name: str, text: str) -> Any:
             value["args"] = value["args"] or []
             if value["schedule"]["__type__"] == "interval":
                 value["schedule"].setdefault("relative", False)
-        return json.dumps(value, sort_keys=True).replace(".0", "")
+                value["schedule"]["every"] = float(value["schedule"]["every"])
+        return json.dumps(value, sort_keys=True)
     except (ValueError, TypeError, KeyError, AttributeError):
         return text
 
