@@ -371,3 +371,20 @@ def test_a_bad_beat_schedule_is_named(make_app: MakeApp) -> None:
     app = make_app(beat_schedule={"odd": {"task": "echo", "schedule": "never ever"}})
     with pytest.raises(FileError, match="beat_schedule: 'odd': "):
         declare_beat_schedule(app)
+
+
+def test_halves_of_characters_and_names_that_are_no_text(app: Celery, client: redis.Redis) -> None:
+    write_raw(
+        client, "halves", '{"task": "a", "schedule": {"__type__": "interval", "every": 60}, "x": "\\ud800"}'
+    )
+    before = dump(client)
+    client.zadd(SCHEDULE, {b"redbeat:\xff": 1, "redbeat:gone": 1})
+    client.hset(b"redbeat:\xff", "definition", "{}")
+    exported = export_entries(app)
+    reasons = sorted(reason.split(": ")[1] for reason in exported.skipped)
+    assert reasons == ["its hash is gone.", "its name is no UTF-8."]
+    text = write_file(exported.declared)
+    assert text[0] == "{"  # YAML knows no halves of characters
+    client.flushdb()
+    commit(plan_import(app, read_file(text)))
+    assert dump(client) == before
