@@ -169,9 +169,9 @@ class OwnedByOthers(FileError):
         owners: name of the entry to whose it is, in words.
     """
 
-    def __init__(self, message: str, origin: str, owners: dict[str, str]) -> None:
+    def __init__(self, message: str, origin: str, owners: dict[str, str] | None = None) -> None:
         super().__init__(message, origin)
-        self.owners = owners
+        self.owners = owners or {}
 
 
 class CommandFailed(RedBeatError):
