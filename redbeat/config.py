@@ -44,7 +44,8 @@ class RedBeatConfig:
         None), takeover_after (seconds or None), lock_lost ('exit' or 'standby'), redis_url,
         redis_use_ssl (bool or dict), redbeat_redis_options (dict),
         misfire, misfire_limit, misfire_grace_time (seconds), history,
-        key_expiry_check, batch_size, delivery, publish_timeout (seconds), wait_replicas, keys
+        key_expiry_check, batch_size, delivery, publish_timeout (seconds), wait_replicas,
+        statics_owners (the first counts, the others are former ones), keys
         (:class:`redbeat.keys.Keys`),
         reserved_names (of RedBeat's own keys: no entry may be called so).
 
@@ -78,6 +79,9 @@ class RedBeatConfig:
         self.delivery: str = self._value("redbeat_delivery")
         self.publish_timeout: float = self._value("redbeat_publish_timeout")
         self.wait_replicas: int = self._value("redbeat_wait_replicas")
+        self.statics_owners: tuple[str, ...] = self._value("redbeat_statics_owner") or (
+            str(self.app.main or ""),
+        )
 
     @property
     def schedule(self) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from redbeat.lua import text_of
 from redbeat.lua.leftovers import remove_leftovers
+from redbeat.owners import read_statics
 from redbeat.store import CHUNK_SIZE, Store
 
 __all__ = ["KINDS_LEFT", "Leftover", "find_leftovers", "purge_leftovers"]
@@ -76,7 +77,7 @@ def _candidates(store: Store) -> Iterator[Leftover]:
             yield Leftover("member", keys.name(_raw(member)), _raw(member))
         if not int(cursor):
             break
-    for name in sorted(store.static_names()):
+    for name in sorted(read_statics(store).names):
         yield Leftover("static", name, name)
     for kind, start in (("history", keys.history("")), ("backfilled", keys.backfilled_of(keys.entry("")))):
         pattern = _GLOB.sub(r"\\\1", start) + "*"

@@ -18,6 +18,7 @@ from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.keys import as_stored
 from redbeat.lua import Stored
 from redbeat.lua.repairs import MemberRepair, repair_members
+from redbeat.owners import forget_statics
 from redbeat.reader import decode_entry
 from redbeat.runs import MISSING_GRACE_SECONDS
 from redbeat.saving import in_utc
@@ -107,7 +108,7 @@ def _mend_members(
 def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     gone = _without_entry(store, repairs)
     if gone and not is_dry:
-        store.replace_statics([], [one.target for one in gone])
+        forget_statics(store, [one.target for one in gone])
     would = "would be " if is_dry else ""
     yield from (f"{one.target}: {would}removed from {store.keys.statics}." for one in gone)
     yield from _left(repairs, gone, "there is such an entry by now")

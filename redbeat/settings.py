@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
 from redbeat.urls import REDIS_SCHEMES, scheme_of
 
 __all__ = ["OPTIONS", "SETTINGS", "Setting"]
@@ -172,6 +172,15 @@ def _wait_replicas(value: Any) -> int:
     return value
 
 
+def _statics_owner(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not names or not all(is_owner_name(name) for name in names):
+        raise ValueError
+    return names
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -315,6 +324,17 @@ SETTINGS: dict[str, Setting] = {
             "a whole number from 0 to 1000",
             "How many of an entry's last runs are kept beside it: when each was due and sent, or why "
             "not. 0: none are, and what is kept already stays.",
+        ),
+        Setting(
+            "redbeat_statics_owner",
+            None,
+            _statics_owner,
+            "a name without control characters, or a list of names",
+            "Whose the entries of ``beat_schedule`` are. A beat removes those that were stored for the same "
+            "owner and have left its configuration, so that applications can share a schedule. With several "
+            "names the first counts, and what belongs to the others is taken over: the former names of the "
+            "app. See :ref:`owners`.",
+            default_words="the app's main name",
         ),
         Setting(
             "redbeat_wait_replicas",

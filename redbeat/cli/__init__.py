@@ -11,6 +11,7 @@ import click
 
 from redbeat.cli.changing import add, delete, set_
 from redbeat.cli.diagnosis import doctor, why
+from redbeat.cli.files import apply, export, import_, plan
 from redbeat.cli.looking import count, list_, show
 from redbeat.cli.purging import purge
 from redbeat.cli.resting import pause, resume
@@ -40,13 +41,17 @@ def redbeat(ctx: click.Context, /, url: str | None, prefix: str | None, **_prelo
 
 for command in (
     add,
+    apply,
     backfill,
     count,
     delete,
     doctor,
+    export,
+    import_,
     list_,
     next_,
     pause,
+    plan,
     purge,
     resume,
     set_,

@@ -24,8 +24,10 @@ from redbeat.config import ensure_conf
 from redbeat.errors import (
     CalendarError,
     ConfigurationError,
+    EntryChanged,
     EntryError,
     EntryNotFound,
+    FileError,
     RedBeatError,
     StoreRefused,
     StoreUnavailable,
@@ -122,7 +124,7 @@ class Session:
     def say(self, words: str, style: str = "") -> None:
         """Print a line for people; what stands in brackets or between colons (``:x:``) is no markup."""
         words = printable(words).replace("\x1b", "\\x1b")  # a name may hold what moves the cursor
-        self.console.print(words, style=style or None, markup=False, soft_wrap=True)
+        self.console.print(words, style=style or None, markup=False)
 
     def note(self, words: str) -> None:
         """Print a line for people beside the output proper: to stderr."""
@@ -162,6 +164,8 @@ def _code_of(exc: RedBeatError) -> int:
         return exits.UNAVAILABLE
     if isinstance(exc, StoreRefused):
         return exits.NO_PERMISSION
-    if isinstance(exc, (EntryError, CalendarError)):
+    if isinstance(exc, EntryChanged):
+        return exits.TRY_AGAIN
+    if isinstance(exc, (EntryError, CalendarError, FileError)):
         return exits.USAGE
     return exits.TRY_AGAIN

@@ -11,6 +11,7 @@ from itertools import islice
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient
 from redbeat.keys import BACKFILLED_NAMES, HISTORY_NAMES, as_stored, printable
+from redbeat.owners import read_statics
 from redbeat.problems import find_name_problem
 from redbeat.store import CHUNK_SIZE
 
@@ -23,7 +24,7 @@ _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "s
 def check_statics(patient: Patient) -> Iterator[Finding]:
     """Find names of static entries that there are none of."""
     store = patient.store
-    names = iter(sorted(name for name in store.static_names() if name == printable(name)))
+    names = iter(sorted(name for name in read_statics(store).names if name == printable(name)))
     while chunk := list(islice(names, CHUNK_SIZE)):
         for stored in store.read_entries([store.keys.entry(name) for name in chunk])[1]:
             name = patient.name_of(stored.key)

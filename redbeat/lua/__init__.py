@@ -175,10 +175,18 @@ def delete_entries(
     return text_of(status), int(deleted)
 
 
-def change_statics(client: Any, statics_key: str, fence: Fence, change: str, names: Iterable[str]) -> str:
-    """Make the ``change``, 'add' or 'remove', for at least one name; return the lock's status."""
-    args = [*fence.args(), change, *names]
-    return str(text_of(_CHANGE_STATICS(client, fence.keys(statics_key), args)))
+def change_statics(
+    client: Any,
+    statics_key: str,
+    owners_key: str,
+    fence: Fence,
+    change: str,
+    owner: str,
+    names: Iterable[str],
+) -> str:
+    """Make the ``change``, 'add', 'release' or 'remove', for at least one name; return the lock's status."""
+    keys, args = [*fence.keys(statics_key), owners_key], [*fence.args(), change, owner, *names]
+    return str(text_of(_CHANGE_STATICS(client, keys, args)))
 
 
 def take_lock(

@@ -66,6 +66,9 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_publish_timeout", 2, "publish_timeout", 2.0),
     ("redbeat_wait_replicas", 0, "wait_replicas", 0),
     ("redbeat_wait_replicas", 2, "wait_replicas", 2),
+    ("redbeat_statics_owner", None, "statics_owners", ("test",)),
+    ("redbeat_statics_owner", "billing", "statics_owners", ("billing",)),
+    ("redbeat_statics_owner", ["billing", "invoices"], "statics_owners", ("billing", "invoices")),
 ]
 
 REFUSED: list[tuple[str, Any]] = [
@@ -116,6 +119,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("redbeat_wait_replicas", 1.0),
     ("redbeat_wait_replicas", True),
     ("redbeat_wait_replicas", None),
+    ("redbeat_statics_owner", ""),
+    ("redbeat_statics_owner", []),
+    ("redbeat_statics_owner", "a\tb"),
+    ("redbeat_statics_owner", 7),
 ]
 
 

@@ -14,7 +14,7 @@ import pytest
 from redis.exceptions import NoScriptError
 
 from redbeat import lua
-from redbeat.lua import calendars, leftovers, repairs
+from redbeat.lua import calendars, leftovers, owners, repairs
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 FENCE = lua.Fence("the-lock", "the-token", 12)
@@ -25,6 +25,7 @@ COMMIT = lua.Commit(
 )
 TARGET = lua.Target("the-server", 3, 4)
 WRITE = (lua.Stored("k", "read", type="hash"), lua.Write("definition", "the-meta", 1.5, policy="the-policy"))
+CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
@@ -81,7 +82,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "change_statics": (
-        lambda client: lua.change_statics(client, "the-statics", FENCE, "add", ["n", "n"]),
+        lambda client: lua.change_statics(
+            client, "the-statics", "the-owners", FENCE, "add", "the-owner", ["n", "n"]
+        ),
         "ok",
         {
             "statics": "the-statics",
@@ -89,6 +92,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "token": "the-token",
             "lock_ms": 12,
             "change": "add",
+            "owners": "the-owners",
+            "owner": "the-owner",
         },
         {"name": "n"},
     ),
@@ -130,6 +135,32 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         [["day", "label"], "none"],
         {},
         {},
+    ),
+    "read_owners": (
+        lambda client: owners.read_owners(client, ["k", "k"]),
+        ["the-owner", ""],
+        {},
+        {},
+    ),
+    "apply_entries": (
+        lambda client: owners.apply_entries(
+            client, "the-schedule", [CHANGE, CHANGE], calendars={}, wake="the-wake"
+        ),
+        0,
+        {"schedule": "the-schedule", "wake": "the-wake", "count": 2, "gone": 0},
+        {
+            "change": "save",
+            "read": hashlib.sha1(b"read\0\0").hexdigest(),
+            "read_meta": hashlib.sha1(b"").hexdigest(),
+            "name": "the-name",
+            "owned": 0,
+            "owner": "=",
+            "definition": "definition",
+            "meta": "the-meta",
+            "policy": "=the-policy",
+            "error": "=",
+            "score": "1.500000",
+        },
     ),
     "replace_calendar": (
         lambda client: calendars.replace_calendar(
@@ -209,7 +240,8 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 
 def test_a_script_is_made_of_files_only() -> None:
     trees = [
-        ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars, leftovers, repairs)
+        ast.parse(Path(module.__file__).read_text("utf-8"))
+        for module in (lua, calendars, leftovers, owners, repairs)
     ]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]

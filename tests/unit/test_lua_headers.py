@@ -56,7 +56,7 @@ def test_a_body_walks_the_entries_as_the_header_says(name: str) -> None:
         assert "KEYS[i]" not in code
         return
     assert header.keys_from == len(header.keys) + 1
-    end = "2 + count" if "count" in header.args.values() else "#KEYS"
+    end = f"{len(header.keys)} + count" if "count" in header.args.values() else "#KEYS"
     assert f"for i = {header.keys_from}, {end} do" in code
     stride = re.search(r", (\d+) \+ \(i - (\d+)\) \* (\d+)", code)
     assert (stride is None) == (header.args_from is None)
