@@ -124,7 +124,7 @@ class Session:
     def say(self, words: str, style: str = "") -> None:
         """Print a line for people; what stands in brackets or between colons (``:x:``) is no markup."""
         words = printable(words).replace("\x1b", "\\x1b")  # a name may hold what moves the cursor
-        self.console.print(words, style=style or None, markup=False)
+        self.console.print(words, style=style or None, markup=False, soft_wrap=True)
 
     def note(self, words: str) -> None:
         """Print a line for people beside the output proper: to stderr."""

@@ -15,7 +15,6 @@ import pytest
 import redis
 
 from tests.integration.conftest import MakeScheduler
-from tests.integration.test_acl import documented_rules
 from tests.support.apps import celery_beat, write_app
 from tests.support.doctoring import (
     LATER,
@@ -23,6 +22,7 @@ from tests.support.doctoring import (
     only,
 )
 from tests.support.polling import eventually
+from tests.support.rights import documented_rights
 from tests.support.schedule import (
     LOCK,
     TICK,
@@ -71,7 +71,7 @@ def test_a_clock_that_is_wrong(findings: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rights_that_beat_lacks(server: Server, findings: Any, sick: None) -> None:
-    rules = [*documented_rules("beat"), "+info", "+scan", "+acl|whoami", "+acl|dryrun", ">secret"]
+    rules = ["on", *documented_rights("beat"), "+info", "+scan", "+acl|whoami", "+acl|dryrun", ">secret"]
     with server.client() as admin:
         admin.execute_command("ACL SETUSER", "rich", *rules)
         admin.execute_command("ACL SETUSER", "poor", *rules, "-zadd", "-publish")
@@ -89,7 +89,7 @@ def test_rights_that_beat_lacks(server: Server, findings: Any, sick: None) -> No
 def test_a_user_that_may_not_ask_gets_notes(server: Server, findings: Any, client: redis.Redis) -> None:
     write_raw(client, "bad", "{", score=LATER)
     with server.client() as admin:
-        admin.execute_command("ACL SETUSER", "shy", *documented_rules("beat"), ">secret", "-config")
+        admin.execute_command("ACL SETUSER", "shy", "on", *documented_rights("beat"), ">secret", "-config")
     found = findings(redbeat_redis_url=server.url(1).replace("redis://", "redis://shy:secret@"))
     assert found.keys() == {"eviction", "persistence", "rights", "quarantined", "refused"}
     assert {finding["severity"] for kind in found if kind != "quarantined" for finding in found[kind]} == {
