@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
@@ -13,7 +14,7 @@ copyright = "The RedBeat authors"
 PYPROJECT = (HERE.parent / "pyproject.toml").read_text("utf-8")  # Python 3.10 has no tomllib
 release = version = re.findall(r'^version = "(.+)"$', PYPROJECT, re.MULTILINE)[0]
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "performance", "settings"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "performance", "settings"]
 exclude_patterns = ["_build"]
 default_role = "code"
 
@@ -39,3 +40,13 @@ html_theme = "furo"
 html_title = f"RedBeat {release}"
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
+
+
+def escape_asterisks(_app: object, _ctx: object, lines: list[str]) -> None:
+    """A cron expression in a help text is no emphasis."""
+    lines[:] = [line.replace("*", "\\*") for line in lines]
+
+
+def setup(app: Any) -> None:
+    for part in ("description", "options", "arguments", "epilog"):
+        app.connect(f"sphinx-click-process-{part}", escape_asterisks)

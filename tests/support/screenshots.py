@@ -45,11 +45,11 @@ def fill(app: Celery) -> None:
     scheduler.close()
 
 
-def picture(text: str, title: str) -> str:
+def picture(text: str, name: str, title: str) -> str:
     """SVG of what a terminal showed."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(text.replace("\r\n", "\n").rstrip("\n")))
-    return console.export_svg(title=title, unique_id=title.rsplit(maxsplit=1)[-1])
+    return console.export_svg(title=title, unique_id=f"cli-{name}")
 
 
 def main() -> int:
@@ -70,7 +70,7 @@ def main() -> int:
             terminal = Terminal(command, directory, installed(directory), size=(40, COLUMNS))
             terminal.wait()
             path = ROOT / "docs" / "_static" / f"cli-{name}.svg"
-            path.write_text(picture(terminal.shown, f"celery -A proj redbeat {' '.join(arguments)}"))
+            path.write_text(picture(terminal.shown, name, f"celery -A proj redbeat {' '.join(arguments)}"))
             print(path.relative_to(ROOT))
     return 0
 
