@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
+import sys
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.listing import PAGE_SIZE
 from tests.integration.conftest import MakeScheduler
+from tests.support.processes import Process
 from tests.support.schedule import (
     SCHEDULE,
     field,
@@ -162,29 +164,52 @@ def test_an_update_that_is_wrong_changes_nothing(
     assert (client.hgetall("redbeat:entry"), score_of(client, "entry")) == before
 
 
-def test_eight_writers_at_once_lose_no_change(app: Celery) -> None:
-    entry = Entry("entry", "t", HOUR, app=app, kwargs={}).save()
-    count = 25
+WRITER = """
+import sys
+from celery import Celery
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import EntryChanged
 
-    def work(writer: int) -> None:
-        own = Entry.get("entry", app)
-        for n in range(count):
-            while True:
-                own = Entry.get("entry", app)
-                own.kwargs = {**own.kwargs, f"{writer}-{n}": 1}
-                try:
-                    own.save(if_unchanged=True)
-                    break
-                except (EntryChanged, EntryError):
-                    continue
+url, writer, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+app = Celery("writer", broker="memory://")
+app.conf.redbeat_redis_url = url
+for number in range(count):
+    while True:
+        own = Entry.get("shared", app)
+        own.kwargs = {**own.kwargs, f"{writer}-{number}": 1, "sum": own.kwargs["sum"] + number}
+        try:
+            own.save(if_unchanged=True)
+            break
+        except EntryChanged:
+            pass
+    Entry.get("updated", app).update(**{("jitter", "max_runs")[number % 2]: number + 1})
+    Entry(f"own-{writer}-{number}", "t", 60, app=app).save()
+"""
 
-    threads = [threading.Thread(target=work, args=(writer,)) for writer in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(Entry.get("entry", app).kwargs) == 8 * count
-    assert entry.kwargs == {}
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_eight_processes_that_edit_at_once_lose_no_change(
+    app: Celery, client: redis.Redis, server: Server, tmp_path: Path
+) -> None:
+    count = 20
+    for name in ("shared", "updated"):
+        Entry(name, "t", HOUR, app=app, kwargs={"sum": 0}).save()
+    script = tmp_path / "writer.py"
+    script.write_text(WRITER)
+    command = [sys.executable, str(script), server.url(1)]
+    writers = [Process([*command, str(writer), str(count)]) for writer in range(8)]
+    try:
+        for writer in writers:
+            assert writer.wait(timeout=120) == 0, writer.output()
+    finally:
+        for writer in writers:
+            writer.kill()
+    found = Entry.get("shared", app).kwargs
+    assert found.pop("sum") == 8 * sum(range(count))
+    assert len(found) == 8 * count
+    updated = Entry.get("updated", app)
+    assert (updated.jitter, updated.max_runs) == (count - 1, count)
+    assert Entry.count(app, match="own-*") == 8 * count
 
 
 def test_a_save_if_unchanged_refuses_what_somebody_else_has_changed_made_or_removed(
