@@ -51,6 +51,8 @@ class Terminal:
         self.pid, self._file = pty.fork()
         if not self.pid:  # the child
             try:
+                for number in (signal.SIGINT, signal.SIGHUP):  # ignored where the tests run in the background
+                    signal.signal(number, signal.SIG_DFL)
                 os.chdir(cwd)
                 given = {"TERM": "xterm-256color", "LINES": str(size[0]), "COLUMNS": str(size[1]), **env}
                 environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
