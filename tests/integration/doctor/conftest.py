@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, _state
 from click.testing import CliRunner, Result
 
 from redbeat.cli import redbeat
@@ -27,6 +27,13 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
+
+
+@pytest.fixture(autouse=True)
+def no_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `@app.task` makes for one app, Celery gives to all apps of the process."""
+    builtin = {one for one in _state._on_app_finalizers if one.__module__ == "celery.app.builtins"}
+    monkeypatch.setattr(_state, "_on_app_finalizers", builtin)
 
 
 @pytest.fixture
