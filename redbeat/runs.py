@@ -25,9 +25,9 @@ from redbeat.jitter import due_time_of
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
 from redbeat.policy import Policy
-from redbeat.saving import in_utc
 from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
+from redbeat.zones import in_utc
 
 logger = get_logger("celery.beat")
 

@@ -19,6 +19,7 @@ from redbeat.hints import did_you_mean
 
 __all__ = [
     "find_change",
+    "in_utc",
     "instant_of",
     "next_fixed",
     "next_in_real_time",
@@ -75,6 +76,11 @@ def zone_name(tz: tzinfo | None) -> str | None:
     """Return the IANA name of ``tz``, None when it has none, as an offset."""
     name = getattr(tz, "key", None) or getattr(tz, "zone", None)  # zoneinfo's, pytz's
     return name if isinstance(name, str) else None
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return ``moment`` in UTC; a naive one is."""
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 def wall_of(instant: datetime, tz: tzinfo) -> datetime:
