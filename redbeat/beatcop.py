@@ -7,13 +7,13 @@ it does there, so that both can run side by side while one replaces the other.
 from __future__ import annotations
 
 import configparser
-import difflib
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from redbeat.errors import ConfigurationError
+from redbeat.hints import nearest_to
 
 __all__ = ["BeatCopSettings", "read_beatcop"]
 
@@ -80,10 +80,10 @@ def _check_names(path: str, parser: configparser.ConfigParser) -> None:
     """Raise ConfigurationError for an option that is nearly one: a misspelt lockname is another lock."""
     for section, known in OPTIONS.items():
         for option in parser.options(section) if parser.has_section(section) else ():
-            nearest = () if option in known else difflib.get_close_matches(option, known, n=1)
+            nearest = None if option in known else nearest_to(option, known)
             if nearest:
                 raise ConfigurationError(
-                    f"{path}: [{section}] {option}: there is no such option; did you mean {nearest[0]}?",
+                    f"{path}: [{section}] {option}: there is no such option; did you mean {nearest}?",
                     option,
                 )
 

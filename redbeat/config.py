@@ -5,7 +5,6 @@ Invariant: a :class:`RedBeatConfig` holds only values that were checked, and mak
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from celery.app import app_or_default
 from celery.utils.log import get_logger
 
 from redbeat.errors import ConfigurationError
+from redbeat.hints import nearest_to
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag
 from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.settings import OPTIONS as OPTIONS
@@ -204,8 +204,8 @@ class RedBeatConfig:
         """Return the redbeat_* settings there aren't, each with a hint at what was meant."""
         hints = {}
         for name in sorted(self._explicit.keys() - SETTINGS.keys()):
-            nearest = difflib.get_close_matches(name, SETTINGS, n=1)
-            hints[name] = f"did you mean {nearest[0]}?" if nearest else "RedBeat has no such setting."
+            nearest = nearest_to(name, SETTINGS)
+            hints[name] = f"did you mean {nearest}?" if nearest else "RedBeat has no such setting."
         return hints
 
 

@@ -28,10 +28,11 @@ from redbeat.preview import describe, next_runs, runs_between
 from redbeat.problems import find_name_problem, find_state_problem, find_unwritable
 from redbeat.reader import decode_entry as decode_entry
 from redbeat.reader import try_decode
-from redbeat.saving import check_unchanged, in_utc, plan_save, stored_after, why_never
+from redbeat.saving import check_unchanged, plan_save, stored_after, why_never
 from redbeat.schedule_field import ScheduleField, as_schedule
 from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
+from redbeat.zones import in_utc
 
 __all__ = ["RedBeatSchedulerEntry", "decode_entry"]
 

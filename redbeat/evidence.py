@@ -22,11 +22,11 @@ from redbeat.history import PastRun, decode_history
 from redbeat.lua import Stored
 from redbeat.policy import NO_POLICY, Policy
 from redbeat.reader import decode_entry
-from redbeat.saving import in_utc
 from redbeat.schedules import is_own_kind, last_runs, next_run
 from redbeat.status import Status, read_status
 from redbeat.store import Store
 from redbeat.task_ids import task_id_of
+from redbeat.zones import in_utc
 
 __all__ = ["TOLERANCE", "Evidence", "id_of", "read_evidence", "record_of", "times_around"]
 

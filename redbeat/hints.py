@@ -5,16 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
-__all__ = ["did_you_mean", "find_typos"]
+__all__ = ["did_you_mean", "find_typos", "nearest_to"]
 
 #: a longer name isn't mistyped, and comparing takes its time; nor are so many
 _MAX_LENGTH, _MAX_UNKNOWN = 64, 20
 
 
+def nearest_to(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is nearest to ``name``, None when none is near."""
+    return next(iter(difflib.get_close_matches(name[:_MAX_LENGTH], known, n=1)), None)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ' Did you mean ...?' with the known name nearest to ``name``, '' when none is near."""
-    nearest = difflib.get_close_matches(name[:_MAX_LENGTH], known, n=1)
-    return f" Did you mean {nearest[0]}?" if nearest else ""
+    nearest = nearest_to(name, known)
+    return f" Did you mean {nearest}?" if nearest else ""
 
 
 def find_typos(names: Iterable[str], known: Collection[str], likeness: float = 0.75) -> str:

@@ -18,9 +18,9 @@ from redbeat.errors import EntryError
 from redbeat.history import sent_record
 from redbeat.lua import score_text
 from redbeat.preview import runs_between
-from redbeat.saving import in_utc
 from redbeat.store import CHUNK_SIZE, Store
 from redbeat.task_ids import task_id_of
+from redbeat.zones import in_utc
 
 __all__ = ["backfill", "trigger"]
 

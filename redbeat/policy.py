@@ -17,6 +17,7 @@ from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.errors import EntryError
 from redbeat.hints import did_you_mean
 from redbeat.schedules import Excluded
+from redbeat.settings import MAX_MISFIRE_LIMIT
 from redbeat.zones import instant_of, time_of, zone_called, zone_name
 
 __all__ = [
@@ -34,9 +35,6 @@ Value = TypeVar("Value")
 
 #: files beside those of the zones; what is in right/ counts leap seconds
 _NO_ZONE = re.compile(r"localtime|posixrules|Factory|right/.*", re.IGNORECASE)
-
-#: each run that is made up for costs as many looks at the schedule
-MAX_MISFIRE_LIMIT = 1000
 
 AFTER_FINISH = ("keep", "disable", "delete")
 MISFIRES = ("latest", "all", "earliest", "skip")

@@ -10,8 +10,8 @@ from typing import Any
 
 from celery.schedules import crontab, schedule, solar
 
-from redbeat.saving import in_utc
 from redbeat.schedules import FIRST_OCCURRENCE_GRACE, clocked, cron, first_run, rrule, runs_after, zone_of
+from redbeat.zones import in_utc
 
 __all__ = ["describe", "next_runs", "runs_between"]
 

@@ -21,9 +21,9 @@ from redbeat.lua.repairs import MemberRepair, repair_members
 from redbeat.owners import forget_statics
 from redbeat.reader import decode_entry
 from redbeat.runs import MISSING_GRACE_SECONDS
-from redbeat.saving import in_utc
 from redbeat.schedules import next_run
 from redbeat.store import CHUNK_SIZE, Store
+from redbeat.zones import in_utc
 
 __all__ = ["next_score", "repair"]
 

@@ -24,10 +24,10 @@ from redbeat.jitter import due_time_of
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
 from redbeat.policy import Policy
-from redbeat.saving import in_utc
 from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
 from redbeat.task_ids import task_id_of
+from redbeat.zones import in_utc
 
 logger = get_logger("celery.beat")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from celery.schedules import BaseSchedule
@@ -21,9 +21,9 @@ from redbeat.problems import check_readable, find_meta_problem
 from redbeat.reader import try_decode
 from redbeat.schedules import clocked, next_run, rrule, zone_of
 from redbeat.store import Stored, Write
-from redbeat.zones import zone_name
+from redbeat.zones import in_utc, zone_name
 
-__all__ = ["check_unchanged", "encode_entry", "in_utc", "plan_save", "stored_after", "why_never"]
+__all__ = ["check_unchanged", "encode_entry", "plan_save", "stored_after", "why_never"]
 
 
 def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
@@ -175,8 +175,3 @@ def _is_other(schedule: Any, other: Any) -> bool:
     return (
         encode_schedule(schedule) != encode_schedule(other) and type(schedule).__eq__ is BaseSchedule.__eq__
     )
-
-
-def in_utc(moment: datetime) -> datetime:
-    """Return ``moment`` in UTC; a naive one is."""
-    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

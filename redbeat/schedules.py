@@ -327,9 +327,8 @@ def last_runs(
     span = max(min(limit * min(following - nominal, passed // limit), passed), _INSTANT)
     begin, late = now - span, now
     early: datetime | None = None
-    while (
-        True
-    ):  # until it is late enough for no more than some runs after it, and early enough for all wanted
+    # until it is late enough for no more than some runs after it, and early enough for all wanted
+    while True:
         runs = takewhile(lambda due: due <= now, runs_after(schedule_, policy, begin, nominal))
         found = [*([nominal] if begin == nominal else ()), *islice(runs, 2 * limit + 1)]
         if len(found) > 2 * limit:

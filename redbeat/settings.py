@@ -13,13 +13,16 @@ from typing import Any
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
 from redbeat.urls import REDIS_SCHEMES, scheme_of
 
-__all__ = ["OPTIONS", "SETTINGS", "Setting"]
+__all__ = ["MAX_MISFIRE_LIMIT", "OPTIONS", "SETTINGS", "Setting"]
 
 #: renewed every 2 seconds, a lock must outlive a renewal that comes a little late
 MIN_LOCK_SECONDS = 3
 
 #: a leader that renews its lock every 2 seconds, and is late once or twice, isn't silent
 MIN_TAKEOVER_SECONDS = 5
+
+#: each run that is made up for costs as many looks at the schedule
+MAX_MISFIRE_LIMIT = 1000
 
 #: the options RedBeat itself knows: the others in redbeat_redis_options go to the redis client as they
 #: are, the others in broker_transport_options are kombu's and left alone
@@ -141,7 +144,7 @@ def _misfire(value: Any) -> str:
 
 
 def _misfire_limit(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_MISFIRE_LIMIT:
         raise ValueError
     return value
 
@@ -307,7 +310,7 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_misfire_limit",
             100,
             _misfire_limit,
-            "a whole number from 1 to 1000",
+            f"a whole number from 1 to {MAX_MISFIRE_LIMIT}",
             "How many missed runs of an entry are made up for at the most, with ``all``: the latest ones.",
         ),
         Setting(

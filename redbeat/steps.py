@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
-from itertools import product, takewhile
+from itertools import count, product, takewhile
 from math import gcd
 from typing import Any
 
@@ -147,13 +147,15 @@ class _Walk:
         )
         #: after so many days the steps are at the same times again
         self._period = self._day.step // gcd(self._day.step, _DAY)
+        #: after so many steps, or days, they are on the same weekdays again, and at the same times
+        self._week_steps = 7 * _DAY // gcd(self._day.step, 7 * _DAY)
 
     def first(self, least: int) -> int | None:
         """Return the first occurrence at ``least`` or later."""
         least = max(least, self._start)
         limit = MAX_DAYS
-        if not self._is_by_date:  # each weekday at each point of the period
-            limit = min(self._period * (7 if self._weekdays else 1) + 1, MAX_DAYS)
+        if not self._is_by_date:  # each weekday at each time that the steps come to
+            limit = min((self._week_steps if self._day.step > _DAY else 7 * self._period) + 1, MAX_DAYS)
         for _, day in zip(range(limit), self._days(least // _DAY), strict=False):
             for occurrence in self._on(day, least):
                 return occurrence
@@ -204,8 +206,13 @@ class _Walk:
         """Yield the days that the rule names from ``first`` on, whatever its steps."""
         final = date.max.toordinal()
         if not self._is_by_date:
-            for day in range(first, final + 1):
+            in_vain = 0
+            for day in self._steps(first) if self._day.step > _DAY else count(first):
+                if day > final or in_vain > self._week_steps:
+                    return
+                in_vain += 1
                 if self._weekdays is None or (day + 6) % 7 in self._weekdays:
+                    in_vain = 0
                     yield day
             return
         rule, begin = self._rule, date.fromordinal(min(first, final))
@@ -226,6 +233,12 @@ class _Walk:
                 return
             if found.toordinal() >= first:
                 yield found.toordinal()
+
+    def _steps(self, first: int) -> Iterator[int]:
+        """Yield the days from ``first`` on to which steps of more than a day come."""
+        passed = max(first * _DAY - self._origin, 0)
+        for number in count(-(-passed // self._day.step)):
+            yield (self._origin + number * self._day.step) // _DAY
 
 
 def _seconds_of(wall: datetime) -> int:

@@ -16,8 +16,9 @@ from redbeat.evidence import TOLERANCE, Evidence, id_of, record_of, times_around
 from redbeat.failures import Failure, failure_of
 from redbeat.history import PastRun
 from redbeat.policy import Policy
-from redbeat.saving import in_utc, why_never
+from redbeat.saving import why_never
 from redbeat.schedules import zone_of
+from redbeat.zones import in_utc
 
 __all__ = ["VERDICTS", "Answer", "explain"]
 

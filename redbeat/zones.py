@@ -19,6 +19,7 @@ from redbeat.hints import did_you_mean
 
 __all__ = [
     "find_change",
+    "in_utc",
     "instant_of",
     "next_fixed",
     "next_in_real_time",
@@ -35,7 +36,9 @@ NextWall = Callable[[datetime, timedelta, bool], datetime | None]
 
 _DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
 
-_SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
+_SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
+#: within so many each offset of a zone comes
+_WEEKS = 53
 
 
 @lru_cache(maxsize=1024)
@@ -75,6 +78,11 @@ def zone_name(tz: tzinfo | None) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def in_utc(moment: datetime) -> datetime:
+    """Return ``moment`` in UTC; a naive one is."""
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
 def wall_of(instant: datetime, tz: tzinfo) -> datetime:
     """Return what a clock in ``tz`` shows at ``instant``."""
     return instant.astimezone(tz).replace(tzinfo=None, fold=0)
@@ -108,6 +116,15 @@ def find_change(tz: tzinfo, after: datetime, until: datetime) -> datetime | None
     return late
 
 
+def _next_change(tz: tzinfo, after: datetime, offsets: set[timedelta]) -> datetime | None:
+    """Return the first instant in the year after ``after`` at which the offset is none of ``offsets``."""
+    for weeks in range(_WEEKS):
+        begin = after + weeks * _WEEK
+        if (begin + _WEEK).astimezone(tz).utcoffset() not in offsets:
+            return find_change(tz, begin, begin + _WEEK)
+    return None
+
+
 def next_fixed(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:
     """Return the first instant later than ``after`` of the times that ``next_wall`` gives in ``tz``.
 
@@ -134,15 +151,21 @@ def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datet
     A time that the clocks skip doesn't count, one that they repeat counts twice.
     """
     moment = after
+    in_vain: set[timedelta] = set()  # offsets at which it has no time any more
     while True:
         local = moment.astimezone(tz)
         offset = local.utcoffset() or timedelta(0)
         found = next_wall(local.replace(tzinfo=None, fold=0), offset, False)
         if found is None:
-            return None
-        due = found.replace(tzinfo=timezone.utc) - offset
-        horizon = due if due - moment <= _DAY else moment + _DAY
-        change = find_change(tz, moment, horizon)
+            in_vain.add(offset)
+            change = _next_change(tz, moment, in_vain)
+            if change is None:
+                return None
+            due = horizon = change
+        else:
+            due = found.replace(tzinfo=timezone.utc) - offset
+            horizon = due if due - moment <= _DAY else moment + _DAY
+            change = find_change(tz, moment, horizon)
         if change is not None:
             wall = wall_of(change, tz)
             if next_wall(wall, wall.replace(tzinfo=timezone.utc) - change, True) == wall:

@@ -13,8 +13,9 @@ from redbeat.doctor.patient import Patient, Row
 from redbeat.failures import failure_of, sha1_of
 from redbeat.keys import printable, shorten
 from redbeat.lua import Stored
-from redbeat.saving import in_utc, why_never
+from redbeat.saving import why_never
 from redbeat.schedules import next_run
+from redbeat.zones import in_utc
 
 __all__ = ["ENTRY_CHECKS", "excerpt_of"]
 

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from redbeat.decoder import is_sealed
 from redbeat.doctor.finding import Finding, Severity, age_of, counted
 from redbeat.doctor.patient import Patient, Row
-from redbeat.saving import in_utc
 from redbeat.status import Leader
+from redbeat.zones import in_utc
 
 __all__ = ["LEADER_CHECKS", "check_writer"]
 

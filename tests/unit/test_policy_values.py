@@ -106,3 +106,24 @@ def test_a_time_in_iso_8601_is_read_alike_by_every_python(app: Celery, text: str
 def test_what_is_no_time_in_iso_8601_is_refused(app: Celery, text: str) -> None:
     with pytest.raises(EntryError, match=r"^x: start_time: .* is no time"):
         entry(app, start_time=text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"misfire_limit": 1001}, "misfire_limit: must be 1000 at the most"),
+        ({"expires_after": 60, "jitter": 60}, "expires_after: must be more than jitter"),
+        ({"start_time": datetime(1969, 12, 31)}, "start_time: must be in the years 1970 to 9998"),
+        ({"end_time": datetime(9999, 1, 1)}, "end_time: must be in the years 1970 to 9998"),
+    ],
+)
+def test_what_would_take_too_long_or_never_arrive_is_refused(
+    app: Celery, fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(EntryError, match=f"^x: {words}"):
+        entry(app, **fields)
+
+
+def test_the_bounds_themselves_are_allowed(app: Celery) -> None:
+    fields = {"misfire_limit": 1000, "expires_after": 60, "jitter": 59.5, "start_time": datetime(1970, 1, 2)}
+    assert entry(app, **fields).misfire_limit == 1000

@@ -114,3 +114,18 @@ def test_a_count_is_counted_where_dateutil_takes_a_minute() -> None:
     assert next_step(rule, START, start, inclusive=False) is None
     rule = rrule("SECONDLY", dtstart=start, count=15, **leap_days)
     assert next_step(rule, START, start, inclusive=False) == datetime(2028, 2, 29, 9)
+
+
+@pytest.mark.parametrize(
+    ("freq", "interval"), [("DAILY", 20_000), ("HOURLY", 500_000), ("MINUTELY", 10**8), ("SECONDLY", 86_401)]
+)
+def test_steps_of_decades_are_found(freq: str, interval: int) -> None:
+    rule, step = rrule(freq, dtstart=START, interval=interval), timedelta(days=interval) / PER_DAY[freq]
+    assert next_step(rule, START, START, inclusive=False) == START + step
+    assert next_step(rule, START + 3 * step, START, inclusive=False) == START + 4 * step
+    counted = rrule(freq, dtstart=START, interval=interval, count=4)
+    assert next_step(counted, START + 3 * step, START, inclusive=False) is None
+    weekday = (START + 2 * step).weekday()
+    on_that_day = rrule(freq, dtstart=START, interval=interval, byweekday=weekday)
+    found = next_step(on_that_day, START + step, START, inclusive=False)
+    assert found == START + 2 * step
