@@ -77,7 +77,8 @@ def _candidates(store: Store) -> Iterator[Leftover]:
             yield Leftover("member", keys.name(_raw(member)), _raw(member))
         if not int(cursor):
             break
-    for name in sorted(read_statics(store).names):
+    statics = read_statics(store)
+    for name in sorted(statics.names | statics.owners.keys()):
         yield Leftover("static", name, name)
     for kind, start in (("history", keys.history("")), ("backfilled", keys.backfilled_of(keys.entry("")))):
         pattern = _GLOB.sub(r"\\\1", start) + "*"
@@ -95,12 +96,16 @@ def purge_leftovers(
     keys = store.keys
     members = {one.name: one.text for one in leftovers if one.kind == "member"}
     names = sorted({one.name for one in leftovers})
+    statics = read_statics(store)
     for first in range(0, len(names), CHUNK_SIZE):
         chunk = names[first : first + CHUNK_SIZE]
         entries = [(keys.entry(name), members.get(name, keys.entry(name)), name) for name in chunk]
+        owned = [statics.pairs_of(name) for name in chunk]
         beside = [of(key) for key, _, _ in entries for of in (keys.history_of, keys.backfilled_of)]
         with store.translating():
-            removed += remove_leftovers(store.client, keys.schedule, keys.statics, entries, beside)
+            removed += remove_leftovers(
+                store.client, keys.schedule, keys.statics, keys.static_owners, entries, owned, beside
+            )
         if progress is not None:
             progress(first + len(chunk))
     return removed

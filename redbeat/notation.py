@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from redbeat.decoder import decode
+from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.hints import did_you_mean
-from redbeat.kinds import encode_datetime, encode_schedule, read_cron
-from redbeat.recurrence import FREQUENCIES
+from redbeat.kinds import encode_schedule, read_cron
+from redbeat.rules import read_rule
+from redbeat.spans import is_span, read_seconds, write_seconds
 from redbeat.zones import zone_called
 
 __all__ = ["SCHEDULE_FORMS", "read_schedule", "write_schedule"]
@@ -30,17 +30,6 @@ SCHEDULE_FORMS = {
     "solar": frozenset({"lat", "lon"}),
 }
 
-_UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "min": 60, "m": 60, "s": 1, "sec": 1, "ms": 0.001}
-_SPAN = re.compile(r"(?:\s*\d+(?:\.\d+)?\s*(?:w|d|h|min|m|ms|s|sec)\b)+\s*", re.IGNORECASE)
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
-
-_NUMBERS = frozenset(
-    f"by{part}"
-    for part in ("setpos", "month", "monthday", "yearday", "easter", "weekno", "hour", "minute", "second")
-)
-_WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-_RRULE_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)(Z?))?")
-
 
 def read_schedule(value: Any, zone: str | None = None) -> Any:
     """Return the JSON, or the number or cron expression, that ``value`` in a file stands for.
@@ -52,7 +41,7 @@ def read_schedule(value: Any, zone: str | None = None) -> Any:
         ValueError: it is none of the forms.
     """
     if isinstance(value, str):
-        return value if not _SPAN.fullmatch(value) else _interval(value, {})
+        return _interval(value, {}) if is_span(value) else value
     if not isinstance(value, dict) or "__type__" in value:
         return value
     forms = [form for form in SCHEDULE_FORMS if form in value]
@@ -79,10 +68,10 @@ def _cron_json(expression: str) -> str:
 
 def _interval(every: Any, value: dict[str, Any], _zone: str | None = None) -> Any:
     if isinstance(every, str):
-        if not _SPAN.fullmatch(every):
-            raise ValueError(f"every: {every!r} is no span of time, as '30s', '1h 30m' or 90 are.")
-        parts = (timedelta(seconds=float(n) * _UNITS[unit.lower()]) for n, unit in _PART.findall(every))
-        every = sum(parts, timedelta()).total_seconds()  # whole microseconds, as a sum of floats isn't
+        try:
+            every = read_seconds(every)
+        except ValueError as exc:
+            raise ValueError(f"every: {exc}") from exc
     return {"__type__": "interval", "every": every, "relative": value.get("relative", False)}
 
 
@@ -103,59 +92,11 @@ def _rrule(text: Any, _value: dict[str, Any], zone: str | None) -> Any:
     """Return a rule of RFC 5545, with or without its DTSTART."""
     if not isinstance(text, str):
         raise ValueError(f"rrule: must be text, as 'FREQ=WEEKLY;BYDAY=MO', not {text!r}.")
-    rule: dict[str, Any] = {"__type__": "rrule"}
-    for line in text.replace("\\n", "\n").split("\n"):
-        head, _, rest = line.strip().rpartition(":")
-        if head.upper().startswith("DTSTART"):
-            _, _, named = head.partition(";")
-            name, _, tzid = named.partition("=")
-            if named and name.upper() != "TZID":
-                raise ValueError(f"rrule: {head!r} isn't understood.")
-            rule["dtstart"] = _rrule_time(rest, tzid or zone)
-        elif head.upper() in ("", "RRULE"):
-            for part in filter(None, rest.split(";")):
-                name, _, given = part.partition("=")
-                rule.update(_rrule_part(name.strip().lower(), given.strip(), zone))
-        else:
-            raise ValueError(f"rrule: {head!r} isn't understood.")
-    if "freq" not in rule:
-        raise ValueError("rrule: FREQ is missing.")
-    return rule
-
-
-def _rrule_part(name: str, given: str, zone: str | None) -> dict[str, Any]:
     try:
-        if name == "freq":
-            return {"freq": FREQUENCIES[given.upper()]}
-        if name in ("interval", "count"):
-            return {name: int(given)}
-        if name == "wkst":
-            return {"wkst": _WEEKDAYS.index(given.upper())}
-        if name == "until":
-            return {"until": _rrule_time(given, zone)}
-        if name in ("byday", "byweekday"):
-            return {"byweekday": [_weekday(day) for day in given.split(",")]}
-        if name in _NUMBERS:
-            return {name: [int(number) for number in given.split(",")]}
-    except (ValueError, KeyError) as exc:
-        raise ValueError(f"rrule: {name.upper()}={given} isn't understood.") from exc
-    raise ValueError(f"rrule: there is no {name.upper()!r}.")
-
-
-def _weekday(text: str) -> dict[str, Any]:
-    number, day = text.strip()[:-2], text.strip()[-2:].upper()
-    found = {"__type__": "weekday", "wkday": _WEEKDAYS.index(day)}
-    return {**found, "n": int(number)} if number else found
-
-
-def _rrule_time(text: str, zone: str | None) -> dict[str, Any]:
-    parts = _RRULE_TIME.fullmatch(text.strip())
-    if parts is None:
-        raise ValueError(f"rrule: {text!r} is no time, as 20261224T180000Z is.")
-    moment = datetime(*(int(part or 0) for part in parts.groups()[:6]), tzinfo=zone_called("UTC"))  # type: ignore[misc, arg-type]
-    if not parts[7] and zone is not None:
-        moment = moment.replace(tzinfo=zone_called(zone))
-    return encode_datetime(moment)
+        fields = read_rule(text, zone_called(zone or "UTC"))
+    except ValueError as exc:
+        raise ValueError(f"rrule: {exc}") from exc
+    return json.loads(json.dumps({"__type__": "rrule", **fields}, cls=RedBeatJSONEncoder))
 
 
 _READERS: dict[str, Callable[[Any, dict[str, Any], str | None], Any]] = {
@@ -181,7 +122,7 @@ def _in_words(encoded: dict[str, Any]) -> Any:
     kind = encoded.get("__type__")
     candidate: Any = None
     if kind == "interval":
-        candidate = {"every": _span(encoded.get("every"))}
+        candidate = {"every": _length(encoded.get("every"))}
         if encoded.get("relative"):
             candidate["relative"] = True
     elif kind == "crontab":
@@ -213,11 +154,7 @@ def _stands_for(candidate: Any, encoded: dict[str, Any]) -> bool:
         return False
 
 
-def _span(seconds: Any) -> Any:
-    """Return ``seconds`` as '30s' or '2h', and as a number where that is shorter."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds % 1:
+def _length(seconds: Any) -> Any:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         return seconds
-    for unit in ("d", "h", "m"):
-        if seconds and not seconds % _UNITS[unit]:
-            return f"{int(seconds / _UNITS[unit])}{unit}"
-    return f"{int(seconds)}s"
+    return write_seconds(seconds)

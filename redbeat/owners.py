@@ -43,6 +43,10 @@ class StaticNames:
     names: frozenset[str]
     owners: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    def pairs_of(self, name: str) -> list[str]:
+        """Return what stands in Redis of the owners of ``name``."""
+        return [f"{owner}\t{name}" for owner in sorted(self.owners.get(name, ()))]
+
 
 @dataclass(frozen=True)
 class StaticsPlan:

@@ -13,11 +13,12 @@ import click
 from click.core import ParameterSource
 
 from redbeat import exits
-from redbeat.cli.rules import read_rule
 from redbeat.cli.values import CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, MOMENT, SOLAR, in_zone
 from redbeat.exits import CommandLineError
 from redbeat.policy import AFTER_FINISH, FIELDS, MISFIRES
-from redbeat.schedules import clocked
+from redbeat.rules import read_rule
+from redbeat.schedules import clocked, rrule
+from redbeat.settings import MAX_MISFIRE_LIMIT
 from redbeat.zones import zone_called
 
 __all__ = ["TASK_OPTIONS", "changes_of", "entry_options", "given_options", "zone_given"]
@@ -64,7 +65,9 @@ _OPTIONS = (
         "--expires-after", type=DURATION, metavar="DURATION", help="So long after its due time it isn't run."
     ),
     click.option("--misfire", type=click.Choice(MISFIRES), help="What becomes of runs that were missed."),
-    click.option("--misfire-limit", type=click.IntRange(1, 1000), help="So many of them, with 'all'."),
+    click.option(
+        "--misfire-limit", type=click.IntRange(1, MAX_MISFIRE_LIMIT), help="So many of them, with 'all'."
+    ),
     click.option(
         "--misfire-grace-time", type=DURATION, metavar="DURATION", help="A run that is later is skipped."
     ),
@@ -131,7 +134,8 @@ def _schedule_of(kind: str, value: Any, zone: tzinfo, now: datetime) -> Any:
         return clocked(in_zone(value, zone).astimezone(zone))
     if kind == "rrule":
         try:
-            return read_rule(value, zone, now)
+            return rrule(**{"dtstart": now.astimezone(zone), **read_rule(value, zone)})
         except ValueError as exc:
-            raise CommandLineError(f"--rrule {value!r}: {exc}", exits.USAGE) from exc
+            reason = str(exc).removeprefix("rrule: ")
+            raise CommandLineError(f"--rrule {value!r}: {reason}", exits.USAGE) from exc
     return value

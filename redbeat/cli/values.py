@@ -17,22 +17,10 @@ from celery.schedules import solar
 
 from redbeat.crontabs import CRON_FIELDS, cron
 from redbeat.kinds import read_cron
+from redbeat.spans import read_seconds
 from redbeat.zones import instant_of
 
 __all__ = ["CRON", "DURATION", "INTERVAL", "JSON_ARRAY", "JSON_OBJECT", "MOMENT", "SOLAR", "in_zone"]
-
-_SECONDS = {
-    "ms": 0.001,
-    "s": 1,
-    "sec": 1,
-    "m": 60,
-    "min": 60,
-    "h": 3600,
-    "d": 86_400,
-    "w": 7 * 86_400,
-}
-_PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.ASCII)
-_NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII)
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
@@ -52,28 +40,6 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic in new versio
             self.fail(str(exc), param, ctx)
 
 
-def read_seconds(text: str) -> float:
-    """Return the seconds that '30s', '1h30m' or '0.2' say."""
-    if _NUMBER.fullmatch(text.strip()):
-        return _plain(float(text))
-    total, place = 0.0, 0
-    lowered = text.lower()
-    while place < len(lowered):
-        match = _PART.match(lowered, place)
-        if match is None or match[2] not in _SECONDS:
-            found = lowered[place:] if match is None else match[2]
-            hint = (
-                "a unit is missing" if match is not None and not found else f"{found!r} is no unit or number"
-            )
-            units = "ms, s, m, h, d, w"
-            raise ValueError(f"{text!r} is no length of time, as 30s, 1h30m or 0.2: {hint} ({units}).")
-        total += float(match[1]) * _SECONDS[match[2]]
-        place = match.end()
-    if not text.strip():
-        raise ValueError("it is empty, and no length of time, as 30s, 1h30m or 0.2.")
-    return _plain(round(total, 6))
-
-
 def _read_interval(text: str) -> float:
     seconds = read_seconds(text)
     if not 1e-6 <= seconds <= 86_399_999_999_999:
@@ -81,10 +47,6 @@ def _read_interval(text: str) -> float:
             f"{text!r} is no interval: it must be longer than 0 s, and shorter than 2.7 million years."
         )
     return seconds
-
-
-def _plain(seconds: float) -> float:
-    return int(seconds) if seconds.is_integer() else seconds
 
 
 def _read_moment(text: str) -> datetime:

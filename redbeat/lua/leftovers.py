@@ -17,15 +17,19 @@ def remove_leftovers(
     client: Any,
     schedule_key: str,
     statics_key: str,
+    owners_key: str,
     entries: Sequence[tuple[str, str, str]],
+    owned: Sequence[Sequence[str]],
     beside: Sequence[str],
 ) -> int:
     """Remove what is kept for entries that are gone; return how many members, names and keys it was.
 
     Arguments:
         entries: of each its key, its member in the schedule, and its name in the statics.
+        owned: for each entry the members of the statics' owners that have its name.
         beside: for each entry its history's key, and that of its runs sent by hand.
     """
-    keys = [schedule_key, statics_key, *(key for key, _, _ in entries), *beside]
+    keys = [schedule_key, statics_key, owners_key, *(key for key, *_ in entries), *beside]
     pairs = chain.from_iterable((member, name) for _, member, name in entries)
-    return int(_REMOVE_LEFTOVERS(client, keys, [len(entries), *pairs]))
+    owners = ((4 + place, member) for place, members in enumerate(owned) for member in members)
+    return int(_REMOVE_LEFTOVERS(client, keys, [len(entries), *pairs, *chain.from_iterable(owners)]))

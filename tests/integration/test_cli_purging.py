@@ -48,6 +48,7 @@ def leftovers(app: Celery, client: redis.Redis) -> None:
     client.rpush("redbeat::history:kept", "x")
     client.sadd("redbeat::backfilled:kept", "1")
     client.sadd("redbeat::statics", "kept", "old")
+    client.sadd("redbeat::static-owners", "shop\tkept", "shop\told", "billing\told", "billing\tolder")
     client.rpush("redbeat::history:gone", "x")
     client.sadd("redbeat::backfilled:gone", "1")
     client.zadd("redbeat::schedule", {"redbeat:lost": 1, "bare": 2})
@@ -63,17 +64,19 @@ def test_purge_removes_what_is_left_over_and_nothing_else(
         ("member", "lost"),
         ("member", "bare"),
         ("static", "old"),
+        ("static", "older"),
         ("history", "gone"),
         ("backfilled", "gone"),
     }
     assert (shown["removed"], client.zcard("redbeat::schedule")) == (0, 3)
     output = ask("purge", "--yes").stdout
     assert "history (1): the record of its runs is there, and its hash is gone\n  gone\n" in output
-    assert output.endswith("Removed 5.\n")
+    assert output.endswith("Removed 6.\n")
     assert set(client.keys()) == {
         "redbeat:kept",
         "redbeat::schedule",
         "redbeat::statics",
+        "redbeat::static-owners",
         "redbeat::history:kept",
         "redbeat::backfilled:kept",
         "redbeat::lock",
@@ -81,6 +84,7 @@ def test_purge_removes_what_is_left_over_and_nothing_else(
     }
     assert client.zrange("redbeat::schedule", 0, -1) == ["redbeat:kept"]
     assert client.smembers("redbeat::statics") == {"kept"}
+    assert client.smembers("redbeat::static-owners") == {"shop\tkept"}
     assert ask("purge").stdout == "Nothing is left over.\n"
 
 
@@ -89,7 +93,7 @@ def test_an_entry_that_is_made_meanwhile_keeps_what_is_beside_it(
 ) -> None:
     found = list(find_leftovers(app))
     RedBeatSchedulerEntry("gone", "echo", 86_400, app=app).save()
-    assert purge_leftovers(app, found) == 3
+    assert purge_leftovers(app, found) == 4
     assert client.exists("redbeat::history:gone", "redbeat::backfilled:gone") == 2
 
 

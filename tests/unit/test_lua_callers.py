@@ -172,10 +172,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "remove_leftovers": (
         lambda client: leftovers.remove_leftovers(
-            client, "the-schedule", "the-statics", [("k", "m", "n"), ("k", "m", "n")], []
+            client,
+            "the-schedule",
+            "the-statics",
+            "the-owners",
+            [("k", "m", "n"), ("k", "m", "n")],
+            [["o"], []],
+            [],
         ),
-        4,
-        {"schedule": "the-schedule", "statics": "the-statics", "count": 2},
+        5,
+        {"schedule": "the-schedule", "statics": "the-statics", "owners": "the-owners", "count": 2},
         {"member": "m", "name": "n"},
     ),
     "repair_members": (
@@ -194,7 +200,8 @@ BESIDE = {"commit_runs": ["history of k"] * 2, "delete_entries": ["beside k"] * 
 
 #: script to what it is sent after all entries, once, as these two share it
 SHARED = {
-    "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"}
+    "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"},
+    "remove_leftovers": {"entry": 4, "owned": "o"},
 }
 
 

@@ -1,4 +1,4 @@
-"""Recurrence rules as RFC 5545 writes them, 'FREQ=DAILY;BYHOUR=9', read into RedBeat's own.
+"""Recurrence rules as RFC 5545 writes them, 'FREQ=DAILY;BYHOUR=9', read into the arguments of ours.
 
 Pure. What is wrong is told with the part that it is about.
 """
@@ -13,7 +13,6 @@ from dateutil.rrule import FR, MO, SA, SU, TH, TU, WE
 
 from redbeat.hints import did_you_mean
 from redbeat.recurrence import FREQUENCIES
-from redbeat.schedules import rrule
 from redbeat.zones import instant_of, zone_called
 
 __all__ = ["read_rule"]
@@ -37,13 +36,12 @@ _LISTS = {
 _PARTS = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "WKST", *_LISTS)
 
 
-def read_rule(text: str, zone: tzinfo, now: datetime) -> rrule:
-    r"""Return the rule that ``text`` says: the parts, perhaps a DTSTART before.
+def read_rule(text: str, zone: tzinfo) -> dict[str, Any]:
+    r"""Return the arguments of our rrule that ``text`` says; dtstart only where it has a DTSTART.
 
     Arguments:
         text: lines end in a newline, or in '\n' written out, as shells leave it.
         zone: of times without one.
-        now: what the rule begins at without a DTSTART.
 
     Raises:
         ValueError: naming the part.
@@ -65,11 +63,9 @@ def read_rule(text: str, zone: tzinfo, now: datetime) -> rrule:
         raise ValueError(
             "COUNT: needs a DTSTART to count from, as 'DTSTART:20300101T090000 RRULE:FREQ=DAILY;COUNT=3'."
         )
-    fields["dtstart"] = start or now.astimezone(zone)
-    try:
-        return rrule(**fields)
-    except ValueError as exc:
-        raise ValueError(str(exc).removeprefix("rrule: ")) from exc
+    if start is not None:
+        fields["dtstart"] = start
+    return fields
 
 
 def _read_start(line: str, zone: tzinfo) -> datetime:
@@ -99,7 +95,7 @@ def _read_parts(text: str, zone: tzinfo) -> dict[str, Any]:
         if name == "FREQ":
             if value not in FREQUENCIES:
                 raise ValueError(f"FREQ: {value} is none of {', '.join(FREQUENCIES)}.")
-            fields["freq"] = value
+            fields["freq"] = FREQUENCIES[value]
         elif name in ("INTERVAL", "COUNT"):
             fields[name.lower()] = _whole(name, value, least=1)
         elif name == "UNTIL":
