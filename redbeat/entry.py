@@ -24,7 +24,7 @@ from redbeat.jitter import delayed
 from redbeat.managing import Managed
 from redbeat.misfires import ran_from
 from redbeat.policy import FIELDS, NAMES, Policy, PolicyHolder
-from redbeat.preview import describe, next_runs, runs_between
+from redbeat.preview import next_runs, runs_between
 from redbeat.problems import find_name_problem, find_state_problem, find_unwritable
 from redbeat.reader import decode_entry as decode_entry
 from redbeat.reader import try_decode
@@ -32,6 +32,7 @@ from redbeat.saving import check_unchanged, plan_save, stored_after, why_never
 from redbeat.schedule_field import ScheduleField, as_schedule
 from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
+from redbeat.wording import describe
 from redbeat.zones import in_utc
 
 __all__ = ["RedBeatSchedulerEntry", "decode_entry"]
