@@ -16,6 +16,7 @@ from celery.result import AsyncResult
 from redbeat.archive import add_record, note_backfilled, read_backfilled, server_now
 from redbeat.errors import EntryError
 from redbeat.history import sent_record
+from redbeat.interrupts import hold_interrupts
 from redbeat.lua import score_text
 from redbeat.preview import runs_between
 from redbeat.store import CHUNK_SIZE, Store
@@ -49,18 +50,21 @@ def backfill(
         for due, is_known in zip(dues, known, strict=True):
             if is_known:
                 continue
-            if not dry_run:
-                instant = due.astimezone(timezone.utc)
-                nominal = score_text(instant.timestamp())
-                task_id = task_id_of(entry.key, instant.isoformat(timespec="microseconds"))
-                _send(entry, instant, {"task_id": task_id})
-                # sent first: ended in between, it is sent again, with the same id
-                note_backfilled(store, entry.key, nominal)
-                add_record(store, entry.key, sent_record(nominal, is_manual=True), server_now(store))
-            sent.append(due)
-            if progress is not None:
-                progress(len(sent))
+            with hold_interrupts():  # sent, noted and counted, or none of it
+                if not dry_run:
+                    _send_past_run(entry, store, due.astimezone(timezone.utc))
+                sent.append(due)
+                if progress is not None:
+                    progress(len(sent))
     return sent
+
+
+def _send_past_run(entry: Any, store: Store, due: datetime) -> None:
+    nominal = score_text(due.timestamp())
+    _send(entry, due, {"task_id": task_id_of(entry.key, due.isoformat(timespec="microseconds"))})
+    # sent first: killed in between, it is sent again, with the same id
+    note_backfilled(store, entry.key, nominal)
+    add_record(store, entry.key, sent_record(nominal, is_manual=True), server_now(store))
 
 
 def _in_chunks(dues: Iterator[datetime]) -> Iterator[list[datetime]]:
