@@ -11,10 +11,20 @@ from datetime import datetime, timezone
 from celery.utils.log import get_logger
 
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.lua import text_of
+from redbeat.lua.owners import Beside
 from redbeat.store import Store
 
-__all__ = ["add_record", "note_backfilled", "read_backfilled", "read_history", "server_now"]
+__all__ = [
+    "add_record",
+    "note_backfilled",
+    "past_of",
+    "read_backfilled",
+    "read_history",
+    "read_pasts",
+    "server_now",
+]
 
 logger = get_logger("celery.beat")
 
@@ -30,6 +40,30 @@ def read_history(store: Store, key: str, limit: int) -> list[str]:
     """Return the records of the entry under ``key``, the newest first."""
     with store.translating(store.keys.history_of(key), "list"):
         return [text_of(record) for record in store.client.lrange(store.keys.history_of(key), 0, limit - 1)]
+
+
+def read_pasts(store: Store, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    """Return of each entry the records of its history, and the nominal times that were sent by hand.
+
+    A key that holds something else has none.
+    """
+    with store.translating(), store.client.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            pipeline.lrange(store.keys.history_of(key), 0, -1)
+            pipeline.smembers(store.keys.backfilled_of(key))
+        found = pipeline.execute(raise_on_error=False)
+    texts = [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
+    return [(history, sorted(nominals)) for history, nominals in zip(texts[::2], texts[1::2], strict=True)]
+
+
+def past_of(
+    keys: Keys, key: str, history: Sequence[str] = (), backfilled: Sequence[str] = ()
+) -> tuple[Beside, Beside]:
+    """Return what :func:`read_pasts` has read, as it is stored; without that, as it is removed."""
+    return (
+        Beside("history", keys.history_of(key), history),
+        Beside("backfilled", keys.backfilled_of(key), backfilled),
+    )
 
 
 def add_record(store: Store, key: str, record: str, at: datetime) -> None:

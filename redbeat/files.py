@@ -18,12 +18,14 @@ from redbeat.keys import is_owner_name, printable
 from redbeat.notation import SCHEDULE_FORMS
 from redbeat.policy import FIELDS
 
-__all__ = ["ENTRY_FIELDS", "STATE_FIELDS", "Declared", "read_file", "write_file"]
+__all__ = ["ENTRY_FIELDS", "PAST_FIELDS", "STATE_FIELDS", "Declared", "read_file", "write_file"]
 
 #: what says what an entry is
 ENTRY_FIELDS = ("task", "schedule", "args", "kwargs", "options", "enabled", *FIELDS)
+#: what ``export --history`` adds: lists, as they stand in Redis
+PAST_FIELDS = ("history", "backfilled")
 #: what ``export`` adds: what has become of it so far
-STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored")
+STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored", *PAST_FIELDS)
 _SECTIONS = ("owner", "entries", "calendars")
 _CALENDAR_FIELDS = ("about", "days")
 
@@ -120,6 +122,10 @@ def _check_entry(found: Declared, name: str, fields: Any) -> None:
     owner = fields.get("owner")
     if owner is not None and not is_owner_name(owner):
         raise found.fault((*path, "owner"), f"must be a name without control characters, not {owner!r}.")
+    for past in PAST_FIELDS:
+        texts = fields.get(past)
+        if texts is not None and not (isinstance(texts, list) and all(isinstance(one, str) for one in texts)):
+            raise found.fault((*path, past), "must be a list of texts, as export --history writes it.")
 
 
 def _check_calendar(found: Declared, name: str, fields: Any) -> None:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, calendar_from, give_calendars, read_calendars, read_fields
+from redbeat.archive import past_of
 from redbeat.calendars import Calendar
 from redbeat.config import ensure_conf
 from redbeat.differences import Difference, differing
@@ -22,7 +23,7 @@ from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
 from redbeat.files import ENTRY_FIELDS, STATE_FIELDS, Declared
 from redbeat.garbage import garbage_kept
 from redbeat.lua import owners as scripts
-from redbeat.lua.owners import Change
+from redbeat.lua.owners import Beside, Change
 from redbeat.notation import read_schedule, write_schedule
 from redbeat.owners import read_names_of, read_owners, read_statics
 from redbeat.problems import find_name_problem
@@ -151,14 +152,13 @@ def make_plan(
             plan.difference.left.append(name)
             continue
         plan.difference.removed[name] = shown_fields(try_decode(RedBeatSchedulerEntry, stored, app))
-        beside = (store.keys.history_of(stored.key), store.keys.backfilled_of(stored.key))
         plan.changes.append(
             Change(
                 name,
                 stored,
                 read_owner=owner,
                 owned_key=store.keys.owner(owner),
-                beside=beside,
+                beside=past_of(store.keys, stored.key),
                 is_deleted=True,
             )
         )
@@ -300,7 +300,9 @@ def commit(plan: Plan) -> None:
         EntryChanged: an entry is another one by now; nothing was written.
     """
     store = Store(plan.app)
-    calendars = {store.keys.calendar(name): fields for name, fields in plan.calendars.items()}
+    calendars = [
+        Beside("calendar", store.keys.calendar(name), fields) for name, fields in plan.calendars.items()
+    ]
     with store.translating():
         changed = scripts.apply_entries(
             store.client, store.keys.schedule, plan.changes, calendars=calendars, wake=store.keys.wake

@@ -13,10 +13,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
+from redbeat.archive import past_of, read_pasts
 from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encode_meta
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, FileError
-from redbeat.files import Declared
+from redbeat.files import PAST_FIELDS, Declared
 from redbeat.keys import printable, shorten
 from redbeat.kinds import SCHEDULE_FIELDS, encode_schedule
 from redbeat.listing import list_entries
@@ -60,7 +61,12 @@ class Exported:
 
 
 def export_entries(
-    app: Any, match: str | None = None, owner: str | None = None, progress: Progress | None = None
+    app: Any,
+    match: str | None = None,
+    owner: str | None = None,
+    progress: Progress | None = None,
+    *,
+    with_history: bool = False,
 ) -> Exported:
     """Return the stored entries, and the calendars that they name.
 
@@ -68,6 +74,7 @@ def export_entries(
         match: a pattern of the name.
         owner: only what this one has applied.
         progress: called with the number of entries looked at so far.
+        with_history: with the records of their runs, too.
     """
     store = Store(app)
     items: dict[str, dict[str, Any]] = {}
@@ -76,9 +83,9 @@ def export_entries(
     chunk: list[Any] = []
 
     def take() -> None:
-        for entry, its_owner in zip(
-            chunk, read_owners(store, [one.stored.key for one in chunk]), strict=True
-        ):
+        keys = [entry.stored.key for entry in chunk]
+        pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)
+        for entry, its_owner, past in zip(chunk, read_owners(store, keys), pasts, strict=True):
             if owner is not None and its_owner != owner:
                 continue
             if not entry.stored.exists:
@@ -87,6 +94,9 @@ def export_entries(
                 skipped.append(f"{printable(entry.name)}: its name is no UTF-8.")
             else:
                 items[entry.name] = _item_of(entry, entry.stored, its_owner if owner is None else "")
+                items[entry.name].update(
+                    {field: texts for field, texts in zip(PAST_FIELDS, past, strict=True) if texts}
+                )
                 calendars.update(filter(None, [getattr(entry.policy, "exclude", None)]))
         chunk.clear()
 
@@ -265,6 +275,7 @@ def plan_import(
         change.owned_key = store.keys.owner(change.owner) if change.owner else ""
         try:
             _plan_item(change, declared, entries.get(name), now)
+            _plan_past(change, declared.entries[name], store)
         except EntryError as exc:
             raise declared.fault(("entries", name), str(exc)) from exc
         plan.changes.append(change)
@@ -298,6 +309,13 @@ def _plan_item(change: Change, declared: Declared, entry: Any, now: datetime) ->
     change.is_unscheduled = score is None
     change.write = Write(definition, meta, score, policy=policy)
     change.error = _text(raw["error"]) if "error" in raw else None
+
+
+def _plan_past(change: Change, fields: Mapping[str, Any], store: Store) -> None:
+    """Decide what becomes of the records of an entry's runs: with its state they are the file's, too."""
+    past = [fields.get(name) or () for name in PAST_FIELDS]
+    if any(past) or "next_run" in fields or fields.get("stored"):
+        change.beside = past_of(store.keys, change.stored.key, *past)
 
 
 def _text(value: Any) -> str:

@@ -152,16 +152,19 @@ def _document(made: Plan) -> dict[str, Any]:
 @click.argument("file", metavar="[FILE]", default="-", callback=not_empty)
 @click.option("--match", metavar="PATTERN", help="Only names like this one, with *, ? and [a-z].")
 @click.option("--owner", metavar="NAME", callback=_owner, help="Only what this owner has applied.")
+@click.option("--history", is_flag=True, help="With the records of past runs, too.")
 @click.option("--json", "is_json", is_flag=True, help="Write JSON; so does a FILE that ends in .json.")
 @click.pass_context
-def export(ctx: click.Context, /, file: str, match: str | None, owner: str | None, is_json: bool) -> None:
+def export(
+    ctx: click.Context, /, file: str, match: str | None, owner: str | None, history: bool, is_json: bool
+) -> None:
     """Write the stored entries to FILE, or to stdout, for apply and import.
 
     With when each ran last, how often, and when it is due, so that importing it again loses nothing.
     """
     session = Session.of(ctx)
     with meter("Exporting") as progress:
-        exported = export_entries(session.app, match, owner, progress)
+        exported = export_entries(session.app, match, owner, progress, with_history=history)
     text = write_file(exported.declared, is_json=is_json or file.endswith(".json"))
     if file == "-":
         click.echo(text.encode(), nl=False)

@@ -3,7 +3,7 @@
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2..] entries  the entries' keys, and after them
--- KEYS[..] gone      what is removed: what is kept beside removed entries, calendars in their old form
+-- KEYS[..] gone      what is removed: what was kept beside entries, calendars in their old form
 -- KEYS[..] owned     sets of the names that belong to an owner
 -- ARGV[1] wake       channel that is told
 -- ARGV[2] count      how many entries there are
@@ -21,10 +21,10 @@
 --   policy      '' to leave it, else '=' and the policy; '=' alone removes it
 --   error       '' to leave it, else '=' and the error; '=' alone removes it
 --   score       '' to leave it, 'remove' to unschedule it, else the next due time
--- ARGV[..] three for each day of a calendar:
---   calendar    which of KEYS is the calendar's
---   day         a day or span, or 'about'
---   label       what it is called
+-- ARGV[..] three for each of gone that is stored anew:
+--   kind        'calendar', 'history' or 'backfilled'
+--   place       which of KEYS it is
+--   content     JSON: an array of texts; for a calendar an object, days or spans or 'about' to labels
 --
 -- Returns 0, or which entry, counted from 1, is another one than was read (then nothing was written)
 local schedule = KEYS[1]
@@ -45,6 +45,8 @@ for i = 2, 1 + count do
   if found ~= read or (read_meta ~= '' and found_meta ~= read_meta) then return i - 1 end
   changes[i] = change
 end
+local contents = {}
+for place = 4 + count * 11, #ARGV, 3 do contents[place] = cjson.decode(ARGV[place + 2]) end
 
 -- these are checked before the first write, as a script that fails leaves what it has written
 redis.call('ZCARD', schedule)
@@ -78,9 +80,14 @@ for i = 2, 1 + count do
   end
 end
 for i = 2 + count, 1 + count + gone do redis.call('DEL', KEYS[i]) end
-for place = 4 + count * 11, #ARGV, 3 do
-  local calendar, day, label = tonumber(ARGV[place]), ARGV[place + 1], ARGV[place + 2]
-  redis.call('HSET', KEYS[calendar], day, label)
+for place, content in pairs(contents) do
+  local kind, key = ARGV[place], KEYS[tonumber(ARGV[place + 1])]
+  if kind == 'calendar' then
+    for day, label in pairs(content) do redis.call('HSET', key, day, label) end
+  else
+    local command = kind == 'history' and 'RPUSH' or 'SADD'
+    for _, text in ipairs(content) do redis.call(command, key, text) end
+  end
 end
 -- a wake-up only makes it quicker: who may not publish may still apply
 redis.pcall('PUBLISH', wake, 'applied')

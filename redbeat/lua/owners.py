@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from redbeat.lua import Script, Stored, Write, score_text, text_of
 
-__all__ = ["Change", "apply_entries", "read_owners"]
+__all__ = ["Beside", "Change", "apply_entries", "read_owners"]
 
 _READ_OWNERS = Script("read_owners")
 _APPLY_ENTRIES = Script("apply_entries")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A key that is kept beside an entry, or a calendar's, and what becomes of it.
+
+    Attributes:
+        kind: 'calendar', 'history' or 'backfilled'.
+        content: a calendar's days and labels, or the texts of the others; nothing: the key is removed.
+    """
+
+    kind: str
+    key: str
+    content: Mapping[str, str] | Sequence[str] = ()
 
 
 @dataclass
@@ -25,7 +41,7 @@ class Change:
         write: what is written; None: nothing.
         owner: whose it is from now on, '' for nobody's; None: that stays.
         owned_key: key of the set of that owner's names, and of the present one's where it is deleted.
-        beside: keys that go with it where it is deleted.
+        beside: what becomes of the keys beside it.
         error: the field of that name; '' removes it; None: so does a new definition or policy.
         is_unscheduled: it leaves the schedule.
         is_deleted: it is removed.
@@ -38,7 +54,7 @@ class Change:
     read_owner: str = ""
     owner: str | None = ""
     owned_key: str = ""
-    beside: Sequence[str] = ()
+    beside: Sequence[Beside] = ()
     error: str | None = None
     is_unscheduled: bool = False
     is_deleted: bool = False
@@ -104,22 +120,21 @@ def apply_entries(
     schedule_key: str,
     changes: Sequence[Change],
     *,
-    calendars: Mapping[str, Mapping[str, str]],
+    calendars: Sequence[Beside],
     wake: str,
 ) -> int:
-    """Make all ``changes`` and store the ``calendars`` (key to fields), or none of it.
+    """Make all ``changes`` and store the ``calendars``, or none of it.
 
     Returns 0, or which change, counted from 1, is of an entry that is another one than was read.
     """
-    beside = [key for change in changes if change.is_deleted for key in change.beside]
-    gone = [*beside, *calendars]
+    gone = [*chain.from_iterable(change.beside for change in changes), *calendars]
     owned = sorted({change.owned_key for change in changes if change.owned_key})
-    keys = [schedule_key, *(change.stored.key for change in changes), *gone, *owned]
+    keys = [schedule_key, *(change.stored.key for change in changes), *(one.key for one in gone), *owned]
     place_of = {key: len(keys) - len(owned) + 1 + number for number, key in enumerate(owned)}
     args: list[Any] = [wake, len(changes), len(gone)]
     for change in changes:
         args += change.args(place_of)
-    for number, fields in enumerate(calendars.values()):
-        for day, label in fields.items():
-            args += [2 + len(changes) + len(beside) + number, day, label]
+    for place, one in enumerate(gone, 2 + len(changes)):
+        if one.content:
+            args += [one.kind, place, json.dumps(one.content, ensure_ascii=False)]
     return int(_APPLY_ENTRIES(client, keys, args))

@@ -31,6 +31,7 @@ from tests.support.schedule import SCHEDULE, STATICS, meta_json, score_of, write
 from tests.support.servers import Server
 
 UTC = timezone.utc
+YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
 
 def dump(client: redis.Redis) -> dict[str, Any]:
@@ -42,6 +43,8 @@ def dump(client: redis.Redis) -> dict[str, Any]:
             found[key] = {name: parsed(name, text) for name, text in client.hgetall(key).items()}
         elif kind == "set":
             found[key] = client.smembers(key)
+        elif kind == "list":
+            found[key] = client.lrange(key, 0, -1)
     return found
 
 
@@ -64,7 +67,7 @@ def parsed(name: str, text: str) -> Any:
 
 def again(app: Celery, client: redis.Redis, *, is_json: bool = False) -> Declared:
     """Export all, forget all, import all."""
-    text = write_file(export_entries(app).declared, is_json=is_json)
+    text = write_file(export_entries(app, with_history=True).declared, is_json=is_json)
     client.flushdb()
     declared = read_file(text)
     commit(plan_import(app, declared))
@@ -106,6 +109,9 @@ def test_export_and_import_lose_nothing(app: Celery, client: redis.Redis, is_jso
     client.zrem(SCHEDULE, "redbeat:options")
     client.hset("redbeat:sun", "owner", "billing")
     client.sadd("redbeat::owner:billing", "sun")
+    Entry.get("relative", app).backfill(YESTERDAY, YESTERDAY + timedelta(seconds=59 * 60))
+    client.rpush("redbeat::history:rule", '{"at": 1.50, "due":1}', "no record 'at' all\t")
+    client.sadd("redbeat::backfilled:sun", "1.5", "-3")
     before = dump(client)
     declared = again(app, client, is_json=is_json)
     expected = {**before, "schedule": dict(before["schedule"])}
@@ -120,6 +126,8 @@ def test_export_and_import_lose_nothing(app: Celery, client: redis.Redis, is_jso
     }
     assert Entry.get("daily", app).total_run_count == 99
     assert Entry.get("plain", app).pause_note == "maintenance"
+    assert len(Entry.get("relative", app).history()) == 20
+    assert Entry.get("relative", app).backfill(YESTERDAY, YESTERDAY + timedelta(seconds=59 * 60)) == []
 
 
 HOURLY = {"__type__": "interval", "every": 3600}
@@ -337,6 +345,36 @@ def test_5000_entries_out_and_in(app: Celery, client: redis.Redis, server: Serve
     print(f"5,000 entries, {len(text) >> 10} KiB, on {server.kind} {server.version}: {seconds}")
     assert client.zcard(SCHEDULE) == 5000
     assert max(seconds.values()) < 15
+
+
+def test_records_are_exported_where_they_are_asked_for_and_those_of_before_do_not_stay(
+    app: Celery, client: redis.Redis
+) -> None:
+    Entry("one", "echo", 60, app=app).save()
+    client.rpush("redbeat::history:one", '{"at":2,"due":1}')
+    client.sadd("redbeat::backfilled:one", "1")
+    declared = export_entries(app).declared
+    assert not {"history", "backfilled"} & declared.entries["one"].keys()
+    commit(plan_import(app, declared, replace_existing=True))
+    assert client.exists("redbeat::history:one", "redbeat::backfilled:one") == 0
+
+
+def test_records_that_are_no_text_come_back_as_they_were(
+    app: Celery, client: redis.Redis, server: Server
+) -> None:
+    Entry("one", "echo", 60, app=app).save()
+    client.rpush("redbeat::history:one", b"\xff", "ü")
+    again(app, client)
+    with server.client(db=1, decode_responses=False) as raw:
+        assert raw.lrange("redbeat::history:one", 0, -1) == [b"\xff", "ü".encode()]
+
+
+def test_records_under_a_key_of_another_kind_are_left_out(app: Celery, client: redis.Redis) -> None:
+    Entry("one", "echo", 60, app=app).save()
+    client.set("redbeat::history:one", "what's this?")
+    client.sadd("redbeat::backfilled:one", "1")
+    item = export_entries(app, with_history=True).declared.entries["one"]
+    assert ("history" in item, item["backfilled"]) == (False, ["1"])
 
 
 # -- from beat_schedule

@@ -103,6 +103,8 @@ FAULTS = {
     "entries:\n  report: {task: a, schedule: {rrule: FREQ=OFTEN}}": "rrule: FREQ: OFTEN is none of",
     "entries:\n  report: {task: a, schedule: {solar: sunrise}}": "schedule: solar: lat is missing.",
     "entries:\n  report: {task: a, schedule: {at: noon}}": "line 2: report: ",
+    "entries:\n  report: {task: a, schedule: 60, history: [1]}": "history: must be a list of texts",
+    "entries:\n  report: {task: a, schedule: 60, backfilled: x}": "backfilled: must be a list of texts",
     "entries:\n  report: {task: a, schedule: {every: 3, relativ: true}}": "no 'relativ' beside 'every'.",
     "calendars: {holidays: {days: 7}}": "holidays: days: must be a list of days",
     "calendars: {holidays: {dates: []}}": "there is no such field.",

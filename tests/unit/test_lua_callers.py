@@ -144,10 +144,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "apply_entries": (
         lambda client: owners.apply_entries(
-            client, "the-schedule", [CHANGE, CHANGE], calendars={}, wake="the-wake"
+            client,
+            "the-schedule",
+            [CHANGE, CHANGE],
+            calendars=[owners.Beside("calendar", "c", {"d": "l"})],
+            wake="the-wake",
         ),
         0,
-        {"schedule": "the-schedule", "wake": "the-wake", "count": 2, "gone": 0},
+        {"schedule": "the-schedule", "wake": "the-wake", "count": 2, "gone": 1},
         {
             "change": "save",
             "read": hashlib.sha1(b"read\0\0").hexdigest(),
@@ -196,12 +200,17 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 
 
 #: script to the keys that come after those of the entries
-BESIDE = {"commit_runs": ["history of k"] * 2, "delete_entries": ["beside k"] * 2}
+BESIDE = {
+    "commit_runs": ["history of k"] * 2,
+    "delete_entries": ["beside k"] * 2,
+    "apply_entries": ["c"],
+}
 
 #: script to what it is sent after all entries, once, as these two share it
 SHARED = {
     "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"},
     "remove_leftovers": {"entry": 4, "owned": "o"},
+    "apply_entries": {"kind": "calendar", "place": 4, "content": '{"d": "l"}'},
 }
 
 

@@ -15,7 +15,7 @@ LUA_WORDS = set(
     re.findall(
         r"\w+",
         "and break do else elseif end false for function if in local nil not or repeat return then true "
-        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack "
+        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson "
         "hold_lock push_messages",
     )
 )
