@@ -18,6 +18,7 @@ from celery.utils.log import get_logger
 from redbeat.almanac import bounds_of, save_by_calendars
 from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta, read_cron
+from redbeat.descriptions import describe
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
@@ -32,7 +33,6 @@ from redbeat.saving import check_unchanged, plan_save, stored_after, why_never
 from redbeat.schedule_field import ScheduleField, as_schedule
 from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
-from redbeat.wording import describe
 from redbeat.zones import in_utc
 
 __all__ = ["RedBeatSchedulerEntry", "decode_entry"]
