@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest faults bench check docs clean
+.PHONY: help demo test test-oldest faults bench check docs screenshots clean
 
 help:  ## show this list
 	@echo "RedBeat, a Celery beat scheduler in Redis. Commands:"
@@ -17,7 +17,7 @@ demo: $(STAMP)  ## a server, a worker and a beat at work, until Ctrl-C; or: make
 	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=2 --dist=loadfile)
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=3 --dist=loadfile)
 
 test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
@@ -38,6 +38,9 @@ docs: $(STAMP)  ## the documentation as HTML, in build/docs
 
 bench: $(STAMP)  ## what RedBeat costs, beside 2.4.2; 15 minutes, or: make bench ARGS="--quick --only burst"
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+screenshots: $(STAMP)  ## the pictures of the command line in the documentation, taken anew
+	@$(BIN)/python -m tests.support.screenshots
 
 clean:  ## remove everything that the other commands made
 	@rm -rf .venv .venv-oldest .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -97,9 +97,16 @@ beat_schedule = {
 # redbeat_misfire_limit = 100
 # redbeat_misfire_grace_time = None
 
+# How many of an entry's last runs are kept beside it; 0: none.
+# redbeat_history = 20
+
 # Seconds after which beat stops waiting for the broker while it sends a batch.
 # redbeat_publish_timeout = 10
 
 # How many replicas of the schedule's server must have a batch before the next one is begun. It waits for one
 # second at the most. A failover then undoes one batch at the most, instead of all that wasn't replicated.
 # redbeat_wait_replicas = 0
+
+# Whose the entries of beat_schedule are, where several applications share a schedule: the app's main name, if
+# nothing is set. Former names may follow in a list; what belongs to those is taken over.
+# redbeat_statics_owner = None

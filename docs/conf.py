@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
@@ -13,7 +14,7 @@ copyright = "The RedBeat authors"
 PYPROJECT = (HERE.parent / "pyproject.toml").read_text("utf-8")  # Python 3.10 has no tomllib
 release = version = re.findall(r'^version = "(.+)"$', PYPROJECT, re.MULTILINE)[0]
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "performance", "settings"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "performance", "settings"]
 exclude_patterns = ["_build"]
 default_role = "code"
 
@@ -30,11 +31,22 @@ napoleon_numpy_docstring = False
 nitpick_ignore_regex = [
     (r"py:.*", r"(celery|kombu|redis|datetime|dateutil|json|collections)\..*"),
     (r"py:.*", r"redbeat\.(lock|lua|store|keys)\..*"),
-    (r"py:.*", r"redbeat\.(schedules\.(Excluded|Bounds)|policy\.PolicyHolder)"),
-    (r"py:.*", r"(Stored|Write|Store|LeaderLock|Keys|datetime|timedelta|schedstate|optional)"),
+    (r"py:.*", r"redbeat\.(schedules\.(Excluded|Bounds)|policy\.PolicyHolder|managing\..*)"),
+    (r"py:.*", r"(Stored|Write|Store|LeaderLock|Keys|EntryT|AsyncResult|PastRun)"),
+    (r"py:.*", r"(datetime|timedelta|schedstate|optional)"),
 ]
 
 html_theme = "furo"
 html_title = f"RedBeat {release}"
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
+
+
+def escape_asterisks(_app: object, _ctx: object, lines: list[str]) -> None:
+    """A cron expression in a help text is no emphasis."""
+    lines[:] = [line.replace("*", "\\*") for line in lines]
+
+
+def setup(app: Any) -> None:
+    for part in ("description", "options", "arguments", "epilog"):
+        app.connect(f"sphinx-click-process-{part}", escape_asterisks)

@@ -25,6 +25,7 @@ __all__ = [
     "ABOUT",
     "Unusable",
     "bounds_of",
+    "calendar_from",
     "give_calendars",
     "read_calendars",
     "read_calendars_of",
@@ -83,10 +84,11 @@ def _usable(store: Store, name: str, fields: dict[str, str] | str) -> dict[str, 
 
 def read_calendars(store: Store, names: Iterable[str]) -> dict[str, Excluded]:
     """Return the calendars with these names, each to be asked, or an ``Unusable``."""
-    return {name: _calendar_of(name, fields) for name, fields in read_fields(store, names).items()}
+    return {name: calendar_from(name, fields) for name, fields in read_fields(store, names).items()}
 
 
-def _calendar_of(name: str, fields: dict[str, str] | Unusable) -> Excluded:
+def calendar_from(name: str, fields: dict[str, str] | Unusable) -> Excluded:
+    """Return the calendar that has these fields, to be asked, or an ``Unusable``."""
     if isinstance(fields, Unusable):
         return fields
     try:
@@ -123,7 +125,7 @@ def save_by_calendars(store: Store, entries: Collection[Any], save: Callable[[],
     names = {entry.policy.exclude for entry in named}
     fields, results = read_fields(store, names), []
     for _ in range(MAX_SAVES):
-        give_calendars(named, {name: _calendar_of(name, fields[name]) for name in names})
+        give_calendars(named, {name: calendar_from(name, fields[name]) for name in names})
         try:
             results.append(save())
         finally:

@@ -157,9 +157,14 @@ class Calendar(Exclusions):
         store = Store(self.app)
         before = read_calendars(store, [self.name])[self.name]
         self._replace(store, {ABOUT: self.about, **self.days})
+        self.retime(before)
+        return self
+
+    def retime(self, before: Excluded) -> None:
+        """Let entries be due as the calendar says, which stands in Redis by now in place of ``before``."""
+        store = Store(self.app)
         for keys in _scheduled_keys(store):
             store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before))
-        return self
 
     def delete(self) -> None:
         """Remove the calendar; no error when it isn't there.

@@ -43,8 +43,9 @@ class RedBeatConfig:
         app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
         None), takeover_after (seconds or None), lock_lost ('exit' or 'standby'), redis_url,
         redis_use_ssl (bool or dict), redbeat_redis_options (dict),
-        misfire, misfire_limit, misfire_grace_time (seconds),
-        key_expiry_check, batch_size, delivery, publish_timeout (seconds), wait_replicas, keys
+        misfire, misfire_limit, misfire_grace_time (seconds), history,
+        key_expiry_check, batch_size, delivery, publish_timeout (seconds), wait_replicas,
+        statics_owners (the first counts, the others are former ones), keys
         (:class:`redbeat.keys.Keys`),
         reserved_names (of RedBeat's own keys: no entry may be called so).
 
@@ -74,9 +75,13 @@ class RedBeatConfig:
         self.misfire: str = self._value("redbeat_misfire")
         self.misfire_limit: int = self._value("redbeat_misfire_limit")
         self.misfire_grace_time: float | None = self._value("redbeat_misfire_grace_time")
+        self.history: int = self._value("redbeat_history")
         self.delivery: str = self._value("redbeat_delivery")
         self.publish_timeout: float = self._value("redbeat_publish_timeout")
         self.wait_replicas: int = self._value("redbeat_wait_replicas")
+        self.statics_owners: tuple[str, ...] = self._value("redbeat_statics_owner") or (
+            str(self.app.main or ""),
+        )
 
     @property
     def schedule(self) -> Any:
@@ -192,10 +197,16 @@ class RedBeatConfig:
         if self._has_warned:
             return
         self._has_warned = True
+        for name, hint in self.unknown_settings().items():
+            logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
+
+    def unknown_settings(self) -> dict[str, str]:
+        """Return the redbeat_* settings there aren't, each with a hint at what was meant."""
+        hints = {}
         for name in sorted(self._explicit.keys() - SETTINGS.keys()):
             nearest = nearest_to(name, SETTINGS)
-            hint = f"did you mean {nearest}?" if nearest else "RedBeat has no such setting."
-            logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
+            hints[name] = f"did you mean {nearest}?" if nearest else "RedBeat has no such setting."
+        return hints
 
 
 def ensure_conf(app: Any) -> RedBeatConfig:

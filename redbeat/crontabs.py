@@ -210,6 +210,8 @@ def next_of_crontab(rule: crontab, after: datetime, tz: tzinfo) -> datetime | No
         after: in UTC; so is the result.
     """
     times = _times_of(rule)
+    if not (times.minutes and times.hours and times.months):
+        raise ValueError("a crontab names no minute, no hour or no month")
     walk = next_in_real_time if len(times.hours) == 24 else next_fixed
     return walk(times.next_wall, after, tz)
 

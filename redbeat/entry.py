@@ -6,7 +6,7 @@ Owns the way between the two. Reading is tolerant and names what is wrong (Entry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone, tzinfo
 from typing import Any
 
@@ -15,20 +15,21 @@ from celery.beat import ScheduleEntry
 from celery.schedules import schedstate
 from celery.utils.log import get_logger
 
-from redbeat import bulk
 from redbeat.almanac import bounds_of, save_by_calendars
 from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta, read_cron
+from redbeat.descriptions import describe
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
+from redbeat.managing import Managed
 from redbeat.misfires import ran_from
 from redbeat.policy import FIELDS, NAMES, Policy, PolicyHolder
-from redbeat.preview import describe, next_runs, runs_between
+from redbeat.preview import next_runs, runs_between
 from redbeat.problems import find_name_problem, find_state_problem, find_unwritable
 from redbeat.reader import decode_entry as decode_entry
 from redbeat.reader import try_decode
-from redbeat.saving import plan_save, why_never
+from redbeat.saving import check_unchanged, plan_save, stored_after, why_never
 from redbeat.schedule_field import ScheduleField, as_schedule
 from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
@@ -43,7 +44,7 @@ logger = get_logger("celery.beat")
 _ARGUMENTS = frozenset({"app", "last_run_at", "relative", "total_run_count"})
 
 
-class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
+class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     """A periodic task that lives in Redis.
 
     Arguments:
@@ -233,67 +234,59 @@ class RedBeatSchedulerEntry(PolicyHolder, ScheduleEntry):
         return runs_between(self, a, b)
 
     def describe(self) -> str:
-        """Return when it runs, in English words; the extra ``celery-redbeat[describe]`` knows crontabs."""
+        """Return when it runs, in English words."""
         return describe(self)
 
     # -- writing
 
-    def save(self) -> RedBeatSchedulerEntry:
+    def is_enabled_at(self, now: datetime) -> bool:
+        """Tell whether it runs: it is enabled, or its pause is over."""
+        until = self.policy.paused_until
+        return self.enabled or (self.policy.paused and until is not None and until <= now)
+
+    def save(self, *, if_unchanged: bool = False) -> RedBeatSchedulerEntry:
         """Store the entry, new or not, and wake the beat; return it.
 
         A new entry is due one interval, or at the schedule's next time, after now. One that is stored
         already keeps its last_run_at and total_run_count and is due as they say; when its schedule is
         another one now, or when it is enabled again, it is due at the schedule's next time after now.
 
+        Arguments:
+            if_unchanged: only if its definition and its policy stand in Redis as they were loaded; one that
+                wasn't loaded, only if there is none.
+
         Raises:
             EntryError: a part of it can't be stored.
+            EntryChanged: with ``if_unchanged``, somebody has changed it.
         """
         ensure_conf(self.app).warn_of_unknown()
-        store = Store(self.app)
-        save_by_calendars(store, [self], lambda: store.write_entries([self.key], self.plan_save))
+        store, loaded = Store(self.app), self.stored
+
+        def plan(stored: Stored, now: datetime) -> Write | None:
+            if if_unchanged:
+                _check_name(self)  # a key of our own is no entry that somebody has changed
+                check_unchanged(self.key, loaded, stored)
+            return self.plan_save(stored, now)
+
+        save_by_calendars(store, [self], lambda: store.write_entries([self.key], plan))
         return self
 
-    @staticmethod
-    def save_many(
-        entries: Iterable[RedBeatSchedulerEntry], *, progress: Callable[[int], object] | None = None
-    ) -> bulk.SaveResult:
-        """Store entries, each as :meth:`save` would; return the names of the new, changed and same ones.
+    def _change_stored(self, change: Callable[[Any], None]) -> None:
+        def plan(stored: Stored, now: datetime) -> Write | None:
+            if not stored.exists:
+                raise EntryNotFound(f"{self.key}: there is no such entry.", self.key)
+            entry = decode_entry(type(self), stored, self.app)
+            change(entry)
+            write = entry.plan_save(stored, now)
+            self.__dict__.update(entry.__dict__)
+            return write
 
-        They are stored 500 at a time, all of them or none, and wake the beat once. An entry that stands in
-        Redis just so already isn't written. Where a name comes twice, the last one counts. Interrupted, the
-        call can simply be made again.
-
-        Arguments:
-            entries: of one app; any iterable. No more than 500 are held at a time.
-            progress: called after each 500 with the number of entries handled so far.
-
-        Raises:
-            EntryError: an entry can't be stored. None of its 500 was; ``done``, the number before, were.
-            StoreUnavailable: Redis can't be reached. The 500 at hand are stored all or not at all.
-        """
-        return bulk.save_many(entries, progress)
-
-    @staticmethod
-    def delete_many(
-        names: Iterable[str], app: Any = None, *, progress: Callable[[int], object] | None = None
-    ) -> int:
-        """Remove the entries with these names or keys; return how many there were.
-
-        A name that isn't there is no error. They are removed 500 at a time, all of them or none.
-
-        Arguments:
-            names: any iterable.
-            progress: called after each 500 with the number of names handled so far.
-
-        Raises:
-            EntryError: a name is one of RedBeat's own keys, or no name at all. None of its 500 was removed;
-                ``done``, the number before, were.
-        """
-        return bulk.delete_many(names, app, progress)
+        Store(self.app).write_entries([self.key], plan)
 
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
         write = plan_save(self, stored, now)
+        self.stored = stored_after(stored, write)
         if write.score == -1 and self.enabled:
             logger.warning("%s is saved, and never runs: %s", self.key, why_never(self, now))
         return write

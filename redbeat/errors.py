@@ -8,10 +8,13 @@
      +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
      +-- StoreCorrupt               a key of the schedule as a whole holds something else
      +-- EntryError                 something about one entry
+     |    +-- EntryChanged          it is another one now than the one that was loaded
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
      +-- CalendarError              a calendar can't be used (also ValueError)
      |    +-- CalendarNotFound      no such calendar (also KeyError)
+     +-- FileError                  a file of entries can't be used (also ValueError)
+     |    +-- OwnedByOthers         entries in it are somebody else's
      +-- CommandFailed              a singleton's command can't be started, or its warden is gone
      +-- LockError                  something about leadership
           +-- LockNotAcquired       a tick without the lock (also AttributeError)
@@ -33,12 +36,15 @@ __all__ = [
     "CalendarNotFound",
     "CommandFailed",
     "ConfigurationError",
+    "EntryChanged",
     "EntryCorrupt",
     "EntryError",
     "EntryNotFound",
+    "FileError",
     "LockError",
     "LockLost",
     "LockNotAcquired",
+    "OwnedByOthers",
     "RedBeatError",
     "StoreCorrupt",
     "StoreRefused",
@@ -108,6 +114,10 @@ class EntryError(RedBeatError):
         self.done = 0
 
 
+class EntryChanged(EntryError):
+    """Somebody has changed, made or removed the entry since it was loaded; nothing was written."""
+
+
 class EntryNotFound(EntryError, KeyError):
     """There is no entry under this key."""
 
@@ -136,6 +146,32 @@ class CalendarNotFound(CalendarError, KeyError):
 
     # KeyError would print the message's repr
     __str__ = Exception.__str__
+
+
+class FileError(RedBeatError, ValueError):
+    """A file of entries can't be used; nothing was written.
+
+    Attributes:
+        origin: the file's name.
+        line: counted from 1, None where it isn't known.
+    """
+
+    def __init__(self, message: str, origin: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.origin = origin
+        self.line = line
+
+
+class OwnedByOthers(FileError):
+    """Entries of the file are somebody else's; nothing was written.
+
+    Attributes:
+        owners: name of the entry to whose it is, in words.
+    """
+
+    def __init__(self, message: str, origin: str, owners: dict[str, str] | None = None) -> None:
+        super().__init__(message, origin)
+        self.owners = owners or {}
 
 
 class CommandFailed(RedBeatError):

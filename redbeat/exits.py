@@ -18,6 +18,7 @@ __all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite", "not_
 USAGE = getattr(os, "EX_USAGE", 64)  #: wrong options
 NO_INPUT = getattr(os, "EX_NOINPUT", 66)  #: a file that can't be read
 UNAVAILABLE = getattr(os, "EX_UNAVAILABLE", 69)  #: a program that is missing
+CANNOT_CREATE = getattr(os, "EX_CANTCREAT", 73)  #: a file that can't be written
 TRY_AGAIN = getattr(os, "EX_TEMPFAIL", 75)  #: what may work later
 NO_PERMISSION = getattr(os, "EX_NOPERM", 77)  #: Redis refuses
 CONFIG = getattr(os, "EX_CONFIG", 78)  #: wrong settings

@@ -82,7 +82,7 @@ def new_failure(claimed: Claimed, reason: str, now: float) -> Failure:
     return Failure(reason=reason, since=since, definition_sha1=sha1_of(claimed))
 
 
-def sha1_of(claimed: Claimed) -> str:
+def sha1_of(claimed: Claimed | Stored) -> str:
     """Return the SHA-1 of the definition as it stands in Redis."""
     definition = (claimed.definition or "").encode("utf-8", "surrogateescape")
     return hashlib.sha1(definition, usedforsecurity=False).hexdigest()

@@ -13,9 +13,13 @@ DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
 #: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
-RESERVED_NAMES = frozenset({":schedule", ":statics", ":lock", ":tick", ":wake"})
+RESERVED_NAMES = frozenset({":schedule", ":statics", ":static-owners", ":lock", ":tick", ":wake"})
 #: and what no entry's name may begin with
 CALENDAR_NAMES = ":calendar:"
+HISTORY_NAMES = ":history:"
+BACKFILLED_NAMES = ":backfilled:"
+OWNER_NAMES = ":owner:"
+RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, OWNER_NAMES)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,11 @@ class Keys:
     def statics(self) -> str:
         """set: the names of the entries that came from ``beat_schedule``."""
         return f"{self.prefix}:statics"
+
+    @property
+    def static_owners(self) -> str:
+        """set: whose ``beat_schedule`` has an entry: the owner, a tab, and the entry's name."""
+        return f"{self.prefix}:static-owners"
 
     @property
     def lock(self) -> str:
@@ -62,6 +71,26 @@ class Keys:
         """Return the key of the calendar called ``name``: a hash of excluded days and their labels."""
         return f"{self.prefix}{CALENDAR_NAMES}{name}"
 
+    def history(self, name: str) -> str:
+        """Return the key of the history of the entry called ``name``: a list, the newest run first."""
+        return f"{self.prefix}{HISTORY_NAMES}{name}"
+
+    def history_of(self, key: str) -> str:
+        """Return the key of the history of the entry under ``key``."""
+        return self.history(self.name(key))
+
+    def backfilled_of(self, key: str) -> str:
+        """Return the key of the due times that were sent by hand for the entry under ``key``: a set."""
+        return f"{self.prefix}{BACKFILLED_NAMES}{self.name(key)}"
+
+    def beside(self, key: str) -> tuple[str, str]:
+        """Return the keys of what is kept beside the entry under ``key``: its history first."""
+        return self.history_of(key), self.backfilled_of(key)
+
+    def owner(self, owner: str) -> str:
+        """Return the key of the names that ``owner`` has applied from a file: a set."""
+        return f"{self.prefix}{OWNER_NAMES}{owner}"
+
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""
         return f"{self.prefix}{name}"
@@ -80,9 +109,19 @@ def printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+def as_stored(text: str) -> bytes:
+    """Return ``text`` as it stands in Redis, with bytes that are no UTF-8: not every client writes them."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def shorten(text: str, limit: int = 500) -> str:
     """Return ``text``, cut to ``limit`` characters: bad values may be megabytes, a log line mustn't."""
     return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def is_owner_name(name: object) -> bool:
+    """Tell whether an owner of entries may be called ``name``: any text without control characters."""
+    return isinstance(name, str) and bool(name) and name.isprintable()
 
 
 def has_hash_tag(prefix: str) -> bool:

@@ -57,6 +57,9 @@ class Policy:
         misfire_limit: how many of them are made up for at the most, with 'all'.
         misfire_grace_time: seconds; a run that is later than that is skipped.
         run_missed: enabled again or changed, it makes up for the runs that were missed meanwhile.
+        paused: it rests, and isn't enabled either, with
+        pause_note: why, and
+        paused_until: when it goes on by itself, UTC.
         exclude: name of a calendar on whose days nothing runs, and
         calendar: that one, once it is read.
     """
@@ -73,6 +76,9 @@ class Policy:
     misfire_limit: int | None = None
     misfire_grace_time: float | None = None
     run_missed: bool = False
+    paused: bool = False
+    pause_note: str | None = None
+    paused_until: datetime | None = None
     exclude: str | None = None
     calendar: Excluded | None = field(default=None, compare=False, repr=False)
 
@@ -136,6 +142,9 @@ class PolicyHolder:
     misfire_limit = PolicyField[int | None]()
     misfire_grace_time = PolicyField[float | None]()
     run_missed = PolicyField[bool]()
+    paused = PolicyField[bool]()
+    pause_note = PolicyField[str | None]()
+    paused_until = PolicyField[datetime | None]()
     exclude = PolicyField[str | None]()
 
     def set_policy(self, changes: Mapping[str, Any]) -> None:
@@ -171,7 +180,7 @@ def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:
         zone = zone_called(values["timezone"])
     for name in values.keys() - {"timezone"}:
         values[name] = _CHECKS[name](name, values[name])
-    for name in values.keys() & {"start_time", "end_time"}:
+    for name in values.keys() & {"start_time", "end_time", "paused_until"}:
         moment = values[name]
         is_naive = moment.tzinfo is None
         values[name] = instant_of(moment, zone) if is_naive else moment.astimezone(timezone.utc)
@@ -278,6 +287,12 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: must be text, not {value!r}.")
+    return value
+
+
 def _name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name}: must be the name of a calendar, not {value!r}.")
@@ -305,5 +320,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "misfire_limit": _limit,
     "misfire_grace_time": _patience,
     "run_missed": _flag,
+    "paused": _flag,
+    "pause_note": _text,
+    "paused_until": _time,
     "exclude": _name,
 }

@@ -14,7 +14,7 @@ from typing import Any
 from celery.schedules import BaseSchedule
 
 from redbeat.decoder import decode
-from redbeat.keys import CALENDAR_NAMES, printable
+from redbeat.keys import RESERVED_BEGINNINGS, printable
 from redbeat.kinds import SCHEDULE_FIELDS
 from redbeat.schedules import KINDS
 
@@ -94,7 +94,7 @@ def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
     """
     if not isinstance(name, str) or not name:
         return "An entry must have a name, a non-empty string."
-    if name in reserved or name.startswith(CALENDAR_NAMES):
+    if name in reserved or name.startswith(RESERVED_BEGINNINGS):
         return f"An entry can't be called {name!r}: that key is RedBeat's own."
     return None
 

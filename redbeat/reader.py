@@ -74,7 +74,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         total_run_count=meta.get("total_run_count") or 0,
         app=app,
     )
-    entry.policy = policy
+    entry.policy, entry.stored = policy, stored
     if typos:
         entry.typos = typos
     entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else

@@ -130,6 +130,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         self.byhour = _listed(byhour)
         self.byminute = _listed(byminute)
         self.bysecond = _listed(bysecond)
+        self._check_values()
         self._check_positions()
         self._check()
 
@@ -144,6 +145,18 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
     def rrule(self) -> dateutil_rrule:
         """The rule as dateutil has it; ValueError: it sees that it never comes true."""
         return dateutil_rrule(**self._fields())
+
+    def _check_values(self) -> None:
+        """Raise ValueError for a by* argument that is no number, or no weekday: dateutil finds none."""
+        for name in self.FIELDS:
+            given = getattr(self, name)
+            if not name.startswith("by") or given is None:
+                continue
+            numbers = [getattr(value, "weekday", value) for value in _iterable(given)]
+            is_wrong = any(type(number) is not int for number in numbers)
+            if is_wrong or (name == "byweekday" and not set(numbers) <= set(range(7))):
+                allowed = "weekdays, 0 (Monday) to 6" if name == "byweekday" else "whole numbers"
+                raise ValueError(f"rrule: {name} must be {allowed}, not {given!r}.")
 
     def _check_positions(self) -> None:
         """Raise ValueError for a bysetpos that no hour, minute or second has: dateutil looks for ever."""

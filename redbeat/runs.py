@@ -5,8 +5,6 @@ A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that record
 
 from __future__ import annotations
 
-import hashlib
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -21,20 +19,19 @@ from redbeat.config import ensure_conf
 from redbeat.decoder import encode_meta, is_sealed
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.failures import Failure, failure_of, new_failure
+from redbeat.history import GONE, failed_record, sent_record, skipped_record
 from redbeat.jitter import due_time_of
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
 from redbeat.policy import Policy
 from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
+from redbeat.task_ids import task_id_of
 from redbeat.zones import in_utc
 
 logger = get_logger("celery.beat")
 
-__all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run", "task_id_of"]
-
-#: task ids are UUIDs of version 5 in this namespace
-TASK_ID_NAMESPACE = uuid.UUID("6f0d8a52-3a5c-4e0b-9d0e-2c1f5f3b7a41")
+__all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run"]
 
 #: a disabled entry is looked at again at its first due time after so many seconds: often enough for those
 #: who enable it by hand without touching the schedule, seldom enough to cost nothing
@@ -93,14 +90,14 @@ def plan_run(
     if not is_retried and _is_moved(entry, claimed, due.at, now):
         own_time = entry.due_at
         if own_time is None or own_time.timestamp() > now:
-            return _put_off(entry, claimed, own_time)
+            return _put_off(entry, claimed, own_time, _record_of_excluded(entry, bounds, due))
         due = Due.at_instant(own_time)
-    if not entry.enabled:
+    if not entry.is_enabled_at(_moment(now)):
         look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
         return _commit(claimed, score_text(entry.score_of(next_run(entry.schedule, bounds, look_at, due.at))))
     allowed_at = _first_allowed(entry, bounds, due.at)
     if allowed_at is None or allowed_at.timestamp() > now:
-        return _put_off(entry, claimed, allowed_at)
+        return _put_off(entry, claimed, allowed_at, skipped_record(due.nominal, _why_not(bounds, due.at)))
     if allowed_at != due.at:
         is_retried, due = False, Due.at_instant(allowed_at)
     choice = choose_run(entry.schedule, bounds, due.at, _moment(now), _defaults(app, entry))
@@ -113,13 +110,15 @@ def plan_run(
     if entry.policy.is_finished(entry.total_run_count):
         return _put_off(entry, claimed, None)
     if choice.due is None:
-        return _put_off(entry, claimed, choice.following)
+        return _put_off(entry, claimed, choice.following, skipped_record(due.nominal, "too late"))
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
+    own_id = entry.options.get("task_id")
     sent.new_meta = encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta)
     # the run that couldn't be sent keeps its due time, and so its id, unless it is too late for it by now
     if choice.due != due.at and not (is_retried and choice.first == due.at):
         due = Due.at_instant(choice.due)
+    sent.record = sent_record(due.nominal, own_id)
     _prepare(entry, claimed.key, due.at)
     lifetime = entry.policy.expires_after
     left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
@@ -169,18 +168,36 @@ def _commit(claimed: Claimed, new_score: str) -> Commit:
     return Commit(claimed, new_score=new_score, new_error="clear" if claimed.error else "")
 
 
-def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None) -> Commit:
+def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, record: str = "") -> Commit:
     """Return the commit that lets ``entry`` be due at ``to``; None: never again, as its policy says."""
     commit = _commit(claimed, score_text(entry.score_of(to)))
+    commit.record = record
     # a calendar that changes meanwhile changes the policy's text
     commit.is_for_this_definition = entry.policy.exclude is not None
     if to is None and entry.policy.after_finish == "delete":
-        commit.new_score = "delete"
+        commit.new_score, commit.record = "delete", record or GONE
     elif to is None and entry.policy.after_finish == "disable" and entry.enabled:
         entry.enabled = False
         commit.new_definition = entry.encode(read_claimed(claimed))
         entry.enabled = True
     return commit
+
+
+def _record_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> str:
+    """Return the record of a run whose day was excluded after it had been given its score; '' for others."""
+    if bounds.calendar is None:
+        return ""
+    is_free = bounds.calendar.end_of_exclusion(due.at, zone_of(entry.schedule, bounds)) is None
+    return "" if is_free else skipped_record(due.nominal, _why_not(bounds, due.at))
+
+
+def _why_not(bounds: Policy, due_at: datetime) -> str:
+    """Return why the policy doesn't let a run be at ``due_at``."""
+    if bounds.end_time is not None and due_at > bounds.end_time:
+        return f"after its end_time, {bounds.end_time.isoformat()}"
+    if bounds.start_time is not None and due_at < bounds.start_time:
+        return f"before its start_time, {bounds.start_time.isoformat()}"
+    return f"excluded by its calendar {bounds.exclude}"
 
 
 def _first_allowed(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> datetime | None:
@@ -227,6 +244,7 @@ def commit_quarantined(
         new_score=retry_at,
         new_error=failure.to_json() if claimed.type == "hash" else "",
         is_for_this_definition=claimed.type == "hash",
+        record=failed_record(claimed.nominal, reason) if is_news else "",
     )
     return commit, is_news
 
@@ -245,27 +263,15 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
+    commit.record = failed_record(run.nominal, reason) if is_news else ""
     return commit, is_news
 
 
 def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
     """Return the commit about a member of the schedule without a hash: wait a moment once, then drop it."""
-    return Commit(claimed, new_score="remove" if is_known else score_text(now + MISSING_GRACE_SECONDS))
-
-
-def task_id_of(key: str, due: str) -> str:
-    """Return the task id of an entry's run: the same on every beat and at every try.
-
-    Arguments:
-        key: the entry's key in Redis.
-        due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
-    """
-    name = TASK_ID_NAMESPACE.bytes + f"{key}\n{due}".encode("utf-8", "surrogateescape")
-    made = bytearray(hashlib.sha1(name, usedforsecurity=False).digest()[:16])
-    # uuid.uuid5() says the same, and takes five times as long
-    made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80
-    digits = made.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    if is_known:
+        return Commit(claimed, new_score="remove", record=GONE)
+    return Commit(claimed, new_score=score_text(now + MISSING_GRACE_SECONDS))
 
 
 def _is_moved(entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime, now: float) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from celery.schedules import BaseSchedule
 
 from redbeat.decoder import encode_meta
-from redbeat.errors import EntryCorrupt, EntryError
+from redbeat.errors import EntryChanged, EntryCorrupt, EntryError
 from redbeat.kinds import encode_schedule
 from redbeat.policy import encode_policy
 from redbeat.problems import check_readable, find_meta_problem
@@ -23,7 +23,7 @@ from redbeat.schedules import clocked, next_run, rrule, zone_of
 from redbeat.store import Stored, Write
 from redbeat.zones import in_utc, zone_name
 
-__all__ = ["encode_entry", "plan_save", "why_never"]
+__all__ = ["check_unchanged", "encode_entry", "plan_save", "stored_after", "why_never"]
 
 
 def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
@@ -122,6 +122,36 @@ def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float
     if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
         return None  # a beat that shares the work is sending that run, or somebody has put it off
     return score
+
+
+def check_unchanged(key: str, loaded: Stored | None, stored: Stored) -> None:
+    """Raise EntryChanged when ``stored`` isn't what was loaded; beat's own bookkeeping doesn't count."""
+    if loaded is None and stored.exists:
+        raise EntryChanged(f"{key}: there is such an entry by now.", key)
+    if loaded is None:
+        return
+    if not stored.exists:
+        raise EntryChanged(f"{key}: it has been removed since it was loaded.", key)
+    if _revision_of(loaded) != _revision_of(stored):
+        raise EntryChanged(f"{key}: somebody has changed it since it was loaded; load it again.", key)
+
+
+def _revision_of(stored: Stored) -> tuple[str, str]:
+    # a calendar that changes leaves or takes a newline at the end
+    return (stored.definition or "").strip(), (stored.policy or "").strip()
+
+
+def stored_after(stored: Stored, write: Write) -> Stored:
+    """Return what stands in Redis once ``write`` is made."""
+    return replace(
+        stored,
+        definition=write.definition or stored.definition,
+        meta=write.meta or stored.meta,
+        policy=stored.policy if write.policy is None else write.policy or None,
+        score=stored.score if write.score is None else write.score,
+        error=None,
+        type="hash",
+    )
 
 
 def why_never(entry: Any, now: datetime) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
 from redbeat.urls import REDIS_SCHEMES, scheme_of
 
 __all__ = ["MAX_MISFIRE_LIMIT", "OPTIONS", "SETTINGS", "Setting"]
@@ -157,6 +157,12 @@ def _misfire_grace_time(value: Any) -> float | None:
     return float(value)
 
 
+def _history(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000:
+        raise ValueError
+    return value
+
+
 def _publish_timeout(value: Any) -> float:
     if not _is_number(value) or not 0.1 <= value <= 3600:
         raise ValueError
@@ -167,6 +173,15 @@ def _wait_replicas(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100:
         raise ValueError
     return value
+
+
+def _statics_owner(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not names or not all(is_owner_name(name) for name in names):
+        raise ValueError
+    return names
 
 
 def _is_number(value: Any) -> bool:
@@ -304,6 +319,25 @@ SETTINGS: dict[str, Setting] = {
             _misfire_grace_time,
             "a number of seconds above 0, or None",
             "A run that is later than so many seconds is skipped. None: never, but with ``skip`` it is 60.",
+        ),
+        Setting(
+            "redbeat_history",
+            20,
+            _history,
+            "a whole number from 0 to 1000",
+            "How many of an entry's last runs are kept beside it: when each was due and sent, or why "
+            "not. 0: none are, and what is kept already stays.",
+        ),
+        Setting(
+            "redbeat_statics_owner",
+            None,
+            _statics_owner,
+            "a name without control characters, or a list of names",
+            "Whose the entries of ``beat_schedule`` are. A beat removes those that were stored for the same "
+            "owner and have left its configuration, so that applications can share a schedule. With several "
+            "names the first counts, and what belongs to the others is taken over: the former names of the "
+            "app. See :ref:`owners`.",
+            default_words="the app's main name",
         ),
         Setting(
             "redbeat_wait_replicas",

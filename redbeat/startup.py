@@ -17,7 +17,8 @@ from redbeat.almanac import save_by_calendars
 from redbeat.connection import get_hasty_redis
 from redbeat.delivery import describe_delivery
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
-from redbeat.keys import printable, shorten
+from redbeat.keys import shorten
+from redbeat.owners import note_statics, plan_statics, read_owners, read_statics
 from redbeat.problems import find_name_problem
 from redbeat.saving import encode_entry
 from redbeat.store import CHUNK_SIZE, Fence, Store, Stored, Write
@@ -128,18 +129,23 @@ def default_entries(app: Any) -> dict[str, Any]:
 def store_statics(
     store: Store, fence: Fence, statics: Mapping[str, Any], update: Callable[[Mapping[str, Any]], object]
 ) -> None:
-    """Store ``statics`` by ``update``, and remove what was stored so before and isn't in them any more."""
-    known, reserved = store.static_names(), store.config.reserved_names
+    """Store ``statics`` by ``update``, and remove what was stored so before and isn't in them any more.
+
+    What another app's ``beat_schedule`` or somebody's file has as well stays.
+    """
+    config, reserved = store.config, store.config.reserved_names
+    owners = config.statics_owners
     # a key of RedBeat's own is never removed as an entry
-    removed = sorted(name for name in known - statics.keys() if not find_name_problem(name, reserved))
-    for name in removed:
-        logger.info("beat: Removing old static schedule entry '%s'.", name)
-    store.delete_entries([store.config.keys.entry(name) for name in removed], fence)
+    plan = plan_statics(
+        read_statics(store), statics, owners, lambda name: not find_name_problem(name, reserved)
+    )
+    keys = [config.keys.entry(name) for name in plan.removed]
+    gone = [key for key, owner in zip(keys, read_owners(store, keys), strict=True) if not owner]
+    for key in gone:
+        logger.info("beat: Removing old static schedule entry '%s'.", config.keys.name(key))
+    store.delete_entries(gone, fence)
     update(statics)
-    new = (name for name in statics if name not in known)
-    # a name that is no text was skipped just now
-    added = [name for name in new if isinstance(name, str) and name == printable(name)]
-    store.replace_statics(added, removed, fence)
+    note_statics(store, fence, owners[0], plan)
 
 
 def store_entries(

@@ -61,7 +61,7 @@ class Store:
         #: the local clock and the server's when that was last read
         self._clock = (-math.inf, datetime.now(timezone.utc))
         #: called after each round trip: whoever makes them isn't stuck
-        self.on_progress: Callable[[], None] = _nothing
+        self.on_progress: Callable[[], None] = lambda: None
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
@@ -79,7 +79,7 @@ class Store:
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
             )
-        self._check_lock(claim.status, fence)
+        self.check_lock(claim.status, fence)
         return self._without_moving(claim) if self.config.is_cluster else claim
 
     def _without_moving(self, claim: Claim) -> Claim:
@@ -101,7 +101,7 @@ class Store:
         """
         with self.translating(fence.lock_key or "", "string"):
             status = lua.renew_lock(self.client, self.keys.tick, fence, int(idle_seconds * 1000))
-        self._check_lock(status, fence)
+        self.check_lock(status, fence)
 
     def commit_runs(
         self,
@@ -120,8 +120,11 @@ class Store:
             return Committed("ok", is_moved=False, results=[])
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
-            committed = lua.commit_runs(self.client, self.keys.schedule, fence, commits, target, call)
-        self._check_lock(committed.status, fence)
+            histories = lua.Histories(self.keys.beside, self.config.history)
+            committed = lua.commit_runs(
+                self.client, self.keys.schedule, fence, commits, target, histories, call
+            )
+        self.check_lock(committed.status, fence)
         return committed
 
     def server_id(self) -> str | None:
@@ -228,7 +231,7 @@ class Store:
                 status, changed = lua.save_entries(
                     self.client, self.keys.schedule, fence, writes, wake=self.keys.wake
                 )
-            self._check_lock(status, fence)
+            self.check_lock(status, fence)
             if not changed:
                 return outcomes
             changed_key = writes[changed - 1][0].key
@@ -252,33 +255,11 @@ class Store:
         for chunk in _chunks(keys):
             with self.translating():
                 status, deleted = lua.delete_entries(
-                    self.client, self.keys.schedule, fence, chunk, wake=self.keys.wake
+                    self.client, self.keys.schedule, fence, chunk, self.keys.beside, wake=self.keys.wake
                 )
-            self._check_lock(status, fence)
+            self.check_lock(status, fence)
             total += deleted
         return total
-
-    def static_names(self) -> set[str]:
-        """Return the names of the entries that were stored from ``beat_schedule``."""
-        with self.translating(self.keys.statics, "set"):
-            return {text_of(name) for name in self.client.smembers(self.keys.statics)}
-
-    def replace_statics(
-        self,
-        added: Sequence[str],
-        removed: Sequence[str],
-        fence: Fence = Fence(),  # noqa: B008 - immutable
-    ) -> None:
-        """Change the set of names that ``static_names`` returns.
-
-        Raises:
-            LockLost: ``fence`` has a token that isn't the lock's value.
-        """
-        for change, names in (("remove", removed), ("add", added)):
-            for chunk in _chunks(names):
-                with self.translating(self.keys.statics, "set"):
-                    status = lua.change_statics(self.client, self.keys.statics, fence, change, chunk)
-                self._check_lock(status, fence)
 
     def rank(self, key: str) -> int | None:
         """Return the entry's place in the schedule, 0 for the next one due; None: it isn't there."""
@@ -314,7 +295,12 @@ class Store:
         # the volatile-* policies evict only keys with a time to live, and the schedule has none
         return next((policy for policy in sorted(policies) if policy.startswith("allkeys")), None)
 
-    def _check_lock(self, status: str, fence: Fence) -> None:
+    def check_lock(self, status: str, fence: Fence) -> None:
+        """Note what a script has found the lock to be.
+
+        Raises:
+            LockLost: another beat holds it.
+        """
         if status == "retaken":
             self.has_retaken_lock = True
             self.renew_lock(fence)  # it was taken back for a moment only
@@ -360,10 +346,6 @@ class Store:
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

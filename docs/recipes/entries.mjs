@@ -1,11 +1,13 @@
 // The entry "report", from Node. Needs: npm install redis
 // REDIS_URL is what redbeat_redis_url is in your configuration.
-//   REDIS_URL=redis://127.0.0.1:6379/0 node entries.mjs add|change|pause|resume|delete
+//   REDIS_URL=redis://127.0.0.1:6379/0 node entries.mjs add|change|pause|resume|run|history|delete
 import { createClient } from 'redis';
 
 const SCHEDULE = 'redbeat::schedule';
 const WAKE = 'redbeat::wake';
 const KEY = 'redbeat:report';
+const HISTORY = 'redbeat::history:report';
+const BACKFILLED = 'redbeat::backfilled:report';
 
 if (!process.env.REDIS_URL) {
   console.error('entries.mjs: REDIS_URL is not set; use the value of redbeat_redis_url');
@@ -30,18 +32,28 @@ async function add() {
     .exec();
 }
 
-// Read the definition, change it, and write the whole of it back. With `run`, the entry is due at once.
-async function update(change, { run }) {
-  const stored = await client.hGet(KEY, 'definition');
-  if (!stored) throw new Error(`${KEY}: there is no such entry`);
-  const definition = change(JSON.parse(stored));
-  const writes = client.multi().hSet(KEY, 'definition', JSON.stringify(definition));
-  if (run) writes.zAdd(SCHEDULE, { score: 0, value: KEY });
+// Read the definition and the policy, change them, and write the whole of both back. With `run`, the entry is
+// due at once. Undefined: a key that JSON leaves out.
+async function update(change, { policy = {}, run }) {
+  const stored = await client.hmGet(KEY, ['definition', 'policy']);
+  if (!stored[0]) throw new Error(`${KEY}: there is no such entry`);
+  const writes = client.multi()
+    .hSet(KEY, 'definition', JSON.stringify(change(JSON.parse(stored[0]))))
+    .hSet(KEY, 'policy', JSON.stringify({ ...JSON.parse(stored[1] ?? '{}'), ...policy }));
+  if (run) writes.zAdd(SCHEDULE, { score: 0, value: KEY }, { XX: true }); // never bring back what was deleted
   await writes.publish(WAKE, 'update').exec();
 }
 
+async function history() {
+  for (const record of await client.lRange(HISTORY, 0, -1)) console.log(record); // JSON, the newest run first
+}
+
 async function remove() {
-  await client.multi().zRem(SCHEDULE, KEY).del(KEY).publish(WAKE, 'delete').exec();
+  await client.multi()
+    .zRem(SCHEDULE, KEY)
+    .del([KEY, HISTORY, BACKFILLED])
+    .publish(WAKE, 'delete')
+    .exec();
 }
 
 const commands = {
@@ -50,8 +62,17 @@ const commands = {
     (definition) => ({ ...definition, args: ['daily'], schedule: { ...definition.schedule, every: 30 } }),
     { run: true },
   ),
-  pause: () => update((definition) => ({ ...definition, enabled: false }), { run: false }),
-  resume: () => update((definition) => ({ ...definition, enabled: true }), { run: true }),
+  // `enabled` is for celery-redbeat 2.x, too; `paused_until`, ISO 8601, would end the pause by itself
+  pause: () => update(
+    (definition) => ({ ...definition, enabled: false }),
+    { policy: { paused: true, pause_note: 'the numbers are wrong' }, run: false },
+  ),
+  resume: () => update(
+    (definition) => ({ ...definition, enabled: true }),
+    { policy: { paused: undefined, pause_note: undefined, paused_until: undefined }, run: true },
+  ),
+  run: () => client.multi().zAdd(SCHEDULE, { score: 0, value: KEY }, { XX: true }).publish(WAKE, 'run').exec(),
+  history,
   delete: remove,
 };
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The entry "report", by redis-cli alone. REDIS_URL is what redbeat_redis_url is in your configuration.
-#   REDIS_URL=redis://127.0.0.1:6379/0 sh redis-cli.sh add|change|pause|resume|delete
+#   REDIS_URL=redis://127.0.0.1:6379/0 sh redis-cli.sh add|change|pause|resume|run|history|delete
 set -eu
 : "${REDIS_URL:?is not set; use the value of redbeat_redis_url}"
 
@@ -26,19 +26,28 @@ change) # another argument and another interval; XX: never bring back what was d
     redis HSET "$key" definition "$(definition 30 daily true)"
     redis ZADD redbeat::schedule XX 0 "$key"
     ;;
-pause) # kept, and not run; this writes the whole definition: redis-cli can't change a part of JSON
-    redis HSET "$key" definition "$(definition 30 daily false)"
+pause) # kept, and not run; this writes the whole of both: redis-cli can't change a part of JSON
+    redis HSET "$key" definition "$(definition 30 daily false)" \
+        policy '{"paused": true, "pause_note": "the numbers are wrong"}'
     ;;
 resume) # due at once, then every 30 seconds
     redis HSET "$key" definition "$(definition 30 daily true)"
+    redis HDEL "$key" policy
     redis ZADD redbeat::schedule XX 0 "$key"
+    ;;
+run) # now, and then as its schedule says
+    redis ZADD redbeat::schedule XX 0 "$key"
+    ;;
+history) # its last runs in JSON, the newest first
+    redis LRANGE redbeat::history:report 0 -1
+    exit
     ;;
 delete) # out of the schedule first
     redis ZREM redbeat::schedule "$key"
-    redis DEL "$key"
+    redis DEL "$key" redbeat::history:report redbeat::backfilled:report
     ;;
 *)
-    echo "usage: REDIS_URL=... sh $0 add|change|pause|resume|delete" >&2
+    echo "usage: REDIS_URL=... sh $0 add|change|pause|resume|run|history|delete" >&2
     exit 2
     ;;
 esac

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+from redis.exceptions import NoPermissionError
+
+from redbeat.lua.records import NO_HISTORIES, NOWHERE, claimed_of, stored_of
 from redbeat.lua.records import NO_TIMES as NO_TIMES
-from redbeat.lua.records import NOWHERE, claimed_of, stored_of
 from redbeat.lua.records import Claim as Claim
 from redbeat.lua.records import Claimed as Claimed
 from redbeat.lua.records import Commit as Commit
 from redbeat.lua.records import Committed as Committed
 from redbeat.lua.records import Fence as Fence
+from redbeat.lua.records import Histories as Histories
 from redbeat.lua.records import Push as Push
 from redbeat.lua.records import Stored as Stored
 from redbeat.lua.records import Target as Target
@@ -33,6 +36,7 @@ __all__ = [
     "Commit",
     "Committed",
     "Fence",
+    "Histories",
     "Push",
     "Script",
     "Stored",
@@ -91,9 +95,11 @@ def commit_runs(
     fence: Fence,
     commits: Sequence[Commit],
     target: Target = NOWHERE,
+    histories: Histories = NO_HISTORIES,
     call: Call = Script.__call__,
 ) -> Committed:
-    """Record ``commits`` and make their pushes at ``target``."""
+    """Record ``commits`` and make their pushes at ``target``; records go into ``histories``."""
+    recorded: list[str] = []
     queues: dict[str, int] = {}
     entries: list[Any] = []
     pushes: list[Any] = []
@@ -104,13 +110,17 @@ def commit_runs(
         decided_on = f"={claimed.definition or ''}\0{claimed.policy or ''}" if is_strict else ""
         entries += [claimed.type, decided_on, claimed.score, commit.new_score]
         entries += [claimed.meta or "", commit.new_meta, commit.new_error, commit.new_definition]
-        entries.append(len(commit.pushes))
+        beside = histories.keys_of(claimed.key) if commit.record else ()
+        if commit.new_score not in ("remove", "delete"):
+            beside = beside[:1] if histories.kept else ()
+        entries += [commit.record if beside else "", len(commit.pushes)]
+        recorded += beside
         for push in commit.pushes:
             queue = queues.setdefault(push.queue, len(queues) + 1)
             pushes += [push.command, queue, push.value]
-    keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *queues]
-    server = target.server if pushes else ""
-    args = [*fence.args(), len(commits), server, target.home_db, target.broker_db, *entries, *pushes]
+    keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *recorded, *queues]
+    where = [target.server if pushes else "", target.home_db, target.broker_db]
+    args = [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
     status, is_moved, results = call(_COMMIT_RUNS, client, keys, args)
     return Committed(
         text_of(status),
@@ -147,17 +157,36 @@ def save_entries(
 
 
 def delete_entries(
-    client: Any, schedule_key: str, fence: Fence, keys: Sequence[str], *, wake: str
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    keys: Sequence[str],
+    keys_beside: Callable[[str], Sequence[str]],
+    *,
+    wake: str,
 ) -> tuple[str, int]:
-    """Remove the entries under ``keys``; return the lock's status and how many there were."""
-    status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys], [*fence.args(), wake])
+    """Remove entries, and what is kept beside them; return the lock's status and how many there were."""
+    beside = list(chain.from_iterable(map(keys_beside, keys)))
+    args = [*fence.args(), wake, len(keys)]
+    try:
+        status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys, *beside], args)
+    except NoPermissionError:  # of a user, perhaps, whose rights are for single entries
+        status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys], args)
     return text_of(status), int(deleted)
 
 
-def change_statics(client: Any, statics_key: str, fence: Fence, change: str, names: Iterable[str]) -> str:
-    """Make the ``change``, 'add' or 'remove', for at least one name; return the lock's status."""
-    args = [*fence.args(), change, *names]
-    return str(text_of(_CHANGE_STATICS(client, fence.keys(statics_key), args)))
+def change_statics(
+    client: Any,
+    statics_key: str,
+    owners_key: str,
+    fence: Fence,
+    change: str,
+    owner: str,
+    names: Iterable[str],
+) -> str:
+    """Make the ``change``, 'add', 'release' or 'remove', for at least one name; return the lock's status."""
+    keys, args = [*fence.keys(statics_key), owners_key], [*fence.args(), change, owner, *names]
+    return str(text_of(_CHANGE_STATICS(client, keys, args)))
 
 
 def take_lock(

@@ -1,20 +1,26 @@
--- change_statics: note which entries come from beat_schedule.
+-- change_statics: note which entries come from beat_schedule, and from whose.
 --
 -- KEYS[1] statics  set of those entries' names
 -- KEYS[2] lock     the leader's token (the set's key again when no lock is configured)
+-- KEYS[3] owners   set of 'owner, tab, name': whose beat_schedule has an entry
 -- ARGV[1] token    the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms  time to live the lock is renewed to, milliseconds
--- ARGV[3] change   'add' or 'remove'
--- ARGV[4..] one for each entry:
+-- ARGV[3] change   'add'; 'release': they aren't the owner's any more; 'remove': nor anybody else's
+-- ARGV[4] owner    whose they are
+-- ARGV[5..] one for each entry:
 --   name           its name
 --
 -- Returns 'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
 -- holds it (then nothing was written)
-local statics, lock = KEYS[1], KEYS[2]
-local token, lock_ms, change = ARGV[1], ARGV[2], ARGV[3]
+local statics, lock, owners = KEYS[1], KEYS[2], KEYS[3]
+local token, lock_ms, change, owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return status end
 
-redis.call(change == 'add' and 'SADD' or 'SREM', statics, unpack(ARGV, 4))
+-- at first, as this one may be no set: then nothing is written
+if change ~= 'release' then redis.call(change == 'add' and 'SADD' or 'SREM', statics, unpack(ARGV, 5)) end
+local owned = {}
+for at = 5, #ARGV do owned[#owned + 1] = owner .. '\t' .. ARGV[at] end
+redis.call(change == 'add' and 'SADD' or 'SREM', owners, unpack(owned))
 return status

@@ -4,6 +4,8 @@
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3..] entries  the entries' keys, and after them
+-- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record;
+--                    for one that is removed all that is kept beside it, two
 -- KEYS[..] queues    the lists that messages are pushed to, in the broker's database
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
@@ -11,7 +13,9 @@
 -- ARGV[4] server     run id of the server that the messages are for; another one pushes nothing
 -- ARGV[5] home_db    the schedule's database
 -- ARGV[6] broker_db  the broker's database
--- ARGV[7..] nine for each entry:
+-- ARGV[7] histories  how many histories there are
+-- ARGV[8] kept       how many records of an entry are kept
+-- ARGV[9..] ten for each entry:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   decided_on       '' or '=' and the definition and policy it was decided on, a NUL between; others now: leave
 --                    the entry alone
@@ -24,6 +28,8 @@
 --                    another score now, the entry was given another time or claimed by another beat, and its
 --                    error is left as it is
 --   new_definition   '' to leave the definition
+--   record           '' for none, else the members of a JSON object about the run, to which the time is added;
+--                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
 --   pushes           how many writes to queues it takes with it. With any, the entry is left alone as soon as
 --                    one thing about it is another than claimed
 -- ARGV[..] three for each write to a queue, in the order of the entries:
@@ -39,7 +45,7 @@
 --             was left alone, and the server's words when a message couldn't be pushed (and it was left alone)
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local home_db, broker_db = ARGV[5], ARGV[6]
+local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, 0, {}} end
@@ -50,13 +56,16 @@ if server ~= '' then
   if type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true) then is_moved = 1 end
 end
 
-local results, next_push = {}, 7 + 9 * count
+local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
+local results, next_history, next_push = {}, 3 + count, 9 + 10 * count
 for i = 3, 2 + count do
-  local key, at = KEYS[i], 7 + (i - 3) * 9
+  local key, at = KEYS[i], 9 + (i - 3) * 10
   local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local claimed_meta, new_meta, new_error = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
-  local new_definition, pushes = ARGV[at + 7], tonumber(ARGV[at + 8])
+  local new_definition, record, pushes = ARGV[at + 7], ARGV[at + 8], tonumber(ARGV[at + 9])
 
+  local is_end = new_score == 'remove' or new_score == 'delete'
   local is_unchanged, has_meta, has_lease = redis.call('TYPE', key).ok == kind, false, false
   if is_unchanged and kind == 'hash' then
     local stored = redis.call('HMGET', key, 'definition', 'meta', 'lease', 'policy')
@@ -69,14 +78,14 @@ for i = 3, 2 + count do
   if is_unchanged then
     if new_meta ~= '' and has_meta then redis.call('HSET', key, 'meta', new_meta) end
     if new_score ~= '' and has_score then
-      if new_score == 'remove' or new_score == 'delete' then
+      if is_end then
         redis.call('ZREM', schedule, key)
       else
         redis.call('ZADD', schedule, 'XX', new_score, key)
       end
       result = 1
     end
-    local refused = pushes > 0 and push_messages(next_push, pushes, 2 + count, home_db, broker_db)
+    local refused = pushes > 0 and push_messages(next_push, pushes, 2 + count + histories, home_db, broker_db)
     if refused then
       -- recorded first and taken back, not pushed first: whoever may push and not record would send for ever
       redis.call('ZADD', schedule, claimed_score, key)
@@ -96,7 +105,18 @@ for i = 3, 2 + count do
     if not refused and has_score and new_definition ~= '' then
       redis.call('HSET', key, 'definition', new_definition)
     end
+    if not refused and record ~= '' and (has_score or (has_meta and new_meta ~= '')) then
+      local history = KEYS[next_history]
+      if is_end then
+        redis.pcall('DEL', history, KEYS[next_history + 1])
+      else
+        -- a right that is missing, or a key of another type, costs the record and not the run
+        redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. record .. '}')
+        redis.pcall('LTRIM', history, 0, kept - 1)
+      end
+    end
   end
+  if record ~= '' then next_history = next_history + (is_end and 2 or 1) end
   if has_lease and result == 1 and new_score ~= 'delete' then
     local asked_at = string.match(has_lease, '^%S+ (%S+) now$')
     if asked_at and tonumber(asked_at) == tonumber(new_score) then  -- given back, and still asked for

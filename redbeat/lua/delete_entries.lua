@@ -2,26 +2,29 @@
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when the caller needs none)
--- KEYS[3..] entries  the entries' keys
+-- KEYS[3..] entries  the entries' keys, and after them
+-- KEYS[..] beside    what is kept beside these entries, and goes with them
 -- ARGV[1] token      '' for an application; the scheduler's token when beat removes statics
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] wake       channel that is told
+-- ARGV[4] count      how many entries there are
 --
 -- Returns {status, deleted}
 --   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
 --            holds it (then nothing was removed)
 --   deleted  how many keys there were
 local schedule, lock = KEYS[1], KEYS[2]
-local token, lock_ms, wake = ARGV[1], ARGV[2], ARGV[3]
+local token, lock_ms, wake, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
 local deleted = 0
-for i = 3, #KEYS do
+for i = 3, 2 + count do
   redis.call('ZREM', schedule, KEYS[i])
   deleted = deleted + redis.call('DEL', KEYS[i])
 end
+for i = 3 + count, #KEYS do redis.call('DEL', KEYS[i]) end
 -- a wake-up only makes it quicker: who may not publish may still delete
 redis.pcall('PUBLISH', wake, 'deleted')
 return {status, deleted}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 __all__ = [
     "NOWHERE",
+    "NO_HISTORIES",
     "NO_TIMES",
     "Claim",
     "Claimed",
     "Commit",
     "Committed",
     "Fence",
+    "Histories",
     "Push",
     "Stored",
     "Target",
@@ -105,6 +107,21 @@ class Target:
     broker_db: int
 
 
+@dataclass(frozen=True)
+class Histories:
+    """Where records of runs go.
+
+    Attributes:
+        keys_of: the keys of what is kept beside an entry, by its own key: the history first.
+        kept: how many records of an entry are, 0: none.
+    """
+
+    keys_of: Callable[[str], Sequence[str]]
+    kept: int
+
+
+NO_HISTORIES = Histories(lambda _key: (), 0)
+
 #: no push goes there
 NOWHERE = Target("", 0, 0)
 
@@ -128,6 +145,7 @@ class Commit:
     is_for_this_definition: bool = False
     pushes: tuple[Push, ...] = ()
     new_definition: str = ""
+    record: str = ""
 
     def with_pushes(self, pushes: tuple[Push, ...]) -> Commit:
         """Return the same commit with messages."""
@@ -139,6 +157,7 @@ class Commit:
             self.is_for_this_definition,
             pushes,
             self.new_definition,
+            self.record,
         )
 
 

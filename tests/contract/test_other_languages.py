@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import doctest
 import json
 import os
 import re
@@ -16,20 +17,24 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.task_ids import task_id_of
 from tests.support.apps import celery_beat, write_app
+from tests.support.documents import DOCUMENTS, json_examples
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import SCHEDULE, field, messages, score_of, write_raw
+from tests.support.schemas import find_fault
 from tests.support.servers import Server
-from tests.support.ticks import leader
+from tests.support.ticks import leader, memory_app
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "docs" / "recipes"
 NODE_DIRECTORY = ROOT / ".cache" / "node-redis"
 TASK = "proj.tasks.make-report"
 
-Recipe = Callable[[str], None]
+#: runs a sub-command and returns what it prints
+Recipe = Callable[[str], str]
 
 
 def require(*programs: str) -> None:
@@ -54,13 +59,16 @@ def node_directory() -> Path:
     return NODE_DIRECTORY
 
 
-@pytest.fixture(params=["redis-cli.sh", "entries.mjs"])
+@pytest.fixture(params=["redis-cli.sh", "entries.mjs", "entries.pl"])
 def recipe(request: pytest.FixtureRequest, server: Server) -> Recipe:
     """Run a recipe's sub-command, as the ACL user that the documentation proposes for writers."""
     source = RECIPES / request.param
     if request.param == "redis-cli.sh":
         require("redis-cli")
         command = ["sh", str(source)]
+    elif request.param == "entries.pl":
+        require("perl")
+        command = ["perl", str(source)]
     else:
         # modules are looked for beside the script: a copy of it, then, where the package is
         copied = request.getfixturevalue("node_directory") / source.name
@@ -71,7 +79,7 @@ def recipe(request: pytest.FixtureRequest, server: Server) -> Recipe:
         admin.execute_command("ACL SETUSER", *rules.split())
     url = f"redis://writer:secret@{server.host}:{server.port}/0"
 
-    def run(subcommand: str) -> None:
+    def run(subcommand: str) -> str:
         environment = {**os.environ, "REDIS_URL": url, "TASK": TASK}
         done = subprocess.run(
             [*command, subcommand], env=environment, capture_output=True, text=True, timeout=20, check=False
@@ -79,6 +87,7 @@ def recipe(request: pytest.FixtureRequest, server: Server) -> Recipe:
         assert done.returncode == 0, done.stderr
         # redis-cli ends with 0 although the server refused
         assert not re.search(r"(?m)^(\(error\)|ERR|NOPERM|WRONGTYPE)", done.stdout + done.stderr), done.stdout
+        return done.stdout
 
     return run
 
@@ -111,9 +120,10 @@ def sent_args(broker: redis.Redis) -> list[Any]:
     return [json.loads(base64.b64decode(message["body"]))[0] for message in sent]
 
 
-def test_a_recipe_adds_changes_pauses_resumes_and_deletes_an_entry(
-    recipe: Recipe, beat: Process, client: redis.Redis, broker: redis.Redis
+def test_a_recipe_adds_changes_pauses_resumes_runs_and_deletes_an_entry(
+    recipe: Recipe, beat: Process, client: redis.Redis, broker: redis.Redis, server: Server
 ) -> None:
+    app = memory_app(redbeat_redis_url=server.url(0))
     recipe("add")
     eventually(lambda: sent_args(broker) == [["weekly"]], timeout=3)
     eventually(lambda: field(client, "report", "meta") is not None)
@@ -121,6 +131,10 @@ def test_a_recipe_adds_changes_pauses_resumes_and_deletes_an_entry(
     eventually(lambda: sent_args(broker) == [["weekly"], ["daily"]], timeout=3)
     eventually(lambda: field(client, "report", "meta")["total_run_count"] == 2)
     recipe("pause")
+    paused = Entry.get("report", app)
+    assert (paused.enabled, paused.paused, paused.pause_note) == (False, True, "the numbers are wrong")
+    for name in ("definition", "policy"):
+        assert find_fault(name, client.hget("redbeat:report", name) or "") is None
     # the next run, 30 s away, is due now
     client.zadd(SCHEDULE, {"redbeat:report": 0}, xx=True)
     eventually(lambda: (score_of(client, "report") or 0) > 0, timeout=3)
@@ -129,38 +143,43 @@ def test_a_recipe_adds_changes_pauses_resumes_and_deletes_an_entry(
     eventually(lambda: len(sent_args(broker)) == 3, timeout=3)
     eventually(lambda: field(client, "report", "meta")["total_run_count"] == 3)
     assert field(client, "report", "definition")["schedule"]["every"] == 30
+    resumed = Entry.get("report", app)
+    assert (resumed.enabled, resumed.paused, resumed.pause_note) == (True, False, None)
+    recipe("run")
+    eventually(lambda: len(sent_args(broker)) == 4, timeout=3)
+    eventually(lambda: len(recipe("history").splitlines()) == 4)
+    records = recipe("history").splitlines()
+    assert [find_fault("history-record", record) for record in records] == [None] * 4
+    times = [json.loads(record)["at"] for record in records]
+    assert times == sorted(times, reverse=True)
+    sent = [message["headers"]["id"] for message in messages(broker)]
+    assert [run.task_id for run in resumed.history()] == sent[::-1]
+    client.sadd("redbeat::backfilled:report", "1")
     recipe("delete")
     assert score_of(client, "report") is None
-    assert not client.exists("redbeat:report")
+    assert client.keys("redbeat:*report") == []
     assert beat.is_running, beat.output()
     assert "ERROR" not in beat.output()
     assert "Removed" not in beat.output()
 
 
 def test_a_recipe_says_what_it_can_do(server: Server, recipe: Recipe) -> None:
-    with pytest.raises(AssertionError, match=r"usage: .*add\|change\|pause\|resume\|delete"):
+    with pytest.raises(AssertionError, match=r"usage: .*add\|change\|pause\|resume\|run\|history\|delete"):
         recipe("")
 
 
 # -- the JSON examples
 
 
-def json_examples() -> list[Any]:
-    """Each ``.. code-block:: json`` of the documentation, as (id, text)."""
-    examples = []
-    for document in (ROOT / "README.rst", ROOT / "docs" / "data-model.rst"):
-        text = document.read_text("utf-8")
-        for block in re.finditer(r"^\.\. code-block:: json\n((?:\n| +\S.*\n)+)", text, re.MULTILINE):
-            line = text[: block.start()].count("\n") + 1
-            examples.append(pytest.param(block[1], id=f"{document.name}:{line}"))
-    return examples
-
-
 def test_the_documentation_has_examples() -> None:
     assert len(json_examples()) >= 6
 
 
-@pytest.mark.parametrize("example", json_examples())
+def is_entry(value: Any) -> bool:
+    return "task" in value or "total_run_count" in value
+
+
+@pytest.mark.parametrize("example", [one for one in json_examples() if is_entry(json.loads(one.values[0]))])
 def test_an_example_is_valid_json_and_runs_where_it_is_an_entry(
     example: str, app: Celery, server: Server
 ) -> None:
@@ -179,12 +198,31 @@ def test_an_example_is_valid_json_and_runs_where_it_is_an_entry(
         assert field(client, name, "error") is None
         sent = [message for queue in queues.keys("celery*") for message in messages(queues, str(queue))]
         assert [message["headers"]["redbeat_entry"] for message in sent] == [name]
-        entry = RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app)
+        entry = Entry.from_key(f"redbeat:{name}", app=app)
         assert entry.total_run_count == value.get("total_run_count", 0) + 1
         assert entry.score == score_of(client, name)
 
 
-@pytest.mark.parametrize("document", ["README.rst", "docs/data-model.rst"])
+def test_the_other_examples_are_a_history_that_python_reads(client: redis.Redis, server: Server) -> None:
+    entry = Entry("report", TASK, 60, app=memory_app(redbeat_redis_url=server.url(0))).save()
+    others = [one.values[0] for one in json_examples() if not is_entry(json.loads(one.values[0]))]
+    client.rpush("redbeat::history:report", *others)
+    assert [run.outcome for run in entry.history()] == ["sent", "skipped", "failed", "sent"]
+    assert [bool(run.task_id) for run in entry.history()] == [True, False, False, True]
+    assert [run.is_manual for run in entry.history()] == [False, False, False, True]
+
+
+def test_the_documented_rule_of_task_ids_is_the_rule() -> None:
+    text = (ROOT / "docs" / "data-model.rst").read_text("utf-8")
+    example = doctest.DocTestParser().get_doctest(text, {}, "data-model.rst", None, 0)
+    assert len(example.examples) >= 5
+    assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
+    assert example.examples[-1].want.strip("'\n") == task_id_of(
+        "redbeat:report", "2026-01-31T07:30:00.000000+00:00"
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_no_json_example_is_overlooked(document: str) -> None:
     text = (ROOT / document).read_text("utf-8")
     found = [example for example in json_examples() if str(example.id).startswith(Path(document).name)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from redbeat.runs import task_id_of
+from redbeat.task_ids import task_id_of
 from tests.faults.layouts import Layout, Sent
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, SELDOM, STATICS, write_raw

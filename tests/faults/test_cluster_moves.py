@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.replicas import Replicas
-from redbeat.runs import task_id_of
+from redbeat.task_ids import task_id_of
 from tests.faults.rounds import IS_LONG
 from tests.support import topologies
 from tests.support.apps import celery_beat, write_app

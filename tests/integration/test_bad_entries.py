@@ -55,13 +55,16 @@ def due_again(client: redis.Redis) -> None:
         client.zadd(SCHEDULE, {member: 1})
 
 
+HISTORIES = b"redbeat::history:"
+
+
 def dump_all(client: redis.Redis) -> dict[str, Any]:
-    """Every key of the schedule as bytes, but for the errors noted, the lock and its tick."""
+    """Every key of the schedule as bytes, but for the errors noted, histories, the lock and its tick."""
     raw = redis.Redis(host=client.connection_pool.connection_kwargs["host"], **_address(client))
     with raw:
         dumped: dict[str, Any] = {}
         for key in raw.keys("redbeat:*"):
-            if key.decode("utf-8", "replace") in (SCHEDULE, LOCK, TICK):
+            if key.decode("utf-8", "replace") in (SCHEDULE, LOCK, TICK) or key.startswith(HISTORIES):
                 continue
             is_hash = raw.type(key) == b"hash"
             value = raw.hgetall(key) if is_hash else raw.dump(key)

@@ -16,7 +16,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.lua import Claimed, Commit, Fence
-from redbeat.runs import task_id_of
+from redbeat.task_ids import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
     SCHEDULE,

@@ -15,8 +15,8 @@ from celery.signals import before_task_publish
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import StoreRefused
-from redbeat.runs import task_id_of
 from redbeat.store import Store
+from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.logs import errors_in
 from tests.support.schedule import (

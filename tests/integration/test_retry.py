@@ -17,6 +17,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.lock import LeaderLock
+from redbeat.owners import StaticsPlan, note_statics, read_statics
 from redbeat.schedulers import RedBeatScheduler, get_redis
 from redbeat.store import Fence, Store
 from tests.support.polling import eventually
@@ -76,8 +77,8 @@ def save_and_delete(app: Celery) -> None:
 
 def statics(app: Celery) -> None:
     store = Store(app)
-    store.replace_statics(added=["one", "two"], removed=["three"])
-    assert store.static_names() == {"one", "two"}
+    note_statics(store, Fence(), "test", StaticsPlan(("one", "two"), ("three",), {}))
+    assert read_statics(store).names == {"one", "two"}
 
 
 def client_lock(app: Celery) -> None:

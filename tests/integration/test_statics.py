@@ -11,7 +11,7 @@ import pytest
 import redis
 from celery.schedules import crontab
 
-from redbeat import RedBeatScheduler
+from redbeat import RedBeatScheduler, owners, startup
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import LockLost
@@ -34,6 +34,7 @@ from tests.support.schedule import (
 from tests.support.servers import Server
 
 HOURLY = {"task": "echo", "schedule": 3600}
+OWNERS = "redbeat::static-owners"
 
 
 def test_statics_are_stored_at_start_in_the_form_of_2x(
@@ -105,7 +106,7 @@ def test_a_static_that_leaves_the_configuration_is_removed(
     make_scheduler(redbeat_lock_key=None, beat_schedule={"stays": HOURLY, "leaves": HOURLY})
     write_raw(client, "dynamic", score=4e9)
     make_scheduler(redbeat_lock_key=None, beat_schedule={"stays": HOURLY})
-    assert set(client.keys()) == {"redbeat:dynamic", "redbeat:stays", SCHEDULE, STATICS}
+    assert set(client.keys()) == {"redbeat:dynamic", "redbeat:stays", SCHEDULE, STATICS, OWNERS}
     assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:stays", "redbeat:dynamic"]
     assert client.smembers(STATICS) == {"stays"}
     assert "beat: Removing old static schedule entry 'leaves'." in logged(caplog, logging.INFO)
@@ -117,7 +118,7 @@ def test_a_key_of_redbeat_s_own_is_never_removed_as_a_static(
     Calendar("holidays", ["2026-12-25"], app=make_scheduler(redbeat_lock_key=None).app).save()
     client.sadd(STATICS, ":schedule", ":calendar:holidays", ":lock", "")
     make_scheduler(redbeat_lock_key=None, beat_schedule={"stays": HOURLY})
-    assert set(client.keys()) == {"redbeat:stays", "redbeat::calendar:holidays", SCHEDULE, STATICS}
+    assert set(client.keys()) == {"redbeat:stays", "redbeat::calendar:holidays", SCHEDULE, STATICS, OWNERS}
 
 
 def test_a_static_whose_policy_alone_has_changed_is_stored_again(
@@ -271,13 +272,12 @@ def test_a_beat_that_lost_the_lock_while_it_starts_neither_removes_nor_stores_st
     make_scheduler: MakeScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_scheduler(beat_schedule={"theirs": HOURLY}).close()
-    names = Store.static_names
 
-    def lose_the_lock(store: Store) -> set[str]:
+    def lose_the_lock(store: Store) -> owners.StaticNames:
         client.set(LOCK, "another beat")
-        return names(store)
+        return owners.read_statics(store)
 
-    monkeypatch.setattr(Store, "static_names", lose_the_lock)
+    monkeypatch.setattr(startup, "read_statics", lose_the_lock)
     with pytest.raises(LockLost):
         make_scheduler(beat_schedule={"ours": HOURLY})
     assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:theirs"]
@@ -291,6 +291,7 @@ def test_a_beat_that_lost_the_lock_does_not_note_what_its_statics_are(
     scheduler = make_scheduler()
     assert scheduler.lock is not None
     client.set(LOCK, "another beat")
+    plan = owners.StaticsPlan(("ours",), (), {})
     with pytest.raises(LockLost):
-        scheduler.store.replace_statics(["ours"], [], scheduler.lock.fence)
+        owners.note_statics(scheduler.store, scheduler.lock.fence, "test", plan)
     assert not client.exists(STATICS)

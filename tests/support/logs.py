@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
 #: once for each outage of a broker
 AWAY = "can't be reached, due runs wait for it"
 BACK = "The broker is back."
+
+#: what Python itself prints of a signal that came in a destructor, which can't end anything
+_IN_A_DESTRUCTOR = re.compile(
+    r"Exception ignored in:(?:\s|\[[^]]*\])*<function \S+\.__del__ at "
+    r"(?:(?!Error\b|Exception\b).)*?(?:SystemExit|KeyboardInterrupt)",
+    re.DOTALL,
+)
+
+
+def has_traceback(output: str) -> bool:
+    """Tell whether a program that was sent a signal printed a traceback of anything else than that."""
+    return "Traceback" in _IN_A_DESTRUCTOR.sub("", output)
 
 
 def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from redbeat.runs import task_id_of
+from redbeat.task_ids import task_id_of
 
 from .servers import Server
 

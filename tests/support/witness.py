@@ -20,7 +20,7 @@ from typing import Any, Literal
 import redis
 
 from redbeat.decoder import RedBeatJSONDecoder
-from redbeat.runs import task_id_of
+from redbeat.task_ids import task_id_of
 
 from .schedule import LOCK, SCHEDULE, STATICS
 
@@ -355,7 +355,8 @@ class Witness:
         return float(row.failure["due"]) if self._is_retried(name, row) else self._origin(name, row)
 
     def _is_retried(self, name: str, row: Row) -> bool:
-        return bool(row.failure.get("attempts")) and float(row.failure["retry_at"]) == self._origin(name, row)
+        """Tell whether it waits to be looked at again: it couldn't be sent, or couldn't be used."""
+        return bool(row.failure.get("due")) and float(row.failure["retry_at"]) == self._origin(name, row)
 
     def _task_id(self, name: str, row: Row) -> str:
         """What every try to send its run must have."""

@@ -60,10 +60,15 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_misfire_limit", 1, "misfire_limit", 1),
     ("redbeat_misfire_grace_time", 1.5, "misfire_grace_time", 1.5),
     ("redbeat_misfire_grace_time", None, "misfire_grace_time", None),
+    ("redbeat_history", 0, "history", 0),
+    ("redbeat_history", 50, "history", 50),
     ("redbeat_delivery", "at_most_once", "delivery", "at_most_once"),
     ("redbeat_publish_timeout", 2, "publish_timeout", 2.0),
     ("redbeat_wait_replicas", 0, "wait_replicas", 0),
     ("redbeat_wait_replicas", 2, "wait_replicas", 2),
+    ("redbeat_statics_owner", None, "statics_owners", ("test",)),
+    ("redbeat_statics_owner", "billing", "statics_owners", ("billing",)),
+    ("redbeat_statics_owner", ["billing", "invoices"], "statics_owners", ("billing", "invoices")),
 ]
 
 REFUSED: list[tuple[str, Any]] = [
@@ -101,6 +106,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("redbeat_batch_size", 5001),
     ("redbeat_batch_size", 10.0),
     ("redbeat_batch_size", True),
+    ("redbeat_history", -1),
+    ("redbeat_history", 1001),
+    ("redbeat_history", True),
+    ("redbeat_history", "20"),
     ("redbeat_delivery", "twice"),
     ("redbeat_delivery", None),
     ("redbeat_publish_timeout", 0),
@@ -110,6 +119,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("redbeat_wait_replicas", 1.0),
     ("redbeat_wait_replicas", True),
     ("redbeat_wait_replicas", None),
+    ("redbeat_statics_owner", ""),
+    ("redbeat_statics_owner", []),
+    ("redbeat_statics_owner", "a\tb"),
+    ("redbeat_statics_owner", 7),
 ]
 
 

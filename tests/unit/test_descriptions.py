@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,11 +11,14 @@ from celery import Celery
 from celery.schedules import crontab, solar
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.schedules import clocked, cron, rrule
+from redbeat.rules import read_rule
+from redbeat.schedules import clocked, rrule
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+BERLIN = ZoneInfo("Europe/Berlin")
+START = datetime(2030, 3, 5, 9, 30, tzinfo=BERLIN)  # a Tuesday
 
 
 def describe(app: Celery, schedule: Any, **fields: Any) -> str:
@@ -67,15 +69,6 @@ def test_a_list_with_last_or_nearest_days_in_it_is_not_put_into_wrong_words(
     assert describe(app, expression) == f"cron {expression} (UTC)"
 
 
-def test_without_the_package_a_crontab_is_its_expression(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cron_descriptor", None)
-    assert describe(app, "0 9 * * friL") == "cron 0 9 * * friL (UTC)"
-    assert describe(app, crontab("0", "9")) == "cron 0 9 * * * (UTC)"
-    assert describe(app, cron("@daily")) == "cron 0 0 * * * (UTC)"
-
-
 @pytest.mark.parametrize(
     ("every", "words"),
     [
@@ -103,22 +96,75 @@ def test_an_interval_is_told_exactly_in_the_longest_unit_that_fits(
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "Every day at 09:00"),
+        ("FREQ=DAILY;BYHOUR=9;BYSECOND=5", "Every day at 09:30:05"),
+        ("FREQ=WEEKLY", "Every week on Tuesday at 09:30"),
+        (
+            "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,WE",
+            "Every 2 weeks on Monday and Wednesday at 09:30 from 2030-03-05",
+        ),
+        ("FREQ=MONTHLY", "Every month on the 5th day at 09:30"),
+        ("FREQ=MONTHLY;BYDAY=-1FR", "Every month on the last Friday at 09:30"),
+        (
+            "FREQ=MONTHLY;BYDAY=2TU,+3WE;BYHOUR=8,20;BYMINUTE=0",
+            "Every month on the 2nd Tuesday and the 3rd Wednesday at 08:00 and 20:00",
+        ),
+        ("FREQ=MONTHLY;BYMONTHDAY=1,22,-1", "Every month on the 1st, 22nd and last day at 09:30"),
+        ("FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR", "Every month on Friday that is the 13th day at 09:30"),
+        ("FREQ=YEARLY", "Every year on the 5th day of March at 09:30"),
+        ("FREQ=YEARLY;BYMONTHDAY=4", "Every year on the 4th day of each month at 09:30"),
+        ("FREQ=YEARLY;BYMONTH=11;BYDAY=4TH", "Every year on the 4th Thursday of November at 09:30"),
+        ("FREQ=DAILY;BYMONTH=1,2", "Every day in January and February at 09:30"),
+        ("FREQ=DAILY;UNTIL=20310101T000000Z", "Every day at 09:30 until 2031-01-01 01:00+01:00"),
+        ("DTSTART:20300305T093000 FREQ=DAILY;COUNT=5", "Every day at 09:30 from 2030-03-05, 5 times"),
+        ("FREQ=MINUTELY", "Every minute"),
+        ("FREQ=HOURLY;INTERVAL=5", "Every 5 hours from 2030-03-05 09:30+01:00"),
+    ],
+)
+def test_a_rule_has_words(app: Celery, text: str, words: str) -> None:
+    rule = rrule(**{"dtstart": START, **read_rule(text, BERLIN)})
+    assert describe(app, rule) == f"{words} (Europe/Berlin)"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "FREQ=MONTHLY;BYSETPOS=-1;BYDAY=MO,TU,WE,TH,FR",
+        "FREQ=HOURLY;BYMINUTE=5",
+        "FREQ=DAILY;BYHOUR=1,2,3,4,5",
+        "FREQ=YEARLY;BYEASTER=-2",
+    ],
+)
+def test_a_rule_that_has_none_is_shown_as_rfc_5545_writes_it(app: Celery, part: str) -> None:
+    rule = rrule(**{"dtstart": START, **read_rule(part, BERLIN)})
+    assert describe(app, rule) == f"DTSTART:20300305T093000 RRULE:{part} (Europe/Berlin)"
+
+
+def test_the_words_are_of_the_clocks_that_the_policy_names(app: Celery) -> None:
+    rule = rrule("WEEKLY", dtstart=datetime(2030, 3, 5, 23, 30, tzinfo=UTC))
+    assert describe(app, rule) == "Every week on Tuesday at 23:30 (UTC)"
+    assert describe(app, rule, timezone="Asia/Tokyo") == "Every week on Wednesday at 08:30 (Asia/Tokyo)"
+
+
+@pytest.mark.parametrize(
     ("zone", "start"), [("Europe/Berlin", "20260601T140000"), ("Asia/Kolkata", "20260601T173000")]
 )
 def test_a_rule_starts_at_what_the_clocks_of_its_entry_show(app: Celery, zone: str, start: str) -> None:
-    rule = rrule("DAILY", dtstart=NOON)
-    assert describe(app, rule, timezone=zone) == f"DTSTART:{start} RRULE:FREQ=DAILY ({zone})"
+    rule = rrule("HOURLY", dtstart=NOON, byminute=0)
+    assert describe(app, rule, timezone=zone) == f"DTSTART:{start} RRULE:FREQ=HOURLY;BYMINUTE=0 ({zone})"
 
 
 def test_a_rule_ends_by_the_same_clocks_as_it_starts(app: Celery) -> None:
-    rule = rrule("DAILY", dtstart=NOON, until=NOON + timedelta(days=5))
-    words = "DTSTART:20260601T140000 RRULE:FREQ=DAILY;UNTIL=20260606T140000 (Europe/Berlin)"
+    rule = rrule("HOURLY", dtstart=NOON, byminute=0, until=NOON + timedelta(days=5))
+    words = "DTSTART:20260601T140000 RRULE:FREQ=HOURLY;UNTIL=20260606T140000;BYMINUTE=0 (Europe/Berlin)"
     assert describe(app, rule, timezone="Europe/Berlin") == words
 
 
 def test_a_rule_without_another_zone_goes_by_that_of_its_dtstart(app: Celery) -> None:
-    rule = rrule("DAILY", dtstart=NOON.astimezone(ZoneInfo("Asia/Tokyo")))
-    assert describe(app, rule) == "DTSTART:20260601T210000 RRULE:FREQ=DAILY (Asia/Tokyo)"
+    rule = rrule("HOURLY", dtstart=NOON.astimezone(ZoneInfo("Asia/Tokyo")), byminute=0)
+    assert describe(app, rule) == "DTSTART:20260601T210000 RRULE:FREQ=HOURLY;BYMINUTE=0 (Asia/Tokyo)"
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,18 @@ import pytest
 from redis.exceptions import NoScriptError
 
 from redbeat import lua
-from redbeat.lua import calendars
+from redbeat.lua import calendars, leftovers, owners, repairs
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 FENCE = lua.Fence("the-lock", "the-token", 12)
 FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
 CLAIMED = lua.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
-COMMIT = lua.Commit(CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True)
+COMMIT = lua.Commit(
+    CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True, record="the-record"
+)
 TARGET = lua.Target("the-server", 3, 4)
 WRITE = (lua.Stored("k", "read", type="hash"), lua.Write("definition", "the-meta", 1.5, policy="the-policy"))
+CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
@@ -35,9 +38,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "commit_runs": (
-        lambda client: lua.commit_runs(client, "the-schedule", FENCE, [COMMIT, COMMIT], TARGET),
+        lambda client: lua.commit_runs(
+            client,
+            "the-schedule",
+            FENCE,
+            [COMMIT, COMMIT],
+            TARGET,
+            lua.Histories(lambda key: [f"history of {key}", "more"], 6),
+        ),
         ["ok", 0, [1, 0]],
-        {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4},
+        {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4, "histories": 2, "kept": 6},
         {
             "type": "hash",
             "decided_on": "=definition\0",
@@ -47,6 +57,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "new_meta": "new-meta",
             "new_error": "new-error",
             "new_definition": "",
+            "record": "the-record",
             "pushes": 0,
         },
     ),
@@ -63,13 +74,17 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"state": "1", "definition": "definition"},
     ),
     "delete_entries": (
-        lambda client: lua.delete_entries(client, "the-schedule", FENCE, ["k", "k"], wake="the-wake"),
+        lambda client: lua.delete_entries(
+            client, "the-schedule", FENCE, ["k", "k"], lambda key: [f"beside {key}"], wake="the-wake"
+        ),
         ["ok", 2],
-        {**FENCED, "wake": "the-wake"},
+        {**FENCED, "wake": "the-wake", "count": 2},
         {},
     ),
     "change_statics": (
-        lambda client: lua.change_statics(client, "the-statics", FENCE, "add", ["n", "n"]),
+        lambda client: lua.change_statics(
+            client, "the-statics", "the-owners", FENCE, "add", "the-owner", ["n", "n"]
+        ),
         "ok",
         {
             "statics": "the-statics",
@@ -77,6 +92,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "token": "the-token",
             "lock_ms": 12,
             "change": "add",
+            "owners": "the-owners",
+            "owner": "the-owner",
         },
         {"name": "n"},
     ),
@@ -119,6 +136,36 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
         {},
     ),
+    "read_owners": (
+        lambda client: owners.read_owners(client, ["k", "k"]),
+        ["the-owner", ""],
+        {},
+        {},
+    ),
+    "apply_entries": (
+        lambda client: owners.apply_entries(
+            client,
+            "the-schedule",
+            [CHANGE, CHANGE],
+            calendars=[owners.Beside("calendar", "c", {"d": "l"})],
+            wake="the-wake",
+        ),
+        0,
+        {"schedule": "the-schedule", "wake": "the-wake", "count": 2, "gone": 1},
+        {
+            "change": "save",
+            "read": hashlib.sha1(b"read\0\0").hexdigest(),
+            "read_meta": hashlib.sha1(b"").hexdigest(),
+            "name": "the-name",
+            "owned": 0,
+            "owner": "=",
+            "definition": "definition",
+            "meta": "the-meta",
+            "policy": "=the-policy",
+            "error": "=",
+            "score": "1.500000",
+        },
+    ),
     "replace_calendar": (
         lambda client: calendars.replace_calendar(
             client, "the-key", [("d", "l"), ("d", "l")], wake="the-wake"
@@ -127,12 +174,43 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"calendar": "the-key", "wake": "the-wake"},
         {"day": "d", "label": "l"},
     ),
+    "remove_leftovers": (
+        lambda client: leftovers.remove_leftovers(
+            client,
+            "the-schedule",
+            "the-statics",
+            "the-owners",
+            [("k", "m", "n"), ("k", "m", "n")],
+            [["o"], []],
+            [],
+        ),
+        5,
+        {"schedule": "the-schedule", "statics": "the-statics", "owners": "the-owners", "count": 2},
+        {"member": "m", "name": "n"},
+    ),
+    "repair_members": (
+        lambda client: repairs.repair_members(
+            client, "the-schedule", [repairs.MemberRepair("k", "the-member", 1.5)] * 2, wake="the-wake"
+        ),
+        [1, 0],
+        {"schedule": "the-schedule", "wake": "the-wake"},
+        {"member": "the-member", "score": "1.500000"},
+    ),
 }
 
 
+#: script to the keys that come after those of the entries
+BESIDE = {
+    "commit_runs": ["history of k"] * 2,
+    "delete_entries": ["beside k"] * 2,
+    "apply_entries": ["c"],
+}
+
 #: script to what it is sent after all entries, once, as these two share it
 SHARED = {
-    "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"}
+    "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"},
+    "remove_leftovers": {"entry": 4, "owned": "o"},
+    "apply_entries": {"kind": "calendar", "place": 4, "content": '{"d": "l"}'},
 }
 
 
@@ -171,13 +249,16 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
     assert {word: keys[place - 1] for place, word in header.keys.items()} | {
         word: args[place - 1] for place, word in header.args.items()
     } == by_name
-    assert list(keys[len(header.keys) :]) == (["k", "k"] if header.keys_from else [])
+    assert list(keys[len(header.keys) :]) == (["k", "k", *BESIDE.get(name, [])] if header.keys_from else [])
     shared = [SHARED[name][word] for word in header.shared] if name in SHARED else []
     assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2 + shared
 
 
 def test_a_script_is_made_of_files_only() -> None:
-    trees = [ast.parse(Path(module.__file__).read_text("utf-8")) for module in (lua, calendars)]
+    trees = [
+        ast.parse(Path(module.__file__).read_text("utf-8"))
+        for module in (lua, calendars, leftovers, owners, repairs)
+    ]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]
     assert len(made) == len(SCRIPTS)
@@ -255,7 +336,7 @@ def test_a_commit_for_any_definition_sends_none() -> None:
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
     committed = lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")])
     assert committed == lua.Committed("ok", is_moved=False, results=[True])
-    assert sent[-9:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", "", "", 0]
+    assert sent[-10:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", "", "", "", 0]
 
 
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
@@ -272,7 +353,19 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
-    assert args[6:15] == ["hash", "=definition\0", "claimed-score", "new-score", "the-meta", "", "", "", 2]
+    assert args[6:8] == [0, 0]
+    assert args[8:18] == [
+        "hash",
+        "=definition\0",
+        "claimed-score",
+        "new-score",
+        "the-meta",
+        "",
+        "",
+        "",
+        "",
+        2,
+    ]
     assert args[-9:] == ["lpush", 1, "m1", "lpush", 2, "m2", "pexpire", 1, 5]
 
 

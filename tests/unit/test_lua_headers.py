@@ -15,7 +15,7 @@ LUA_WORDS = set(
     re.findall(
         r"\w+",
         "and break do else elseif end false for function if in local nil not or repeat return then true "
-        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack "
+        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson "
         "hold_lock push_messages",
     )
 )
@@ -56,7 +56,7 @@ def test_a_body_walks_the_entries_as_the_header_says(name: str) -> None:
         assert "KEYS[i]" not in code
         return
     assert header.keys_from == len(header.keys) + 1
-    end = "2 + count" if "count" in header.args.values() else "#KEYS"
+    end = f"{len(header.keys)} + count" if "count" in header.args.values() else "#KEYS"
     assert f"for i = {header.keys_from}, {end} do" in code
     stride = re.search(r", (\d+) \+ \(i - (\d+)\) \* (\d+)", code)
     assert (stride is None) == (header.args_from is None)

@@ -102,7 +102,8 @@ def test_a_trouble_is_logged_when_it_comes_and_when_it_comes_back(caplog: pytest
 @pytest.mark.parametrize("name", sorted(errors.__all__))
 def test_the_repr_of_an_error_has_its_message(name: str) -> None:
     kind = getattr(errors, name)
-    needs_key = issubclass(kind, (errors.EntryError, errors.StoreCorrupt, errors.CalendarError))
+    with_key = (errors.EntryError, errors.StoreCorrupt, errors.CalendarError, errors.FileError)
+    needs_key = issubclass(kind, with_key)
     error = kind("what happened", *(["redbeat:x"] if needs_key else []))
     assert isinstance(error, RedBeatError)
     assert repr(error) == f"{name}('what happened')"

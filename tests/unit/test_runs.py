@@ -19,14 +19,13 @@ from redbeat.lua import Claimed, Commit
 from redbeat.runs import (
     DISABLED_SECONDS,
     MISSING_GRACE_SECONDS,
-    TASK_ID_NAMESPACE,
     Run,
     commit_failed,
     commit_missing,
     commit_quarantined,
     plan_run,
-    task_id_of,
 )
+from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -62,7 +61,8 @@ def skipped(app: Celery, entry: Claimed, now: float = NOW) -> Commit:
 def test_a_run_is_recorded_at_its_nominal_time_and_the_next_keeps_the_phase(app: Celery) -> None:
     entry = claimed(meta=encode_meta(NOON - timedelta(minutes=1), 7))
     run = plan(app, entry)
-    assert run.sent == Commit(entry, new_score=seconds(60), new_meta=encode_meta(NOON, 8))
+    record = f'"due":{seconds()}'
+    assert run.sent == Commit(entry, new_score=seconds(60), new_meta=encode_meta(NOON, 8), record=record)
     assert (run.nominal, run.failure) == (seconds(), None)
 
 
@@ -267,7 +267,9 @@ def test_a_retry_after_the_next_due_time_covers_that_run_too(app: Celery) -> Non
 )
 def test_an_entry_without_its_hash_gets_one_moment_of_grace(is_known: bool, new_score: str) -> None:
     entry = replace(claimed(), type="none", definition=None)
-    assert commit_missing(entry, NOW, is_known) == Commit(entry, new_score=new_score)
+    assert commit_missing(entry, NOW, is_known) == Commit(
+        entry, new_score=new_score, record="gone" if is_known else ""
+    )
 
 
 def test_the_reasons_of_past_failures_are_read_back(app: Celery) -> None:

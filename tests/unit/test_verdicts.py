@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from redbeat import cli
-from redbeat.cli import _age
+from redbeat.cli.status import _age
 from redbeat.status import Leader, State, Status, judge
 
 NOW = datetime(2026, 1, 31, 7, 30, tzinfo=timezone.utc)

@@ -1,7 +1,6 @@
-"""``celery redbeat …``: the command line, which Celery loads through the entry point group celery.commands.
+"""``celery redbeat status``: who leads, and whether the schedule is late.
 
-Owns options, wording and exit codes; what is shown comes from the modules below. Invariant: wrong input and a
-server that can't be used end in one sentence without a password, and no code of ``status`` means two things.
+Invariant: no exit code means two things, and it answers within some seconds, whatever Redis does.
 """
 
 from __future__ import annotations
@@ -13,25 +12,19 @@ from typing import Any
 import click
 
 from redbeat import exits
-from redbeat.beatcop import BeatCopSettings
+from redbeat.cli.session import Session
 from redbeat.config import ensure_conf
 from redbeat.errors import ConfigurationError, RedBeatError
-from redbeat.exits import CommandLineError, ExitingGroup, finite
-from redbeat.singleton import add_options, run_singleton
+from redbeat.exits import CommandLineError, ExitingCommand, finite
 from redbeat.status import State, Status, judge, read_status
 from redbeat.urls import sanitize_url
 
-__all__ = ["redbeat"]
+__all__ = ["status"]
 
 _COLOURS = {State.HEALTHY: "green", State.NO_LEADER: "red", State.LATE: "red", State.UNREACHABLE: "red"}
 
 
-@click.group(cls=ExitingGroup)
-def redbeat(**_preload_options: Any) -> None:
-    """The schedule that RedBeat keeps in Redis."""
-
-
-@redbeat.command()
+@click.command(cls=ExitingCommand)
 @click.option(
     "--late-after",
     "late_after_seconds",
@@ -50,7 +43,7 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
     Exit codes: 0 healthy, 1 no leader, 2 late, 3 Redis can't be reached or used, 64 wrong options, 78 wrong
     settings. Answers within some seconds, whatever Redis does.
     """
-    app = ctx.obj.app
+    app = Session.of(ctx).app
     try:
         url = sanitize_url(ensure_conf(app).redis_url)
     except ConfigurationError as exc:
@@ -71,31 +64,8 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
         word = click.style(_name(state), fg=_COLOURS[state], bold=True)
         lines = [("state", f"{word}: {problem}" if problem else word), ("server", url)]
         for title, text in lines + _lines(found):
-            click.echo(f"{title:<11}{text}", color=False if ctx.obj.no_color else None)
+            click.echo(f"{title:<11}{text}", color=False if Session.of(ctx).no_color else None)
     ctx.exit(state)
-
-
-@redbeat.command(context_settings={"allow_interspersed_args": False})
-@add_options
-@click.pass_context
-def singleton(ctx: click.Context, /, **options: Any) -> None:
-    """Run COMMAND on one machine at a time, with the application's Redis.
-
-    The same as redbeat-singleton, whose --help tells the exit codes.
-    """
-    app = ctx.obj.app
-    try:
-        config = ensure_conf(app)
-    except ConfigurationError as exc:
-        raise CommandLineError(str(exc), exits.CONFIG) from None
-    connection = {
-        "redbeat_redis_url": config.redis_url,
-        "redbeat_redis_options": config.redbeat_redis_options,
-        "redbeat_redis_use_ssl": config.redis_use_ssl,
-        "redbeat_key_prefix": config.key_prefix,
-    }
-    client = getattr(app, "redbeat_redis", None)
-    run_singleton(connection, BeatCopSettings(), client=client, **options)
 
 
 def _name(state: State) -> str:

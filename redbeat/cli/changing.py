@@ -1,0 +1,198 @@
+"""``celery redbeat add``, ``set`` and ``delete``: entries made, changed and removed.
+
+Invariant: what is wrong is found before anything is written, and what is written is written in one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from redbeat import exits
+from redbeat.cli.asking import ask
+from redbeat.cli.documents import document_of, words_of
+from redbeat.cli.names import NAME, chosen_names, entry_called, listed_entry
+from redbeat.cli.options import (
+    POLICY,
+    SCHEDULES,
+    TASK_OPTIONS,
+    changes_of,
+    entry_options,
+    given_options,
+    zone_given,
+)
+from redbeat.cli.progress import meter
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import zone_for
+from redbeat.cli.words import one_line, relative, when
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import EntryChanged
+from redbeat.exits import CommandLineError
+from redbeat.policy import NO_POLICY
+
+__all__ = ["add", "delete", "report_entry", "set_"]
+
+#: so often somebody else may change an entry while it is changed here
+MAX_TRIES = 10
+#: so many names are shown before a question
+MAX_SHOWN = 10
+
+#: what ``--unset`` brings back to nothing
+UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name")
+@click.argument("task")
+@entry_options
+@click.option("--disabled", is_flag=True, help="Store it, and don't run it.")
+@click.option("--replace", is_flag=True, help="Also where there is such an entry; its runs are kept.")
+@click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object.")
+@click.pass_context
+def add(
+    ctx: click.Context, /, name: str, task: str, disabled: bool, replace: bool, is_json: bool, **_: Any
+) -> None:
+    """Add an entry: NAME runs TASK by one of --every, --cron, --at, --rrule and --solar.
+
+    An entry of this name is an error, unless --replace is given. Times without an offset are in the zone of
+    --timezone, else the application's.
+    """
+    session = Session.of(ctx)
+    given = given_options(ctx)
+    if not given.keys() & set(SCHEDULES):
+        known = ", ".join(f"--{kind}" for kind in SCHEDULES)
+        raise CommandLineError(f"When shall it run? Give one of {known}.", exits.USAGE)
+    zone = zone_given(given, session.app.timezone)
+    values = changes_of(given, zone, session.now(), {})
+    entry = RedBeatSchedulerEntry(name, task, enabled=not disabled, app=session.app, **values)
+    try:
+        entry.save(if_unchanged=not replace)
+    except EntryChanged:
+        raise CommandLineError(
+            f"There is an entry {one_line(name)!r} already: --replace puts this one in its place, and "
+            "celery redbeat set changes parts of it.",
+            exits.USAGE,
+        ) from None
+    report_entry(session, name, "Added", is_json)
+
+
+@click.command("set", cls=SessionCommand)
+@click.argument("name", type=NAME)
+@entry_options
+@click.option("--task", metavar="TASK", help="The name of the task.")
+@click.option("--enabled/--disabled", default=None, help="Whether it runs; enabled, it isn't paused, either.")
+@click.option(
+    "--unset",
+    type=click.Choice([field.replace("_", "-") for field in UNSETTABLE]),
+    metavar="FIELD",
+    multiple=True,
+    help="Take a field away, as jitter or queue; may be given several times.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object.")
+@click.pass_context
+def set_(
+    ctx: click.Context,
+    /,
+    name: str,
+    task: str | None,
+    enabled: bool | None,
+    unset: tuple[str, ...],
+    is_json: bool,
+    **_: Any,
+) -> None:
+    """Change the entry NAME: only what is given changes.
+
+    Times without an offset are in the zone that the entry goes by.
+    """
+    session = Session.of(ctx)
+    given = given_options(ctx)
+    removed = {field.replace("-", "_") for field in unset}
+    for field in removed & given.keys():
+        raise CommandLineError(f"--{field.replace('_', '-')} can't be both set and unset.", exits.USAGE)
+    if not given.keys() - {"name", "is_json"}:
+        raise CommandLineError("There is nothing to change; --help lists what can be.", exits.USAGE)
+    now = session.now()
+    for attempt in range(MAX_TRIES):
+        entry = entry_called(session, name)
+        zone = zone_given(given, session.app.timezone if "timezone" in removed else zone_for(entry))
+        _change(entry, changes_of(given, zone, now, entry.options), removed, task, enabled)
+        try:
+            entry.save(if_unchanged=True)
+        except EntryChanged:
+            if attempt + 1 == MAX_TRIES:
+                raise
+        else:
+            break
+    report_entry(session, name, "Changed", is_json)
+
+
+def _change(
+    entry: RedBeatSchedulerEntry,
+    changes: dict[str, Any],
+    removed: set[str],
+    task: str | None,
+    enabled: bool | None,
+) -> None:
+    """Let ``entry``, which is stored then, be another one."""
+    policy = {field: getattr(NO_POLICY, field) for field in removed & set(POLICY)}
+    policy.update({field: changes.pop(field) for field in POLICY if field in changes})
+    if enabled:
+        policy.update(paused=False, pause_note=None, paused_until=None)
+    for field, nothing in (("args", []), ("kwargs", {}), ("options", {})):
+        if field in removed:
+            changes.setdefault(field, nothing)
+    options = changes.get("options", entry.options) or {}
+    if removed & set(TASK_OPTIONS):
+        changes["options"] = {key: value for key, value in options.items() if key not in removed}
+    if task is not None:
+        entry.task = task
+    if enabled is not None:
+        entry.enabled = enabled
+    for field, value in changes.items():
+        setattr(entry, field, value)
+    entry.set_policy(policy)
+
+
+def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
+    """Say what was done to an entry, and when it runs now."""
+    entry = listed_entry(session, name)
+    if is_json:
+        session.print_json(document_of(entry))
+        return
+    session.say(f"{done} {one_line(name)}: {one_line(words_of(entry))}")
+    due = entry.next_due_at
+    if entry.state not in ("scheduled", "due", "failing"):
+        session.say(f"It is {entry.state}.")
+    elif due is not None:
+        session.say(f"Next run: {when(due, zone_for(entry))}, {relative(due, session.now())}")
+
+
+@click.command(cls=SessionCommand)
+@click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
+@click.option("--match", metavar="PATTERN", help="All whose names match, too; * and ?, case counts.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def delete(
+    ctx: click.Context, /, names: tuple[str, ...], match: str | None, yes: bool, is_json: bool
+) -> None:
+    """Delete entries, with their histories; asks before.
+
+    Those of beat_schedule come back with the next start of a beat. Names that aren't there are an error, and
+    then nothing is deleted.
+    """
+    session = Session.of(ctx)
+    chosen = chosen_names(session, names, match)
+    if not chosen:
+        session.note("There are no such entries.")
+    else:
+        shown = ", ".join(one_line(name) for name in chosen[:MAX_SHOWN])
+        more = f" and {len(chosen) - MAX_SHOWN} more" if len(chosen) > MAX_SHOWN else ""
+        ask(f"Delete {shown}{more} from {session.server}?", is_yes=yes)
+    with meter("Deleting", len(chosen)) as progress:
+        total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)
+    if is_json:
+        session.print_json({"deleted": total, "names": chosen})
+    elif chosen:
+        click.echo(f"Deleted {len(chosen)} {'entry' if len(chosen) == 1 else 'entries'}.")

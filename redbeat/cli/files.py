@@ -1,0 +1,288 @@
+"""``celery redbeat plan``, ``apply``, ``export`` and ``import``: the schedule as a file.
+
+What is meant for people goes through ``Session``; a document goes to stdout or into the file alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from redbeat import exits
+from redbeat.cli.asking import ask
+from redbeat.cli.difference import show_difference
+from redbeat.cli.progress import meter
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.djangobeat import read_django_celery_beat
+from redbeat.exits import CommandLineError, not_empty
+from redbeat.files import Declared, read_file, write_file
+from redbeat.keys import is_owner_name
+from redbeat.plans import Plan, apply_plan, make_plan
+from redbeat.transfers import declare_beat_schedule, export_entries, plan_import
+
+__all__ = ["apply", "export", "import_", "plan"]
+
+#: what `plan` ends with where a file would change something
+DIFFERS = 2
+
+#: whose the entries are that were in ``beat_schedule``: it tells beat to keep its hands off them
+IMPORTED = "imported"
+
+
+def _owner(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not is_owner_name(value):
+        raise click.BadParameter(f"{value!r} must be a name without control characters.")
+    return value
+
+
+_file = click.argument("file", metavar="FILE", callback=not_empty)
+_owner_option = click.option(
+    "--owner", metavar="NAME", callback=_owner, help="Whose the entries are; wins over the file's own."
+)
+_prune = click.option(
+    "--prune", is_flag=True, help="Remove what this owner has applied before and isn't in the file any more."
+)
+_take_over = click.option("--take-over", is_flag=True, help="Take entries that are another owner's.")
+_json = click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.command(cls=SessionCommand)
+@_file
+@_owner_option
+@_prune
+@_take_over
+@_json
+@click.pass_context
+def plan(
+    ctx: click.Context, /, file: str, owner: str | None, prune: bool, take_over: bool, is_json: bool
+) -> None:
+    """Show what applying FILE would change; - is stdin.
+
+    Exit codes: 0 nothing, 2 something, 64 wrong options or a wrong file.
+    """
+    session = Session.of(ctx)
+    make = _maker(session, file, owner, prune, take_over)
+    made = make()
+    if is_json:
+        session.print_json(_document(made))
+    else:
+        show_difference(session, made)
+    ctx.exit(DIFFERS if made else 0)
+
+
+@click.command(cls=SessionCommand)
+@_file
+@_owner_option
+@_prune
+@_take_over
+@click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@_json
+@click.pass_context
+def apply(
+    ctx: click.Context,
+    /,
+    file: str,
+    owner: str | None,
+    prune: bool,
+    take_over: bool,
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
+) -> None:
+    """Let the schedule have the entries of FILE, all in one step; - is stdin.
+
+    Shows what it would change, and asks. Entries keep when they ran last and how often, and those that
+    somebody has paused stay so unless the file says otherwise. Other owners' entries are never touched.
+    """
+    session = Session.of(ctx)
+    make = _maker(session, file, owner, prune, take_over)
+
+    def confirm(made: Plan, why: str) -> bool:
+        if why:
+            session.note(f"{why} It is looked at anew.")
+        if not is_json:
+            show_difference(session, made)
+        if made and not dry_run:
+            ask(f"Change that at {session.server}?", is_yes=yes)
+        return not dry_run
+
+    made = make() if dry_run else None
+    done = None
+    if made is not None:
+        confirm(made, "")
+    else:
+        done = made = apply_plan(make, confirm)
+    if is_json and made is not None:
+        session.print_json({**_document(made), "is_applied": done is not None and bool(done)})
+    elif done:
+        session.say("Done.")
+
+
+def _maker(
+    session: Session, file: str, owner: str | None, prune: bool, take_over: bool
+) -> Callable[[], Plan]:
+    declared = _read(file)
+    chosen = owner or declared.owner
+    if chosen is None:
+        raise CommandLineError(
+            f"{declared.origin}: whose are these entries? Give --owner, or 'owner:' in the file.", exits.USAGE
+        )
+
+    def make() -> Plan:
+        with meter("Reading", len(declared.entries)) as progress:
+            return make_plan(
+                session.app, declared, str(chosen), prune=prune, take_over=take_over, progress=progress
+            )
+
+    return make
+
+
+def _document(made: Plan) -> dict[str, Any]:
+    return {**made.difference.to_dict(), "calendars": made.calendars, "warnings": made.warnings}
+
+
+@click.command(cls=SessionCommand)
+@click.argument("file", metavar="[FILE]", default="-", callback=not_empty)
+@click.option("--match", metavar="PATTERN", help="Only names like this one, with *, ? and [a-z].")
+@click.option("--owner", metavar="NAME", callback=_owner, help="Only what this owner has applied.")
+@click.option("--history", is_flag=True, help="With the records of past runs, too.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON; so does a FILE that ends in .json.")
+@click.pass_context
+def export(
+    ctx: click.Context, /, file: str, match: str | None, owner: str | None, history: bool, is_json: bool
+) -> None:
+    """Write the stored entries to FILE, or to stdout, for apply and import.
+
+    With when each ran last, how often, and when it is due, so that importing it again loses nothing.
+    """
+    session = Session.of(ctx)
+    with meter("Exporting") as progress:
+        exported = export_entries(session.app, match, owner, progress, with_history=history)
+    text = write_file(exported.declared, is_json=is_json or file.endswith(".json"))
+    if file == "-":
+        click.echo(text.encode(), nl=False)
+    else:
+        _write(Path(file), text)
+        session.note(f"{file}: {_count(len(exported.declared.entries), 'entry', 'entries')}.")
+    for reason in exported.skipped:
+        session.note(f"Left out: {reason}")
+
+
+@click.command("import", cls=SessionCommand)
+@click.argument("file", metavar="[FILE]", required=False, callback=not_empty)
+@click.option("--from-beat-schedule", is_flag=True, help="The application's beat_schedule instead of a file.")
+@click.option(
+    "--from-django-celery-beat",
+    "django_url",
+    metavar="URL",
+    callback=not_empty,
+    help="The tables of django-celery-beat: sqlite:///db.sqlite3, or any URL that SQLAlchemy knows.",
+)
+@_owner_option
+@click.option("--replace", "is_replacing", is_flag=True, help="Write over entries of the same names.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be stored.")
+@_json
+@click.pass_context
+def import_(
+    ctx: click.Context,
+    /,
+    file: str | None,
+    from_beat_schedule: bool,
+    django_url: str | None,
+    owner: str | None,
+    is_replacing: bool,
+    dry_run: bool,
+    is_json: bool,
+) -> None:
+    """Store what export has written, all in one step; - is stdin.
+
+    Names that are stored already are refused without --replace.
+    """
+    session = Session.of(ctx)
+    if sum((file is not None, from_beat_schedule, django_url is not None)) != 1:
+        raise CommandLineError(
+            "Give one of FILE, --from-beat-schedule and --from-django-celery-beat.", exits.USAGE
+        )
+    may_exist: set[str] = set()
+    if from_beat_schedule:
+        if not session.has_own_app:
+            raise CommandLineError("--from-beat-schedule needs celery -A APP, without --url.", exits.USAGE)
+        declared, may_exist = declare_beat_schedule(session.app)
+        owner = owner or IMPORTED
+    else:
+        declared = read_django_celery_beat(django_url) if django_url is not None else _read(str(file))
+
+    def make() -> Plan:
+        return plan_import(
+            session.app, declared, owner=owner, replace_existing=is_replacing, may_exist=may_exist
+        )
+
+    made = make() if dry_run else apply_plan(make)
+    assert made is not None  # noqa: S101 - nobody was asked
+    if is_json:
+        session.print_json({**_document(made), "is_applied": not dry_run})
+        return
+    if dry_run:
+        show_difference(session, made)
+        return
+    new, old = len(made.difference.added), len(made.difference.changed)
+    words = [_count(new + old, "entry", "entries")]
+    words += [f"{old} of them in place of others"] if old else []
+    words += [_count(len(made.calendars), "calendar", "calendars")] if made.calendars else []
+    session.say(f"Stored {', '.join(words)}.")
+    for warning in made.warnings:
+        session.note(warning)
+    if from_beat_schedule:
+        session.note(
+            "They are entries like any other now. Take them out of beat_schedule: it wins at each start."
+        )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _read(file: str) -> Declared:
+    origin = "stdin" if file == "-" else file
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return read_file(data.decode("utf-8-sig"), origin)
+    except OSError as exc:
+        raise CommandLineError(f"{origin}: can't be read: {exc.strerror}.", exits.NO_INPUT) from None
+    except UnicodeDecodeError as exc:
+        line = data[: exc.start].count(b"\n") + 1
+        raise CommandLineError(f"{origin}, line {line}: is no UTF-8.", exits.USAGE) from None
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the whole file, or leave the old one: a backup that was interrupted is none."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe, say
+            path.write_text(text, encoding="utf-8")
+            return
+        descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise CommandLineError(f"{path}: can't be written: {exc.strerror}.", exits.CANNOT_CREATE) from None
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

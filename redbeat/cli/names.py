@@ -1,0 +1,130 @@
+"""Entries by name on the command line: found, or nearly; completed by the shell; chosen by a pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any
+
+import click
+from celery import current_app
+from celery.app.utils import find_app
+from click.shell_completion import CompletionItem
+
+from redbeat import exits
+from redbeat.cli.session import Session
+from redbeat.cli.words import one_line
+from redbeat.config import ensure_conf
+from redbeat.connection import get_hasty_redis
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import EntryNotFound
+from redbeat.exits import CommandLineError
+from redbeat.hints import did_you_mean
+from redbeat.listing import iter_names, read_listed
+from redbeat.retry import call_briefly
+from redbeat.store import Store
+
+__all__ = ["NAME", "chosen_names", "entry_called", "listed_entry", "no_such_entry"]
+
+#: so many names are looked at for the one that was meant, and for completion
+MAX_LOOKED_AT = 5000
+MAX_COMPLETED = 100
+COMPLETION_SECONDS = 2.0
+
+
+class NameType(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
+    """An entry's name, which the shell completes."""
+
+    name = "name"
+
+    def shell_complete(
+        self, ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the stored names that begin so; none where Redis is away: there is nobody to tell."""
+        try:
+            names = call_briefly(lambda: _first_names(ctx), COMPLETION_SECONDS)
+        except Exception:  # noqa: BLE001 - in the middle of a line that somebody is typing
+            return []
+        found = sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
+        return [CompletionItem(name) for name in found[:MAX_COMPLETED]]
+
+
+NAME = NameType()
+
+
+def _first_names(ctx: click.Context) -> list[str]:
+    app = _app_of(ctx)
+    client = get_hasty_redis(app)
+    try:
+        return list(islice(iter_names(app, client), MAX_LOOKED_AT))
+    finally:
+        if client is not getattr(app, "redbeat_redis", None):
+            client.close()
+
+
+def _app_of(ctx: click.Context) -> Any:
+    """Return the app while a shell completes: then no command of the groups has run."""
+    found = ctx.find_object(Session)
+    if found is not None:
+        return found.app
+    url = prefix = None
+    app: Any = None
+    context: click.Context | None = ctx
+    while context is not None:
+        url, prefix = url or context.params.get("url"), prefix or context.params.get("prefix")
+        app = app or context.params.get("app")
+        context = context.parent
+    if app is None or isinstance(app, str):
+        app = find_app(app) if app else current_app
+    return Session(app, url, prefix, no_color=True).app
+
+
+def no_such_entry(session: Session, name: str) -> CommandLineError:
+    """Return the error about a name that isn't stored, with the nearest one that is."""
+    known = islice(iter_names(session.app), MAX_LOOKED_AT)
+    hint = one_line(did_you_mean(name, known))
+    place = ensure_conf(session.app).keys.schedule
+    sentence = f"There is no entry {one_line(name)!r} in {place} at {session.server}.{hint}"
+    return CommandLineError(sentence, exits.NO_INPUT)
+
+
+def entry_called(session: Session, name: str) -> RedBeatSchedulerEntry:
+    """Return the stored entry called ``name``, one that can be used."""
+    try:
+        return RedBeatSchedulerEntry.from_key(ensure_conf(session.app).keys.entry(name), session.app)
+    except EntryNotFound:
+        raise no_such_entry(session, name) from None
+
+
+def listed_entry(session: Session, name: str) -> RedBeatSchedulerEntry:
+    """Return the stored entry called ``name`` with its state, also one that can't be used."""
+    try:
+        return read_listed(RedBeatSchedulerEntry, session.app, name)
+    except EntryNotFound:
+        raise no_such_entry(session, name) from None
+
+
+def chosen_names(session: Session, names: Sequence[str], match: str | None) -> list[str]:
+    """Return the names given, all of which are stored, and those that match a pattern."""
+    if not names and match is None:
+        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
+    _check_stored(session, names)
+    chosen = dict.fromkeys(names)
+    if match is not None:
+        chosen.update(dict.fromkeys(sorted(_matching(iter_names(session.app), match))))
+    return list(chosen)
+
+
+def _check_stored(session: Session, names: Iterable[str]) -> None:
+    """Refuse before anything is done."""
+    store = Store(session.app)
+    given = list(names)
+    _, found = store.read_entries([store.keys.entry(name) for name in given])
+    for name, stored in zip(given, found, strict=True):
+        if not stored.exists:
+            listed_entry(session, name)  # it may stand in the schedule all the same
+
+
+def _matching(names: Iterable[str], pattern: str) -> Iterable[str]:
+    return (name for name in names if fnmatchcase(name, pattern))

@@ -1,0 +1,141 @@
+"""The options that ``add`` and ``set`` share: a schedule, the task's arguments, its options, and the policy.
+
+Owns which option stands for which field. Invariant: what isn't given isn't in what these functions return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, tzinfo
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from redbeat import exits
+from redbeat.cli.values import CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, MOMENT, SOLAR, in_zone
+from redbeat.exits import CommandLineError
+from redbeat.policy import AFTER_FINISH, FIELDS, MISFIRES
+from redbeat.rules import read_rule
+from redbeat.schedules import clocked, rrule
+from redbeat.settings import MAX_MISFIRE_LIMIT
+from redbeat.zones import zone_called
+
+__all__ = ["TASK_OPTIONS", "changes_of", "entry_options", "given_options", "zone_given"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SCHEDULES = ("every", "cron", "at", "rrule", "solar")
+#: options of ``apply_async`` that have an option of their own here
+TASK_OPTIONS = ("queue", "exchange", "routing_key", "priority", "expires")
+#: of the policy; what is left of it belongs to ``pause`` and ``resume``
+POLICY = tuple(field for field in FIELDS if field not in ("paused", "pause_note", "paused_until"))
+
+_OPTIONS = (
+    click.option("--every", type=INTERVAL, metavar="DURATION", help="An interval: 30s, 1h30m, 0.2."),
+    click.option("--cron", type=CRON, metavar="CRON", help="Five fields, as '*/5 * * * mon-fri', or @daily."),
+    click.option("--at", type=MOMENT, metavar="TIME", help="Once, as at 2030-12-24T18:00."),
+    click.option("--rrule", metavar="RULE", help="A rule of RFC 5545, as 'FREQ=DAILY;BYHOUR=9'."),
+    click.option("--solar", type=SOLAR, metavar="EVENT,LAT,LON", help="As sunset,52.5,13.4."),
+    click.option("--args", type=JSON_ARRAY, metavar="JSON", help="The task's arguments, as '[1, 2]'."),
+    click.option("--kwargs", type=JSON_OBJECT, metavar="JSON", help="And those by name, as '{\"x\": 1}'."),
+    click.option("--queue", help="Where its messages go."),
+    click.option("--exchange", help="The exchange of its messages."),
+    click.option("--routing-key", help="The routing key of its messages."),
+    click.option("--priority", type=click.IntRange(0, 255), help="The priority of its messages."),
+    click.option(
+        "--expires", type=DURATION, metavar="DURATION", help="After being sent so long ago, it isn't run."
+    ),
+    click.option(
+        "--options",
+        type=JSON_OBJECT,
+        metavar="JSON",
+        help="All options of apply_async, instead of the stored.",
+    ),
+    click.option("--timezone", metavar="ZONE", help="Whose clocks it goes by, as Europe/Berlin."),
+    click.option("--start-time", type=MOMENT, metavar="TIME", help="No run before it."),
+    click.option("--end-time", type=MOMENT, metavar="TIME", help="No run after it."),
+    click.option("--max-runs", type=click.IntRange(1), help="So many runs at the most."),
+    click.option("--one-off/--no-one-off", default=None, help="One run, and no more."),
+    click.option("--after-finish", type=click.Choice(AFTER_FINISH), help="What becomes of it at its end."),
+    click.option(
+        "--jitter", type=DURATION, metavar="DURATION", help="Each run is so much later at the most."
+    ),
+    click.option(
+        "--expires-after", type=DURATION, metavar="DURATION", help="So long after its due time it isn't run."
+    ),
+    click.option("--misfire", type=click.Choice(MISFIRES), help="What becomes of runs that were missed."),
+    click.option(
+        "--misfire-limit", type=click.IntRange(1, MAX_MISFIRE_LIMIT), help="So many of them, with 'all'."
+    ),
+    click.option(
+        "--misfire-grace-time", type=DURATION, metavar="DURATION", help="A run that is later is skipped."
+    ),
+    click.option(
+        "--run-missed/--no-run-missed", default=None, help="Enabled again, it makes up for what it missed."
+    ),
+    click.option("--exclude", metavar="CALENDAR", help="The calendar on whose days nothing runs."),
+)
+
+
+def entry_options(command: Command) -> Command:
+    """Give ``command`` the options of an entry, in their order."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def given_options(ctx: click.Context) -> dict[str, Any]:
+    """Return the parameters that were given, by their names."""
+    return {
+        name: value
+        for name, value in ctx.params.items()
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT and value is not None
+    }
+
+
+def zone_given(given: Mapping[str, Any], default: tzinfo) -> tzinfo:
+    """Return the zone of times without one: that of ``--timezone``, else ``default``."""
+    if "timezone" not in given:
+        return default
+    try:
+        return zone_called(given["timezone"])
+    except ValueError as exc:
+        raise CommandLineError(f"--timezone: {exc}", exits.USAGE) from exc
+
+
+def changes_of(given: Mapping[str, Any], zone: tzinfo, now: datetime, stored_options: Any) -> dict[str, Any]:
+    """Return the fields of an entry that the options ``given`` stand for, as ``update`` takes them.
+
+    Arguments:
+        zone: of times without one.
+        now: what a rule begins at without a DTSTART.
+        stored_options: what the entry has by now, for those of which only some are given.
+    """
+    changes: dict[str, Any] = {name: given[name] for name in ("args", "kwargs", "options") if name in given}
+    schedules = [name for name in SCHEDULES if name in given]
+    if len(schedules) > 1:
+        both = " and ".join(f"--{name}" for name in schedules)
+        raise CommandLineError(f"{both} are two schedules, and an entry has one.", exits.USAGE)
+    if schedules:
+        changes["schedule"] = _schedule_of(schedules[0], given[schedules[0]], zone, now)
+    own = {name: given[name] for name in TASK_OPTIONS if name in given}
+    if own:
+        changes["options"] = {**(changes.get("options", stored_options) or {}), **own}
+    for name in POLICY:
+        if name in given:
+            value = given[name]
+            changes[name] = in_zone(value, zone) if isinstance(value, datetime) else value
+    return changes
+
+
+def _schedule_of(kind: str, value: Any, zone: tzinfo, now: datetime) -> Any:
+    if kind == "at":
+        return clocked(in_zone(value, zone).astimezone(zone))
+    if kind == "rrule":
+        try:
+            return rrule(**{"dtstart": now.astimezone(zone), **read_rule(value, zone)})
+        except ValueError as exc:
+            reason = str(exc).removeprefix("rrule: ")
+            raise CommandLineError(f"--rrule {value!r}: {reason}", exits.USAGE) from exc
+    return value

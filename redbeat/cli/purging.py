@@ -1,0 +1,63 @@
+"""``celery redbeat purge``: what is left over of entries that are gone, shown first and then removed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import click
+
+from redbeat.cli.asking import ask
+from redbeat.cli.progress import meter
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.words import one_line
+from redbeat.leftovers import KINDS_LEFT, find_leftovers, purge_leftovers
+
+__all__ = ["purge"]
+
+#: so many are shown of each kind
+MAX_SHOWN = 20
+
+
+@click.command(cls=SessionCommand)
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def purge(ctx: click.Context, /, dry_run: bool, yes: bool, is_json: bool) -> None:
+    """Remove what is left over of entries that are gone; shows it and asks before.
+
+    That is: members of the schedule without a hash, histories and records of backfills without an entry, and
+    names among those of beat_schedule without one. No entry is touched.
+    """
+    session = Session.of(ctx)
+    with meter("Looking") as progress:
+        found = list(find_leftovers(session.app, progress))
+    if not is_json:
+        _show(session, Counter(one.kind for one in found), {kind: _names(found, kind) for kind in KINDS_LEFT})
+    removed = 0
+    if found and not dry_run:
+        ask(f"Remove these {len(found)} from {session.server}?", is_yes=yes)
+        with meter("Removing") as progress:
+            removed = purge_leftovers(session.app, found, progress)
+    if is_json:
+        left = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found]
+        session.print_json({"leftovers": left, "removed": removed, "is_dry_run": dry_run})
+    elif found and not dry_run:
+        click.echo(f"Removed {removed}.")
+
+
+def _names(found: list[Any], kind: str) -> list[str]:
+    return sorted(one.name for one in found if one.kind == kind)
+
+
+def _show(session: Session, counts: Counter[str], names: dict[str, list[str]]) -> None:
+    if not counts:
+        session.say("Nothing is left over.")
+    for kind, meaning in KINDS_LEFT.items():
+        if counts[kind]:
+            session.say(f"{kind} ({counts[kind]}): {meaning}", "bold")
+            for name in names[kind][:MAX_SHOWN]:
+                session.say(f"  {one_line(name)}")
+            if counts[kind] > MAX_SHOWN:
+                session.say(f"  and {counts[kind] - MAX_SHOWN} more")

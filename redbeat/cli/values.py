@@ -1,0 +1,131 @@
+"""What people type as values: lengths of time, times, JSON, schedules. Each knows how to say what is wrong.
+
+Invariant: nothing here asks Redis, so a wrong value is refused before anything is read or written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime, timezone, tzinfo
+from typing import Any
+
+import click
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import solar
+
+from redbeat.crontabs import CRON_FIELDS, cron
+from redbeat.kinds import read_cron
+from redbeat.spans import read_seconds
+from redbeat.zones import instant_of
+
+__all__ = ["CRON", "DURATION", "INTERVAL", "JSON_ARRAY", "JSON_OBJECT", "MOMENT", "SOLAR", "in_zone"]
+
+
+class Value(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
+    """A value that ``read`` makes of its text, or refuses with a ValueError that says why."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what ``value`` stands for."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def _read_interval(text: str) -> float:
+    seconds = read_seconds(text)
+    if not 1e-6 <= seconds <= 86_399_999_999_999:
+        raise ValueError(
+            f"{text!r} is no interval: it must be longer than 0 s, and shorter than 2.7 million years."
+        )
+    return seconds
+
+
+def _read_moment(text: str) -> datetime:
+    """Return a time in ISO 8601, naive where no offset is given."""
+    try:
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except ValueError as exc:
+        raise ValueError(f"{text!r} is no time, as 2030-12-24T18:00 or 2030-12-24T18:00+01:00.") from exc
+    if not 1970 <= moment.year <= 9998:
+        raise ValueError(f"{text!r} is not in the years 1970 to 9998.")
+    return moment
+
+
+def in_zone(moment: datetime, zone: tzinfo) -> datetime:
+    """Return ``moment`` in UTC; a naive one is in ``zone``."""
+    return moment.astimezone(timezone.utc) if moment.tzinfo else instant_of(moment, zone)
+
+
+def _json_reader(kind: type, what: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            value = json.loads(text, parse_constant=_refuse_constant)
+        except json.JSONDecodeError as exc:
+            place = f"column {exc.colno}" if exc.lineno == 1 else f"line {exc.lineno}, column {exc.colno}"
+            raise ValueError(f"{text!r} is no JSON: {exc.msg} at {place}.") from exc
+        except RecursionError as exc:
+            raise ValueError("it is nested too deep for JSON.") from exc
+        if not isinstance(value, kind):
+            raise ValueError(f"{text!r} must be {what}.")
+        return value
+
+    return read
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON.")
+
+
+def _read_cron(text: str) -> Any:
+    try:
+        return read_cron(text)
+    except ValueError as exc:
+        raise ValueError(f"{exc}{_place_in(text)}") from exc
+
+
+def _place_in(expression: str) -> str:
+    """Return where in ``expression`` the first element stands that is no cron's; '' where it isn't one's."""
+    fields = list(re.finditer(r"\S+", expression))
+    if len(fields) != len(CRON_FIELDS):
+        return ""
+    for number, field in enumerate(fields):
+        place = field.start()
+        for element in field[0].split(","):
+            probe = ["*"] * len(fields)
+            probe[number] = element
+            try:
+                cron(" ".join(probe))
+            except ValueError:
+                return f" It is field {number + 1}, at character {place + 1}."
+            place += len(element) + 1
+    return ""
+
+
+def _read_solar(text: str) -> Any:
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        event, lat, lon = parts[0], *map(float, parts[1:])
+    except ValueError as exc:
+        raise ValueError(f"{text!r} is no event, latitude and longitude, as sunset,52.5,13.4.") from exc
+    try:
+        return solar(event, lat, lon)
+    except (ValueError, ImproperlyConfigured) as exc:
+        raise ValueError(str(exc)) from exc
+
+
+DURATION = Value("duration", read_seconds)
+INTERVAL = Value("duration", _read_interval)
+MOMENT = Value("time", _read_moment)
+JSON_ARRAY = Value("JSON", _json_reader(list, "an array, as [1, 2]"))
+JSON_OBJECT = Value("JSON", _json_reader(dict, 'an object, as {"key": 1}'))
+CRON = Value("cron", _read_cron)
+SOLAR = Value("solar", _read_solar)

@@ -1,0 +1,65 @@
+"""Times, lengths of time and names as people read them on a terminal. Pure.
+
+Invariant: what comes from Redis is printed on one line, and can't give orders to the terminal.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, tzinfo
+
+from redbeat.keys import shorten
+
+__all__ = ["one_line", "relative", "seconds_in_words", "when"]
+
+_UNITS = (
+    (365 * 86_400, "y"),
+    (86_400, "d"),
+    (3600, "h"),
+    (60, "min"),
+)
+
+
+def one_line(text: object, limit: int = 500) -> str:
+    """Return ``text`` on one line, without what a terminal takes for orders, cut to ``limit``."""
+    plain = "".join(char if char.isprintable() else _escaped(char) for char in str(text))
+    return shorten(plain, limit)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def when(moment: datetime | None, zone: tzinfo) -> str:
+    """Return ``moment`` on the clocks of ``zone``, with the offset from UTC; '' for None."""
+    if moment is None:
+        return ""
+    try:
+        local = moment.astimezone(zone)
+    except OverflowError:  # at the end of all years
+        local = moment
+    return f"{local:%Y-%m-%d %H:%M:%S} {offset_of(local)}"
+
+
+def offset_of(moment: datetime) -> str:
+    """Return the offset from UTC of ``moment``, as +02:00."""
+    offset = f"{moment:%z}"
+    return f"{offset[:3]}:{offset[3:5]}"
+
+
+def relative(moment: datetime | None, now: datetime) -> str:
+    """Return how long it is until ``moment``, or since then; '' for None."""
+    if moment is None:
+        return ""
+    seconds = (moment - now).total_seconds()
+    if abs(seconds) < 0.5:
+        return "now"
+    words = seconds_in_words(abs(seconds))
+    return f"in {words}" if seconds > 0 else f"{words} ago"
+
+
+def seconds_in_words(seconds: float) -> str:
+    """Return a length of time in the unit that fits, as '5 min'."""
+    for unit, name in _UNITS:
+        if seconds >= 2 * unit or (unit == 60 and seconds >= 90):
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

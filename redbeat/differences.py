@@ -1,0 +1,53 @@
+"""What is another one: entries as they shall be, against entries as they are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Difference", "differing"]
+
+
+@dataclass
+class Difference:
+    """What a file would change, entries by their names.
+
+    Attributes:
+        added: with their fields.
+        changed: with those fields that differ: before and after, None for none.
+        removed: with the fields they have.
+        same: they stay as they are.
+        left: they are the owner's, and in the file no more; only pruning removes them.
+    """
+
+    added: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    changed: dict[str, Mapping[str, tuple[Any, Any]]] = field(default_factory=dict)
+    removed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    same: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON has it."""
+        return {
+            "added": {name: dict(fields) for name, fields in self.added.items()},
+            "changed": {
+                name: {field: {"before": before, "after": after} for field, (before, after) in fields.items()}
+                for name, fields in self.changed.items()
+            },
+            "removed": {name: dict(fields) for name, fields in self.removed.items()},
+            "same": self.same,
+            "left": self.left,
+        }
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the fields that differ, with both values; None for one that isn't there."""
+    return {
+        name: (before.get(name), after.get(name))
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    }

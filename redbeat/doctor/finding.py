@@ -1,0 +1,86 @@
+"""What the doctor says: a finding, how bad it is, and how it is repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+__all__ = ["Finding", "Repair", "Severity", "age_of", "counted", "worst_of"]
+
+
+class Severity(IntEnum):
+    """How bad a finding is; the values are the exit codes of ``celery redbeat doctor``."""
+
+    NOTE = 0
+    WARNING = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What would mend a finding, and loses no definition.
+
+    Attributes:
+        action: 'drop' a member of the schedule without an entry, 'schedule' an entry that isn't a member,
+            'forget' the name of a static entry that is gone, or 'delete' what was kept beside one.
+        entry_key: the key of the entry that it is about.
+        target: the member, the name, or the key that is deleted.
+    """
+
+    action: str
+    entry_key: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or may be.
+
+    Attributes:
+        kind: which check has found it, for programs.
+        about: the entry, key, setting, queue or server that it is about.
+        problem: what is wrong, one sentence.
+        advice: what to do, one sentence or two.
+        excerpt: the part of the stored text that is wrong; '' where there is none.
+        repair: None: nothing that can be done without you.
+    """
+
+    severity: Severity
+    kind: str
+    about: str
+    problem: str
+    advice: str
+    excerpt: str = ""
+    repair: Repair | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON has it."""
+        return {
+            "severity": self.severity.name.lower(),
+            "kind": self.kind,
+            "about": self.about,
+            "problem": self.problem,
+            "advice": self.advice,
+            "excerpt": self.excerpt or None,
+            "fixable": self.repair is not None,
+        }
+
+
+def age_of(seconds: float) -> str:
+    """Return a number of seconds in words."""
+    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def counted(count: int, what: str = "entry", many: str = "entries") -> str:
+    """Return a number of things in words: '1 entry', '2 entries'."""
+    return f"{count} {what if count == 1 else many}"
+
+
+def worst_of(findings: Iterable[Finding]) -> Severity:
+    """Return the highest severity among ``findings``, NOTE for none."""
+    return max((finding.severity for finding in findings), default=Severity.NOTE)

@@ -1,0 +1,124 @@
+"""Checks of keys that belong to no entry, and of entries that aren't in the schedule.
+
+Invariant: another schedule's keys, whose prefix begins with ours, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from redbeat.doctor.finding import Finding, Repair, Severity
+from redbeat.doctor.patient import Patient
+from redbeat.keys import BACKFILLED_NAMES, HISTORY_NAMES, as_stored, printable
+from redbeat.owners import read_statics
+from redbeat.problems import find_name_problem
+from redbeat.store import CHUNK_SIZE
+
+__all__ = ["LEFTOVER_CHECKS"]
+
+#: how keys end that show a schedule with another prefix, and what they hold
+_MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
+
+
+def check_statics(patient: Patient) -> Iterator[Finding]:
+    """Find names of static entries that there are none of."""
+    store = patient.store
+    names = iter(sorted(name for name in read_statics(store).names if name == printable(name)))
+    while chunk := list(islice(names, CHUNK_SIZE)):
+        for stored in store.read_entries([store.keys.entry(name) for name in chunk])[1]:
+            name = patient.name_of(stored.key)
+            if stored.exists and not find_name_problem(name, store.config.reserved_names):
+                continue
+            yield Finding(
+                Severity.WARNING,
+                "orphan-static",
+                name,
+                f"There is no such entry, and {store.keys.statics} has its name, as of one of beat_schedule.",
+                "The next start of a beat saves it again where beat_schedule has it; --fix removes the name.",
+                repair=Repair("forget", stored.key, name),
+            )
+
+
+def check_keys(patient: Patient) -> Iterator[Finding]:
+    """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
+    keys = patient.store.keys
+    prefix = keys.prefix
+    beside = {f"{prefix}{names}": names for names in (HISTORY_NAMES, BACKFILLED_NAMES)}
+    others: set[str] = set()
+    unscheduled: list[str] = []
+    unseen_before = len(patient.unseen)
+    for page in patient.keys_like(prefix):
+        others |= _other_prefixes(patient, page)
+        owners = {key: _owner_of(patient, key, beside) for key in page}
+        yield from _orphans(patient, {key: owner for key, owner in owners.items() if owner is not None})
+        entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(patient, key)]
+        unscheduled += _without_score(patient, entries)
+    is_complete = len(patient.unseen) == unseen_before
+    ours = [key for key in unscheduled if not key.startswith(tuple(others))]
+    # again, now that some time has passed: programs write the hash first
+    for key in _without_score(patient, ours):
+        yield Finding(
+            Severity.WARNING,
+            "unscheduled",
+            patient.name_of(key),
+            f"It isn't in {keys.schedule}, so beat doesn't know it.",
+            "Save it again, or delete it; --fix puts it into the schedule, at its next time.",
+            repair=Repair("schedule", key, key) if is_complete else None,
+        )
+
+
+def _owner_of(patient: Patient, key: str, beside: dict[str, str]) -> str | None:
+    """Return the key of the entry that ``key`` is kept beside; None: beside none."""
+    for beginning in beside:
+        if key.startswith(beginning):
+            return patient.store.keys.entry(key.removeprefix(beginning))
+    return None
+
+
+def _orphans(patient: Patient, owners: dict[str, str]) -> Iterator[Finding]:
+    found = patient.store.read_entries(list(dict.fromkeys(owners.values())))[1]
+    missing = {stored.key for stored in found if not stored.exists}
+    for key, owner in owners.items():
+        if owner in missing:
+            yield Finding(
+                Severity.NOTE,
+                "orphan-key",
+                key,
+                f"There is no entry {patient.name_of(owner)!r} any more that it was kept beside.",
+                "Nothing breaks by it; --fix deletes it.",
+                repair=Repair("delete", owner, key),
+            )
+
+
+def _is_entry_key(patient: Patient, key: str) -> bool:
+    is_named = find_name_problem(patient.name_of(key), patient.config.reserved_names) is None
+    return is_named and not key.startswith(f"{patient.store.keys.prefix}:")
+
+
+def _without_score(patient: Patient, keys: Iterable[str]) -> list[str]:
+    """Return those of ``keys`` that are entries, and aren't in the schedule."""
+    found = patient.store.read_entries(list(keys))[1]
+    lost = [stored.key for stored in found if stored.definition is not None and stored.score is None]
+    if not lost:
+        return []
+    # a bare name stands for the entry, too
+    schedule = patient.store.keys.schedule
+    bare = [as_stored(patient.name_of(key)) for key in lost]
+    scores = patient.ask(lambda client: [client.zscore(schedule, name) for name in bare])
+    return [key for key, score in zip(lost, scores, strict=True) if score is None]
+
+
+def _other_prefixes(patient: Patient, page: Iterable[str]) -> set[str]:
+    """Return the prefixes of other schedules that begin with ours, as their own keys on ``page`` show."""
+    prefix, found = patient.store.keys.prefix, set()
+    for key in page:
+        for mark, kind in _MARKS.items():
+            other = key.removesuffix(mark)
+            is_other = other not in (key, prefix) and other.startswith(prefix)
+            if is_other and key != patient.config.lock_key and patient.type_of(key) == kind:
+                found.add(other)
+    return found
+
+
+LEFTOVER_CHECKS = (check_statics, check_keys)

@@ -1,0 +1,231 @@
+"""Files of entries: YAML or JSON, read with a line number for each fault, and written for people to read.
+
+Pure: text in, values out. Invariant: what ``write_file`` has written, ``read_file`` reads as the same values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from redbeat.errors import FileError
+from redbeat.hints import did_you_mean
+from redbeat.keys import is_owner_name, printable
+from redbeat.notation import SCHEDULE_FORMS
+from redbeat.policy import FIELDS
+
+__all__ = ["ENTRY_FIELDS", "PAST_FIELDS", "STATE_FIELDS", "Declared", "read_file", "write_file"]
+
+#: what says what an entry is
+ENTRY_FIELDS = ("task", "schedule", "args", "kwargs", "options", "enabled", *FIELDS)
+#: what ``export --history`` adds: lists, as they stand in Redis
+PAST_FIELDS = ("history", "backfilled")
+#: what ``export`` adds: what has become of it so far
+STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored", *PAST_FIELDS)
+_SECTIONS = ("owner", "entries", "calendars")
+_CALENDAR_FIELDS = ("about", "days")
+
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a file says.
+
+    Attributes:
+        origin: its name, for errors.
+        owner: whose its entries are; None: it doesn't say.
+        entries: name to fields, as they are written there.
+        calendars: name to ``about`` and ``days``, each of these with its label.
+        lines: where things stand, counted from 1: ('entries', name, field) to line, as far as is known.
+    """
+
+    origin: str = "-"
+    owner: str | None = None
+    entries: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    calendars: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    lines: Mapping[Path, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def fault(self, path: Path, reason: str) -> FileError:
+        """Return the error that says what is wrong at ``path``, and in which line."""
+        found = next(
+            (self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), 0
+        )
+        where = ": ".join(str(part) for part in path[1:]) or (path[0] if path else "")
+        line = f", line {found}" if found else ""
+        what = printable(f"{where}: {reason}" if where else reason)
+        return FileError(f"{self.origin}{line}: {what}", self.origin, found or None)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Makes plain values only, as safe_load does; times stay text, as in JSON."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes everything out: no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
+def read_file(text: str, origin: str = "-") -> Declared:
+    """Return what the YAML or JSON of ``text`` says.
+
+    Raises:
+        FileError: it can't be read, or something in it isn't allowed; it names entry, field and line.
+    """
+    value, lines = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    found = Declared(origin, lines=lines)
+    if not isinstance(value, dict):
+        raise found.fault((), f"must begin with 'entries:', and holds {_kind(value)}.")
+    for section in value:
+        if section not in _SECTIONS and not str(section).startswith("x-"):
+            raise found.fault((section,), f"there is no such section.{did_you_mean(str(section), _SECTIONS)}")
+    owner = value.get("owner")
+    if owner is not None and not is_owner_name(owner):
+        raise found.fault(("owner",), f"must be a name without control characters, not {owner!r}.")
+    entries = _mapping(found, ("entries",), value.get("entries"))
+    for name, fields in entries.items():
+        _check_entry(found, name, fields)
+    calendars = _mapping(found, ("calendars",), value.get("calendars"))
+    for name, fields in calendars.items():
+        _check_calendar(found, name, fields)
+    return Declared(origin, owner, entries, calendars, lines)
+
+
+def _check_entry(found: Declared, name: str, fields: Any) -> None:
+    path = ("entries", name)
+    known = (*ENTRY_FIELDS, *STATE_FIELDS)
+    for field_ in _mapping(found, path, fields):
+        if field_ not in known:
+            raise found.fault((*path, field_), f"there is no such field.{did_you_mean(field_, known)}")
+    is_raw = isinstance(fields, dict) and "stored" in fields
+    for needed in ("task", "schedule"):
+        if not is_raw and (not isinstance(fields, dict) or fields.get(needed) is None):
+            raise found.fault(path, f"{needed} is missing.")
+    schedule = fields.get("schedule")
+    if isinstance(schedule, dict) and not schedule:
+        raise found.fault((*path, "schedule"), f"must have one of {', '.join(SCHEDULE_FORMS)}.")
+    count = fields.get("total_run_count")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+        raise found.fault((*path, "total_run_count"), f"must be a whole number, not {count!r}.")
+    owner = fields.get("owner")
+    if owner is not None and not is_owner_name(owner):
+        raise found.fault((*path, "owner"), f"must be a name without control characters, not {owner!r}.")
+    for past in PAST_FIELDS:
+        texts = fields.get(past)
+        if texts is not None and not (isinstance(texts, list) and all(isinstance(one, str) for one in texts)):
+            raise found.fault((*path, past), "must be a list of texts, as export --history writes it.")
+
+
+def _check_calendar(found: Declared, name: str, fields: Any) -> None:
+    path = ("calendars", name)
+    for field_, value in _mapping(found, path, fields).items():
+        if field_ not in _CALENDAR_FIELDS:
+            hint = did_you_mean(field_, _CALENDAR_FIELDS)
+            raise found.fault((*path, field_), f"there is no such field.{hint}")
+        if field_ == "about" and not isinstance(value, str):
+            raise found.fault((*path, field_), f"must be text, not {value!r}.")
+        if field_ == "days" and not isinstance(value, (dict, list)):
+            raise found.fault((*path, field_), "must be a list of days, or a mapping of days to labels.")
+
+
+def _mapping(found: Declared, path: Path, value: Any) -> dict[str, Any]:
+    if value is None and len(path) == 1:
+        return {}
+    if not isinstance(value, dict):
+        raise found.fault(path, f"must be a mapping, not {_kind(value)}.")
+    for key in value:
+        if not isinstance(key, str):
+            raise found.fault((*path, key), f"{key!r} must be text; put it into quotes.")
+    return value
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "a mapping", list: "a list", str: "text", type(None): "nothing"}
+    return kinds.get(type(value), repr(value))
+
+
+def _read_json(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise FileError(f"{origin}: {printable(twice)!r} stands there twice.", origin)
+        return made
+
+    try:
+        return json.loads(text, object_pairs_hook=unique), {}
+    except json.JSONDecodeError as exc:
+        try:  # YAML, too, may begin with a brace
+            return _read_yaml(text, origin)
+        except FileError:
+            reason = f"line {exc.lineno}: no valid JSON: {exc.msg}."
+            raise FileError(f"{origin}, {reason}", origin, exc.lineno) from exc
+    except RecursionError as exc:
+        raise FileError(f"{origin}: is nested too deeply.", origin) from exc
+
+
+def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            lines = dict(_lines_of(node, origin))
+            return (None if node is None else loader.construct_document(node)), lines
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        line = mark.line + 1 if mark else None
+        where = f", line {line}" if line else ""
+        raise FileError(
+            f"{origin}{where}: no valid YAML: {exc.problem or exc.context}.", origin, line
+        ) from exc
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as exc:
+        words = " ".join(str(exc).split())
+        raise FileError(f"{origin}: no valid YAML: {words}.", origin) from exc
+
+
+def _lines_of(node: Any, origin: str, path: Path = ()) -> Iterator[tuple[Path, int]]:
+    """Yield where sections, entries and their fields stand; a name that stands there twice is a fault."""
+    if not isinstance(node, yaml.MappingNode) or len(path) > 3:
+        return
+    seen: set[Hashable] = set()
+    for key, value in node.value:
+        line, name = key.start_mark.line + 1, key.value if isinstance(key.value, str) else None
+        if name in seen and name != "<<":
+            raise FileError(
+                f"{origin}, line {line}: {printable(str(name))} stands there twice.", origin, line
+            )
+        seen.add(name)
+        yield (*path, name), line
+        yield from _lines_of(value, origin, (*path, name))
+
+
+def write_file(declared: Declared, *, is_json: bool = False) -> str:
+    """Return ``declared`` as YAML, or as JSON."""
+    document: dict[str, Any] = {} if declared.owner is None else {"owner": declared.owner}
+    document["entries"] = dict(declared.entries)
+    if declared.calendars:
+        document["calendars"] = dict(declared.calendars)
+    if is_json:
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        return f"{text if text == printable(text) else json.dumps(document, indent=2)}\n"
+    layout: dict[str, Any] = {"sort_keys": False, "width": 110, "default_flow_style": None}
+    try:
+        written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
+    except UnicodeEncodeError:  # halves of characters, which YAML doesn't know
+        return write_file(declared, is_json=True)
+    return written

@@ -1,0 +1,82 @@
+"""An entry as a dict of plain JSON, for forms, admin pages and files: each argument under its own name.
+
+Lossless: what ``from_dict`` makes of ``to_dict``'s result is the same entry. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONDecoder, RedBeatJSONEncoder
+from redbeat.errors import EntryError
+from redbeat.hints import did_you_mean
+from redbeat.policy import FIELDS, NO_POLICY
+from redbeat.zones import time_of
+
+__all__ = ["FORM_FIELDS", "from_dict", "to_dict"]
+
+EntryT = TypeVar("EntryT", bound=Any)
+
+STATE_FIELDS = ("last_run_at", "total_run_count")
+#: the keys of the dict, in their order
+FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
+
+
+def to_dict(entry: Any) -> dict[str, Any]:
+    """Return ``entry`` as plain JSON has it; see :meth:`redbeat.RedBeatSchedulerEntry.to_dict`."""
+    values: dict[str, Any] = {name: getattr(entry, name) for name in DEFINITION_FIELDS}
+    values["args"] = list(entry.args or ())
+    for name in FIELDS:
+        value = getattr(entry.policy, name)
+        if value != getattr(NO_POLICY, name):
+            values[name] = value.isoformat() if isinstance(value, datetime) else value
+    moment = entry.last_run_at
+    values["last_run_at"] = None if moment is None else moment.isoformat()
+    values["total_run_count"] = entry.total_run_count
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(values, cls=RedBeatJSONEncoder))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise EntryError(f"{entry.name}: has no form in JSON: {exc}.", str(entry.name)) from exc
+    return plain
+
+
+def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
+    """Return the entry that ``values`` describe; see :meth:`redbeat.RedBeatSchedulerEntry.from_dict`."""
+    name = values.get("name")
+    for unknown in values.keys() - set(FORM_FIELDS):
+        hint = did_you_mean(str(unknown), FORM_FIELDS)
+        raise EntryError(f"{name}: there is no field {unknown!r}.{hint}", str(name))
+    try:
+        given = json.loads(json.dumps(dict(values), cls=RedBeatJSONEncoder), cls=RedBeatJSONDecoder)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise EntryError(f"{name}: {exc}", str(name)) from exc
+    for field, kinds, what in (
+        ("name", str, "a string"),
+        ("task", str, "a string"),
+        ("args", (list, tuple), "a list"),
+        ("kwargs", dict, "an object"),
+        ("options", dict, "an object"),
+        ("enabled", bool, "true or false"),
+    ):
+        if given.get(field) is not None and not isinstance(given[field], kinds):
+            raise EntryError(f"{name}: {field} must be {what}, not {given[field]!r}.", str(name))
+    for field in ("name", "task", "schedule"):
+        if given.get(field) is None:
+            raise EntryError(f"{name}: {field} is missing.", str(name))
+    if isinstance(given["schedule"], dict):
+        kind = given["schedule"].get("__type__")
+        raise EntryError(f"{name}: schedule: there is no kind {kind!r} that could be read.", str(name))
+    moment = given.get("last_run_at")
+    if isinstance(moment, str):
+        try:
+            given["last_run_at"] = time_of(moment)
+        except ValueError as exc:
+            raise EntryError(f"{name}: last_run_at: {moment!r} is no time.", str(name)) from exc
+    chosen = {field: value for field, value in given.items() if value is not None}
+    made: EntryT = cls(**chosen, app=app)
+    if moment is None and "last_run_at" in given:
+        made.last_run_at = None
+    return made

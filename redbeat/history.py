@@ -1,0 +1,108 @@
+"""What became of an entry's last runs: a list of JSON objects beside it, the newest first.
+
+Owns their form. They are written in the step that records the run (``commit_runs.lua``), which adds the time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+__all__ = ["GONE", "PastRun", "decode_history", "failed_record", "sent_record", "skipped_record"]
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """One run of the past.
+
+    Attributes:
+        due: its nominal time, UTC.
+        at: when that was recorded, UTC: for one that was sent, when it was sent.
+        outcome: 'sent', 'skipped' or 'failed' (it is tried again).
+        task_id: of its message; None: it has none.
+        why: why it wasn't sent; '' for one that was.
+        is_manual: somebody asked for it by name: it isn't one of the schedule's.
+    """
+
+    due: datetime
+    at: datetime
+    outcome: str = "sent"
+    task_id: str | None = None
+    why: str = ""
+    is_manual: bool = False
+
+    @property
+    def late_seconds(self) -> float:
+        """How long after its due time it was recorded."""
+        return (self.at - self.due).total_seconds()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON has it, times in ISO 8601."""
+        return {
+            **asdict(self),
+            "due": self.due.isoformat(),
+            "at": self.at.isoformat(),
+            "late_seconds": self.late_seconds,
+        }
+
+
+#: a record that is none: with the entry its history goes
+GONE = "gone"
+
+
+def sent_record(due: str, own_task_id: str | None = None, is_manual: bool = False) -> str:
+    """Return the record of a run that was sent.
+
+    Arguments:
+        due: its nominal time, UNIX seconds as the server writes them.
+        own_task_id: None where it is the one that beat gives the run, which follows from the key and ``due``.
+    """
+    record = f'"due":{due}'
+    if own_task_id is not None:
+        record += f',"id":{json.dumps(str(own_task_id))}'
+    return record + ',"manual":true' if is_manual else record
+
+
+def skipped_record(due: str, why: str) -> str:
+    """Return the record of a run that was due at ``due`` and won't be sent."""
+    return f'"due":{due},"outcome":"skipped","why":{json.dumps(why)}'
+
+
+def failed_record(due: str, why: str) -> str:
+    """Return the record of a run that was due at ``due``, couldn't be sent, and is tried again."""
+    return f'"due":{due},"outcome":"failed","why":{json.dumps(why)}'
+
+
+def decode_history(records: Iterable[str], id_of: Callable[[datetime], str]) -> list[PastRun]:
+    """Return the runs that ``records`` tell of; what can't be read is left out: it is nobody's schedule.
+
+    Arguments:
+        id_of: the task id that beat gives a run that is due then.
+    """
+    runs = (_decode(record, id_of) for record in records)
+    return [run for run in runs if run is not None]
+
+
+def _decode(text: str, id_of: Callable[[datetime], str]) -> PastRun | None:
+    try:
+        record = json.loads(text)
+        due, outcome, task_id = _moment(record["due"]), str(record.get("outcome", "sent")), record.get("id")
+        if task_id is None and outcome == "sent":
+            task_id = id_of(due)
+        return PastRun(
+            due=due,
+            at=_moment(record["at"]),
+            outcome=outcome,
+            task_id=None if task_id is None else str(task_id),
+            why=str(record.get("why", "")),
+            is_manual=bool(record.get("manual")),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError, RecursionError):
+        return None
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)

@@ -1,0 +1,94 @@
+-- apply_entries: store and remove entries and calendars, and note whose they are, all of it or nothing: only
+-- while each entry is still what the caller read.
+--
+-- KEYS[1] schedule   zset of entry keys, scored by due time
+-- KEYS[2..] entries  the entries' keys, and after them
+-- KEYS[..] gone      what is removed: what was kept beside entries, calendars in their old form
+-- KEYS[..] owned     sets of the names that belong to an owner
+-- ARGV[1] wake       channel that is told
+-- ARGV[2] count      how many entries there are
+-- ARGV[3] gone       how many keys are removed
+-- ARGV[4..] eleven for each entry:
+--   change      'save', 'replace': nothing of before stays, 'delete', or 'keep': it is only looked at
+--   read        what the caller read: '' for no key, else the SHA-1 of definition, policy and owner with NULs
+--               between
+--   read_meta   '' for whatever it is by now, else the SHA-1 of the meta that the caller read
+--   name        its name
+--   owned       which of KEYS is the set of its owner's names, 0 for none
+--   owner       '' to leave it, else '=' and the owner; '=' alone removes it
+--   definition  '' to leave it
+--   meta        '' to leave it
+--   policy      '' to leave it, else '=' and the policy; '=' alone removes it
+--   error       '' to leave it, else '=' and the error; '=' alone removes it
+--   score       '' to leave it, 'remove' to unschedule it, else the next due time
+-- ARGV[..] three for each of gone that is stored anew:
+--   kind        'calendar', 'history' or 'backfilled'
+--   place       which of KEYS it is
+--   content     JSON: an array of texts; for a calendar an object, days or spans or 'about' to labels
+--
+-- Returns 0, or which entry, counted from 1, is another one than was read (then nothing was written)
+local schedule = KEYS[1]
+local wake, count, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local changes = {}
+for i = 2, 1 + count do
+  local key, at = KEYS[i], 4 + (i - 2) * 11
+  local change, read, read_meta = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local kind, found, found_meta = redis.call('TYPE', key).ok, '', ''
+  if kind == 'hash' then
+    local fields = redis.call('HMGET', key, 'definition', 'policy', 'owner', 'meta')
+    found = redis.sha1hex((fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or ''))
+    found_meta = redis.sha1hex(fields[4] or '')
+  elseif kind ~= 'none' then
+    found = kind
+  end
+  if found ~= read or (read_meta ~= '' and found_meta ~= read_meta) then return i - 1 end
+  changes[i] = change
+end
+local contents = {}
+for place = 4 + count * 11, #ARGV, 3 do contents[place] = cjson.decode(ARGV[place + 2]) end
+
+-- these are checked before the first write, as a script that fails leaves what it has written
+redis.call('ZCARD', schedule)
+for i = 2 + count + gone, #KEYS do redis.call('SCARD', KEYS[i]) end
+for i = 2, 1 + count do
+  local key, at, change = KEYS[i], 4 + (i - 2) * 11, changes[i]
+  local name, owned, owner = ARGV[at + 3], tonumber(ARGV[at + 4]), ARGV[at + 5]
+  local definition, meta, policy = ARGV[at + 6], ARGV[at + 7], ARGV[at + 8]
+  local error, score = ARGV[at + 9], ARGV[at + 10]
+  if change == 'delete' then
+    if owned > 0 then redis.call('SREM', KEYS[owned], name) end
+    redis.call('ZREM', schedule, key)
+    redis.call('DEL', key)
+  elseif change ~= 'keep' then
+    if change == 'replace' then redis.call('DEL', key) end
+    if owned > 0 then redis.call('SADD', KEYS[owned], name) end
+    if score == 'remove' then
+      redis.call('ZREM', schedule, key)
+    elseif score ~= '' then
+      redis.call('ZADD', schedule, score, key)
+    end
+    if definition ~= '' then redis.call('HSET', key, 'definition', definition) end
+    if meta ~= '' then redis.call('HSET', key, 'meta', meta) end
+    for field, value in pairs({policy = policy, error = error, owner = owner}) do
+      if value == '=' then
+        redis.call('HDEL', key, field)
+      elseif value ~= '' then
+        redis.call('HSET', key, field, string.sub(value, 2))
+      end
+    end
+  end
+end
+for i = 2 + count, 1 + count + gone do redis.call('DEL', KEYS[i]) end
+for place, content in pairs(contents) do
+  local kind, key = ARGV[place], KEYS[tonumber(ARGV[place + 1])]
+  if kind == 'calendar' then
+    for day, label in pairs(content) do redis.call('HSET', key, day, label) end
+  else
+    local command = kind == 'history' and 'RPUSH' or 'SADD'
+    for _, text in ipairs(content) do redis.call(command, key, text) end
+  end
+end
+-- a wake-up only makes it quicker: who may not publish may still apply
+redis.pcall('PUBLISH', wake, 'applied')
+return 0

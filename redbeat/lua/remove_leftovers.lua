@@ -1,0 +1,38 @@
+-- remove_leftovers: remove what is kept for entries whose hashes are gone.
+--
+-- KEYS[1] schedule   zset of entry keys, scored by due time
+-- KEYS[2] statics    set of the names of entries that came from beat_schedule
+-- KEYS[3] owners     set of 'owner, tab, name': whose beat_schedule has an entry
+-- KEYS[4..] entries  the entries' keys, and after them
+-- KEYS[..] beside    two for each entry: its history, and its runs that were sent by hand
+-- ARGV[1] count      how many entries there are
+-- ARGV[2..] two for each entry:
+--   member           as it stands in the schedule
+--   name             as it stands in the statics
+-- ARGV[..] two for each member of owners that has an entry's name:
+--   entry            which of KEYS is the entry's
+--   owned            the member
+--
+-- Returns how many members, names and keys were removed; of an entry that is there by now none are
+local schedule, statics, owners = KEYS[1], KEYS[2], KEYS[3]
+local count = tonumber(ARGV[1])
+
+local is_owned = {}
+for place = 2 + count * 2, #ARGV, 2 do
+  local entry, owned = tonumber(ARGV[place]), ARGV[place + 1]
+  if redis.call('EXISTS', KEYS[entry]) == 0 and redis.call('SREM', owners, owned) == 1 then
+    is_owned[entry] = true
+  end
+end
+
+local removed = 0
+for i = 4, 3 + count do
+  local key, at, beside = KEYS[i], 2 + (i - 4) * 2, 4 + count + 2 * (i - 4)
+  local member, name = ARGV[at], ARGV[at + 1]
+  if redis.call('EXISTS', key) == 0 then
+    local history, backfilled = KEYS[beside], KEYS[beside + 1]
+    if redis.call('SREM', statics, name) == 1 or is_owned[i] then removed = removed + 1 end
+    removed = removed + redis.call('ZREM', schedule, member) + redis.call('DEL', history, backfilled)
+  end
+end
+return removed

@@ -1,0 +1,371 @@
+"""Plans: what a file of entries would change in the schedule, and making that change in one step.
+
+Invariant: a plan is carried out whole or not at all, and only while everything it was made from still stands.
+Other owners' entries are never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from redbeat.almanac import ABOUT, Unusable, calendar_from, give_calendars, read_calendars, read_fields
+from redbeat.archive import past_of
+from redbeat.calendars import Calendar
+from redbeat.config import ensure_conf
+from redbeat.differences import Difference, differing
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
+from redbeat.files import ENTRY_FIELDS, STATE_FIELDS, Declared
+from redbeat.garbage import garbage_kept
+from redbeat.lua import owners as scripts
+from redbeat.lua.owners import Beside, Change
+from redbeat.notation import read_schedule, write_schedule
+from redbeat.owners import read_names_of, read_owners, read_statics
+from redbeat.problems import find_name_problem
+from redbeat.reader import try_decode
+from redbeat.saving import encode_entry, plan_save, stored_after, why_never
+from redbeat.schedules import Excluded
+from redbeat.store import CHUNK_SIZE, Store, Stored
+
+__all__ = [
+    "MAX_ENTRIES",
+    "Plan",
+    "apply_plan",
+    "calendar_of",
+    "commit",
+    "entry_of",
+    "make_plan",
+    "plan_calendars",
+    "read_with_owners",
+    "shown_fields",
+]
+
+#: one script stores so many at the most: the server takes a million arguments
+MAX_ENTRIES = 50_000
+
+#: a plan is made anew so often because only beat's own bookkeeping has changed meanwhile
+MAX_ATTEMPTS = 50
+
+Progress = Callable[[int], object]
+
+
+@dataclass
+class Plan:
+    """What applying a file would do.
+
+    Attributes:
+        difference: for people.
+        changes: one for each entry of the file, and for each that is removed.
+        calendars: name to fields, of those that are stored besides.
+        calendars_before: those and all that entries name, as they were when the plan was made.
+        warnings: sentences.
+    """
+
+    app: Any
+    difference: Difference = field(default_factory=Difference)
+    changes: list[Change] = field(default_factory=list)
+    calendars: dict[str, dict[str, str]] = field(default_factory=dict)
+    calendars_before: dict[str, Excluded] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.difference) or bool(self.calendars)
+
+
+def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
+    """Return the entry that a file describes.
+
+    Raises:
+        FileError: a field has a wrong value.
+    """
+    path, fields = ("entries", name), declared.entries[name]
+    problem = find_name_problem(name, ensure_conf(app).reserved_names)
+    if problem:
+        raise declared.fault(path, problem)
+    if "task" not in fields:
+        raise declared.fault((*path, "stored"), "is as it stands in Redis; only an import can write it.")
+    given = {one: value for one, value in fields.items() if one in ENTRY_FIELDS or one in STATE_FIELDS[:2]}
+    try:
+        given["schedule"] = read_schedule(given.get("schedule"), given.get("timezone"))
+    except (ValueError, TypeError, OverflowError) as exc:
+        raise declared.fault((*path, "schedule"), f"{exc}") from exc
+    try:
+        return RedBeatSchedulerEntry.from_dict({"name": name, **given}, app)
+    except (EntryError, ValueError, TypeError) as exc:
+        reason = str(exc).removeprefix(f"{name}: ")
+        named = next((one for one in given if re.match(rf"(?:a )?{one}\b", reason)), None)
+        reason = reason if named is None else reason.removeprefix(named).lstrip(": ")
+        raise declared.fault(path if named is None else (*path, named), reason) from exc
+
+
+def make_plan(
+    app: Any,
+    declared: Declared,
+    owner: str,
+    *,
+    prune: bool = False,
+    take_over: bool = False,
+    progress: Progress | None = None,
+) -> Plan:
+    """Return what applying ``declared`` for ``owner`` would do; nothing is written.
+
+    Arguments:
+        prune: remove what ``owner`` has applied before and isn't in the file any more.
+        take_over: make entries the owner's that are another's.
+        progress: called with the number of entries looked at so far.
+
+    Raises:
+        FileError: something in the file can't be used, or (OwnedByOthers) belongs to others.
+    """
+    store, plan = Store(app), Plan(app)
+    if len(declared.entries) > MAX_ENTRIES:
+        count = len(declared.entries)
+        raise FileError(
+            f"{declared.origin}: {count} entries are more than one step takes, {MAX_ENTRIES}: split the "
+            "file, with an owner for each part.",
+            declared.origin,
+        )
+    entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
+    gone = sorted(read_names_of(store, owner) - declared.entries.keys())
+    now, found = read_with_owners(store, [*entries, *map(store.keys.entry, gone)], progress)
+    if not take_over:
+        _check_owners(store, declared, owner, found[: len(entries)])
+    named = [entry for entry in entries.values() if entry.policy.exclude is not None]
+    plan.calendars, plan.calendars_before = plan_calendars(
+        store, declared, {entry.policy.exclude for entry in named}
+    )
+    declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
+    give_calendars(named, {**plan.calendars_before, **declared_calendars})
+    with garbage_kept():
+        for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
+            _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
+    give_calendars(named, {})
+    for name, (stored, read_owner) in zip(gone, found[len(entries) :], strict=True):
+        if read_owner != owner or not stored.exists:
+            continue  # it was removed, or moved to another owner
+        if not prune:
+            plan.difference.left.append(name)
+            continue
+        plan.difference.removed[name] = shown_fields(try_decode(RedBeatSchedulerEntry, stored, app))
+        plan.changes.append(
+            Change(
+                name,
+                stored,
+                read_owner=owner,
+                owned_key=store.keys.owner(owner),
+                beside=past_of(store.keys, stored.key),
+                is_deleted=True,
+            )
+        )
+    return plan
+
+
+def read_with_owners(
+    store: Store, keys: Sequence[str], progress: Progress | None = None
+) -> tuple[datetime, list[tuple[Stored, str]]]:
+    """Return the server's time, and the entries with their owners."""
+    found: list[tuple[Stored, str]] = []
+    now = datetime.now(timezone.utc)
+    for start in range(0, len(keys), CHUNK_SIZE):
+        chunk = keys[start : start + CHUNK_SIZE]
+        now, stored = store.read_entries(chunk)
+        found += zip(stored, read_owners(store, chunk), strict=True)
+        if progress is not None:
+            progress(len(found))
+    return now, found
+
+
+def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[tuple[Stored, str]]) -> None:
+    """Raise OwnedByOthers where entries of the file are somebody else's."""
+    statics = read_statics(store)
+    others: dict[str, str] = {}
+    for stored, read_owner in found:
+        name = store.keys.name(stored.key)
+        if read_owner not in ("", owner):
+            others[name] = read_owner
+        elif name in statics.names and not read_owner:
+            apps = ", ".join(sorted(filter(None, statics.owners.get(name, ()))))
+            others[name] = f"the beat_schedule of {apps or 'an app'}"
+    if not others:
+        return
+    name, other = next(iter(others.items()))
+    more = f", and {len(others) - 1} more are others', too" if len(others) > 1 else ""
+    reason = f"belongs to {other}{more}; remove it from one of the two, or take it over (--take-over)."
+    fault = declared.fault(("entries", name), reason)
+    raise OwnedByOthers(str(fault), declared.origin, others)
+
+
+def _plan_entry(
+    plan: Plan, declared: Declared, entry: Any, stored: Stored, now: datetime, owners: tuple[str, str]
+) -> None:
+    read_owner, owner = owners
+    change = Change(
+        entry.name,
+        stored,
+        read_owner=read_owner,
+        owner=owner,
+        owned_key=ensure_conf(plan.app).keys.owner(owner) if owner != read_owner else "",
+    )
+    plan.changes.append(change)
+    before = try_decode(type(entry), stored, plan.app) if stored.exists else None
+    if before is not None:
+        _keep_pause(entry, before, declared.entries[entry.name])
+    try:
+        fields = _what_differs(entry, before, stored)
+        if fields is None:
+            change.write = plan_save(entry, stored, now)
+            if change.write.score == -1 and entry.enabled:
+                plan.warnings.append(f"{entry.name} never runs: {why_never(entry, now)}")
+    except EntryError as exc:
+        reason = str(exc).removeprefix(f"{entry.key}: ")
+        raise declared.fault(("entries", entry.name), reason) from exc
+    if not stored.exists:
+        plan.difference.added[entry.name] = shown_fields(entry)
+        return
+    shown = differing(shown_fields(before), shown_fields(entry)) if fields is None else {}
+    if owner != read_owner:
+        shown["owner"] = (read_owner or None, owner)
+    if fields is None and not shown:
+        shown["stored"] = ("unusable" if before is None else "unscheduled", "as the file has it")
+    if shown:
+        plan.difference.changed[entry.name] = shown
+    else:
+        plan.difference.same.append(entry.name)
+
+
+def _keep_pause(entry: Any, before: Any, fields: Mapping[str, Any]) -> None:
+    """Let an entry that somebody has paused rest where the file says nothing of that."""
+    if before.paused and not fields.keys() & {"enabled", "paused", "pause_note", "paused_until"}:
+        entry.enabled = before.enabled
+        names = ("paused", "pause_note", "paused_until")
+        entry.set_policy({name: getattr(before.policy, name) for name in names})
+
+
+def _what_differs(entry: Any, before: Any, stored: Stored) -> bool | None:
+    """Return None where ``stored`` is to be written, else False."""
+    encoded = encode_entry(entry, stored)
+    if before is None or stored.score is None:
+        return None
+    if encoded == (stored.definition, stored.policy or ""):
+        return False
+    return None if differing(shown_fields(before), shown_fields(entry)) else False
+
+
+def shown_fields(entry: Any) -> dict[str, Any]:
+    """Return the fields of ``entry`` as a file has them, without those that say nothing; {} for None."""
+    if entry is None:
+        return {}
+    fields = entry.to_dict()
+    shown = {"task": fields["task"], "schedule": write_schedule(fields["schedule"])}
+    shown |= {name: fields[name] for name in ("args", "kwargs", "options") if fields[name]}
+    if not fields["enabled"]:
+        shown["enabled"] = False
+    return shown | {name: fields[name] for name in ENTRY_FIELDS[6:] if name in fields}
+
+
+def plan_calendars(
+    store: Store, declared: Declared, named: Iterable[str | None]
+) -> tuple[dict[str, dict[str, str]], dict[str, Excluded]]:
+    """Return the calendars of the file that aren't stored just so, and what all of them are now."""
+    names = {*declared.calendars, *filter(None, named)}
+    found = read_fields(store, names)
+    wanted: dict[str, dict[str, str]] = {}
+    for name in declared.calendars:
+        calendar = calendar_of(declared, name, store.config.app)
+        fields = {ABOUT: calendar.about, **calendar.days}
+        if fields != found[name]:
+            wanted[name] = fields
+    return wanted, {name: calendar_from(name, fields) for name, fields in found.items()}
+
+
+def calendar_of(declared: Declared, name: str, app: Any) -> Calendar:
+    """Return the calendar that a file describes; FileError: it has a wrong value."""
+    fields = declared.calendars[name]
+    try:
+        return Calendar(name, fields.get("days") or (), fields.get("about", ""), app)
+    except (ValueError, TypeError) as exc:
+        reason = str(exc).removeprefix(f"{name}: ")
+        raise declared.fault(("calendars", name), reason) from exc
+
+
+def commit(plan: Plan) -> None:
+    """Carry ``plan`` out, all of it in one step.
+
+    Raises:
+        EntryChanged: an entry is another one by now; nothing was written.
+    """
+    store = Store(plan.app)
+    calendars = [
+        Beside("calendar", store.keys.calendar(name), fields) for name, fields in plan.calendars.items()
+    ]
+    with store.translating():
+        changed = scripts.apply_entries(
+            store.client, store.keys.schedule, plan.changes, calendars=calendars, wake=store.keys.wake
+        )
+    if changed and not _stands(store, plan):
+        name = plan.changes[changed - 1].name
+        raise EntryChanged(f"{name} has changed meanwhile; nothing was written.", store.keys.entry(name))
+    # other entries refer to a calendar that is another one now, and they may have changed meanwhile
+    for calendar_name, before in read_calendars(store, plan.calendars_before).items():
+        if before != plan.calendars_before[calendar_name] and not isinstance(before, Unusable):
+            Calendar.load(calendar_name, plan.app).retime(plan.calendars_before[calendar_name])
+
+
+def _stands(store: Store, plan: Plan) -> bool:
+    """Tell whether all of ``plan`` is done: the server did it, and its reply was lost."""
+    changes = [change for change in plan.changes if change.kind != "keep"]
+    _, found = read_with_owners(store, [change.stored.key for change in changes])
+    for change, (stored, owner) in zip(changes, found, strict=True):
+        if change.is_deleted:
+            if stored.exists:
+                return False
+            continue
+        after = change.stored if change.write is None else stored_after(change.stored, change.write)
+        if (stored.definition, stored.policy or "", owner) != (
+            after.definition,
+            after.policy or "",
+            change.owner or "",
+        ):
+            return False
+    return True
+
+
+def apply_plan(
+    make: Callable[[], Plan], confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True
+) -> Plan | None:
+    """Make a plan and carry it out; return it, None where ``confirm`` said no.
+
+    When entries change in between, the plan is made anew; ``confirm`` is asked again only if the new one
+    isn't the same, as it is when beat has just counted a run.
+
+    Arguments:
+        make: makes the plan.
+        confirm: is told the plan, and why it is another one than before, '' for the first.
+
+    Raises:
+        EntryChanged: somebody changes the entries all the time.
+    """
+    plan, why, shown = make(), "", None
+    for _ in range(MAX_ATTEMPTS):
+        document = json.dumps([plan.difference.to_dict(), sorted(plan.calendars)], sort_keys=True)
+        if document != shown and not confirm(plan, why):
+            return None
+        shown = document
+        if not plan:
+            return plan
+        try:
+            commit(plan)
+        except EntryChanged as exc:
+            plan, why, last = make(), str(exc), exc
+        else:
+            return plan
+    raise EntryChanged(
+        f"{last} That has happened {MAX_ATTEMPTS} times in a row; look for a program that writes it all the "
+        "time.",
+        last.key,
+    )

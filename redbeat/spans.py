@@ -1,0 +1,66 @@
+"""Lengths of time as people write them, '30s' or '1h30m', read and written. Pure."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["is_span", "read_seconds", "write_seconds"]
+
+_SECONDS = {
+    "ms": 0.001,
+    "s": 1,
+    "sec": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86_400,
+    "w": 7 * 86_400,
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.ASCII)
+_NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII)
+
+
+def is_span(text: str) -> bool:
+    """Tell whether ``text`` is numbers with their units, as '30s' and '1h 30m' are."""
+    parts = _PART.findall(text.lower())
+    return bool(parts) and not _PART.sub("", text.lower()) and all(unit in _SECONDS for _, unit in parts)
+
+
+def read_seconds(text: str) -> float:
+    """Return the seconds that '30s', '1h30m' or '0.2' say.
+
+    Raises:
+        ValueError: it says none, and why.
+    """
+    if _NUMBER.fullmatch(text.strip()):
+        return _plain(float(text))
+    total, place = 0.0, 0
+    lowered = text.lower()
+    while place < len(lowered):
+        match = _PART.match(lowered, place)
+        if match is None or match[2] not in _SECONDS:
+            found = lowered[place:] if match is None else match[2]
+            hint = (
+                "a unit is missing" if match is not None and not found else f"{found!r} is no unit or number"
+            )
+            units = "ms, s, m, h, d, w"
+            raise ValueError(f"{text!r} is no length of time, as 30s, 1h30m or 0.2: {hint} ({units}).")
+        total += float(match[1]) * _SECONDS[match[2]]
+        place = match.end()
+    if not text.strip():
+        raise ValueError("it is empty, and no length of time, as 30s, 1h30m or 0.2.")
+    return _plain(round(total, 6))
+
+
+def _plain(seconds: float) -> float:
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+def write_seconds(seconds: float) -> float | str:
+    """Return ``seconds`` as '30s' or '2h'; a part of a second stays a number."""
+    if seconds % 1:
+        return seconds
+    for unit in ("d", "h", "m"):
+        if seconds and not seconds % _SECONDS[unit]:
+            return f"{int(seconds / _SECONDS[unit])}{unit}"
+    return f"{int(seconds)}s"

@@ -1,0 +1,26 @@
+"""The task id of a run: the same on every beat and at every try, and for any program that knows the rule."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+
+__all__ = ["TASK_ID_NAMESPACE", "task_id_of"]
+
+#: task ids are UUIDs of version 5 in this namespace
+TASK_ID_NAMESPACE = uuid.UUID("6f0d8a52-3a5c-4e0b-9d0e-2c1f5f3b7a41")
+
+
+def task_id_of(key: str, due: str) -> str:
+    """Return the task id of an entry's run.
+
+    Arguments:
+        key: the entry's key in Redis.
+        due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
+    """
+    name = TASK_ID_NAMESPACE.bytes + f"{key}\n{due}".encode("utf-8", "surrogateescape")
+    made = bytearray(hashlib.sha1(name, usedforsecurity=False).digest()[:16])
+    # uuid.uuid5() says the same, and takes five times as long
+    made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80
+    digits = made.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

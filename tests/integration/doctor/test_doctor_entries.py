@@ -1,0 +1,141 @@
+"""What the doctor finds about entries, their tasks and their queues; provoked on a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_worker, write_app
+from tests.support.doctoring import (
+    LATER,
+    only,
+)
+from tests.support.schedule import (
+    field,
+    write_raw,
+)
+from tests.support.servers import Server
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason", "excerpt"),
+    [
+        ('{"task": "echo", "schedule": {"__type__": "interval", "every": }}', "no valid JSON", '"every": }}'),
+        ('{"schedule": {"__type__": "interval", "every": 5}}', "task: is missing.", '{"schedule"'),
+        ('{"task": 5, "schedule": {"__type__": "interval", "every": 5}}', "task: must be", '"task": 5,'),
+        (
+            '{"task": "echo", "schedule": {"__type__": "crontab", "minute": "61"}}',
+            "61 > 59",
+            '"crontab", "minute"',
+        ),
+    ],
+)
+def test_entries_that_cannot_be_used(
+    findings: Any, client: redis.Redis, definition: str, reason: str, excerpt: str
+) -> None:
+    write_raw(client, "bad", definition, score=LATER)
+    found = only(findings(), "quarantined", "error")
+    assert found["about"] == "bad"
+    assert reason in found["problem"]
+    assert excerpt in found["excerpt"]
+
+
+def test_a_quarantined_entry_says_since_when(
+    findings: Any, client: redis.Redis, make_scheduler: MakeScheduler
+) -> None:
+    write_raw(client, "bad", "{}")
+    make_scheduler().tick()
+    assert field(client, "bad", "error")["since"][:19] in only(findings(), "quarantined", "error")["advice"]
+
+
+def test_a_run_that_cannot_be_sent(findings: Any, client: redis.Redis, make_scheduler: MakeScheduler) -> None:
+    write_raw(client, "bad", options={"serializer": "yml"})
+    make_scheduler().tick()
+    found = findings()
+    assert "1 times so far" in found.pop("failing")[0]["problem"]
+    assert "No encoder installed for yml" in only(found, "unserialisable", "error")["problem"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"options": {"expires": "soon"}},
+        {"options": {"expires": {"a": 1}}},
+        {"options": {"compression": "squeeze"}},
+        {"kwargs": {"x": {"__type__": "interval", "every": 5}}},
+        {"options": {"headers": {"x": {"__type__": "crontab"}}}},
+    ],
+)
+def test_runs_that_cannot_be_written_as_a_message(
+    findings: Any, client: redis.Redis, fields: dict[str, Any]
+) -> None:
+    write_raw(client, "bad", score=LATER, **fields)
+    assert only(findings(), "unserialisable", "error")["about"] == "bad"
+
+
+def test_missing_calendars(findings: Any, client: redis.Redis) -> None:
+    write_raw(client, "bad", score=LATER, exclude="holidays")
+    assert "no calendar 'holidays'" in only(findings(), "calendar", "error")["problem"]
+
+
+def test_mistyped_keys(findings: Any, client: redis.Redis) -> None:
+    write_raw(client, "bad", score=LATER, schedule={"__type__": "crontab", "minutes": "5"})
+    assert "did you mean minute?" in only(findings(), "unknown-key", "warning")["problem"]
+
+
+def test_entries_that_never_run_again(findings: Any, client: redis.Redis, app: Celery) -> None:
+    entry = RedBeatSchedulerEntry("over", "echo", 60, max_runs=1, app=app).save()
+    next(entry)
+    assert "max_runs=1" in only(findings(), "never-again", "note")["problem"]
+    client.flushdb()
+    write_raw(client, "stopped", score=-1)
+    assert "though its schedule has a time" in only(findings(), "never-again", "warning")["problem"]
+    client.flushdb()
+    write_raw(client, "disabled", score=-1, enabled=False)
+    assert findings() == {}
+
+
+def test_schedules_without_a_time(findings: Any, client: redis.Redis) -> None:
+    february = {"__type__": "crontab", "minute": "0", "hour": "0", "day_of_month": "30", "month_of_year": "2"}
+    write_raw(client, "bad", score=LATER, schedule=february)
+    assert only(findings(), "no-time", "warning")["about"] == "bad"
+
+
+def test_unknown_tasks(findings: Any, client: redis.Redis, app: Celery) -> None:
+    write_raw(client, "a", score=LATER, task="ecko")
+    assert findings(app=app) == {}  # it has no tasks of its own where beat runs
+
+    @app.task(name="echo", shared=False)
+    def echo() -> None:
+        """Do nothing."""
+
+    assert "Did you mean echo?" in only(findings(app=app), "unknown-task", "warning")["problem"]
+
+
+def test_modules_that_cannot_be_imported(findings: Any) -> None:
+    found = only(findings(imports=["there_is_no_such_module"]), "tasks-unknown", "warning")
+    assert "there_is_no_such_module" in found["problem"]
+
+
+def test_queues_that_nobody_consumes(
+    tmp_path: Path, server: Server, findings: Any, client: redis.Redis, app: Celery
+) -> None:
+    app.conf.task_routes = {"routed": {"queue": "special"}}
+    write_raw(client, "plain", score=LATER)
+    assert only(findings("--workers", "0.5", app=app), "no-worker", "warning")["about"] == "workers"
+    write_raw(client, "routed", score=LATER, task="routed")
+    write_raw(client, "optional", score=LATER, options={"queue": "other"})
+    write_app(tmp_path, "worked", server.url(0))
+    with celery_worker(tmp_path, "worked"):
+        found = findings("--workers", app=app)
+    assert {finding["about"]: finding["problem"] for finding in found.pop("no-consumer")}.keys() == {
+        "special",
+        "other",
+    }
+    assert found == {}

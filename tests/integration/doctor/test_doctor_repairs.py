@@ -1,0 +1,160 @@
+"""What is left over, and how `doctor --fix` repairs it, on a real server."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from click.testing import CliRunner
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.cli import redbeat
+from redbeat.doctor import examine
+from redbeat.repairs import repair
+from tests.conftest import MakeApp
+from tests.support.doctoring import (
+    BACKFILLED,
+    HISTORY,
+    LATER,
+    Ask,
+    everything,
+    only,
+)
+from tests.support.schedule import (
+    SCHEDULE,
+    STATICS,
+    score_of,
+    server_now,
+    write_raw,
+)
+from tests.support.servers import Server
+from tests.support.ticks import memory_app
+from tests.support.topologies import ClusterTopology
+
+
+def test_what_is_left_over_is_found(findings: Any, sick: None) -> None:
+    found = {kind: {one["about"] for one in many} for kind, many in findings().items()}
+    assert found == {
+        "missing-hash": {"redbeat:gone", "redbeat:gone-too"},
+        "orphan-static": {"old"},
+        "orphan-key": {f"{HISTORY}old", f"{BACKFILLED}old"},
+        "unscheduled": {"lost"},
+    }
+
+
+def test_repairs_are_made_and_told(ask: Ask, findings: Any, client: redis.Redis, sick: None) -> None:
+    definitions = {key: client.hgetall(key) for key in client.scan_iter(_type="hash")}
+    before = everything(client)
+    dry = ask("--fix", "--dry-run")
+    assert everything(client) == before
+    done = ask("--fix")
+    assert done.exit_code == 2
+    told = done.output.splitlines()[-6:]
+    assert set(told) == {
+        "redbeat:gone: taken out of the schedule, as it has no hash.",
+        "gone-too: taken out of the schedule, as it has no hash.",
+        "redbeat:lost: put into the schedule, at its next time.",
+        "old: removed from redbeat::statics.",
+        "redbeat::history:old: deleted.",
+        "redbeat::backfilled:old: deleted.",
+    }
+    assert dry.output.count("would be ") == len(told)
+    assert {key: client.hgetall(key) for key in client.scan_iter(_type="hash")} == definitions
+    assert set(client.zrange(SCHEDULE, 0, -1)) == {"redbeat:well", "bare", "redbeat:lost"}
+    assert 3500 < (score_of(client, "lost") or 0) - server_now(client) <= 3600
+    assert client.smembers(STATICS) == {"well"}
+    assert set(client.scan_iter("redbeat::*")) == {SCHEDULE, STATICS, f"{HISTORY}well"}
+    assert client.exists("redbeat:two::schedule", "redbeat:two:lost", "redbeat:text") == 3
+    assert findings() == {}
+    assert ask("--fix").output.endswith("There is nothing that --fix can repair.\n")
+
+
+def test_what_has_changed_meanwhile_is_left_alone(
+    app: Celery, client: redis.Redis, sick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = examine(app).findings
+    write_raw(client, "gone", score=None)
+    write_raw(client, "old", score=LATER)
+    client.zadd(SCHEDULE, {"redbeat:lost": 5})
+    sentences = list(repair(app, found))
+    assert sum("left alone" in sentence for sentence in sentences) == 5
+    assert (client.zscore(SCHEDULE, "redbeat:gone"), client.zscore(SCHEDULE, "redbeat:lost")) == (LATER, 5)
+    assert client.exists(f"{HISTORY}old", f"{BACKFILLED}old") == 2
+    assert client.smembers(STATICS) == {"well", "old"}
+
+
+def test_an_entry_that_cannot_be_used_is_not_put_back(ask: Ask, findings: Any, client: redis.Redis) -> None:
+    write_raw(client, "bad", "{}", score=None)
+    done = ask("--fix")
+    assert "redbeat:bad: left alone, when it is due can't be found" in done.output
+    assert score_of(client, "bad") is None
+
+
+def test_repairs_wake_the_beat(app: Celery, client: redis.Redis, ask: Ask) -> None:
+    write_raw(client, "lost", score=None)
+    with client.pubsub(ignore_subscribe_messages=True) as channel:
+        channel.subscribe("redbeat::wake")
+        channel.get_message(timeout=1)
+        ask("--fix")
+        assert channel.get_message(timeout=1) is not None
+
+
+def test_a_schedule_of_another_type_is_a_finding(findings: Any, client: redis.Redis) -> None:
+    client.set(SCHEDULE, "x")
+    assert only(findings(), "wrong-type", "error")["about"] == SCHEDULE
+
+
+def test_a_cluster_is_examined_and_repaired(cluster: ClusterTopology) -> None:
+    app = memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True})
+    client = cluster.client()
+    RedBeatSchedulerEntry("lost", "echo", 60, app=app).save()
+    client.zrem("{redbeat}::schedule", "{redbeat}:lost")
+    client.zadd("{redbeat}::schedule", {"{redbeat}:gone": LATER})
+    client.rpush("{redbeat}::history:old", "x")
+    context = SimpleNamespace(app=app, no_color=True)
+    done = CliRunner().invoke(redbeat, ["doctor", "--fix"], obj=context)
+    assert [line.partition(": ")[2] for line in done.output.splitlines()[-3:]] == [
+        "taken out of the schedule, as it has no hash.",
+        "put into the schedule, at its next time.",
+        "deleted.",
+    ]
+    assert client.zrange("{redbeat}::schedule", 0, -1) == ["{redbeat}:lost"]
+    client.close()
+
+
+def test_a_member_that_is_a_bare_name_is_listed_as_its_entry(app: Celery, client: redis.Redis) -> None:
+    write_raw(client, "bare", score=None)
+    client.zadd(SCHEDULE, {"bare": LATER})
+    [entry] = RedBeatSchedulerEntry.list(app)
+    assert (entry.name, entry.state) == ("bare", "scheduled")
+
+
+def test_what_is_no_text_is_told_as_well_as_can_be(ask: Ask, server: Server, make_app: MakeApp) -> None:
+    raw = redis.Redis(port=server.port, db=1)
+    raw.zadd(SCHEDULE, {b"redbeat:\xff": LATER, b"\xfe": LATER, b"": LATER, b"redbeat:\x1b[2J": LATER})
+    raw.hset(b"redbeat:\xfd", "definition", "{}")
+    raw.rpush(b"redbeat::history:\xfc", "x")
+    raw.sadd(STATICS, b"\xfb", b"")
+    raw.hset("redbeat:deep", "definition", "[" * 100_000)
+    raw.hset("redbeat:utf", "definition", b'{"task": "\xff"}')
+    raw.hset("redbeat:broken", mapping={"definition": "[", "meta": "[", "policy": "["})
+    raw.zadd(SCHEDULE, {"redbeat:deep": "inf", "redbeat:utf": "-inf", "redbeat:broken": 1e300})
+    undecoding = make_app()
+    undecoding.redbeat_redis = raw
+    for app in (make_app(), undecoding):
+        shown, printed = ask(app=app), ask("--json", app=app)
+        assert (shown.exit_code, printed.exit_code) == (2, 2), shown.output
+        assert "redbeat:\\udcff: It stands in the schedule" in shown.output
+        assert "\x1b" not in shown.output
+        about = {finding["about"] for finding in json.loads(printed.output)["findings"]}
+        half = [chr(0xDC00 + byte) for byte in (0xFD, 0xFE, 0xFF)]
+        expected = {half[0], f"redbeat:{half[1]}", f"redbeat:{half[2]}", "redbeat:", "deep", "utf", "broken"}
+        assert expected <= about
+    assert ask("--fix", app=undecoding).exit_code == 2
+    assert raw.zscore(SCHEDULE, b"redbeat:\xff") is raw.zscore(SCHEDULE, b"\xfe") is None
+    assert raw.exists(b"redbeat::history:\xfc") == 0
+    raw.close()

@@ -1,0 +1,320 @@
+"""`celery redbeat add, set, delete, pause, resume, trigger` and `backfill`, on a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+from click.testing import Result
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.calendars import Calendar
+from redbeat.cli.options import POLICY, TASK_OPTIONS
+from redbeat.policy import FIELDS
+from redbeat.schedules import clocked, cron, rrule
+from tests.conftest import MakeApp
+from tests.support.command_line import call
+from tests.support.schedule import messages, write_raw
+from tests.support.servers import Server
+
+Call = Callable[..., Result]
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.fixture
+def server(valkey: Server) -> Server:
+    """One kind is enough."""
+    return valkey
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app(timezone="Europe/Berlin")
+
+
+@pytest.fixture
+def ask(app: Celery) -> Call:
+    def run(*arguments: str) -> Result:
+        done = call(app, *arguments)
+        assert done.exit_code == 0, done.output
+        return done
+
+    return run
+
+
+@pytest.fixture
+def get(app: Celery) -> Callable[[str], RedBeatSchedulerEntry]:
+    return lambda name: RedBeatSchedulerEntry.get(name, app)
+
+
+Get = Callable[[str], RedBeatSchedulerEntry]
+
+
+# -- add
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--every", "30s"], schedule(30)),
+        (["--every", "1h30m"], schedule(5400)),
+        (["--every", "0.2"], schedule(0.2)),
+        (["--cron", "*/5 9 * * mon-fri"], crontab("*/5", "9", "mon-fri")),
+        (["--cron", "@daily"], cron("@daily")),
+        (["--cron", "0 9 L * *"], cron("0 9 L * *")),
+        (["--at", "2099-12-24T18:00"], clocked(datetime(2099, 12, 24, 18, tzinfo=BERLIN))),
+        (["--at", "2099-12-24T18:00Z"], clocked(datetime(2099, 12, 24, 18, tzinfo=timezone.utc))),
+        (
+            ["--at", "2099-12-24T18:00", "--timezone", "America/New_York"],
+            clocked(datetime(2099, 12, 24, 18, tzinfo=ZoneInfo("America/New_York"))),
+        ),
+        (["--solar", "sunset,52.5,13.4"], solar("sunset", 52.5, 13.4)),
+    ],
+)
+def test_each_kind_of_schedule_can_be_added(ask: Call, get: Get, options: list[str], expected: Any) -> None:
+    ask("add", "one", "echo", *options)
+    assert get("one").schedule == expected
+
+
+def test_a_rule_goes_by_the_clocks_of_the_application(ask: Call, get: Get) -> None:
+    ask("add", "one", "echo", "--rrule", "FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0")
+    entry = get("one")
+    assert isinstance(entry.schedule, rrule)
+    assert {(due.hour, due.utcoffset()) for due in entry.next_runs(300)} == {
+        (9, timedelta(hours=1)),
+        (9, timedelta(hours=2)),
+    }
+
+
+def test_every_field_has_its_option(ask: Call, get: Get, app: Celery) -> None:
+    Calendar("holidays", app=app).save()
+    values = {
+        "timezone": ("Asia/Tokyo", "Asia/Tokyo"),
+        "start_time": ("2098-01-01", datetime(2097, 12, 31, 15, tzinfo=timezone.utc)),
+        "end_time": ("2099-01-01T00:00Z", datetime(2099, 1, 1, tzinfo=timezone.utc)),
+        "max_runs": ("7", 7),
+        "one_off": (None, True),
+        "after_finish": ("disable", "disable"),
+        "jitter": ("1m", 60),
+        "expires_after": ("2h", 7200),
+        "misfire": ("all", "all"),
+        "misfire_limit": ("3", 3),
+        "misfire_grace_time": ("90", 90),
+        "run_missed": (None, True),
+        "exclude": ("holidays", "holidays"),
+    }
+    assert values.keys() == set(POLICY) == set(FIELDS) - {"paused", "pause_note", "paused_until"}
+    options = [
+        word
+        for name, (text, _) in values.items()
+        for word in [f"--{name.replace('_', '-')}", *([text] if text else [])]
+    ]
+    own = {"queue": "q", "exchange": "e", "routing_key": "r", "priority": 3, "expires": 60}
+    assert own.keys() == set(TASK_OPTIONS)
+    for name, value in own.items():
+        options += [f"--{name.replace('_', '-')}", str(value)]
+    options += ["--args", '[1, "a"]', "--kwargs", '{"x": {"y": null}}', "--options", '{"headers": {"a": 1}}']
+    ask("add", "one", "echo", "--every", "1d", *options, "--disabled")
+    entry = get("one")
+    assert {name: getattr(entry, name) for name in values} == {
+        name: value for name, (_, value) in values.items()
+    }
+    assert entry.options == {"headers": {"a": 1}, **own}
+    assert (entry.args, entry.kwargs, entry.enabled) == ([1, "a"], {"x": {"y": None}}, False)
+    unset = [
+        word for name in [*POLICY, *TASK_OPTIONS, "args"] for word in ("--unset", name.replace("_", "-"))
+    ]
+    ask("set", "one", *unset, "--enabled")
+    entry = get("one")
+    assert entry.policy == RedBeatSchedulerEntry("two", "echo", 1, app=app).policy
+    assert entry.options == {"headers": {"a": 1}}
+    assert (entry.args, entry.enabled) == ([], True)
+
+
+def test_an_entry_that_is_there_is_replaced_only_on_demand(ask: Call, app: Celery, get: Get) -> None:
+    ask("add", "one", "echo", "--every", "1h")
+    refused = call(app, "add", "one", "echo", "--every", "2h")
+    assert refused.exit_code == 64
+    assert "There is an entry 'one' already: --replace" in refused.stderr
+    assert get("one").schedule == schedule(3600)
+    ask("add", "one", "echo", "--every", "2h", "--replace")
+    assert get("one").schedule == schedule(7200)
+
+
+def test_an_entry_that_can_not_be_used_is_replaced(ask: Call, get: Get, client: redis.Redis) -> None:
+    write_raw(client, "one", "no json")
+    ask("add", "one", "echo", "--every", "2h", "--replace")
+    assert get("one").schedule == schedule(7200)
+
+
+def test_what_was_added_is_told_and_printed_as_json(ask: Call) -> None:
+    told = ask("add", "[b]one[/b]", "echo", "--every", "1h").stdout
+    assert "Added [b]one[/b]: Every hour\nNext run: " in told
+    assert "in 60 min" in told
+    printed = json.loads(ask("add", "two", "echo", "--every", "1h", "--json").stdout)
+    assert (printed["name"], printed["state"]) == ("two", "scheduled")
+
+
+# -- set
+
+
+def test_only_what_is_given_changes(ask: Call, app: Celery, get: Get) -> None:
+    entry = RedBeatSchedulerEntry(
+        "one", "echo", 60, [1], {"x": 2}, options={"queue": "q", "priority": 1}, jitter=5, max_runs=9, app=app
+    ).save()
+    before = entry.to_dict()
+    ask("set", "one", "--priority", "7", "--jitter", "2s")
+    after = get("one").to_dict()
+    assert after == {**before, "jitter": 2, "options": {"queue": "q", "priority": 7}}
+    ask("set", "one", "--task", "add", "--cron", "0 9 * * *", "--disabled")
+    after = get("one")
+    assert (after.task, after.schedule, after.enabled) == ("add", crontab("0", "9"), False)
+    assert (after.args, after.max_runs) == ([1], 9)
+
+
+def test_a_time_is_on_the_clocks_of_the_entry(ask: Call, app: Celery, get: Get) -> None:
+    RedBeatSchedulerEntry("one", "echo", crontab(), timezone="Asia/Tokyo", app=app).save()
+    ask("set", "one", "--end-time", "2099-01-01T09:00")
+    assert get("one").end_time == datetime(2099, 1, 1, tzinfo=timezone.utc)
+    ask("set", "one", "--at", "2098-01-01T09:00")
+    assert get("one").due_at == datetime(2098, 1, 1, tzinfo=timezone.utc)
+    ask("pause", "one", "--until", "2097-01-01T09:00")
+    assert get("one").paused_until == datetime(2097, 1, 1, tzinfo=timezone.utc)
+
+
+def test_a_change_by_somebody_else_meanwhile_is_kept(
+    app: Celery, get: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RedBeatSchedulerEntry("one", "echo", 60, options={"queue": "q"}, app=app).save()
+    save, others = RedBeatSchedulerEntry.save, [True]
+
+    def save_late(self: RedBeatSchedulerEntry, *, if_unchanged: bool = False) -> RedBeatSchedulerEntry:
+        if others and if_unchanged:
+            others.pop()
+            get("one").update(options={"queue": "other"}, jitter=3)
+        return save(self, if_unchanged=if_unchanged)
+
+    monkeypatch.setattr(RedBeatSchedulerEntry, "save", save_late)
+    assert call(app, "set", "one", "--priority", "7").exit_code == 0
+    assert (get("one").options, get("one").jitter) == ({"queue": "other", "priority": 7}, 3)
+
+
+# -- pause and resume
+
+
+def test_an_entry_is_paused_and_resumed(ask: Call, app: Celery, get: Get) -> None:
+    RedBeatSchedulerEntry("one", "echo", 60, app=app).save()
+    assert ask("pause", "one", "--note", "why [not]").stdout == "Paused one.\n"
+    assert (get("one").paused, get("one").pause_note, get("one").enabled) == (True, "why [not]", False)
+    assert ask("resume", "one").stdout.startswith("Resumed one; next run: ")
+    assert (get("one").paused, get("one").pause_note, get("one").enabled) == (False, None, True)
+
+
+def test_many_are_paused_by_a_pattern_and_one_that_is_spoilt_stops_none(
+    ask: Call, app: Celery, get: Get, client: redis.Redis
+) -> None:
+    for name in ("a1", "a2", "b1"):
+        RedBeatSchedulerEntry(name, "echo", 60, app=app).save()
+    done = ask("pause", "--match", "a*", "--json")
+    assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["paused", "paused"]
+    assert get("b1").enabled
+    write_raw(client, "a0", "no json")
+    done = call(app, "resume", "--match", "a*")
+    assert done.exit_code == 64
+    assert "1 of 3 entries are as they were." in done.stderr
+    assert get("a1").enabled
+    assert get("a2").enabled
+    assert "There are no such entries." in ask("pause", "--match", "c*").stderr
+
+
+# -- delete
+
+
+def test_entries_are_deleted_by_name_and_by_pattern(ask: Call, app: Celery, client: redis.Redis) -> None:
+    for name in ("a1", "a2", "b1", "b2"):
+        RedBeatSchedulerEntry(name, "echo", 60, app=app).save()
+    write_raw(client, "spoilt", "no json")
+    client.zadd("redbeat::schedule", {"redbeat:gone": 1})
+    assert ask("delete", "b1", "--match", "a*", "--yes").stdout == "Deleted 3 entries.\n"
+    assert ask("delete", "spoilt", "gone", "--yes").stdout == "Deleted 2 entries.\n"
+    assert [entry.name for entry in RedBeatSchedulerEntry.list(app)] == ["b2"]
+    assert json.loads(ask("delete", "b2", "--yes", "--json").stdout) == {"deleted": 1, "names": ["b2"]}
+    assert client.dbsize() == 0
+
+
+def test_nothing_is_deleted_where_nobody_says_yes_or_a_name_is_wrong(app: Celery) -> None:
+    RedBeatSchedulerEntry("one", "echo", 60, app=app).save()
+    unasked = call(app, "delete", "one")
+    assert (unasked.exit_code, "give --yes" in unasked.stderr) == (64, True)
+    wrong = call(app, "delete", "one", "two", "--yes")
+    assert wrong.exit_code == 66
+    assert RedBeatSchedulerEntry.count(app) == 1
+
+
+# -- trigger and backfill
+
+
+def test_a_run_by_hand_is_sent(ask: Call, app: Celery, broker: redis.Redis) -> None:
+    RedBeatSchedulerEntry("one", "echo", 86_400, [1], options={"queue": "slow"}, app=app).save()
+    told = ask("trigger", "one").stdout
+    (sent,) = messages(broker, "slow")
+    assert f"Sent echo for one; its task id is {sent['headers']['id']}." in told
+    printed = json.loads(ask("trigger", "one", "--args", "[2]", "--queue", "fast", "--json").stdout)
+    (sent,) = messages(broker, "fast")
+    assert sent["headers"]["id"] == printed["task_id"]
+    assert sent["headers"]["argsrepr"] == "[2]"
+
+
+def test_a_backfill_is_shown_sent_and_not_repeated(ask: Call, app: Celery, broker: redis.Redis) -> None:
+    RedBeatSchedulerEntry("one", "echo", crontab(minute=0), app=app).save()
+    span = ["--from", "2024-01-01T10:00", "--to", "2024-01-01T12:30"]
+    lines = ["2024-01-01 10:00:00 +01:00", "2024-01-01 11:00:00 +01:00", "2024-01-01 12:00:00 +01:00"]
+    shown = ask("backfill", "one", *span, "--dry-run")
+    assert (shown.stdout.splitlines(), shown.stderr) == (lines, "3 runs would be sent.\n")
+    assert messages(broker) == []
+    sent = ask("backfill", "one", *span)
+    assert (sent.stdout.splitlines(), sent.stderr) == (lines, "Sent 3 runs.\n")
+    assert len(messages(broker)) == 3
+    assert json.loads(ask("backfill", "one", *span, "--json").stdout)["runs"] == []
+    assert len(messages(broker)) == 3
+
+
+@pytest.mark.parametrize("command", [["trigger", "one"], ["backfill", "one", "--from", "2024-01-01"]])
+def test_without_the_application_nothing_is_sent(app: Celery, server: Server, command: list[str]) -> None:
+    RedBeatSchedulerEntry("one", "echo", 86_400, app=app).save()
+    done = call(app, "--url", server.url(1), *command)
+    assert done.exit_code == 64
+    assert f"celery -A APP redbeat {command[0]}, without --url" in done.stderr
+
+
+def test_a_broker_that_is_away_is_69_in_one_sentence(make_app: MakeApp) -> None:
+    app = make_app(
+        broker_url="amqp://somebody:s3cret@127.0.0.1:1//",
+        task_publish_retry=False,
+        broker_connection_timeout=1,
+    )
+    RedBeatSchedulerEntry("one", "echo", 86_400, app=app).save()
+    done = call(app, "trigger", "one")
+    assert done.exit_code == 69
+    assert done.stderr.startswith("Error: The broker amqp://somebody:**@127.0.0.1:1// can't be used: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_task_that_objects_to_its_arguments_is_told_in_one_sentence(app: Celery) -> None:
+
+    @app.task(name="add")
+    def add(x: int, y: int) -> None:
+        """Take two."""
+
+    RedBeatSchedulerEntry("one", "add", 86_400, [1], app=app).save()
+    done = call(app, "trigger", "one")
+    assert done.exit_code == 64, done.output
+    assert done.stderr.startswith("Error: one can't be sent: TypeError(")
+    assert len(done.stderr.splitlines()) == 1

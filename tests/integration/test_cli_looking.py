@@ -1,0 +1,334 @@
+"""`celery redbeat list, show, count` and `next`: what is shown, on a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab
+from click.testing import Result
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.failures import new_failure
+from redbeat.listing import STATES
+from redbeat.schedules import clocked
+from tests.conftest import MakeApp
+from tests.support.command_line import call
+from tests.support.schedule import server_now, write_raw
+from tests.support.servers import Server
+
+Call = Callable[..., Result]
+FAR = datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def server(valkey: Server) -> Server:
+    """One kind is enough."""
+    return valkey
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app(timezone="Europe/Berlin")
+
+
+@pytest.fixture
+def ask(app: Celery) -> Call:
+    def run(*arguments: str, columns: int | None = None) -> Result:
+        done = call(app, *arguments, columns=columns)
+        assert done.exit_code == 0, done.output
+        return done
+
+    return run
+
+
+@pytest.fixture
+def add(app: Celery) -> Callable[..., RedBeatSchedulerEntry]:
+    def make(name: str, schedule: Any = None, **values: Any) -> RedBeatSchedulerEntry:
+        return RedBeatSchedulerEntry(
+            name, values.pop("task", "echo"), schedule or clocked(FAR), app=app, **values
+        ).save()
+
+    return make
+
+
+def lines_of(done: Result) -> list[str]:
+    """The lines, without the spaces at their ends, and with the same far future every year."""
+    return [re.sub(r"in \d\d y", "in 72 y", line.rstrip()) for line in done.stdout.splitlines()]
+
+
+def documents_of(done: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# -- list
+
+
+@pytest.fixture
+def three(add: Callable[..., Any], client: redis.Redis) -> None:
+    add("report", clocked(FAR), timezone="America/New_York")
+    add("[red]x[/red]", clocked(FAR + timedelta(days=1)), task="proj.tasks.send", enabled=False)
+    write_raw(client, "spoilt", '{"task": [red]', score=FAR.timestamp() + 1000)
+
+
+def test_a_wide_table_has_every_column(ask: Call, three: None) -> None:
+    title, rule, *rows = lines_of(ask("list", columns=180))
+    assert re.split(" {2,}", title) == ["name", "task", "schedule", "next run", "last run", "runs", "state"]
+    assert set(rule) == {"─"}
+    assert [re.split(" {2,}", row) for row in rows] == [
+        [
+            *("report", "echo", "At 2099-03-01 04:30:00-05:00"),
+            *("2099-03-01 04:30:00 -05:00", "in 72 y", "0", "scheduled"),
+        ],
+        [
+            *("spoilt", "definition: no valid JSON: Expecting value: line 1 column 11..."),
+            *("2099-03-01 10:46:40 +01:00", "in 72 y", "0", "quarantined"),
+        ],
+        [
+            *("[red]x[/red]", "proj.tasks.send", "At 2099-03-02 10:30:00+01:00"),
+            *("2099-03-02 10:30:00 +01:00", "in 72 y", "0", "disabled"),
+        ],
+    ]
+
+
+def test_a_narrow_table_has_fewer_columns_and_whole_times(ask: Call, three: None) -> None:
+    assert lines_of(ask("list", columns=75)) == [
+        "name           next run                               state",
+        "─────────────────────────────────────────────────────────────────",
+        "report         2099-03-01 04:30:00 -05:00   in 72 y   scheduled",
+        "spoilt         2099-03-01 10:46:40 +01:00   in 72 y   quarantined",
+        "[red]x[/red]   2099-03-02 10:30:00 +01:00   in 72 y   disabled",
+    ]
+    assert lines_of(ask("list", columns=40)) == [
+        "name                     state",
+        "────────────────────────────────────",
+        "report         in 72 y   scheduled",
+        "spoilt         in 72 y   quarantined",
+        "[red]x[/red]   in 72 y   disabled",
+    ]
+
+
+def test_a_name_too_long_for_the_terminal_is_folded_and_loses_nothing(
+    ask: Call, add: Callable[..., Any]
+) -> None:
+    name = "".join(f"part{number:02}." for number in range(12))
+    add(name)
+    lines = lines_of(ask("list", columns=50))
+    assert max(map(len, lines)) <= 50
+    assert "".join(line.split()[0] for line in lines[2:]) == name
+
+
+def test_piped_a_table_is_as_wide_as_it_needs_to_be(ask: Call, add: Callable[..., Any]) -> None:
+    name = "x" * 400
+    add(name)
+    assert name in ask("list").stdout
+
+
+def test_names_give_no_orders_to_the_terminal_and_stay_on_their_line(
+    ask: Call, add: Callable[..., Any], client: redis.Redis
+) -> None:
+    add("a\x1b[31mb\nc")
+    assert "a\\x1b[31mb\\nc" in ask("list").stdout
+    assert "a\\x1b[31mb\\nc" in ask("show", "a\x1b[31mb\nc").stdout
+    assert "a\\x1b[31mb\\nc" in ask("next").stdout
+
+
+def test_a_name_that_is_no_text_is_shown_and_printed_as_json(app: Celery, client: redis.Redis) -> None:
+    key = b"redbeat:caf\xe9"
+    client.hset(key, "definition", '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}')
+    client.zadd("redbeat::schedule", {key: 4e9})
+    assert "caf\\udce9" in call(app, "list").stdout
+    assert json.loads(call(app, "list", "--json").stdout)["name"] == "caf\udce9"
+    assert "caf\\udce9" in call(app, "show", "caf\udce9").stdout
+
+
+def test_the_json_has_an_entry_a_line_with_all_its_fields(ask: Call, three: None, app: Celery) -> None:
+    report, spoilt, disabled = documents_of(ask("list", "--json"))
+    stored = RedBeatSchedulerEntry.get("report", app)
+    assert report == {
+        **stored.to_dict(),
+        "state": "scheduled",
+        "next_due_at": FAR.isoformat(),
+        "description": "At 2099-03-01 04:30:00-05:00",
+        "error": None,
+    }
+    assert (spoilt["state"], spoilt["schedule"]) == ("quarantined", None)
+    assert "no valid JSON" in spoilt["error"]
+    assert (disabled["name"], disabled["enabled"]) == ("[red]x[/red]", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ([], ["a1", "a2", "b1", "b2"]),
+        (["--match", "a*"], ["a1", "a2"]),
+        (["--task", "add"], ["b1", "b2"]),
+        (["--state", "disabled"], ["a2"]),
+        (["--enabled"], ["a1", "b1", "b2"]),
+        (["--disabled"], ["a2"]),
+        (["--due-before", "2099-03-03T12:00"], ["a1", "a2", "b1"]),
+        (["--due-before", "2099-03-03T10:29"], ["a1", "a2"]),  # in the application's zone
+        (["--limit", "2"], ["a1", "a2"]),
+        (["--limit", "2", "--offset", "1"], ["a2", "b1"]),
+        (["--match", "nothing"], []),
+    ],
+)
+def test_a_list_and_a_count_choose_alike(
+    app: Celery, ask: Call, add: Callable[..., Any], arguments: list[str], names: list[str]
+) -> None:
+    for number, (name, task) in enumerate([("a1", "echo"), ("a2", "echo"), ("b1", "add"), ("b2", "add")]):
+        add(name, clocked(FAR + timedelta(days=number)), task=task, enabled=name != "a2")
+    assert [document["name"] for document in documents_of(ask("list", "--json", *arguments))] == names
+    rows = [line.split()[0] for line in ask("list", *arguments).stdout.splitlines()[2:]]
+    assert rows == names
+    if "--limit" not in arguments:
+        assert ask("count", *arguments).stdout == f"{len(names)}\n"
+        assert documents_of(ask("count", "--json", *arguments)) == [{"count": len(names)}]
+
+
+def test_a_table_ends_after_a_thousand_rows_and_says_so(ask: Call, app: Celery) -> None:
+    RedBeatSchedulerEntry.save_many(
+        RedBeatSchedulerEntry(f"many-{number}", "echo", 86_400, app=app) for number in range(1001)
+    )
+    done = ask("list")
+    assert len(done.stdout.splitlines()) == 2 + 1000
+    assert "There are more than these 1000" in done.stderr
+    assert len(documents_of(ask("list", "--json"))) == 1001
+    assert ask("list", "--limit", "1001").stderr == ""
+
+
+def test_every_state_has_a_row(ask: Call, app: Celery, add: Callable[..., Any], client: redis.Redis) -> None:
+    now = server_now(client)
+    add("scheduled")
+    write_raw(client, "due", score=now - 5)
+    add("paused").pause()
+    add("disabled", enabled=False)
+    write_raw(client, "finished", score=-1)
+    write_raw(client, "quarantined", "no json", score=now + 50)
+    client.zadd("redbeat::schedule", {"redbeat:missing": now + 60})
+    failing = add("failing", 3600)
+    record = new_failure(failing.stored, "the broker is away", now).again(
+        attempts=3, retry_at=str(now + 30), due=str(now)
+    )
+    client.hset("redbeat:failing", "error", record.to_json())
+    found = {document["name"]: document["state"] for document in documents_of(ask("list", "--json"))}
+    assert found == {state: state for state in STATES if state != "unscheduled"}
+    assert "the broker is away" in ask("list").stdout
+
+
+@pytest.mark.parametrize("score", ["inf", "1e18", "1e300", "-inf", "253402300800"])
+def test_a_score_that_is_no_date_costs_one_entry_its_next_run_only(
+    ask: Call, client: redis.Redis, score: str
+) -> None:
+    write_raw(client, "odd", score=None)
+    write_raw(client, "even", score=4e9)
+    client.zadd("redbeat::schedule", {"redbeat:odd": score})
+    found = {document["name"]: document["next_due_at"] for document in documents_of(ask("list", "--json"))}
+    assert (found["odd"], found["even"]) == (None, "2096-10-02T07:06:40+00:00")
+    for command in (["list"], ["show", "odd"], ["next"], ["next", "odd"], ["timeline"], ["pause", "odd"]):
+        ask(*command)
+
+
+# -- show
+
+
+def test_show_tells_all_about_an_entry(ask: Call, add: Callable[..., Any]) -> None:
+    add(
+        "daily",
+        crontab(hour=9, minute=30),
+        args=[1, "[b]"],
+        kwargs={"x": None},
+        options={"queue": "fast"},
+        start_time=FAR,
+        jitter=5,
+        timezone="Europe/Berlin",
+    ).pause("[bold]holidays[/bold]", until=datetime(2099, 4, 1, tzinfo=timezone.utc))
+    lines = lines_of(ask("show", "daily", columns=100))
+    fields = dict(line.split(None, 1) for line in lines[: lines.index("")] if line[:8].strip() != "next")
+    assert fields["name"] == "daily"
+    assert fields["state"] == "paused: somebody has paused it"
+    assert fields["schedule"].startswith("At 09:30 (Europe/Berlin), not before 2099-03-01 10:30+01:00")
+    assert fields["args"] == "[1, '[b]']"
+    assert fields["kwargs"] == "{'x': None}"
+    assert fields["options"] == "{'queue': 'fast'}"
+    assert fields["pause_note"] == "[bold]holidays[/bold]"
+    assert fields["paused_until"] == "2099-04-01 02:00:00 +02:00"
+    assert fields["jitter"] == "5"
+    start = lines.index("It would run")
+    assert lines[start + 1 : start + 5] == [
+        "next run",
+        "─" * 36,
+        "2099-03-02 09:30:00 +01:00   in 72 y",
+        "2099-03-03 09:30:00 +01:00   in 72 y",
+    ]
+
+
+def test_show_has_the_last_runs_and_the_next_ones_as_json(
+    ask: Call, app: Celery, add: Callable[..., Any]
+) -> None:
+    entry = add("often", 3600)
+    task_id = entry.trigger().id
+    found = json.loads(ask("show", "often", "--json").stdout)
+    assert found["name"] == "often"
+    assert len(found["next_runs"]) == 5
+    (run,) = found["history"]
+    assert (run["task_id"], run["outcome"], run["is_manual"]) == (task_id, "sent", True)
+    assert task_id in ask("show", "often").stdout
+
+
+def test_what_is_spoilt_is_shown_with_the_reason(ask: Call, three: None, client: redis.Redis) -> None:
+    output = ask("show", "spoilt").stdout
+    assert "quarantined" in output
+    assert "no valid JSON" in output
+    client.zadd("redbeat::schedule", {"redbeat:gone": 5})
+    assert "missing: it stands in the schedule, and its hash is gone" in ask("show", "gone").stdout
+
+
+# -- next
+
+
+def test_next_marks_where_the_clocks_change(ask: Call, add: Callable[..., Any]) -> None:
+    add("daily", crontab(hour=9, minute=30), timezone="Europe/Berlin")
+    done = ask("next", "daily", "-n", "3", "--after", "2099-03-27T12:00")
+    assert lines_of(done) == [
+        "next run                               clocks",
+        "─" * 77,
+        "2099-03-28 09:30:00 +01:00   in 72 y",
+        "2099-03-29 09:30:00 +02:00   in 72 y   clocks went forward 60 min, now +02:00",
+        "2099-03-30 09:30:00 +02:00   in 72 y",
+    ]
+    found = documents_of(ask("next", "daily", "-n", "2", "--after", "2099-03-27T12:00", "--json"))
+    assert [run["due"] for run in found] == ["2099-03-28T09:30:00+01:00", "2099-03-29T09:30:00+02:00"]
+    assert [run["clocks"] for run in found] == [None, "clocks went forward 60 min, now +02:00"]
+
+
+def test_the_next_runs_of_all_are_in_the_order_of_time(ask: Call, add: Callable[..., Any]) -> None:
+    add("hourly", 3600)
+    add("ten", 600)
+    add("once", clocked(datetime.now(timezone.utc) + timedelta(minutes=15)))
+    add("twice", 60, max_runs=2)
+    add("off", 1, enabled=False)
+    add("rests", 1).pause()
+    found = documents_of(ask("next", "-n", "7", "--json"))
+    assert [run["name"] for run in found] == ["twice", "twice", "ten", "once", "ten", "ten", "ten"]
+    dues = [run["due"] for run in found]
+    assert dues == sorted(dues)
+    assert [line.split()[-1] for line in ask("next", "-n", "3").stdout.splitlines()[2:]] == [
+        "twice",
+        "twice",
+        "ten",
+    ]
+
+
+def test_next_says_when_there_is_nothing(ask: Call, add: Callable[..., Any]) -> None:
+    assert ask("next").stderr == "Nothing is going to run.\n"
+    add("once")
+    assert ask("next", "once").stderr == "There are no more runs.\n"
+    add("off", enabled=False)
+    assert "It is disabled" in ask("next", "off").stderr

@@ -1,0 +1,197 @@
+"""`celery redbeat` as a command of its own: on a terminal, in a pipe, without an application."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedules import clocked
+from tests.support.apps import write_app
+from tests.support.command_line import ROOT, Terminal, celery_arguments, installed
+from tests.support.servers import Server
+
+FAR = clocked(datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc))
+PASSWORD = "s3cret-w0rd"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def server(valkey: Server) -> Server:
+    """One kind is enough."""
+    return valkey
+
+
+@pytest.fixture
+def project(server: Server, tmp_path: Path) -> dict[str, str]:
+    """An application in a file, and the environment to use it in."""
+    write_app(tmp_path, "project", server.url(0), redbeat_redis_url=server.url(1))
+    return installed(tmp_path)
+
+
+@pytest.fixture
+def run(project: dict[str, str], tmp_path: Path) -> Run:
+    def call(
+        *arguments: str, command: list[str] | None = None, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command or celery_arguments("project", *arguments),
+            cwd=tmp_path,
+            env={**os.environ, **project, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture
+def on_terminal(project: dict[str, str], tmp_path: Path) -> Callable[..., Terminal]:
+    return lambda *arguments, **env: Terminal(
+        celery_arguments("project", *arguments), tmp_path, {**project, **env}
+    )
+
+
+def test_a_day_with_the_command_line(run: Run, client: redis.Redis) -> None:
+    assert run("add", "hello", "echo", "--every", "1h", "--args", "[1]").returncode == 0
+    assert run("set", "hello", "--queue", "fast").returncode == 0
+    assert json.loads(run("show", "hello", "--json").stdout)["options"] == {"queue": "fast"}
+    assert "\x1b" not in run("list").stdout
+    triggered = run("trigger", "hello")
+    assert triggered.returncode == 0, triggered.stderr
+    assert run("delete", "hello", "--yes").returncode == 0
+    missing = run("show", "hello")
+    assert (missing.returncode, missing.stdout) == (66, "")
+    assert len(missing.stderr.splitlines()) == 1
+
+
+def test_colours_are_for_terminals(on_terminal: Callable[..., Terminal], app: Celery) -> None:
+    RedBeatSchedulerEntry("[red]x[/red]", "echo", FAR, app=app).save()
+    with on_terminal("list") as terminal:
+        assert terminal.wait() == 0
+        assert "\x1b[32mscheduled" in terminal.shown
+        assert "[red]x[/red]" in terminal.shown
+    with on_terminal("list", NO_COLOR="1") as terminal:
+        assert terminal.wait() == 0
+        assert "\x1b[32m" not in terminal.shown
+    with on_terminal("list", "--json") as terminal:
+        assert terminal.wait() == 0
+        assert "\x1b" not in terminal.shown
+
+
+def test_deleting_is_asked_for_on_a_terminal(on_terminal: Callable[..., Terminal], app: Celery) -> None:
+    RedBeatSchedulerEntry("one", "echo", FAR, app=app).save()
+    for answer, code, left in (("n\n", 1, 1), ("y\n", 0, 0)):
+        with on_terminal("delete", "one") as terminal:
+            terminal.wait_for("Delete one from redis://")
+            terminal.type(answer)
+            assert terminal.wait() == code, terminal.shown
+        assert RedBeatSchedulerEntry.count(app) == left
+
+
+def test_ctrl_c_at_a_question_deletes_nothing(on_terminal: Callable[..., Terminal], app: Celery) -> None:
+    RedBeatSchedulerEntry("one", "echo", FAR, app=app).save()
+    with on_terminal("delete", "one") as terminal:
+        terminal.wait_for("[y/N]")
+        assert terminal.interrupt() in (1, 130)
+        assert "Traceback" not in terminal.shown
+    assert RedBeatSchedulerEntry.count(app) == 1
+
+
+def test_ctrl_c_ends_a_backfill_and_tells_how_far_it_came(
+    on_terminal: Callable[..., Terminal], app: Celery, broker: redis.Redis
+) -> None:
+    entry = RedBeatSchedulerEntry("one", "echo", 1, app=app).save()
+    with on_terminal("backfill", "one", "--from", "2024-01-01", "--to", "2024-02-01") as terminal:
+        terminal.wait_for("Sending")
+        terminal.type("\x03")
+        assert terminal.wait() == 130, terminal.shown
+        assert "Interrupted. " in terminal.shown
+        assert "Traceback" not in terminal.shown
+    sent = broker.llen("celery")
+    assert f"Interrupted. {sent} runs were sent" in terminal.shown.replace("\r\n", " ")
+    assert len(entry.backfill(datetime(2024, 1, 1), datetime(2024, 1, 1), dry_run=True)) == 0
+
+
+def test_a_reader_that_has_seen_enough_ends_the_list_in_silence(run: Run, app: Celery) -> None:
+    RedBeatSchedulerEntry.save_many(
+        RedBeatSchedulerEntry(f"many-{number}", "echo", 86_400, app=app) for number in range(3000)
+    )
+    for options in ("--json", "--limit 3000"):
+        command = (
+            f"{sys.executable} -m celery -A project redbeat list {options} | head -1; echo ${{PIPESTATUS[0]}}"
+        )
+        done = run(command=["bash", "-c", command])
+        assert len(done.stdout.splitlines()) == 2, done.stdout
+        assert done.stdout.splitlines()[1] == "0"
+        assert done.stderr == ""
+
+
+def test_a_url_is_enough_and_its_password_is_not_shown(
+    run: Run, second: Server, project: dict[str, str]
+) -> None:
+    with second.client() as admin:
+        admin.acl_setuser("keeper", enabled=True, passwords=[f"+{PASSWORD}"], keys="*", commands=["+@all"])
+    url = f"redis://keeper:{PASSWORD}@127.0.0.1:{second.port}/3"
+    celery = [sys.executable, "-m", "celery", "redbeat", "--url", url, "--prefix", "mine:"]
+    assert run(command=[*celery, "add", "one", "proj.echo", "--cron", "@daily"]).returncode == 0
+    listed = run(command=[*celery, "list", "--json"])
+    assert json.loads(listed.stdout)["name"] == "one"
+    with second.client(db=3) as client:
+        assert client.exists("mine:one", "mine::schedule") == 2
+    for arguments in (["show", "two"], ["delete", "one"], ["trigger", "one"]):
+        done = run(command=[*celery, *arguments])
+        assert done.returncode in (64, 66)
+        assert PASSWORD not in done.stdout + done.stderr
+
+
+COMPLETE = """\
+import sys
+from celery.bin.celery import celery
+from click.shell_completion import ShellComplete
+complete = ShellComplete(celery, {}, "celery", "_CELERY_COMPLETE")
+for item in complete.get_completions(sys.argv[1:-1], sys.argv[-1]):
+    print(item.value)
+"""
+
+
+def test_the_shell_completes_names(run: Run, app: Celery, server: Server) -> None:
+    for name in ("report", "report two", "other", "[red]"):
+        RedBeatSchedulerEntry(name, "echo", FAR, app=app).save()
+
+    def complete(*words: str) -> list[str]:
+        done = run(command=[sys.executable, "-c", COMPLETE, *words])
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    assert complete("-A", "project", "redbeat", "show", "re") == ["report", "report two"]
+    assert complete("-A", "project", "redbeat", "pause", "other", "[") == ["[red]"]
+    assert complete("redbeat", "--url", server.url(1), "delete", "o") == ["other"]
+    assert complete("redbeat", "--url", "redis://127.0.0.1:1/0", "delete", "o") == []
+    assert complete("-A", "nothing_like_it", "redbeat", "delete", "o") == []
+
+
+def test_names_that_the_terminal_has_no_letters_for_are_written_out(run: Run, app: Celery) -> None:
+    RedBeatSchedulerEntry("café ☃", "echo", FAR, app=app).save()
+    ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    listed = run("list", **ascii_only)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "caf\\xe9 \\u2603" in listed.stdout
+    assert json.loads(run("list", "--json", **ascii_only).stdout)["name"] == "café ☃"
+
+
+def test_the_entry_point_is_the_group_that_is_tested_here() -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert '[project.entry-points."celery.commands"]\nredbeat = "redbeat.cli:redbeat"' in pyproject

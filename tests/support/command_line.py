@@ -1,0 +1,119 @@
+"""`celery redbeat …`: in this process, as a command of its own, and on a terminal."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pty
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from redbeat.cli import redbeat
+
+ROOT = Path(__file__).parents[2]
+
+
+def call(app: Any, *arguments: str, columns: int | None = None) -> Result:
+    """`celery redbeat` with these arguments, in this process."""
+    context = SimpleNamespace(app=app, no_color=True)
+    env = {"COLUMNS": None if columns is None else str(columns)}
+    is_mixing = "mix_stderr" in inspect.signature(CliRunner).parameters  # click before 8.2
+    runner = CliRunner(env=env, **({"mix_stderr": False} if is_mixing else {}))
+    return runner.invoke(redbeat, list(arguments), obj=context)
+
+
+def installed(directory: Path) -> dict[str, str]:
+    """Return the environment in which Celery finds the command of this source tree."""
+    site = directory / "site" / "celery_redbeat-3.dist-info"
+    site.mkdir(parents=True, exist_ok=True)
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: celery-redbeat\nVersion: 3\n")
+    (site / "entry_points.txt").write_text("[celery.commands]\nredbeat = redbeat.cli:redbeat\n")
+    paths = [str(site.parent), str(ROOT), str(directory), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+class Terminal:
+    """A command on a pseudo terminal: what it shows, and what is typed."""
+
+    def __init__(
+        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], size: tuple[int, int] = (40, 120)
+    ) -> None:
+        self.shown = ""
+        self._code: int | None = None
+        self.pid, self._file = pty.fork()
+        if not self.pid:  # the child
+            try:
+                for number in (signal.SIGINT, signal.SIGHUP):  # ignored where the tests run in the background
+                    signal.signal(number, signal.SIG_DFL)
+                os.chdir(cwd)
+                given = {"TERM": "xterm-256color", "LINES": str(size[0]), "COLUMNS": str(size[1]), **env}
+                environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+                os.execve(command[0], list(command), {**environ, **given})
+            finally:
+                os._exit(127)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._file)
+
+    def type(self, text: str) -> None:
+        os.write(self._file, text.encode())
+
+    def wait_for(self, text: str, timeout: float = 30) -> None:
+        """Read until `text` is shown; AssertionError with all that was when it isn't."""
+        deadline = time.monotonic() + timeout
+        while text not in self.shown:
+            if not self._read(deadline):
+                raise AssertionError(f"{text!r} wasn't shown, but:\n{self.shown}")
+
+    def interrupt(self, timeout: float = 30) -> int:
+        """Type Ctrl-C until its end; return its exit code.
+
+        More than once: Python's readline misses one that comes just after it has shown its prompt.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self.type("\x03")
+            try:
+                return self.wait(0.5)
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+
+    def wait(self, timeout: float = 30) -> int:
+        """Read until its end; return its exit code."""
+        deadline = time.monotonic() + timeout
+        while self._read(deadline):
+            pass
+        _, status = os.waitpid(self.pid, 0)
+        self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def _read(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._file], [], [], max(deadline - time.monotonic(), 0))
+        if not ready:
+            raise AssertionError(f"it still runs; shown was:\n{self.shown}")
+        try:
+            piece = os.read(self._file, 65_536)
+        except OSError:  # how Linux tells the end
+            return False
+        self.shown += piece.decode(errors="replace")
+        return bool(piece)
+
+
+def celery_arguments(module: str, *arguments: str) -> list[str]:
+    """The command `celery -A module redbeat` with these arguments."""
+    return [sys.executable, "-m", "celery", "-A", module, "redbeat", *arguments]

@@ -1,0 +1,374 @@
+"""What each ACL user of the documentation is promised to be able to do: its claims.
+
+A claim is a function of a Ground. It needs nothing but its user's rights, and all claims of a user together
+need all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import kombu
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import schedule
+from kombu.transport.redis import Channel
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar
+from redbeat.errors import StoreCorrupt
+from redbeat.lock import LeaderLock
+from redbeat.schedulers import get_redis
+from redbeat.status import read_status
+from redbeat.store import Store
+from redbeat.wake import WakeChannel
+from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
+from tests.support.servers import Server
+from tests.support.ticks import leader, memory_app, take_messages
+
+RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
+PASSWORD = "p@ss:w/rd#%"
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A server on which `user` has rights, and an administrator's client of database 0."""
+
+    server: Server
+    admin: redis.Redis
+    user: str
+
+    def app(self, user: str = "", database: int = 0, **settings: Any) -> Celery:
+        """An app that connects as the user, or as another one; ``user="default"``: as one with all rights."""
+        options = {} if user == "default" else {"username": user or self.user, "password": PASSWORD}
+        return memory_app(
+            redbeat_redis_url=self.server.url(database), redbeat_redis_options=options, **settings
+        )
+
+    def let(self, rights: list[str], user: str = "") -> None:
+        """Let a user have these rights, and no others; what was refused so far is forgotten."""
+        self.admin.execute_command("ACL SETUSER", user or self.user, "reset", "on", f">{PASSWORD}", *rights)
+        self.admin.acl_log_reset()
+        self.admin.script_flush()  # so that scripts must be sent again
+
+    def make_due(self, *names: str) -> None:
+        """Let the entries be due since a second after the epoch."""
+        self.admin.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
+
+    def refusals(self) -> list[tuple[str, str]]:
+        """(user, what) of everything refused, except that a client may not introduce itself: it need not."""
+        log: Any = self.admin.acl_log()
+        entries = [(entry["username"], entry["object"]) for entry in log]
+        return [(user, what) for user, what in entries if not what.startswith("client")]
+
+
+Claim = Callable[[Ground], None]
+
+
+def documented_rights(user: str) -> list[str]:
+    """The words of the documented user, from its name and password on."""
+    line = " ".join((RECIPES / f"{user}.acl").read_text("utf-8").split())
+    start = f"user {user.partition('_')[0]} on >secret "
+    assert line.startswith(start)
+    return line.removeprefix(start).split()
+
+
+# -- a writer
+
+
+def it_saves_moves_and_deletes(ground: Ground) -> None:
+    app = ground.app()
+    entry = Entry("report", "tasks.report", 60, app=app).save()
+    entry.save()
+    entry.reschedule()
+    next(entry)
+    assert entry.rank == 0
+    assert Entry.from_key("redbeat:report", app=app).total_run_count == 1
+    entry.delete()
+    assert not ground.admin.exists("redbeat:report")
+
+
+def it_works_in_another_database(ground: Ground) -> None:
+    Entry("report", "tasks.report", 60, app=ground.app(database=3)).save().delete()
+
+
+def it_saves_and_deletes_many(ground: Ground) -> None:
+    app = ground.app()
+    for args in ([], [1], [1]):
+        Entry.save_many([Entry(name, "tasks.report", 60, args, app=app) for name in ("a", "b")])
+    assert Entry.delete_many(["a", "b", "c"], app) == 2
+    Entry("c", "tasks.report", 60, app=app).save()
+    assert Entry.clear(app) == 1
+
+
+def it_keeps_calendars(ground: Ground) -> None:
+    app = ground.app()
+    Calendar("holidays", ["2026-12-25"], app=app).save()
+    Entry("report", "tasks.report", 60, exclude="holidays", app=app).save()
+    Calendar.load("holidays", app).save().delete()
+
+
+def it_changes_and_pauses(ground: Ground) -> None:
+    entry = Entry("report", "tasks.report", 60, app=ground.app()).save()
+    entry.update(args=[1], jitter=5)
+    entry.pause("broken", until=datetime.now(timezone.utc) + timedelta(days=1))
+    entry.resume()
+    assert field(ground.admin, "report", "definition")["enabled"] is True
+
+
+def it_runs_entries_by_hand(ground: Ground) -> None:
+    entry = Entry("report", "tasks.report", 60, app=ground.app()).save()
+    entry.trigger()
+    entry.backfill(datetime.now(timezone.utc) - timedelta(minutes=3), datetime.now(timezone.utc))
+    assert ground.admin.llen("redbeat::history:report") >= 3
+    assert ground.admin.scard("redbeat::backfilled:report") >= 2
+    entry.delete()
+    assert not ground.admin.keys("redbeat::*:report")
+
+
+def it_follows_the_recipes(ground: Ground) -> None:
+    client = get_redis(ground.app())
+    with client.pipeline(transaction=True) as transaction:
+        transaction.hset("redbeat:report", "definition", json.dumps({"task": "t", "schedule": "@daily"}))
+        transaction.zadd(SCHEDULE, {"redbeat:report": 0})
+        transaction.publish("redbeat::wake", "add")
+        transaction.execute()
+    assert client.hget("redbeat:report", "definition")
+    client.hset("redbeat:report", "policy", "{}")
+    client.hdel("redbeat:report", "policy")
+    assert client.lrange("redbeat::history:report", 0, -1) == []
+    client.zrem(SCHEDULE, "redbeat:report")
+    client.delete("redbeat:report", "redbeat::history:report", "redbeat::backfilled:report")
+
+
+def it_finds_entries(ground: Ground) -> None:
+    app = ground.app()
+    Entry("report", "tasks.report", 60, app=app).save()
+    assert [entry.name for entry in Entry.list(app, match="re*")] == ["report"]
+    assert Entry.count(app) == 1
+
+
+# -- a viewer
+
+
+def it_looks_at_entries(ground: Ground) -> None:
+    trusted = ground.app("default")
+    for name in ("report", "other"):
+        Entry(name, "tasks.report", 60, app=trusted).save()
+    Entry.get("report", trusted).trigger()
+    app = ground.app()
+    assert {entry.name for entry in Entry.list(app, state="scheduled")} == {"report", "other"}
+    assert Entry.count(app) == 2
+    found = Entry.get("report", app)
+    assert [run.is_manual for run in found.history()] == [True]
+    assert found.rank is not None
+    assert found.next_runs(2)
+
+
+def it_looks_at_calendars(ground: Ground) -> None:
+    trusted = ground.app("default")
+    Calendar("holidays", ["2026-12-25"], app=trusted).save()
+    Entry("report", "tasks.report", 60, exclude="holidays", app=trusted).save()
+    assert Calendar.load("holidays", ground.app())
+    assert Entry.get("report", ground.app()).next_runs(2)
+
+
+def it_asks_who_leads(ground: Ground) -> None:
+    probe = ground.app()
+    assert RedBeatScheduler.leader(probe) is None
+    with leader(ground.app("default")) as scheduler:
+        write_raw(ground.admin, "entry")
+        found = read_status(probe)
+        assert found.leader is not None
+        assert found.leader.token == scheduler.lock.token
+        assert found.last_tick is not None
+        assert found.backlog == 1
+
+
+def it_asks_in_another_database(ground: Ground) -> None:
+    assert read_status(ground.app(database=3)).backlog == 0
+
+
+def it_names_a_key_of_another_type(ground: Ground) -> None:
+    ground.admin.hset(LOCK, "a", "b")
+    with pytest.raises(StoreCorrupt, match="redbeat::lock"):
+        RedBeatScheduler.leader(ground.app())
+
+
+# -- a beat
+
+
+def it_may_ask_who_leads(ground: Ground) -> None:
+    assert read_status(ground.app()).backlog == 0
+
+
+def _it_runs_the_schedule(ground: Ground, **settings: Any) -> None:
+    client, trusted = ground.admin, ground.app("default")
+    statics = {"old": {"task": "tasks.report", "schedule": 60}}
+    with leader(ground.app(beat_schedule=statics, **settings)):
+        pass
+    Calendar("holidays", app=trusted).save()
+    Entry("report", "tasks.report", 60, exclude="holidays", app=trusted).save()
+    write_raw(client, "broken", "{oops")
+    client.zadd(SCHEDULE, {"redbeat:gone": 1, "bare": 1})
+    app = ground.app(beat_schedule={"new": {"task": "tasks.report", "schedule": 60}}, **settings)
+    channel = WakeChannel(get_redis(app), "redbeat::wake")
+    assert not channel.wait(0.1), "it has subscribed now"
+    with leader(app) as scheduler:
+        assert channel.wait(2), "the statics wake others"
+        ground.make_due("report", "new")
+        scheduler.tick()
+        assert set(scheduler.schedule) <= {"report", "new"}
+        scheduler.store.head_score()
+        ground.make_due("report")
+        scheduler.tick()
+    channel.close()
+    assert [message.entry for message in take_messages(app)].count("report") == 2
+    assert client.hexists("redbeat:broken", "error")
+    assert not client.exists("redbeat:old")
+    assert client.llen("redbeat::history:report") == 2, "as many as are kept"
+
+
+def it_runs_the_schedule(ground: Ground) -> None:
+    _it_runs_the_schedule(ground, redbeat_history=2)
+
+
+def it_runs_the_schedule_without_a_lock(ground: Ground) -> None:
+    _it_runs_the_schedule(ground, redbeat_history=2, redbeat_lock_key=None)
+
+
+def it_runs_in_another_database(ground: Ground) -> None:
+    with leader(ground.app(database=3)) as scheduler:
+        scheduler.tick()
+
+
+def it_stands_by(ground: Ground) -> None:
+    with leader(ground.app("default")):
+        standby = LeaderLock(Store(ground.app()), LOCK, timeout_seconds=60)
+        assert not standby.acquire()
+        assert "holds" in standby.describe_holder()
+
+
+def it_ends_entries(ground: Ground) -> None:
+    Entry("once", "tasks.report", 60, one_off=True, after_finish="delete", app=ground.app("default")).save()
+    ground.make_due("once")
+    with leader(ground.app()) as scheduler:
+        scheduler.tick()
+        scheduler.tick()
+    assert not ground.admin.keys("redbeat:*once")
+
+
+# -- a beat that writes the queues, too
+
+
+def _send(ground: Ground, names: list[str], app: Celery, **options: Any) -> None:
+    with leader(app) as scheduler:
+        assert ". delivery -> exactly once" in scheduler.info
+        for name in names:
+            Entry(name, "tasks.report", schedule(10**10), options=options, app=ground.app("default")).save()
+            ground.make_due(name)
+        scheduler.tick()
+
+
+def it_delivers_exactly_once(ground: Ground) -> None:
+    for database in (0, 3):
+        app = ground.app(broker_url=ground.server.url(database), task_default_queue="celery")
+        _send(ground, ["report"], app)
+        _send(ground, ["urgent"], app, priority=9)
+        assert {message.entry for message in take_messages(app)} == {"report", "urgent"}
+
+
+def it_pushes_to_a_queue_that_expires(ground: Ground) -> None:
+    queues = [kombu.Queue("celery"), kombu.Queue("celery-short", queue_arguments={"x-expires": 60_000})]
+    app = ground.app(broker_url=_broker_url(ground), task_queues=queues, task_default_queue="celery")
+    _send(ground, ["short"], app, queue="celery-short")
+    if hasattr(Channel, "_get_queue_expire"):  # not in all versions of kombu
+        assert ground.admin.pttl("celery-short") > 0
+
+
+def it_takes_back_what_only_one_of_two_queues_got(ground: Ground) -> None:
+    exchange = kombu.Exchange("both", type="direct")
+    names = ("celery-a", "celery-b")
+    queues = [kombu.Queue(name, exchange, routing_key="both") for name in names]
+    app = ground.app(broker_url=_broker_url(ground), task_queues=queues, task_default_queue="celery")
+    with ground.app("default", broker_url=ground.server.url(0)).connection_for_write() as connection:
+        for queue in queues:
+            queue(connection.default_channel).declare()
+    with leader(app) as scheduler:
+        options = {"exchange": "both", "routing_key": "both"}
+        Entry("both", "tasks.report", 10**10, options=options, app=ground.app("default")).save()
+        for broken in ("", *names):  # one of them is pushed to first
+            ground.admin.delete(*names)
+            if broken:
+                ground.admin.hset(broken, "no", "list")
+            ground.make_due("both")
+            scheduler.tick()
+            assert ground.admin.exists(*names) == (1 if broken else 2), "taken back"
+    ground.admin.delete(*names)
+
+
+def it_uses_the_broker_itself(ground: Ground) -> None:
+    app = ground.app(broker_url=_broker_url(ground), task_default_queue="celery")
+    _send(ground, ["report"], app)
+    assert ground.admin.llen("celery") == 1
+    ground.admin.delete("celery")
+    Entry("direct", "tasks.report", 60, app=app).trigger()
+    assert ground.admin.llen("celery") == 1
+
+
+def _broker_url(ground: Ground) -> str:
+    """Both users have rights on the queues; only one of them has all that kombu wants."""
+    if ground.user == "beat_and_broker":
+        return f"redis://beat_and_broker:{quote(PASSWORD, safe='')}@127.0.0.1:{ground.server.port}/0"
+    return ground.server.url(0)
+
+
+BEAT: tuple[Claim, ...] = (
+    it_may_ask_who_leads,
+    it_runs_the_schedule,
+    it_runs_the_schedule_without_a_lock,
+    it_runs_in_another_database,
+    it_stands_by,
+    it_ends_entries,
+)
+STATUS: tuple[Claim, ...] = (
+    it_asks_who_leads,
+    it_asks_in_another_database,
+    it_names_a_key_of_another_type,
+)
+#: user to what it may do
+CLAIMS: dict[str, tuple[Claim, ...]] = {
+    "writer": (
+        it_saves_moves_and_deletes,
+        it_works_in_another_database,
+        it_saves_and_deletes_many,
+        it_keeps_calendars,
+        it_changes_and_pauses,
+        it_runs_entries_by_hand,
+        it_finds_entries,
+        it_follows_the_recipes,
+    ),
+    "viewer": (it_looks_at_entries, it_looks_at_calendars, *STATUS),
+    "status": STATUS,
+    "beat": BEAT,
+    "beat_exactly_once": (
+        *BEAT,
+        it_delivers_exactly_once,
+        it_pushes_to_a_queue_that_expires,
+        it_takes_back_what_only_one_of_two_queues_got,
+    ),
+    "beat_and_broker": (
+        *BEAT,
+        it_uses_the_broker_itself,
+        it_pushes_to_a_queue_that_expires,
+        it_takes_back_what_only_one_of_two_queues_got,
+    ),
+}

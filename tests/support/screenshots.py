@@ -1,0 +1,79 @@
+"""`make screenshots`: pictures of the command line for the documentation, taken from a terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+from celery import Celery
+from rich.console import Console
+from rich.text import Text
+
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+
+from .command_line import ROOT, Terminal, installed
+from .servers import Server
+
+PICTURES = {
+    "list": ["list"],
+    "show": ["show", "report"],
+    "next": ["next", "-n", "8"],
+    "timeline": ["timeline", "--hours", "24"],
+}
+COLUMNS = 116
+
+
+def fill(app: Celery) -> None:
+    """A small schedule in which something has happened."""
+
+    def add(name: str, task: str, schedule: object, **fields: object) -> RedBeatSchedulerEntry:
+        return RedBeatSchedulerEntry(name, task, schedule, app=app, **fields).save()
+
+    add("report", "billing.report", "30 7 * * mon-fri", timezone="Europe/Berlin", jitter=60)
+    add("heartbeat", "ops.ping", 900)
+    add("newsletter", "news.send", "0 9 * * fri#2", timezone="America/New_York")
+    add("cleanup", "ops.cleanup", "0 */2 * * *")
+    add("backup", "ops.backup", "15 2 * * *").pause("the disk is full")
+    add("party", "news.invite", "0 18 24 12 *", one_off=True)
+    scheduler = RedBeatScheduler(app=app, lazy=True)
+    for name in ("report", "heartbeat", "cleanup"):
+        app.redbeat_redis.zadd("redbeat::schedule", {f"redbeat:{name}": 0})
+        while not scheduler.tick():
+            pass
+    scheduler.close()
+
+
+def picture(text: str, name: str, title: str) -> str:
+    """SVG of what a terminal showed."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(text.replace("\r\n", "\n").rstrip("\n")))
+    return console.export_svg(title=title, unique_id=f"cli-{name}")
+
+
+def main() -> int:
+    with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        (directory / "proj.py").write_text(
+            "from celery import Celery\n"
+            f"app = Celery('proj', broker='{server.url(0)}')\n"
+            f"app.conf.redbeat_redis_url = '{server.url(1)}'\n"
+        )
+        app = Celery("proj", broker=server.url(0), set_as_current=False)
+        app.conf.update(redbeat_redis_url=server.url(1), redbeat_lock_key=None)
+        with server.client(db=1) as client:
+            app.redbeat_redis = client
+            fill(app)
+        for name, arguments in PICTURES.items():
+            command = [sys.executable, "-m", "celery", "-A", "proj", "redbeat", *arguments]
+            terminal = Terminal(command, directory, installed(directory), size=(40, COLUMNS))
+            terminal.wait()
+            path = ROOT / "docs" / "_static" / f"cli-{name}.svg"
+            path.write_text(picture(terminal.shown, name, f"celery -A proj redbeat {' '.join(arguments)}"))
+            print(path.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

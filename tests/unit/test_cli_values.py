@@ -1,0 +1,148 @@
+"""What people type on the command line: lengths of time, recurrence rules, and what they are shown."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from dateutil.rrule import rrulestr
+
+from redbeat.cli.words import one_line, relative, when
+from redbeat.policy import NO_POLICY
+from redbeat.rules import read_rule
+from redbeat.schedules import rrule, runs_after
+from redbeat.spans import read_seconds
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30s", 30),
+        ("1h30m", 5400),
+        ("0.2", 0.2),
+        ("90", 90),
+        ("1.5h", 5400),
+        ("2d", 172_800),
+        ("1w", 604_800),
+        ("250ms", 0.25),
+        ("1H 30M", 5400),
+        ("5 min", 300),
+        ("1e3", 1000),
+        (".5s", 0.5),
+    ],
+)
+def test_lengths_of_time_are_read(text: str, seconds: float) -> None:
+    assert read_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "s", "1x", "1h30", "-1", "1h-2m", "inf", "nan", "1.2.3", "1,5h", "٣s"]
+)
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no length of time"):
+        read_seconds(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0",
+        "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,WE;WKST=SU",
+        "FREQ=MONTHLY;BYDAY=-1FR",
+        "FREQ=MONTHLY;BYDAY=2TU,+3WE;BYHOUR=8,20",
+        "FREQ=MONTHLY;BYMONTHDAY=-1,15",
+        "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1",
+        "FREQ=YEARLY;BYYEARDAY=1,100,-1",
+        "FREQ=YEARLY;BYWEEKNO=20;BYDAY=MO",
+        "FREQ=YEARLY;BYMONTH=1,7;BYMONTHDAY=4;UNTIL=20350101T000000Z",
+        "FREQ=YEARLY;BYEASTER=-2",
+        "FREQ=HOURLY;INTERVAL=5",
+        "FREQ=DAILY;COUNT=5",
+    ],
+)
+def test_a_rule_is_what_dateutil_makes_of_it(text: str) -> None:
+    given = f"DTSTART:20300105T093000Z\nRRULE:{text}"
+    rule = rrule(**read_rule(given, timezone.utc))
+    found = islice(runs_after(rule, NO_POLICY, NOW), 20)
+    assert list(found) == list(islice(iter(rrulestr(given)), 20))
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("FREQ=DAILY", None),
+        ("DTSTART:20300601T090000 RRULE:FREQ=DAILY", datetime(2030, 6, 1, 9, tzinfo=BERLIN)),
+        (r"DTSTART:20300601T090000Z\nRRULE:FREQ=DAILY", datetime(2030, 6, 1, 9, tzinfo=timezone.utc)),
+        (
+            "DTSTART;TZID=Asia/Tokyo:20300601T090000\nFREQ=DAILY",
+            datetime(2030, 6, 1, 9, tzinfo=ZoneInfo("Asia/Tokyo")),
+        ),
+        ("dtstart:20300601\nrrule:freq=daily", datetime(2030, 6, 1, tzinfo=BERLIN)),
+    ],
+)
+def test_a_rule_begins_when_it_says(text: str, start: datetime | None) -> None:
+    assert read_rule(text, BERLIN).get("dtstart") == start
+
+
+def test_until_a_day_is_until_its_end() -> None:
+    until = read_rule("FREQ=DAILY;UNTIL=20300601", BERLIN)["until"]
+    assert until == datetime(2030, 6, 1, 23, 59, 59, tzinfo=BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "there is no rule"),
+        ("BYHOUR=9", "FREQ: is missing"),
+        ("FREQ=", "FREQ: it has no value"),
+        ("FREQ=DAILY;FREQ=DAILY", "FREQ: is there twice"),
+        ("FREQ=DAILY;INTERVAL=0", "INTERVAL: 0 is no whole number from 1"),
+        ("FREQ=DAILY;BYHOUR=nine", "BYHOUR: NINE is no whole number"),
+        ("FREQ=DAILY;BYDAY=XX", "BYDAY: XX is none of MO"),
+        ("FREQ=DAILY;BYDAY=0MO", "BYDAY: 0MO is none of MO"),
+        ("FREQ=DAILY;WKST=1MO", "WKST: 1MO is none of MO"),
+        ("FREQ=DAILY;UNTIL=2030", "UNTIL: 2030 is no time"),
+        ("FREQ=DAILY;UNTIL=20301332", "UNTIL: 20301332: month must be in"),
+        ("FREQ=DAILY\nFREQ=WEEKLY", "more than one rule"),
+        ("DTSTART;VALUE=DATE:20300101\nFREQ=DAILY", "is no DTSTART"),
+        ("DTSTART;TZID=Mars:20300101T000000\nFREQ=DAILY", "unknown time zone 'Mars'"),
+        ("EXDATE:20300101", "a rule has no such part"),
+    ],
+)
+def test_a_wrong_rule_is_told_by_its_part(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_rule(text, BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("distance", "words"),
+    [
+        (timedelta(0), "now"),
+        (timedelta(seconds=45), "in 45 s"),
+        (timedelta(minutes=5), "in 5 min"),
+        (timedelta(hours=-3), "3 h ago"),
+        (timedelta(days=3), "in 3 d"),
+        (timedelta(days=3650), "in 10 y"),
+    ],
+)
+def test_a_distance_is_told_in_the_unit_that_fits(distance: timedelta, words: str) -> None:
+    assert relative(NOW + distance, NOW) == words
+
+
+def test_a_time_is_shown_with_its_offset() -> None:
+    assert when(NOW, BERLIN) == "2030-01-01 13:00:00 +01:00"
+    assert when(datetime.max.replace(tzinfo=timezone.utc), BERLIN).startswith("9999-12-31")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\nb", "a\\nb"), ("\x1b[31m", "\\x1b[31m"), ("caf\udce9", "caf\\udce9"), ("é☃ x", "é☃ x"), (5, "5")],
+)
+def test_text_stays_on_one_line(text: Any, shown: str) -> None:
+    assert one_line(text) == shown

@@ -1,0 +1,293 @@
+"""Why a run did or did not happen: what is concluded from what."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat.almanac import Unusable
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import EntryCorrupt
+from redbeat.evidence import Evidence
+from redbeat.exclusions import Exclusions
+from redbeat.failures import Failure
+from redbeat.history import PastRun
+from redbeat.lua import Stored
+from redbeat.reader import decode_entry
+from redbeat.status import Leader, Status
+from redbeat.why import VERDICTS, explain
+from tests.support.schedule import meta_json
+
+UTC = timezone.utc
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+NOW = NOON + timedelta(minutes=30)
+HOURLY = {"__type__": "crontab", "minute": "0"}
+LEADER = Leader("web-1", 4711, NOON - timedelta(days=9), "redbeat:3:web-1:4711:1:x", 1500.0, NOW)
+
+
+def hours(count: float) -> datetime:
+    """Noon and so many hours."""
+    return NOON + timedelta(hours=count)
+
+
+def sent(due: float, late_seconds: float = 0.1, **fields: Any) -> PastRun:
+    at = hours(due) + timedelta(seconds=late_seconds)
+    return PastRun(hours(due), at, **{"task_id": f"id-{due:g}", **fields})
+
+
+def skipped(due: float, at: float, why: str = "too late") -> PastRun:
+    return PastRun(hours(due), hours(at), "skipped", why=why)
+
+
+def failed(due: float, why: str = "ValueError('no')") -> PastRun:
+    return PastRun(hours(due), hours(due), "failed", why=why)
+
+
+def failure(due: float, attempts: int, reason: str = "it is bad") -> str:
+    seconds = f"{hours(due).timestamp():.6f}"
+    return Failure(
+        reason, hours(due).isoformat(), "", attempts, seconds, f"{NOW.timestamp() + 9:.6f}"
+    ).to_json()
+
+
+def evidence(
+    app: Celery,
+    history: list[PastRun],
+    *,
+    last: float | None = -1,
+    count: int = 5,
+    score: float | None = hours(1).timestamp(),
+    error: str | None = None,
+    policy: dict[str, Any] | None = None,
+    kept: int = 20,
+    leader: Leader | None = LEADER,
+    ticked: float | None = None,
+    calendar: Any = None,
+    **definition: Any,
+) -> Evidence:
+    """An entry that runs hourly, has last run at 11, and is looked at at 12:30."""
+    stored = Stored(
+        "redbeat:x",
+        json.dumps({"task": "t", "schedule": HOURLY, **definition}),
+        meta_json(None if last is None else hours(last), count),
+        score,
+        json.dumps(policy) if policy else None,
+        error,
+        "hash",
+    )
+    entry, problem = None, ""
+    try:
+        entry = decode_entry(RedBeatSchedulerEntry, stored, app)
+        entry.policy = entry.policy.with_calendar(calendar)
+    except EntryCorrupt as exc:
+        problem = str(exc)
+    tick = hours(ticked) if ticked is not None else NOW if leader else hours(-0.5)
+    status = Status(NOW, "redbeat::lock", leader, tick, 0, None)
+    return Evidence("redbeat:x", entry, stored, problem, history, kept, status)
+
+
+LONG = [sent(-hour) for hour in range(1, 21)]
+DUE = NOON.timestamp()
+NEVER = {"score": -1.0}
+HOLIDAY = Exclusions(["2026-06-01"])
+
+
+@pytest.mark.parametrize(
+    ("at", "history", "given", "verdict", "words"),
+    [
+        # what is recorded
+        (0, [sent(0)], {}, "sent", "0.1 s after its time, with the task id id-0."),
+        (0, [sent(0), failed(0)], {}, "sent", "id-0"),
+        (0, [sent(0, is_manual=True)], {}, "sent", "by hand"),
+        (0.00001, [sent(0)], {}, "sent", "id-0"),
+        (0.2, [sent(0.2)], {}, "sent", "id-0.2"),  # somebody has written the score 0 to run it
+        (0, [skipped(0, 0.1)], {}, "skipped", "too late."),
+        (0, [skipped(0, 0, "excluded by its calendar holidays")], {}, "skipped", "calendar holidays."),
+        (
+            0,
+            [failed(0)],
+            {"error": failure(0, 3), "score": DUE},
+            "failed",
+            "tried again at 2026-06-01 12:30:09",
+        ),
+        (0, [failed(0, "no task")], {"error": failure(0, 0)}, "quarantined", "no task."),
+        (-2, [sent(-1), failed(-2)], {}, "merged", "no'). The run that was due at 2026-06-01 11:00:00"),
+        (0, [failed(0)], {}, "failed", "isn't recorded"),
+        # no time of its schedule's
+        (
+            0.3,
+            [sent(0)],
+            {},
+            "no-time",
+            "The last before is 2026-06-01 12:00:00 UTC; the next after is 2026-06-01 13",
+        ),
+        # its policy
+        (-3, [], {"policy": {"start_time": "2026-06-01T11:30Z"}}, "outside", "before the entry's start_time"),
+        (0, [], {"policy": {"end_time": "2026-06-01T11:30Z"}}, "outside", "after the entry's end_time"),
+        (0, [], {"policy": {"exclude": "holidays"}, "calendar": HOLIDAY}, "excluded", "holidays"),
+        # failures
+        (
+            0,
+            [sent(-1)],
+            {"error": failure(-0.5, 0), "score": DUE},
+            "quarantined",
+            "since 2026-06-01 11:30:00 UTC: it",
+        ),
+        (0, [], {"task": None}, "quarantined", "definition: task: is missing."),
+        (
+            0,
+            [],
+            {"policy": {"exclude": "x"}, "calendar": Unusable("there is none.")},
+            "quarantined",
+            "there is none.",
+        ),
+        (0, [failed(-1)], {"error": failure(-1, 7), "last": -2}, "failed", "7 times so far"),
+        # still to come
+        (1, [sent(0)], {}, "to-come", "still to come"),
+        (1, [sent(0)], {"enabled": False}, "disabled", "enabled is false"),
+        (1, [sent(0)], {"policy": {"max_runs": 5}, **NEVER}, "finished", "max_runs is 5"),
+        # other runs stand for it
+        (-3, [sent(-1, 1200), sent(-4)], {}, "merged", "misfire: latest"),
+        (-3, [sent(-1, 1200), sent(-4)], {"policy": {"misfire": "all"}}, "merged", "misfire: all"),
+        (-2, [sent(-3, 2.5 * 3600), sent(-4)], {}, "merged", "those that were missed"),
+        (-2, [sent(-1), skipped(-3, -1.5), sent(-4)], {}, "skipped", "too late"),
+        (-3, [sent(-1), sent(-4)], {}, "unknown", "saved, changed, paused or disabled"),
+        (
+            -3,
+            [sent(-1), sent(-4)],
+            {"leader": Leader("b", 1, hours(-2), "t", 1.0, NOW)},
+            "unknown",
+            "since 2026-06-01 10",
+        ),
+        # what is recorded doesn't go back so far
+        (-30, LONG, {}, "too-long-ago", "Only the last 20 runs are kept"),
+        (-3, [], {"last": -1, "count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
+        (
+            -3,
+            [sent(-1), sent(-2)],
+            {"count": 2},
+            "not-there-yet",
+            "first run of all was due at",
+        ),
+        (
+            -3,
+            [sent(-1), sent(-2)],
+            {"count": 9},
+            "too-long-ago",
+            "begins with the run that was due at",
+        ),
+        # nothing is recorded at all
+        (-1, [], {"kept": 0}, "sent", "redbeat_history is 0"),
+        (-3, [], {"kept": 0}, "history-off", "its last run was at 2026-06-01 11"),
+        (0, [], {"kept": 0}, "history-off", "redbeat_history is 0"),
+        # the entry as it is now
+        (
+            0,
+            [sent(-1)],
+            {"policy": {"max_runs": 5}, **NEVER},
+            "finished",
+            "the last at 2026-06-01 11:00:00 UTC (max",
+        ),
+        (0, [sent(-1)], {"policy": {"one_off": True}, **NEVER}, "finished", "one_off"),
+        (0, [sent(-1)], {"enabled": False}, "disabled", "enabled is false"),
+        (
+            0,
+            [sent(-1)],
+            {"enabled": False, "policy": {"paused": True, "pause_note": "why"}},
+            "paused",
+            "paused (why).",
+        ),
+        (
+            0,
+            [sent(-1)],
+            {"enabled": False, "policy": {"paused": True, "paused_until": "2026-06-02T00:00Z"}},
+            "paused",
+            "until 2026-06-02 00:00:00 UTC",
+        ),
+        (
+            0,
+            [sent(-1)],
+            {"enabled": False, "policy": {"paused": True, "paused_until": "2026-06-01T12:20Z"}},
+            "paused",
+            "was paused until 2026-06-01 12:20:00 UTC",
+        ),
+        (-3, [sent(-1), sent(-4)], {"enabled": False}, "unknown", "disabled then"),
+        (0, [sent(-1)], {"score": None}, "unscheduled", "save it again"),
+        (0, [sent(-1)], {**NEVER}, "unscheduled", "-1, which means never"),
+        # the beats
+        (
+            0,
+            [sent(-1)],
+            {"score": DUE, "leader": None},
+            "no-leader",
+            "the last one did something at 2026-06-01 11:30:00",
+        ),
+        (0, [sent(-1)], {"score": DUE}, "waiting", "web-1 leads"),
+        (0, [sent(-1)], {"score": DUE, "ticked": -0.1}, "waiting", "did nothing since 2026-06-01 11:54:00"),
+        (0, [sent(-1)], {}, "unknown", "Nothing is recorded of it."),
+    ],
+)
+def test_a_run_is_explained(
+    app: Celery, at: float, history: list[PastRun], given: dict[str, Any], verdict: str, words: str
+) -> None:
+    answer = explain(evidence(app, history, **given), hours(at))
+    assert (answer.verdict, words in answer.reason) == (verdict, True), answer
+    assert answer.reason.endswith(".")
+    assert verdict in VERDICTS
+
+
+@pytest.mark.parametrize(
+    ("schedule", "given", "expected"),
+    [
+        (HOURLY, {}, hours(0)),
+        ({"__type__": "interval", "every": 7200}, {}, hours(-1)),
+        ({"__type__": "interval", "every": 600, "relative": True}, {}, hours(0.5)),
+        (
+            {"__type__": "clocked", "clocked_time": "2026-01-01T00:00:00+00:00"},
+            {},
+            datetime(2026, 1, 1, tzinfo=UTC),
+        ),
+        (
+            {"__type__": "crontab", "minute": "0", "hour": "0", "day_of_month": "29", "month_of_year": "2"},
+            {},
+            datetime(2024, 2, 29, tzinfo=UTC),
+        ),
+        (
+            {"__type__": "interval", "every": 7200},
+            {"policy": {"start_time": "2026-06-01T11:15Z"}},
+            datetime(2026, 6, 1, 11, 15, tzinfo=UTC),
+        ),
+    ],
+)
+def test_without_a_time_the_latest_of_the_schedule_is_explained(
+    app: Celery, schedule: dict[str, Any], given: dict[str, Any], expected: datetime
+) -> None:
+    assert explain(evidence(app, [], schedule=schedule, **given)).at == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ({"schedule": {"__type__": "clocked", "clocked_time": "2027-01-01T00:00:00+00:00"}}, "no-time"),
+        ({"schedule": {"__type__": "interval", "every": 60}, "last": None, "count": 0}, "no-time"),
+        ({"schedule": 5}, "quarantined"),
+    ],
+)
+def test_an_entry_that_has_had_no_time_yet_says_so(app: Celery, given: dict[str, Any], verdict: str) -> None:
+    answer = explain(evidence(app, [], **given))
+    assert (answer.verdict, answer.at) == (verdict, None)
+
+
+def test_the_times_next_to_it_are_told(app: Celery) -> None:
+    answer = explain(evidence(app, [sent(-1)]), hours(0))
+    assert (answer.before, answer.after) == (hours(-1), hours(1))
+    assert answer.to_dict()["after"] == "2026-06-01T13:00:00+00:00"
+
+
+def test_every_verdict_is_given_by_some_case() -> None:
+    [cases] = [mark.args[1] for mark in test_a_run_is_explained.pytestmark if mark.name == "parametrize"]
+    assert {case[3] for case in cases} == set(VERDICTS)
