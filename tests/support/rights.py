@@ -26,15 +26,19 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import StoreCorrupt
 from redbeat.lock import LeaderLock
+from redbeat.plans import apply_plan
 from redbeat.schedulers import get_redis
 from redbeat.status import read_status
 from redbeat.store import Store
+from redbeat.transfers import export_entries, plan_import
 from redbeat.wake import WakeChannel
+from tests.support.applying import apply
 from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader, memory_app, take_messages
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
+EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 PASSWORD = "p@ss:w/rd#%"
 
 
@@ -157,6 +161,18 @@ def it_finds_entries(ground: Ground) -> None:
 
 
 # -- a viewer
+
+
+def it_applies_files_and_puts_a_schedule_back(ground: Ground) -> None:
+    app, file = ground.app(), "{calendars: {holidays: {days: [2026-12-25]}}, entries: {%s}}"
+    Entry("own", "tasks.report", 60, app=app).save().backfill(EPOCH, EPOCH + timedelta(minutes=2))
+    apply(app, file % "report: {task: tasks.report, schedule: 60}, other: {task: t, schedule: 60}")
+    apply(app, file % "report: {task: tasks.report, schedule: 90}", prune=True)
+    exported = export_entries(app, with_history=True).declared
+    assert exported.entries.keys() == {"own", "report"}
+    assert Entry.clear(app) == 2
+    assert apply_plan(lambda: plan_import(app, exported))
+    assert len(Entry.get("own", app).history()) >= 2
 
 
 def it_looks_at_entries(ground: Ground) -> None:
@@ -354,6 +370,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_changes_and_pauses,
         it_runs_entries_by_hand,
         it_finds_entries,
+        it_applies_files_and_puts_a_schedule_back,
         it_follows_the_recipes,
     ),
     "viewer": (it_looks_at_entries, it_looks_at_calendars, *STATUS),
