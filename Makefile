@@ -5,6 +5,7 @@ VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+LONG_FORMS := tests/faults tests/integration/test_backlog.py tests/integration/test_a_long_list.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest faults bench check docs screenshots clean
@@ -22,8 +23,6 @@ test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule 
 test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
 	  REQUIREMENTS="-r requirements.dev.txt -c requirements.oldest.txt"
-
-LONG_FORMS := tests/faults tests/integration/test_backlog.py tests/integration/test_a_long_list.py
 
 faults: $(STAMP)  ## beats and servers killed two thousand times, a million entries; takes 20 to 40 minutes
 	@REDBEAT_FAULTS=long $(BIN)/python -m pytest $(LONG_FORMS) $(ARGS)
