@@ -202,6 +202,9 @@ def test_wrong_questions(ask: Ask, client: redis.Redis) -> None:
     write_hourly(client, hour(client))
     soon = ask("report", "--at", "soon")
     assert (soon.exit_code, soon.output.count("\n")) == (64, 1)
+    for beyond in ("0001-01-01T00:00+01:00", "9999-12-31T23:59:59-10:00"):
+        done = ask("report", "--at", beyond)
+        assert (done.exit_code, done.output.count("\n")) == (64, 1)
 
 
 def test_nothing_is_written(
