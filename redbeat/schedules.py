@@ -309,8 +309,9 @@ def phase_before(schedule_: Any, anchor: datetime, until: datetime) -> datetime 
     """
     if not isinstance(schedule_, schedule) or is_own_kind(schedule_, schedule) or schedule_.relative:
         return None
+    every: timedelta = schedule_.run_every
     try:
-        return anchor + (until - anchor) // schedule_.run_every * schedule_.run_every
+        return anchor + (until - anchor) // every * every
     except (OverflowError, ZeroDivisionError):
         return None
 
