@@ -121,7 +121,7 @@ def _server_of(session: Session) -> str | None:
 
 def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
     shown: Counter[str] = Counter()
-    hidden: Counter[str] = Counter(found.more)
+    hidden: Counter[str] = Counter()
     for finding in sorted(found.findings, key=lambda finding: -finding.severity):
         if shown[finding.kind] >= SHOWN_OF_A_KIND and not is_complete:
             hidden[finding.kind] += 1
@@ -130,6 +130,8 @@ def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
         _show_finding(session, finding)
     for kind, count in hidden.items():
         session.say(f"… and {count} more of {kind}; --all shows them.")
+    for kind, count in found.more.items():
+        session.say(f"… and {count} more of {kind}, which are only counted: repair these first.")
     counts = Counter(finding.severity for finding in found.findings)
     words = [
         f"{counts[severity]} {severity.name.lower()}{'' if counts[severity] == 1 else 's'}"
