@@ -301,6 +301,16 @@ def test_a_triggered_run_is_manual_has_its_own_id_and_leaves_the_schedule_alone(
     assert [(run.task_id, run.is_manual) for run in entry.history()] == [(second.id, True), (first.id, True)]
 
 
+@pytest.mark.parametrize("wrong", [{"args": "ab"}, {"args": {1}}, {"args": 5}, {"kwargs": [1]}])
+def test_a_run_by_hand_with_arguments_of_a_wrong_type_is_refused(
+    wrong: dict[str, Any], app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    entry = Entry("entry", "t", 60, app=app).save()
+    with pytest.raises(EntryError, match=f"{next(iter(wrong))} must be"):
+        entry.trigger(**wrong)
+    assert messages(broker) == entry.history() == []
+
+
 def test_a_backfill_sends_each_run_of_a_span_once_however_often_it_is_called(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
