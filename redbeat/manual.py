@@ -82,6 +82,10 @@ def _send(entry: Any, due: datetime, overrides: Mapping[str, Any]) -> AsyncResul
     options = {**(entry.options or {}), **overrides}
     args = options.pop("args", entry.args) or ()
     kwargs = options.pop("kwargs", entry.kwargs) or {}
+    if not isinstance(args, (list, tuple)):  # else 'ab' is 'a' and 'b'
+        raise EntryError(f"{entry.key}: args must be a list, not {args!r}.", entry.key)
+    if not isinstance(kwargs, Mapping):
+        raise EntryError(f"{entry.key}: kwargs must be an object, not {kwargs!r}.", entry.key)
     headers = {**((entry.options or {}).get("headers") or {}), **(options.get("headers") or {})}
     options["headers"] = {
         **headers,

@@ -247,7 +247,7 @@ class _Case:
                 return "not-there-yet", f"Its first run of all was due at {oldest}.", None
             return "too-long-ago", f"What is recorded begins with the run that was due at {oldest}.", None
         ran_at = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
-        if ran_at is not None and not entry.total_run_count and self.at < ran_at:
+        if ran_at is not None and not entry.total_run_count and self.at <= ran_at:
             return "not-there-yet", f"It counts from {_shown(ran_at)} on: it was saved then.", None
         if kept or self.evidence.history or not entry.total_run_count or ran_at is None or ran_at < self.at:
             return None
@@ -322,8 +322,11 @@ class _Case:
         if not evidence.kept and not evidence.history:
             return "history-off", "Nothing is recorded, as redbeat_history is 0.", None
         hints = ["it was saved, changed, paused or disabled then, or its next run was moved"]
-        if status.leader is not None and status.leader.since is not None and status.leader.since > self.at:
-            hints.insert(0, f"the beat that leads does so since {_shown(status.leader.since)} only")
+        since = status.leader.since if status.leader is not None else None
+        if since is None:
+            hints.insert(0, "no beat was at work then")
+        elif since > self.at:
+            hints.insert(0, f"the beat that leads does so since {_shown(since)} only")
         following = next(iter(self.later), None)
         known = f" The next run that is was due at {_shown(following.due)}." if following else ""
         return "unknown", f"Nothing is recorded of it.{known} Perhaps {', or '.join(hints)}.", following

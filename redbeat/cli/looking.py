@@ -141,11 +141,13 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
     console.print(fields_table([row for row in rows if row[1]], entry.state))
     if upcoming:
         is_at_rest = entry.state in ("paused", "disabled")
-        session.say("\nIt would run" if is_at_rest else "\nIt runs", "bold")
+        console.print()
+        session.say("It would run" if is_at_rest else "It runs", "bold")
         offsets = {entry.name: now.astimezone(zone).utcoffset()}
         console.print(runs_table(((entry, due) for due in upcoming), now, offsets, with_names=False))
     if history:
-        session.say("\nIt ran", "bold")
+        console.print()
+        session.say("It ran", "bold")
         console.print(history_table(history, zone))
 
 

@@ -156,7 +156,7 @@ def history_table(history: Sequence[PastRun], zone: tzinfo) -> Table:
     for title in ("due", "late", "outcome", "why", "task id"):
         table.add_column(title, no_wrap=title in ("due", "late", "outcome"), overflow="fold")
     for run in history:
-        outcome = f"{run.outcome}, by hand" if run.is_manual else run.outcome
+        outcome = one_line(f"{run.outcome}, by hand" if run.is_manual else run.outcome)
         late = seconds_in_words(run.late_seconds) if run.late_seconds >= 0.0005 else ""
         style = "" if run.outcome == "sent" else "red" if run.outcome == "failed" else "yellow"
         table.add_row(

@@ -11,6 +11,7 @@ from itertools import islice
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient
 from redbeat.keys import BACKFILLED_NAMES, HISTORY_NAMES, as_stored, printable
+from redbeat.lua import text_of
 from redbeat.owners import read_statics
 from redbeat.problems import find_name_problem
 from redbeat.store import CHUNK_SIZE
@@ -19,6 +20,9 @@ __all__ = ["LEFTOVER_CHECKS"]
 
 #: how keys end that show a schedule with another prefix, and what they hold
 _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
+
+#: what is kept beside entries, and how
+_BESIDE = {HISTORY_NAMES: "list", BACKFILLED_NAMES: "set"}
 
 
 def check_statics(patient: Patient) -> Iterator[Finding]:
@@ -44,14 +48,17 @@ def check_keys(patient: Patient) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
     keys = patient.store.keys
     prefix = keys.prefix
-    beside = {f"{prefix}{names}": names for names in (HISTORY_NAMES, BACKFILLED_NAMES)}
+    beside = {f"{prefix}{names}": kind for names, kind in _BESIDE.items()}
     others: set[str] = set()
     unscheduled: list[str] = []
     unseen_before = len(patient.unseen)
     for page in patient.keys_like(prefix):
         others |= _other_prefixes(patient, page)
         owners = {key: _owner_of(patient, key, beside) for key in page}
-        yield from _orphans(patient, {key: owner for key, owner in owners.items() if owner is not None})
+        kept = {key: owner for key, owner in owners.items() if owner is not None}
+        wrong = _of_wrong_type(patient, kept, beside)
+        yield from wrong.values()
+        yield from _orphans(patient, {key: owner for key, owner in kept.items() if key not in wrong})
         entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(patient, key)]
         unscheduled += _without_score(patient, entries)
     is_complete = len(patient.unseen) == unseen_before
@@ -74,6 +81,27 @@ def _owner_of(patient: Patient, key: str, beside: dict[str, str]) -> str | None:
         if key.startswith(beginning):
             return patient.store.keys.entry(key.removeprefix(beginning))
     return None
+
+
+def _of_wrong_type(patient: Patient, keys: Iterable[str], beside: dict[str, str]) -> dict[str, Finding]:
+    """Return by its key what is found about each that holds no record of runs, but something else."""
+    texts = list(keys)
+    with patient.store.translating(), patient.store.client.pipeline(transaction=False) as pipeline:
+        for key in texts:
+            pipeline.type(as_stored(key))
+        types = [text_of(kind) for kind in pipeline.execute()]
+    wanted = [next(kind for start, kind in beside.items() if key.startswith(start)) for key in texts]
+    return {
+        key: Finding(
+            Severity.WARNING,
+            "wrong-type",
+            key,
+            f"It holds something that is no {kind}, so runs can't be recorded in it.",
+            "Look what it holds before you delete it.",
+        )
+        for key, found, kind in zip(texts, types, wanted, strict=True)
+        if found not in (kind, "none")
+    }
 
 
 def _orphans(patient: Patient, owners: dict[str, str]) -> Iterator[Finding]:

@@ -165,7 +165,7 @@ def test_a_beat_that_may_not_write_histories_runs_on(
     assert [message.entry for message in take_messages(app)] == ["report", "report"]
     assert field(ground.admin, "report", "meta")["total_run_count"] == 2
     assert not ground.admin.hexists("redbeat:report", "error")
-    assert ground.admin.llen("redbeat::history:report") == (0 if "+lpush" in missing else 2)
+    assert not ground.admin.exists("redbeat::history:report"), "what can't be cut would grow for ever"
     assert len(errors_in(caplog)) == 1, "about the broken one"
 
 

@@ -301,6 +301,16 @@ def test_a_triggered_run_is_manual_has_its_own_id_and_leaves_the_schedule_alone(
     assert [(run.task_id, run.is_manual) for run in entry.history()] == [(second.id, True), (first.id, True)]
 
 
+@pytest.mark.parametrize("wrong", [{"args": "ab"}, {"args": {1}}, {"args": 5}, {"kwargs": [1]}])
+def test_a_run_by_hand_with_arguments_of_a_wrong_type_is_refused(
+    wrong: dict[str, Any], app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    entry = Entry("entry", "t", 60, app=app).save()
+    with pytest.raises(EntryError, match=f"{next(iter(wrong))} must be"):
+        entry.trigger(**wrong)
+    assert messages(broker) == entry.history() == []
+
+
 def test_a_backfill_sends_each_run_of_a_span_once_however_often_it_is_called(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -320,6 +330,29 @@ def test_a_backfill_sends_each_run_of_a_span_once_however_often_it_is_called(
         entry.backfill(end, start)
     later = datetime.fromtimestamp(server_now(client), UTC)
     assert list(entry.backfill(later, later + 100 * HOUR, dry_run=True)) == []
+
+
+@pytest.mark.parametrize("jitter", [None, 3])
+def test_a_backfill_of_an_interval_has_the_times_and_ids_that_beat_has_whatever_its_begin(
+    jitter: int | None, scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    app, now = scheduler.app, datetime.fromtimestamp(server_now(client), UTC)
+    entry = Entry("entry", "t", 10, app=app, misfire="all", jitter=jitter)
+    entry.last_run_at = now - timedelta(seconds=65.25)
+    entry.save()
+    client.zadd(SCHEDULE, {"redbeat:entry": (now - timedelta(seconds=55.25)).timestamp()})
+    for _ in range(5):
+        scheduler.tick()
+    entry = Entry.get("entry", app)
+    ran = {run.due: run.task_id for run in entry.history()}
+    assert len(ran) == 5
+    for begin in (58, 57.5, 61):
+        dues = entry.backfill(now - timedelta(seconds=begin), max(ran), dry_run=True)
+        assert set(dues) == set(ran)
+    assert len(entry.backfill(now - HOUR, max(ran))) > 300
+    assert entry.backfill(now - HOUR / 2 - timedelta(seconds=3.3), max(ran)) == []
+    by_hand = {m["headers"]["redbeat_due"]: m["headers"]["id"] for m in messages(broker)[5:]}
+    assert [by_hand[due.isoformat(timespec="microseconds")] for due in ran] == list(ran.values())
 
 
 def test_everything_can_be_cleared(app: Celery, client: redis.Redis) -> None:
