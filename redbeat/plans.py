@@ -303,7 +303,7 @@ def commit(plan: Plan) -> None:
     calendars = [
         Beside("calendar", store.keys.calendar(name), fields) for name, fields in plan.calendars.items()
     ]
-    with store.translating():
+    with store.translating(sets={change.owned_key for change in plan.changes if change.owned_key}):
         changed = scripts.apply_entries(
             store.client, store.keys.schedule, plan.changes, calendars=calendars, wake=store.keys.wake
         )

@@ -257,6 +257,9 @@ def plan_import(
         more = f", and {len(refused) - 1} more are" if len(refused) > 1 else ""
         reason = f"is stored already{more}; --replace writes over what there is."
         raise declared.fault(("entries", refused[0]), reason)
+    for name, (stored, _) in zip(names, found, strict=True):
+        if stored.exists and not stored.is_hash:
+            raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
     entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
     plan.calendars, plan.calendars_before = plan_calendars(

@@ -7,10 +7,13 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryError, FileError
+from redbeat.errors import EntryError, FileError, StoreCorrupt
 from redbeat.files import read_file, write_file
-from redbeat.plans import commit
+from redbeat.lua import Fence
+from redbeat.owners import StaticsPlan, note_statics
+from redbeat.plans import apply_plan, commit
 from redbeat.schedules import clocked
+from redbeat.store import Store
 from redbeat.transfers import export_entries, plan_import
 from redbeat.zones import time_of
 from tests.support.applying import apply
@@ -55,3 +58,33 @@ def test_one_deep_entry_keeps_nobody_from_an_export(app: Celery, client: redis.R
     commit(plan_import(app, read_file(text)))
     assert sorted(client.zrange("redbeat::schedule", 0, -1)) == ["redbeat:deep", "redbeat:plain"]
     assert deep in client.hgetall("redbeat:deep")["definition"]
+
+
+ENTRY = "entries: {a: {task: echo, schedule: {every: 1h}, next_run: never}}"
+
+
+def test_what_is_no_entry_is_not_written_over(app: Celery, client: redis.Redis) -> None:
+    client.set("redbeat:a", "mine")
+    with pytest.raises(FileError, match="line 1: a: the key holds no hash; delete it first"):
+        apply_plan(lambda: plan_import(app, read_file(ENTRY), replace_existing=True))
+    assert client.get("redbeat:a") == "mine"
+
+
+@pytest.mark.parametrize("key", ["redbeat::owner:billing", "redbeat::statics", "redbeat::static-owners"])
+def test_the_key_that_is_no_set_is_named(app: Celery, client: redis.Redis, key: str) -> None:
+    Entry("there", "echo", 60, app=app).save()
+    client.set(key, "mine")
+    with pytest.raises(StoreCorrupt, match=f"^{key} holds something that is no set"):
+        apply(app, ENTRY)
+    if ":owner:" in key:
+        with pytest.raises(StoreCorrupt, match=f"^{key} holds something that is no set"):
+            commit(plan_import(app, read_file(ENTRY), owner="billing"))
+    assert sorted(client.keys()) == sorted([key, "redbeat::schedule", "redbeat:there"])
+
+
+@pytest.mark.parametrize("key", ["redbeat::statics", "redbeat::static-owners"])
+def test_statics_are_noted_in_both_sets_or_in_none(app: Celery, client: redis.Redis, key: str) -> None:
+    client.set(key, "mine")
+    with pytest.raises(StoreCorrupt, match=f"^{key} holds something that is no set"):
+        note_statics(Store(app), Fence(), "proj", StaticsPlan(("a",), (), {}))
+    assert client.keys() == [key]
