@@ -21,13 +21,14 @@ from redbeat.errors import EntryError, FileError
 from redbeat.files import PAST_FIELDS, Declared
 from redbeat.keys import printable, shorten
 from redbeat.kinds import SCHEDULE_FIELDS, encode_schedule
-from redbeat.listing import list_entries
+from redbeat.listing import scan_entries
 from redbeat.lua.owners import Change
 from redbeat.owners import read_owners, read_statics
 from redbeat.plans import (
     MAX_ENTRIES,
     Plan,
     calendar_of,
+    check_size,
     entry_of,
     plan_calendars,
     read_with_owners,
@@ -101,7 +102,7 @@ def export_entries(
                 calendars.update(filter(None, [getattr(entry.policy, "exclude", None)]))
         chunk.clear()
 
-    for seen, entry in enumerate(list_entries(RedBeatSchedulerEntry, app, match=match), 1):
+    for seen, entry in enumerate(scan_entries(RedBeatSchedulerEntry, app, match), 1):
         chunk.append(entry)
         if len(chunk) == CHUNK_SIZE:
             take()
@@ -287,6 +288,7 @@ def plan_import(
             plan.difference.changed[name] = {"stored": ("as it is", "as the file has it")}
         else:
             plan.difference.added[name] = shown_fields(entries.get(name))
+    check_size(plan, declared)
     return plan
 
 
