@@ -66,7 +66,10 @@ class StaticsPlan:
 def read_statics(store: Store) -> StaticNames:
     """Return which entries were stored from ``beat_schedule``; one round trip."""
     keys = store.keys
-    with store.translating(keys.statics, "set"), store.client.pipeline(transaction=False) as pipeline:
+    with (
+        store.translating(keys.statics, "set", sets=[keys.static_owners]),
+        store.client.pipeline(transaction=False) as pipeline,
+    ):
         pipeline.smembers(keys.statics)
         pipeline.smembers(keys.static_owners)
         names, pairs = pipeline.execute()
@@ -135,12 +138,11 @@ def forget_statics(store: Store, names: Sequence[str]) -> None:
 
 
 def _change(store: Store, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
+    statics, static_owners = store.keys.statics, store.keys.static_owners
     for start in range(0, len(names), CHUNK_SIZE):
         chunk = names[start : start + CHUNK_SIZE]
-        with store.translating(store.keys.statics, "set"):
-            status = lua.change_statics(
-                store.client, store.keys.statics, store.keys.static_owners, fence, change, owner, chunk
-            )
+        with store.translating(statics, "set", sets=[static_owners]):
+            status = lua.change_statics(store.client, statics, static_owners, fence, change, owner, chunk)
         store.check_lock(status, fence)
 
 

@@ -83,7 +83,11 @@ def _settle_zone(entry: Any) -> None:
     schedule = entry.schedule
     if isinstance(schedule, clocked) and schedule.clocked_time.tzinfo is None:
         zone = zone_of(schedule, entry.policy)
-        entry.schedule = clocked(schedule.instant_in(zone).astimezone(zone), app=entry.app)
+        try:
+            entry.schedule = clocked(schedule.instant_in(zone).astimezone(zone), app=entry.app)
+        except OverflowError as exc:
+            moment = schedule.clocked_time
+            raise EntryError(f"{entry.key}: its time {moment} is out of range in {zone}.", entry.key) from exc
     if isinstance(schedule, rrule) and entry.policy.timezone is None:  # its JSON has only an offset from UTC
         name = zone_name(schedule.dtstart.tzinfo)
         if name is not None and name.upper() != "UTC":
