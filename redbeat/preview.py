@@ -7,7 +7,9 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain, islice, takewhile
 from typing import Any
 
-from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, runs_after, zone_of
+from celery.schedules import schedule
+
+from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, is_own_kind, runs_after, zone_of
 from redbeat.zones import in_utc
 
 __all__ = ["next_runs", "runs_between"]
@@ -45,6 +47,14 @@ def _runs(entry: Any, after: datetime | None) -> Iterator[datetime]:
         runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
     else:
         if anchor is not None and anchor > after:  # a look at times before it was made
-            anchor = None
+            anchor = _in_phase(entry.schedule, anchor, after)
         runs = runs_after(entry.schedule, policy, after, anchor)
     return islice(runs, left)
+
+
+def _in_phase(rule: Any, anchor: datetime, after: datetime) -> datetime | None:
+    """Return where an interval that runs at ``anchor`` would have run last, until ``after``."""
+    if not isinstance(rule, schedule) or is_own_kind(rule, schedule) or rule.relative:
+        return None
+    every: timedelta = rule.run_every
+    return anchor + (after - anchor) // every * every
