@@ -85,10 +85,7 @@ def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
     if entry is not None and at is None:
         at, after = times_around(entry, evidence.now)
         if at is None:
-            reason = "Its schedule has no time before now" + (
-                "." if after is None else f"; its first is {_shown(after)}."
-            )
-            return Answer("no-time", None, reason, after=after)
+            return _of_no_time(evidence, entry, problem, after)
     if at is None:
         return Answer("quarantined", None, _quarantine(evidence, problem))
     at = in_utc(at)
@@ -115,6 +112,15 @@ def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
     else:
         after = times_around(entry, nearest)[1]
     return Answer(verdict, nearest, reason, run, before, after)
+
+
+def _of_no_time(evidence: Evidence, entry: Any, problem: str, after: datetime | None) -> Answer:
+    """Return the answer where the schedule has had no time yet; the entry may be due all the same."""
+    told = _Case(evidence, entry, evidence.now, problem).decide_by_now()
+    if told is None:
+        first = "." if after is None else f"; its first is {_shown(after)}."
+        told = "no-time", f"Its schedule has no time before now{first}", None
+    return Answer(told[0], None, told[1], after=after)
 
 
 #: a leader that hasn't ticked for so long is dead, or hangs
@@ -148,6 +154,10 @@ class _Case:
             if told is not None:
                 return told
         return self._unknown()
+
+    def decide_by_now(self) -> _Told | None:
+        """Decide by how things are now alone."""
+        return self._of_failure() or self._of_count() or self._of_state() or self._of_leader()
 
     @property
     def failure(self) -> Failure | None:
@@ -236,7 +246,7 @@ class _Case:
 
     def _of_age(self) -> _Told | None:
         entry, kept = self.entry, self.evidence.kept
-        history = self.evidence.history
+        history = [run for run in self.evidence.history if not run.is_manual or self._may_be_forgotten]
         if history and self.at < history[-1].due:
             oldest = _shown(history[-1].due)
             known = sum(run.outcome == "sent" and not run.is_manual for run in history)
@@ -309,12 +319,13 @@ class _Case:
         if status.leader is not None and tick is not None and status.now - tick > SILENT:
             reason = f"It is due, and the leader on {status.leader.host} did nothing since {_shown(tick)}."
             return "waiting", f"{reason} A standby takes over; where there is none, start a beat.", None
-        who = (
-            "the beats share the work" if status.leader is None else f"{status.leader.host or 'a beat'} leads"
-        )
-        reason = (
-            f"It is due, and {who}, but it wasn't sent yet: see the beat's log whether the broker is away."
-        )
+        if status.leader is not None and status.leader.host is None:
+            reason = (
+                "It is due, and another program than a RedBeat 3 holds the lock: ask the doctor about it."
+            )
+            return "waiting", reason, None
+        who = "the beats share the work" if status.leader is None else f"{status.leader.host} leads"
+        reason = f"It is due, and {who}, but it wasn't sent yet: see beat's log whether the broker is away."
         return "waiting", reason, None
 
     def _unknown(self) -> _Told:
@@ -322,13 +333,15 @@ class _Case:
         if not evidence.kept and not evidence.history:
             return "history-off", "Nothing is recorded, as redbeat_history is 0.", None
         hints = ["it was saved, changed, paused or disabled then, or its next run was moved"]
+        following = next(iter(self.later), None)
+        if following is not None:
+            hints.append("beat or the broker was away, and the next run stands for it")
         since = status.leader.since if status.leader is not None else None
         if since is None:
             hints.insert(0, "no beat was at work then")
         elif since > self.at:
             hints.insert(0, f"the beat that leads does so since {_shown(since)} only")
-        following = next(iter(self.later), None)
-        known = f" The next run that is was due at {_shown(following.due)}." if following else ""
+        known = f" The next that is recorded was due at {_shown(following.due)}." if following else ""
         return "unknown", f"Nothing is recorded of it.{known} Perhaps {', or '.join(hints)}.", following
 
 

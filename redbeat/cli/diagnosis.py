@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from redbeat import exits
+from redbeat.cli.names import no_such_entry
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.doctor import Diagnosis, Finding, Severity, examine
 from redbeat.doctor.finding import counted
-from redbeat.errors import ConfigurationError
+from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.evidence import Evidence, read_evidence
 from redbeat.exits import CommandLineError, finite
 from redbeat.repairs import repair
@@ -171,16 +172,23 @@ def why(ctx: click.Context, name: str, at_text: str | None, is_json: bool) -> No
     Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
     """
     session = Session.of(ctx)
-    evidence = read_evidence(session.app, name)
+    evidence = _evidence_of(session, name)
     answer = explain(evidence, None if at_text is None else _instant_of(at_text, evidence))
     if is_json:
         session.print_json({"name": name, **answer.to_dict()})
         return
     word = answer.verdict.replace("-", " ")
-    when = f" at {answer.at:%Y-%m-%d %H:%M:%S} UTC" if answer.at else ""
+    when = f" at {_shown(answer.at)}" if answer.at else ""
     session.say(f"{name}{when}: {word}, {VERDICTS[answer.verdict]}", "bold")
     for title, text in _lines_of(answer):
         session.say(f"{title:<9}{text}")
+
+
+def _evidence_of(session: Session, name: str) -> Evidence:
+    try:
+        return read_evidence(session.app, name)
+    except EntryNotFound:
+        raise no_such_entry(session, name) from None
 
 
 def _instant_of(text: str, evidence: Evidence) -> datetime:
@@ -200,8 +208,11 @@ def _instant_of(text: str, evidence: Evidence) -> datetime:
 def _lines_of(answer: Answer) -> list[tuple[str, str]]:
     lines = [("", answer.reason)]
     lines += [
-        (title, f"{time:%Y-%m-%d %H:%M:%S} UTC")
-        for title, time in (("before", answer.before), ("after", answer.after))
-        if time
+        (title, _shown(time)) for title, time in (("before", answer.before), ("after", answer.after)) if time
     ]
     return lines
+
+
+def _shown(moment: datetime) -> str:
+    millis = f".{moment.microsecond // 1000:03d}" if moment.microsecond else ""
+    return f"{moment:%Y-%m-%d %H:%M:%S}{millis} UTC"

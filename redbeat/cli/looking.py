@@ -17,7 +17,7 @@ from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import entries_table, fields_table, history_table, policy_rows, runs_table, zone_for
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import one_line, relative, when
+from redbeat.cli.words import due_in_words, one_line, relative, when
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 from redbeat.listing import STATES
@@ -133,7 +133,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("options", one_line(entry.options) if entry.options else ""),
         ("enabled", "yes" if entry.enabled else "no"),
         *policy_rows(entry),
-        ("next run", f"{when(due, zone)}, {relative(due, now)}" if due else "never"),
+        ("next run", ", ".join(due_in_words(due, zone, now)) if due else "never"),
         ("last run", f"{when(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
         ("key", one_line(entry.key)),

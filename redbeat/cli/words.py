@@ -9,7 +9,7 @@ from datetime import datetime, tzinfo
 
 from redbeat.keys import shorten
 
-__all__ = ["on_one_line", "one_line", "relative", "seconds_in_words", "when"]
+__all__ = ["due_in_words", "on_one_line", "one_line", "relative", "seconds_in_words", "when"]
 
 _UNITS = (
     (365 * 86_400, "y"),
@@ -59,6 +59,15 @@ def relative(moment: datetime | None, now: datetime) -> str:
         return "now"
     words = seconds_in_words(abs(seconds))
     return f"in {words}" if seconds > 0 else f"{words} ago"
+
+
+def due_in_words(due: datetime | None, zone: tzinfo, now: datetime) -> tuple[str, str]:
+    """Return when something is due next by its score, and how long it is until then; None: never."""
+    if due is None:
+        return "never", "never"
+    if due.timestamp() == 0:
+        return "at once", "now"  # 1970 is no date of anybody's
+    return when(due, zone), relative(due, now)
 
 
 def seconds_in_words(seconds: float) -> str:

@@ -11,7 +11,7 @@ from itertools import islice
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient
 from redbeat.keys import BACKFILLED_NAMES, HISTORY_NAMES, as_stored, printable
-from redbeat.lua import text_of
+from redbeat.lua import Stored, text_of
 from redbeat.owners import read_statics
 from redbeat.problems import find_name_problem
 from redbeat.store import CHUNK_SIZE
@@ -60,16 +60,20 @@ def check_keys(patient: Patient) -> Iterator[Finding]:
         yield from wrong.values()
         yield from _orphans(patient, {key: owner for key, owner in kept.items() if key not in wrong})
         entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(patient, key)]
-        unscheduled += _without_score(patient, entries)
+        unscheduled += [stored.key for stored in _without_score(patient, entries)]
     is_complete = len(patient.unseen) == unseen_before
     ours = [key for key in unscheduled if not key.startswith(tuple(others))]
     # again, now that some time has passed: programs write the hash first
-    for key in _without_score(patient, ours):
+    for stored in _without_score(patient, ours):
+        key, problem = stored.key, patient.row_of(stored.key, stored).problem
+        useless = (
+            f" It can't be used either: {problem.removeprefix(f'{printable(key)}: ')}" if problem else ""
+        )
         yield Finding(
             Severity.WARNING,
             "unscheduled",
             patient.name_of(key),
-            f"It isn't in {keys.schedule}, so beat doesn't know it.",
+            f"It isn't in {keys.schedule}, so beat doesn't know it.{useless}",
             "Save it again, or delete it; --fix puts it into the schedule, at its next time.",
             repair=Repair("schedule", key, key) if is_complete else None,
         )
@@ -124,17 +128,17 @@ def _is_entry_key(patient: Patient, key: str) -> bool:
     return is_named and not key.startswith(f"{patient.store.keys.prefix}:")
 
 
-def _without_score(patient: Patient, keys: Iterable[str]) -> list[str]:
+def _without_score(patient: Patient, keys: Iterable[str]) -> list[Stored]:
     """Return those of ``keys`` that are entries, and aren't in the schedule."""
     found = patient.store.read_entries(list(keys))[1]
-    lost = [stored.key for stored in found if stored.definition is not None and stored.score is None]
+    lost = [stored for stored in found if stored.definition is not None and stored.score is None]
     if not lost:
         return []
     # a bare name stands for the entry, too
     schedule = patient.store.keys.schedule
-    bare = [as_stored(patient.name_of(key)) for key in lost]
+    bare = [as_stored(patient.name_of(stored.key)) for stored in lost]
     scores = patient.ask(lambda client: [client.zscore(schedule, name) for name in bare])
-    return [key for key, score in zip(lost, scores, strict=True) if score is None]
+    return [stored for stored, score in zip(lost, scores, strict=True) if score is None]
 
 
 def _other_prefixes(patient: Patient, page: Iterable[str]) -> set[str]:

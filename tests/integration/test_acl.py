@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 from kombu.transport.redis import Channel
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
+from redbeat.cli import redbeat as redbeat_command
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.schedulers import get_redis
 from tests.support.logs import errors_in
@@ -141,6 +144,13 @@ def test_a_viewer_can_neither_save_nor_delete(ground: Ground) -> None:
         with pytest.raises(StoreRefused, match="refused"):
             change()
     assert not Entry.get("report", ground.app("writer")).args
+
+
+@pytest.mark.parametrize("command", ["show", "why"])
+def test_a_viewer_learns_that_there_is_no_such_entry(ground: Ground, command: str) -> None:
+    context = SimpleNamespace(app=ground.app("viewer"), no_color=True)
+    done = CliRunner().invoke(redbeat_command, [command, "nothing"], obj=context)
+    assert (done.exit_code, "There is no entry 'nothing'" in done.output) == (66, True), done.output
 
 
 def test_the_writer_cannot_run_a_beat(ground: Ground) -> None:

@@ -290,6 +290,12 @@ def test_what_is_spoilt_is_shown_with_the_reason(ask: Call, three: None, client:
     assert "missing: it stands in the schedule, and its hash is gone" in ask("show", "gone").stdout
 
 
+def test_what_is_due_at_once_has_no_date_of_1970(ask: Call, client: redis.Redis) -> None:
+    write_raw(client, "report", score=0)
+    assert re.search(r"at once +now", ask("list").stdout)
+    assert re.search(r"next run +at once, now", ask("show", "report").stdout)
+
+
 # -- next
 
 

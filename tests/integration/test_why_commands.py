@@ -208,9 +208,11 @@ def test_triggered_runs_are_told_as_such(answer: Answer, client: redis.Redis, ap
 
 
 def test_wrong_questions(ask: Ask, client: redis.Redis) -> None:
-    missing = ask("nothing")
-    assert (missing.exit_code, missing.output) == (66, "Error: redbeat:nothing: there is no such entry.\n")
     write_hourly(client, hour(client))
+    missing = ask("reprt")
+    assert (missing.exit_code, missing.output.count("\n")) == (66, 1)
+    assert "Error: There is no entry 'reprt' in redbeat::schedule" in missing.output
+    assert "Did you mean report?" in missing.output
     soon = ask("report", "--at", "soon")
     assert (soon.exit_code, soon.output.count("\n")) == (64, 1)
     for beyond in ("0001-01-01T00:00+01:00", "9999-12-31T23:59:59-10:00"):

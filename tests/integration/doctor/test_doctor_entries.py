@@ -17,6 +17,7 @@ from tests.support.doctoring import (
     only,
 )
 from tests.support.schedule import (
+    SCHEDULE,
     field,
     write_raw,
 )
@@ -44,6 +45,12 @@ def test_entries_that_cannot_be_used(
     assert found["about"] == "bad"
     assert reason in found["problem"]
     assert excerpt in found["excerpt"]
+
+
+def test_a_key_that_holds_no_hash_must_be_deleted_first(findings: Any, client: redis.Redis) -> None:
+    client.set("redbeat:bad", "x")
+    client.zadd(SCHEDULE, {"redbeat:bad": LATER})
+    assert only(findings(), "quarantined", "error")["advice"] == "Delete the key and save it again."
 
 
 def test_a_quarantined_entry_says_since_when(
@@ -134,8 +141,9 @@ def test_queues_that_nobody_consumes(
     write_app(tmp_path, "worked", server.url(0))
     with celery_worker(tmp_path, "worked"):
         found = findings("--workers", app=app)
-    assert {finding["about"]: finding["problem"] for finding in found.pop("no-consumer")}.keys() == {
-        "special",
-        "other",
-    }
+    problems = {finding["about"]: finding["problem"] for finding in found.pop("no-consumer")}
+    assert problems.keys() == {"special", "other"}
+    assert problems["other"] == (
+        "The runs of optional go to this queue, and no worker takes from it (1 worker answered)."
+    )
     assert found == {}

@@ -103,6 +103,8 @@ def test_a_key_that_holds_no_record_is_told_and_left_alone(findings: Any, client
 
 def test_an_entry_that_cannot_be_used_is_not_put_back(ask: Ask, findings: Any, client: redis.Redis) -> None:
     write_raw(client, "bad", "{}", score=None)
+    problem = only(findings(), "unscheduled", "warning")["problem"]
+    assert problem.endswith("It can't be used either: definition: schedule: is missing.")
     done = ask("--fix")
     assert "redbeat:bad: left alone, when it is due can't be found" in done.output
     assert score_of(client, "bad") is None
