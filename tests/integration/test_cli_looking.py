@@ -258,6 +258,7 @@ def test_show_tells_all_about_an_entry(ask: Call, add: Callable[..., Any]) -> No
     assert fields["kwargs"] == "{'x': None}"
     assert fields["options"] == "{'queue': 'fast'}"
     assert fields["pause_note"] == "[bold]holidays[/bold]"
+    assert fields["paused"] == "yes"
     assert fields["paused_until"] == "2099-04-01 02:00:00 +02:00"
     assert fields["jitter"] == "5"
     start = lines.index("It would run")
