@@ -89,6 +89,8 @@ def _send(entry: Any, due: datetime, overrides: Mapping[str, Any]) -> AsyncResul
         "redbeat_due": due.isoformat(timespec="microseconds"),
         "redbeat_manual": True,
     }
+    if isinstance(args, str):  # Celery refuses it, too; here it would be a list of its letters
+        raise EntryError(f"{entry.key}: args must be a list, not {args!r}.", entry.key)
     args = [value() if isinstance(value, BeatLazyFunc) else value for value in args]
     kwargs = {name: value() if isinstance(value, BeatLazyFunc) else value for name, value in kwargs.items()}
     task = entry.app.tasks.get(entry.task)

@@ -301,6 +301,14 @@ def test_a_triggered_run_is_manual_has_its_own_id_and_leaves_the_schedule_alone(
     assert [(run.task_id, run.is_manual) for run in entry.history()] == [(second.id, True), (first.id, True)]
 
 
+def test_a_text_is_no_list_of_arguments_for_a_run(app: Celery, broker: redis.Redis) -> None:
+    entry = Entry("entry", "t", HOUR, app=app).save()
+    with pytest.raises(EntryError, match="redbeat:entry: args must be a list, not 'you'"):
+        entry.trigger(args="you")
+    assert broker.llen("celery") == 0
+    assert entry.history() == []
+
+
 def test_a_backfill_sends_each_run_of_a_span_once_however_often_it_is_called(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
