@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from redbeat import exits
+from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import Session, stating_errors
 from redbeat.doctor import Diagnosis, Finding, Severity, examine
 from redbeat.doctor.finding import counted
-from redbeat.errors import ConfigurationError
+from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.evidence import Evidence, read_evidence
 from redbeat.exits import CommandLineError, ExitingCommand, finite
 from redbeat.repairs import repair
@@ -154,7 +155,7 @@ def _show_finding(session: Session, finding: Finding) -> None:
 
 
 @click.command(cls=ExitingCommand)
-@click.argument("name")
+@click.argument("name", type=NAME)
 @click.option(
     "--at",
     "at_text",
@@ -174,7 +175,10 @@ def why(ctx: click.Context, name: str, at_text: str | None, is_json: bool) -> No
     """
     session = Session.of(ctx)
     with stating_errors():
-        evidence = read_evidence(session.app, name)
+        try:
+            evidence = read_evidence(session.app, name)
+        except EntryNotFound:
+            raise no_such_entry(session, name) from None
     answer = explain(evidence, None if at_text is None else _instant_of(at_text, evidence))
     if is_json:
         session.print_json({"name": name, **answer.to_dict()})

@@ -235,6 +235,13 @@ def test_a_score_that_is_no_date_costs_one_entry_its_next_run_only(
         ask(*command)
 
 
+def test_the_next_runs_of_an_entry_that_cant_be_used_name_it_once(app: Celery, client: redis.Redis) -> None:
+    write_raw(client, "odd", schedule={"__type__": "crontab", "minute": "99"})
+    done = call(app, "next", "odd")
+    assert (done.exit_code, done.stderr.count("redbeat:odd")) == (64, 1)
+    assert "can't be used, so it has no runs: definition: crontab: " in done.stderr
+
+
 # -- show
 
 

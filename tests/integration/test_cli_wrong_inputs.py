@@ -32,6 +32,7 @@ def server(valkey: Server) -> Server:
         ("trigger reprot", 66, "Did you mean report"),
         ("delete report reprot --yes", 66, "Did you mean report"),
         ("next reprot", 66, "Did you mean report"),
+        ("why reprot", 66, "Did you mean report"),
         ("backfill reprot --from 2024-01-01", 66, "Did you mean report"),
         ("pause report --until 2020-01-01", 64, r"--until: 2020-01-01 00:00:00 \+00:00 is over"),
         ("pause", 64, "Give a NAME, or --match PATTERN"),
