@@ -219,7 +219,7 @@ def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
         raise FileError(
             f"{origin}{where}: no valid YAML: {exc.problem or exc.context}.", origin, line
         ) from exc
-    except FileError:
+    except FileError:  # a ValueError, too
         raise
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as exc:
         words = " ".join(str(exc).split())

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from redbeat import exits
-from redbeat.cli.names import no_such_entry
+from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.doctor import Diagnosis, Finding, Severity, examine
 from redbeat.doctor.finding import counted
@@ -153,7 +153,7 @@ def _show_finding(session: Session, finding: Finding) -> None:
 
 
 @click.command(cls=SessionCommand)
-@click.argument("name")
+@click.argument("name", type=NAME)
 @click.option(
     "--at",
     "at_text",

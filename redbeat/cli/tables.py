@@ -111,7 +111,10 @@ def policy_rows(entry: Any) -> list[tuple[str, str]]:
     for field in FIELDS:
         value = getattr(entry.policy, field)
         if value != getattr(NO_POLICY, field):
-            text = when(value, zone) if isinstance(value, datetime) else one_line(value)
+            if isinstance(value, bool):
+                text = "yes" if value else "no"
+            else:
+                text = when(value, zone) if isinstance(value, datetime) else one_line(value)
             rows.append((field, text))
     return rows
 

@@ -235,6 +235,13 @@ def test_a_score_that_is_no_date_costs_one_entry_its_next_run_only(
         ask(*command)
 
 
+def test_the_next_runs_of_an_entry_that_cant_be_used_name_it_once(app: Celery, client: redis.Redis) -> None:
+    write_raw(client, "odd", schedule={"__type__": "crontab", "minute": "99"})
+    done = call(app, "next", "odd")
+    assert (done.exit_code, done.stderr.count("redbeat:odd")) == (64, 1)
+    assert "can't be used, so it has no runs: definition: crontab: " in done.stderr
+
+
 # -- show
 
 
@@ -258,6 +265,7 @@ def test_show_tells_all_about_an_entry(ask: Call, add: Callable[..., Any]) -> No
     assert fields["kwargs"] == "{'x': None}"
     assert fields["options"] == "{'queue': 'fast'}"
     assert fields["pause_note"] == "[bold]holidays[/bold]"
+    assert fields["paused"] == "yes"
     assert fields["paused_until"] == "2099-04-01 02:00:00 +02:00"
     assert fields["jitter"] == "5"
     start = lines.index("It would run")

@@ -107,6 +107,7 @@ def test_ctrl_c_at_a_question_deletes_nothing(on_terminal: Callable[..., Termina
         terminal.wait_for("[y/N]")
         assert terminal.interrupt() in (1, 130)
         assert "Traceback" not in terminal.shown
+        assert "\nError: Interrupted." in terminal.shown
     assert RedBeatSchedulerEntry.count(app) == 1
 
 

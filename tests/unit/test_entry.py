@@ -74,7 +74,7 @@ def test_a_forgotten_app_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_state, "default_app", None)
     monkeypatch.setattr(_state._tls, "current_app", None)
     monkeypatch.delenv("CELERY_BROKER_URL", raising=False)
-    with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set.*pass app="):
+    with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set.*pass app=, or -A to celery"):
         RedBeatSchedulerEntry("x", "t", schedule(5))
 
 

@@ -111,6 +111,12 @@ FAULTS = {
 }
 
 
+def test_a_name_that_stands_there_twice_is_told_once() -> None:
+    with pytest.raises(FileError) as caught:
+        read_file(f"{ENTRY}  report: {{}}", "file.yaml")
+    assert str(caught.value) == "file.yaml, line 5: report stands there twice."
+
+
 def read_all(text: str, app: Celery) -> None:
     found = read_file(text, "file.yaml")
     for name in found.entries:
