@@ -22,7 +22,6 @@ from redbeat.store import CHUNK_SIZE, Store
 __all__ = [
     "StaticNames",
     "StaticsPlan",
-    "forget_statics",
     "note_statics",
     "plan_statics",
     "read_names_of",
@@ -128,13 +127,6 @@ def note_statics(store: Store, fence: Fence, owner: str, plan: StaticsPlan) -> N
     _change(store, fence, "add", owner, texts)
     for former, names in plan.released.items():
         _change(store, fence, "release", former, names)
-
-
-def forget_statics(store: Store, names: Sequence[str]) -> None:
-    """Take ``names`` out of what ``read_statics`` returns, whoever has them."""
-    owners = read_statics(store).owners
-    for owner in {"", *(owner for name in names for owner in owners.get(name, ()))}:
-        _change(store, Fence(), "remove", owner, list(names))
 
 
 def _change(store: Store, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:

@@ -179,10 +179,11 @@ def test_a_beat_that_may_not_write_histories_runs_on(
     assert len(errors_in(caplog)) == 1, "about the broken one"
 
 
+@pytest.mark.parametrize("missing", [["+lpush"], ["+ltrim"]], ids=" ".join)
 def test_a_run_by_hand_that_cannot_be_recorded_is_sent_once_all_the_same(
-    ground: Ground, caplog: pytest.LogCaptureFixture
+    ground: Ground, caplog: pytest.LogCaptureFixture, missing: list[str]
 ) -> None:
-    ground.let([right for right in documented_rights("writer") if right != "+lpush"])
+    ground.let([right for right in documented_rights("writer") if right not in missing])
     app = ground.app("writer")
     entry = Entry("report", "tasks.report", 60, app=app).save()
     sent = entry.trigger()

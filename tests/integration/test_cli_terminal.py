@@ -115,7 +115,9 @@ def test_ctrl_c_ends_a_backfill_and_tells_how_far_it_came(
     on_terminal: Callable[..., Terminal], app: Celery, broker: redis.Redis
 ) -> None:
     entry = RedBeatSchedulerEntry("one", "echo", 1, app=app).save()
-    with on_terminal("backfill", "one", "--from", "2024-01-01", "--to", "2024-02-01") as terminal:
+    with on_terminal(
+        "backfill", "one", "--from", "2024-01-01", "--to", "2024-02-01", "--limit", "9999999"
+    ) as terminal:
         terminal.wait_for("Sending")
         terminal.type("\x03")
         assert terminal.wait() == 130, terminal.shown

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryChanged, EntryError, EntryNotFound
+from redbeat.errors import EntryChanged, EntryError, EntryNotFound, LockNotAcquired
 from redbeat.listing import PAGE_SIZE
 from tests.integration.conftest import MakeScheduler
 from tests.support.processes import Process
@@ -33,6 +35,7 @@ from tests.support.servers import Server
 
 UTC = timezone.utc
 HOUR = timedelta(hours=1)
+YEAR_BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def names(entries: Any) -> list[str]:
@@ -309,6 +312,66 @@ def test_a_run_by_hand_with_arguments_of_a_wrong_type_is_refused(
     with pytest.raises(EntryError, match=f"{next(iter(wrong))} must be"):
         entry.trigger(**wrong)
     assert messages(broker) == entry.history() == []
+
+
+def test_of_two_backfills_at_once_one_is_refused_and_no_run_is_sent_twice(
+    make_app: Callable[..., Celery], broker: redis.Redis
+) -> None:
+    apps = [make_app() for _ in range(4)]
+    Entry("entry", "t", HOUR, app=apps[0]).save()
+    start = threading.Barrier(len(apps))
+    outcomes: list[str] = []
+
+    def work(app: Celery) -> None:
+        entry = Entry.get("entry", app)
+        start.wait()
+        for _ in range(5):
+            try:
+                entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=20))
+                outcomes.append("done")
+            except LockNotAcquired:
+                outcomes.append("refused")
+
+    threads = [threading.Thread(target=work, args=(app,)) for app in apps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entry = Entry.get("entry", apps[0])
+    entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=20))
+    ids = [message["headers"]["id"] for message in messages(broker)]
+    print(f"{outcomes.count('done')} went through, {outcomes.count('refused')} were refused")
+    assert len(ids) == len(set(ids)) in (480, 481)
+    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=20), dry_run=True) == []
+    assert "refused" in outcomes
+
+
+def test_a_killed_backfill_keeps_others_away_for_a_while_only(app: Celery, client: redis.Redis) -> None:
+    entry = Entry("entry", "t", HOUR, app=app).save()
+    client.set("redbeat::backfilling:entry", "somebody", px=30_000)
+    with pytest.raises(LockNotAcquired, match="another backfill of it is at work, or was killed"):
+        entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2))
+    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2), dry_run=True)
+    client.delete("redbeat::backfilling:entry")
+    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2))
+    assert not client.exists("redbeat::backfilling:entry")
+
+
+def test_a_span_with_more_runs_than_the_limit_sends_none(app: Celery, broker: redis.Redis) -> None:
+    entry = Entry("entry", "t", HOUR, app=app).save()
+    with pytest.raises(EntryError, match="more than 5 runs; name a shorter one, or a higher limit"):
+        entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=1), limit=5)
+    assert messages(broker) == []
+    assert len(entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=4), limit=5)) <= 5
+
+
+def test_mistyped_words_of_a_run_by_hand_are_told(app: Celery, broker: redis.Redis) -> None:
+    entry = Entry("entry", "t", HOUR, app=app).save()
+    with pytest.raises(EntryError, match=r"trigger: there is no arg \(did you mean args\?\)"):
+        entry.trigger(arg=[5])
+    with pytest.raises(EntryError, match="backfill: start must be a datetime, not 'x'"):
+        entry.backfill("x", YEAR_BEGIN)  # type: ignore[arg-type]
+    assert messages(broker) == []
 
 
 def test_a_backfill_sends_each_run_of_a_span_once_however_often_it_is_called(
