@@ -154,9 +154,10 @@ def _split(expression: str) -> list[str]:
         raise ValueError(
             f"cron {expression!r}: it is none of {', '.join(_NICKNAMES)}.{did_you_mean(text, _NICKNAMES)}"
         )
+    counted = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
     raise ValueError(
-        f"cron {expression!r}: it has {len(fields)} fields instead of five: minute, hour, day of month, "
-        "month, day of week."
+        f"cron {expression!r}: it has {counted} instead of five: minute, hour, day of month, month, "
+        "day of week."
     )
 
 

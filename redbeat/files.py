@@ -254,9 +254,19 @@ def _check_size(text: str, origin: str) -> None:
             raise FileError(f"{origin}, line {line}: {reason}", origin, line)
 
 
-def _lines_of(node: Any, origin: str, path: Path = ()) -> Iterator[tuple[Path, int]]:
+def _lines_of(
+    node: Any, origin: str, path: Path = (), visited: set[int] | None = None
+) -> Iterator[tuple[Path, int]]:
     """Yield where sections, entries and their fields stand; a name that stands there twice is a fault."""
-    if not isinstance(node, yaml.MappingNode) or len(path) > 3:
+    visited = set() if visited is None else visited
+    if len(path) >= 3:  # what is in a field has no lines of its own; aliases mean it more than once
+        if id(node) in visited:
+            return
+        visited.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _lines_of(item, origin, (*path, number), visited)
+    if not isinstance(node, yaml.MappingNode):
         return
     seen: set[Hashable] = set()
     for key, value in node.value:
@@ -266,8 +276,9 @@ def _lines_of(node: Any, origin: str, path: Path = ()) -> Iterator[tuple[Path, i
                 f"{origin}, line {line}: {printable(str(name))} stands there twice.", origin, line
             )
         seen.add(name)
-        yield (*path, name), line
-        yield from _lines_of(value, origin, (*path, name))
+        if len(path) < 3:
+            yield (*path, name), line
+        yield from _lines_of(value, origin, (*path, name), visited)
 
 
 def write_file(declared: Declared, *, is_json: bool = False) -> str:

@@ -70,6 +70,11 @@ def list_entries(
     """Yield the stored entries; see :meth:`redbeat.RedBeatSchedulerEntry.list`."""
     if state is not None and state not in STATES:
         raise ValueError(f"state: must be one of {', '.join(STATES)}, not {state!r}.")
+    if due_before is not None and not isinstance(due_before, datetime):
+        raise ValueError(f"due_before: must be a datetime, not {due_before!r}.")
+    for name, number in (("offset", offset), ("limit", limit or 0)):
+        if not isinstance(number, int) or number < 0:
+            raise ValueError(f"{name}: must be a whole number from 0, not {number!r}.")
     last_score = None if due_before is None else _utc(due_before).timestamp()
 
     def wanted() -> Iterator[EntryT]:

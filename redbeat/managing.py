@@ -89,7 +89,7 @@ class Managed:
             offset, limit: how many of these to leave out at first, and how many to yield at the most.
 
         Raises:
-            ValueError: there is no such state.
+            ValueError: there is no such state, or a filter is of another type.
         """
         filters: dict[str, Any] = {"match": match, "task": task, "enabled": enabled, "state": state}
         return list_entries(cls, app, **filters, due_before=due_before, offset=offset, limit=limit)

@@ -213,7 +213,8 @@ def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[
     if not others:
         return
     name, other = next(iter(others.items()))
-    more = f", and {len(others) - 1} more are others', too" if len(others) > 1 else ""
+    rest = len(others) - 1
+    more = f", and {rest} more {'is' if rest == 1 else 'are'} others', too" if rest else ""
     reason = f"belongs to {other}{more}; remove it from one of the two, or take it over (--take-over)."
     fault = declared.fault(("entries", name), reason)
     raise OwnedByOthers(str(fault), declared.origin, others)

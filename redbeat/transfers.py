@@ -255,7 +255,8 @@ def plan_import(
     now, found = read_with_owners(store, [store.keys.entry(name) for name in names])
     existing = [name for name, (stored, _) in zip(names, found, strict=True) if stored.exists]
     if refused := [name for name in existing if not replace_existing and name not in may_exist]:
-        more = f", and {len(refused) - 1} more are" if len(refused) > 1 else ""
+        rest = len(refused) - 1
+        more = f", and so {'is' if rest == 1 else 'are'} {rest} more" if rest else ""
         reason = f"is stored already{more}; --replace writes over what there is."
         raise declared.fault(("entries", refused[0]), reason)
     for name, (stored, _) in zip(names, found, strict=True):

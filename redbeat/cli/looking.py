@@ -19,7 +19,7 @@ from redbeat.cli.tables import entries_table, fields_table, history_table, polic
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import due_in_words, one_line, relative, when
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryError
+from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.listing import STATES
 
 __all__ = ["count", "list_", "show"]
@@ -114,7 +114,10 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
     """Show all about the entry NAME: its fields, its next runs and its last ones."""
     session = Session.of(ctx)
     entry = listed_entry(session, name)
-    history = entry.history(LAST_RUNS)
+    try:
+        history, spoilt = entry.history(LAST_RUNS), ""
+    except StoreCorrupt as exc:
+        history, spoilt = [], one_line(exc)
     upcoming, problem = _next_runs(entry)
     if is_json:
         runs = {"next_runs": [iso(due) for due in upcoming], "history": [run.to_dict() for run in history]}
@@ -147,8 +150,10 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         console.print(runs_table(((entry, due) for due in upcoming), now, offsets, with_names=False))
     if history:
         console.print()
-        session.say("It ran", "bold")
+        session.say("What became of its runs", "bold")
         console.print(history_table(history, zone))
+    if spoilt:
+        session.note(spoilt)
 
 
 def _next_runs(entry: RedBeatSchedulerEntry) -> tuple[list[Any], str]:

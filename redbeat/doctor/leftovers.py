@@ -44,6 +44,21 @@ def check_statics(patient: Patient) -> Iterator[Finding]:
             )
 
 
+def check_removed_statics(patient: Patient) -> Iterator[Finding]:
+    """Find entries of a beat_schedule that a program has removed which knows nothing of owners."""
+    statics = read_statics(patient.store)
+    for name in sorted(statics.owners.keys() - statics.names):
+        owners = ", ".join(sorted(filter(None, statics.owners[name]))) or "an app"
+        yield Finding(
+            Severity.WARNING,
+            "removed-static",
+            printable(name),
+            f"It came from the beat_schedule of {owners}, and was removed as celery-redbeat 2.x does it with "
+            "names that it doesn't have.",
+            "Let no 2.x beat work on this schedule; the next start of that app's beat saves the entry again.",
+        )
+
+
 def check_keys(patient: Patient) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
     keys = patient.store.keys
@@ -153,4 +168,4 @@ def _other_prefixes(patient: Patient, page: Iterable[str]) -> set[str]:
     return found
 
 
-LEFTOVER_CHECKS = (check_statics, check_keys)
+LEFTOVER_CHECKS = (check_statics, check_removed_statics, check_keys)

@@ -290,6 +290,17 @@ def test_show_has_the_last_runs_and_the_next_ones_as_json(
     assert task_id in ask("show", "often").stdout
 
 
+def test_a_history_that_is_none_keeps_nobody_from_the_rest(
+    ask: Call, add: Callable[..., Any], client: redis.Redis
+) -> None:
+    add("one")
+    client.set("redbeat::history:one", "no list")
+    done = ask("show", "one")
+    assert "task" in done.stdout
+    assert "redbeat::history:one" in done.stderr
+    assert json.loads(ask("show", "one", "--json").stdout)["history"] == []
+
+
 def test_what_is_spoilt_is_shown_with_the_reason(ask: Call, three: None, client: redis.Redis) -> None:
     output = ask("show", "spoilt").stdout
     assert "quarantined" in output

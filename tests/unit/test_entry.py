@@ -41,7 +41,7 @@ def test_a_number_of_seconds_is_a_schedule(app: Celery, every: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("hourly", "cron 'hourly': it has 1 fields instead of five"),
+        ("hourly", "cron 'hourly': it has 1 field instead of five"),
         (
             {"every": 5},
             "schedule must be a schedule, a timedelta, a number of seconds, or a cron expression, not",

@@ -103,6 +103,8 @@ FAULTS = {
     "entries:\n  report: {task: a, schedule: {rrule: FREQ=OFTEN}}": "rrule: FREQ: OFTEN is none of",
     "entries:\n  report: {task: a, schedule: {solar: sunrise}}": "schedule: solar: lat is missing.",
     "entries:\n  report: {task: a, schedule: {at: noon}}": "line 2: report: ",
+    "entries:\n  a: {task: a, schedule: 5, kwargs: {x: [{b: 1, b: 2}]}}": "line 2: b stands there twice",
+    "entries:\n  a: {task: a, schedule: {every: .inf}}": "every: inf is no length of time",
     "entries:\n  report: {task: a, schedule: 60, history: [1]}": "history: must be a list of texts",
     "entries:\n  report: {task: a, schedule: 60, backfilled: x}": "backfilled: must be a list of texts",
     "entries:\n  report: {task: a, schedule: {every: 3, relativ: true}}": "no 'relativ' beside 'every'.",

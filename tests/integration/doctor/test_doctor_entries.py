@@ -86,6 +86,18 @@ def test_runs_that_cannot_be_written_as_a_message(
     assert only(findings(), "unserialisable", "error")["about"] == "bad"
 
 
+def test_statics_that_celery_redbeat_2_has_removed(findings: Any, make_scheduler: MakeScheduler) -> None:
+    statics = {name: {"task": "echo", "schedule": 3600} for name in ("kept", "lost")}
+    app = make_scheduler(beat_schedule=statics).app
+    assert "removed-static" not in findings()
+    app.redbeat_redis.srem("redbeat::statics", "lost")  # as 2.4.2 does it with what it doesn't have
+    app.redbeat_redis.delete("redbeat:lost")
+    app.redbeat_redis.zrem(SCHEDULE, "redbeat:lost")
+    found = findings()
+    assert [one["about"] for one in found["removed-static"]] == ["lost"]
+    assert "Let no 2.x beat work" in found["removed-static"][0]["advice"]
+
+
 def test_missing_calendars(findings: Any, client: redis.Redis) -> None:
     write_raw(client, "bad", score=LATER, exclude="holidays")
     assert "no calendar 'holidays'" in only(findings(), "calendar", "error")["problem"]
