@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from amqp.exceptions import MessageNacked
 from celery.beat import SchedulingError
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
+from kombu.transport.virtual.base import NotEquivalentError
 
 from redbeat.keys import shorten
 from redbeat.lua import Push
@@ -86,6 +87,8 @@ class Broker:
         if self._producer is None:
             channel = self._connection.channel()
             self.outbox = Outbox.of(channel)
+            if self.outbox is not None:
+                _declare_exchanges(channel, self._app)
             if self._sends_once and self.outbox is not None:
                 send_once(self.outbox.client)
             bounded = type("BoundedProducer", (_BoundedProducer, self._producer_class), {})
@@ -316,6 +319,19 @@ class _BoundedProducer:
         if (can_cache or self.is_redis) and len(remembered) < MAX_DECLARED:
             remembered[id(entity)] = entity
         return is_new
+
+
+def _declare_exchanges(channel: Any, app: Any) -> None:
+    """Let kombu know the types of the app's exchanges: on Redis it is kombu that matches routing keys.
+
+    Nothing is written. Otherwise it would take an exchange whose queues this process hasn't declared for a
+    direct one, and drop what isn't for a queue with just that key.
+    """
+    for queue in app.amqp.queues.values():
+        for bound in queue.bindings or [queue]:
+            if bound.exchange is not None and bound.exchange.name:
+                with suppress(NotEquivalentError):  # two of one name: the first stands
+                    bound.exchange.bind(channel).declare()
 
 
 def reason_of(exc: BaseException) -> str:

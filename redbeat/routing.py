@@ -20,6 +20,7 @@ from redbeat.hints import did_you_mean
 
 __all__ = ["Route", "find_queue_problem", "find_route", "load_tasks"]
 
+_EXCHANGE_TYPES: Mapping[str, Any] = STANDARD_EXCHANGE_TYPES
 _FIELDS = ("queue", "exchange", "exchange_type", "routing_key", "priority")
 
 
@@ -183,8 +184,8 @@ def _find_bound(app: Any, exchange: str, routing_key: str) -> Iterator[str]:
 
 def _matches(exchange: Any, binding_key: str, routing_key: str) -> bool:
     """Tell whether a binding takes a message, as kombu does it for brokers that don't match themselves."""
-    if exchange.type not in STANDARD_EXCHANGE_TYPES:
+    if exchange.type not in _EXCHANGE_TYPES:
         return False  # that one looks at headers, or at whatever
-    matcher: Any = STANDARD_EXCHANGE_TYPES[exchange.type](None)
+    matcher = _EXCHANGE_TYPES[exchange.type](None)
     row = matcher.prepare_bind("queue", exchange.name, binding_key, None)
     return exchange.type == "fanout" or bool(matcher.lookup([row], exchange.name, routing_key, None))
