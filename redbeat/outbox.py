@@ -15,6 +15,7 @@ from celery.utils.log import get_logger
 
 from redbeat.connection import user_of
 from redbeat.lua import Push, text_of
+from redbeat.producer import no_queue
 from redbeat.retry import is_refusal
 
 __all__ = ["Outbox"]
@@ -138,9 +139,7 @@ class Outbox:
     def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
         queues = self._lookup_now(exchange, routing_key, *args, **kwargs)
         if not queues:  # kombu would drop the message without a word
-            raise LookupError(
-                f"no queue is bound to the exchange {exchange!r} for the routing key {routing_key!r}"
-            )
+            raise no_queue(exchange, routing_key)
         return queues
 
     def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
