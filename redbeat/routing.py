@@ -16,6 +16,7 @@ from celery.app.routes import MapRoute
 from celery.exceptions import QueueNotFound
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
+from redbeat.errors import ConfigurationError
 from redbeat.hints import did_you_mean
 
 __all__ = ["Route", "find_queue_problem", "find_route", "load_tasks"]
@@ -84,8 +85,8 @@ def find_route(
         options: of the entry; those of the task, where ``app`` has it, are added as Celery does it.
 
     Raises:
-        LookupError: there is no such queue, and none may be made up; the application's routes may raise
-            anything.
+        ConfigurationError: there is no such queue, and none may be made up; the application's routes may
+            raise anything.
     """
     known = app.tasks.get(task)
     own = {} if known is None else known._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
@@ -95,7 +96,11 @@ def find_route(
         final = app.amqp.router.route(dict(given), task, args, dict(kwargs), known)
     except QueueNotFound as exc:
         name = given.get("queue") or routed.get("queue")
-        raise LookupError(f"{str(exc).rstrip('.')}.{did_you_mean(str(name), app.amqp.queues)}") from exc
+        hint = did_you_mean(str(name), app.amqp.queues)
+        raise ConfigurationError(
+            f"There is no queue {name!r} in task_queues, and task_create_missing_queues is off.{hint}",
+            "task_queues",
+        ) from exc
     rules = {}
     for name in _FIELDS:
         if options.get(name) is not None:

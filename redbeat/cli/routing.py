@@ -14,7 +14,7 @@ from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import plain_table
 from redbeat.cli.words import one_line
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryNotFound
+from redbeat.errors import EntryNotFound, RedBeatError
 from redbeat.exits import CommandLineError
 from redbeat.hints import did_you_mean
 from redbeat.listing import read_listed
@@ -64,8 +64,8 @@ def route(ctx: click.Context, /, name: str, is_json: bool, **given: Any) -> None
 def _route_of(app: Any, task: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Route:
     try:
         return find_route(app, task, args, kwargs, options)
-    except LookupError as exc:
-        raise CommandLineError(one_line(exc), exits.CONFIG) from None
+    except RedBeatError:
+        raise
     except Exception as exc:  # noqa: BLE001 - the application's own routes
         words = one_line(repr(exc))
         raise CommandLineError(

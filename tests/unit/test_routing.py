@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 from kombu import Exchange, Queue, binding
 
+from redbeat.errors import ConfigurationError
 from redbeat.routing import Route, find_queue_problem, find_route
 
 MEDIA = Exchange("media", type="direct")
@@ -223,7 +224,7 @@ def test_it_reaches_the_queues_that_are_bound(options: dict[str, Any], queues: t
 
 def test_a_queue_that_there_is_not_is_named_with_the_one_that_was_meant() -> None:
     app = made_app(task_create_missing_queues=False)
-    with pytest.raises(LookupError, match=r"'vidoes'.*Did you mean videos\?"):
+    with pytest.raises(ConfigurationError, match=r"'vidoes'.*Did you mean videos\?"):
         find_route(app, "plain", [], {}, {"queue": "vidoes"})
 
 
