@@ -5,19 +5,22 @@ Invariant: nothing here is needed to run the schedule; a key that is missing or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 
 from celery.utils.log import get_logger
 
-from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
+from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.lua import text_of
+from redbeat.lua import release_lock, take_lock, text_of
 from redbeat.lua.owners import Beside
 from redbeat.store import Store
 
 __all__ = [
     "add_record",
+    "being_the_only_one",
     "note_backfilled",
     "past_of",
     "read_backfilled",
@@ -27,6 +30,9 @@ __all__ = [
 ]
 
 logger = get_logger("celery.beat")
+
+#: so long a backfill that was killed keeps others from going on
+BACKFILLING_MS = 30_000
 
 
 def server_now(store: Store) -> datetime:
@@ -75,10 +81,10 @@ def add_record(store: Store, key: str, record: str, at: datetime) -> None:
     if not kept:
         return
     try:
-        with store.translating(history, "list"), store.client.pipeline(transaction=False) as pipeline:
-            pipeline.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')
-            pipeline.ltrim(history, 0, kept - 1)
-            pipeline.execute()
+        with store.translating(history, "list"):
+            # room first: who may not make any must not let it grow
+            store.client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
+            store.client.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')
     except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
         logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
 
@@ -88,6 +94,34 @@ def read_backfilled(store: Store, key: str, nominals: Sequence[str]) -> list[boo
     backfilled = store.keys.backfilled_of(key)
     with store.translating(backfilled, "set"):
         return [bool(is_member) for is_member in store.client.smismember(backfilled, list(nominals))]
+
+
+@contextmanager
+def being_the_only_one(store: Store, key: str) -> Iterator[Callable[[], None]]:
+    """Let nobody else backfill the entry under ``key``; yields what is to be called before each run.
+
+    Raises:
+        LockNotAcquired: somebody does it already, or by now.
+    """
+    lock_key, token = store.keys.backfilling_of(key), secrets.token_hex(16)
+
+    def hold() -> None:
+        with store.translating(lock_key, "string"):
+            is_ours = take_lock(
+                store.client, lock_key, token, taken_ms=BACKFILLING_MS, silent="", rest_ms=0, slack_ms=0
+            )
+        if not is_ours:
+            raise LockNotAcquired(
+                f"{key}: another backfill of it is at work, or was killed within the last "
+                f"{BACKFILLING_MS // 1000} s; try again later."
+            )
+
+    hold()
+    try:
+        yield hold
+    finally:
+        with suppress(RedBeatError):  # it ends by itself
+            release_lock(store.client, lock_key, token, wake=store.keys.wake)
 
 
 def note_backfilled(store: Store, key: str, nominal: str) -> None:

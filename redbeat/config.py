@@ -141,7 +141,8 @@ class RedBeatConfig:
             raise ConfigurationError(
                 f"redbeat_redis_url isn't set, and broker_url {sanitize_url(broker)!r} is no Redis: set "
                 f"redbeat_redis_url to where the schedule shall live. This is about the app "
-                f"{self.app.main or 'without a name'!r}; if you meant another one, pass app=.",
+                f"{self.app.main or 'without a name'!r}; if you meant another one, pass app=, or -A to "
+                "celery.",
                 "redbeat_redis_url",
             )
         return broker

@@ -16,6 +16,7 @@ from typing import Any
 
 from celery.schedules import crontab, schedstate
 
+from redbeat.hints import did_you_mean
 from redbeat.zones import next_fixed, next_in_real_time
 
 __all__ = ["CRONTAB_FIELDS", "CRON_FIELDS", "cron", "next_of_crontab"]
@@ -150,10 +151,13 @@ def _split(expression: str) -> list[str]:
     if len(fields) == len(CRON_FIELDS):
         return fields
     if text.strip().startswith("@"):
-        raise ValueError(f"cron {expression!r}: it is none of {', '.join(_NICKNAMES)}.")
+        raise ValueError(
+            f"cron {expression!r}: it is none of {', '.join(_NICKNAMES)}.{did_you_mean(text, _NICKNAMES)}"
+        )
+    counted = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
     raise ValueError(
-        f"cron {expression!r}: it has {len(fields)} fields instead of five: minute, hour, day of month, "
-        "month, day of week."
+        f"cron {expression!r}: it has {counted} instead of five: minute, hour, day of month, month, "
+        "day of week."
     )
 
 

@@ -70,9 +70,7 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
     if isinstance(schedule_, crontab):
         fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
         given = [getattr(schedule_, f"_orig_{name}") for name in fields]
-        if all(isinstance(field, (str, int)) for field in given):
-            return _describe_cron(" ".join(str(field) for field in given))
-        return f"crontab {schedule_}"
+        return _describe_cron(" ".join(_field(value) for value in given))
     if isinstance(schedule_, clocked):
         return f"At {schedule_.instant_in(zone).astimezone(zone).isoformat(' ')}"
     if isinstance(schedule_, rrule):
@@ -82,6 +80,10 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
     if isinstance(schedule_, solar):
         return f"At {schedule_.event.replace('_', ' ')} at {schedule_.lat}, {schedule_.lon}"
     return repr(schedule_)
+
+
+def _field(value: Any) -> str:
+    return str(value) if isinstance(value, (str, int)) else ",".join(str(number) for number in sorted(value))
 
 
 def _shown_interval(every: timedelta) -> str:

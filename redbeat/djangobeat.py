@@ -86,6 +86,8 @@ def _read_by_sqlalchemy(url: str, shown: str) -> Rows:
     except sqlalchemy.exc.SQLAlchemyError as exc:
         words = " ".join(str(getattr(exc, "orig", None) or exc).split())
         raise FileError(f"{shown}: can't be read: {words}.", shown) from exc
+    except ValueError as exc:  # of its port, say; what it quotes may be a piece of a password
+        raise ConfigurationError(f"{shown!r} is no database URL, as sqlite:///db.sqlite3 is.") from exc
 
 
 def declare_rows(rows: Rows, origin: str = "django-celery-beat") -> Declared:
@@ -101,7 +103,7 @@ def declare_rows(rows: Rows, origin: str = "django-celery-beat") -> Declared:
     for row in rows["periodictask"]:
         try:
             entries[row["name"]] = dict(_fields_of(row, schedules))
-        except (KeyError, ValueError, TypeError, AttributeError) as exc:
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as exc:
             reason = f"{exc} is missing." if isinstance(exc, KeyError) else str(exc)
             raise FileError(f"{origin}: the task {row.get('name')!r}: {reason}", origin) from exc
     return Declared(origin, None, entries)

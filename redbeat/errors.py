@@ -191,7 +191,7 @@ class LockError(RedBeatError):
 
 
 class LockNotAcquired(LockError, AttributeError):
-    """A lock is configured, and this scheduler doesn't hold it."""
+    """A lock is configured, and this scheduler doesn't hold it; or somebody else backfills that entry."""
 
 
 class LockLost(LockError, LockNotOwnedError):

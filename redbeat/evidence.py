@@ -22,7 +22,7 @@ from redbeat.history import PastRun, decode_history
 from redbeat.lua import Stored
 from redbeat.policy import NO_POLICY, Policy
 from redbeat.reader import decode_entry
-from redbeat.schedules import is_own_kind, last_runs, next_run
+from redbeat.schedules import is_own_kind, last_runs, next_run, phase_before
 from redbeat.status import Status, read_status
 from redbeat.store import Store
 from redbeat.task_ids import task_id_of
@@ -116,14 +116,14 @@ def times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | 
 
 
 def _around_of_interval(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:
-    every, start = entry.schedule.run_every, entry.policy.start_time
+    start = entry.policy.start_time
     anchor = None if entry.last_run_at is None else in_utc(entry.last_run_at)
     if start is not None and (anchor is None or anchor < start):
         anchor = start
     if anchor is None:
         return None, None  # it has no phase yet
-    before = anchor + (at - anchor) // every * every
-    return before, before + every
+    before = phase_before(entry.schedule, anchor, at)
+    return before, None if before is None else before + entry.schedule.run_every
 
 
 def _last_until(rule: Any, bare: Policy, at: datetime) -> datetime | None:

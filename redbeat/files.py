@@ -6,6 +6,7 @@ Pure: text in, values out. Invariant: what ``write_file`` has written, ``read_fi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,11 @@ PAST_FIELDS = ("history", "backfilled")
 STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored", *PAST_FIELDS)
 _SECTIONS = ("owner", "entries", "calendars")
 _CALENDAR_FIELDS = ("about", "days")
+
+#: deeper nesting overflows the stack of the parser
+MAX_DEPTH = 1000
+#: so many values the aliases of a file may stand for
+MAX_ALIASED = 5_000_000
 
 Path = tuple[Any, ...]
 
@@ -62,11 +68,21 @@ class Declared:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Makes plain values only, as safe_load does; times stay text, as in JSON."""
+    """Makes plain values only, as safe_load does; dates and times, also 12:30, stay text, as in JSON."""
+
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def _without_times(tag: str, pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """Return what a plain value of ``tag`` looks like: YAML 1.1 takes 12:30 for 750, of base 60."""
+    return re.compile(f"(?![^:]*:){pattern.pattern}", pattern.flags) if tag in _NUMBERS else pattern
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [
+        (tag, _without_times(tag, pattern)) for tag, pattern in resolvers if not tag.endswith(":timestamp")
+    ]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()
 }
 
@@ -116,6 +132,11 @@ def _check_entry(found: Declared, name: str, fields: Any) -> None:
     schedule = fields.get("schedule")
     if isinstance(schedule, dict) and not schedule:
         raise found.fault((*path, "schedule"), f"must have one of {', '.join(SCHEDULE_FORMS)}.")
+    for named in ("kwargs", "options"):
+        if isinstance(fields.get(named), dict):
+            _mapping(found, (*path, named), fields[named])
+    if is_raw and not (isinstance(fields["stored"], dict) and fields["stored"]):
+        raise found.fault((*path, "stored"), "must be a mapping, as export writes it.")
     count = fields.get("total_run_count")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
         raise found.fault((*path, "total_run_count"), f"must be a whole number, not {count!r}.")
@@ -175,10 +196,15 @@ def _read_json(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
             raise FileError(f"{origin}, {reason}", origin, exc.lineno) from exc
     except RecursionError as exc:
         raise FileError(f"{origin}: is nested too deeply.", origin) from exc
+    except FileError:
+        raise
+    except ValueError as exc:  # a number of thousands of digits
+        raise FileError(f"{origin}: no valid JSON: {exc}.", origin) from exc
 
 
 def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
     try:
+        _check_size(text, origin)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -193,14 +219,54 @@ def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
         raise FileError(
             f"{origin}{where}: no valid YAML: {exc.problem or exc.context}.", origin, line
         ) from exc
+    except FileError:  # a ValueError, too
+        raise
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as exc:
         words = " ".join(str(exc).split())
         raise FileError(f"{origin}: no valid YAML: {words}.", origin) from exc
 
 
-def _lines_of(node: Any, origin: str, path: Path = ()) -> Iterator[tuple[Path, int]]:
+def _check_size(text: str, origin: str) -> None:
+    """Raise FileError where a file would become too much to hold, or to parse: before it is read."""
+    open_anchors: list[str | None] = []  # of what has begun, and has not ended
+    sizes = [0]  # of the same, after the file's own
+    known: dict[str | None, int] = {}
+    added, reason = 0, ""
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_anchors.append(event.anchor)
+            sizes.append(1)
+            reason = "is nested too deeply." if len(sizes) > MAX_DEPTH else ""
+        elif isinstance(event, yaml.CollectionEndEvent):
+            size = sizes.pop()
+            known[open_anchors.pop()] = size
+            sizes[-1] += size
+        elif isinstance(event, yaml.AliasEvent):
+            size = known.get(event.anchor, 1)
+            sizes[-1] += size
+            added += size
+            reason = "its aliases (*) stand for too much." if added > MAX_ALIASED else ""
+            reason = f"*{event.anchor} stands inside of itself." if event.anchor in open_anchors else reason
+        else:
+            sizes[-1] += 1
+        if reason:
+            line = event.start_mark.line + 1
+            raise FileError(f"{origin}, line {line}: {reason}", origin, line)
+
+
+def _lines_of(
+    node: Any, origin: str, path: Path = (), visited: set[int] | None = None
+) -> Iterator[tuple[Path, int]]:
     """Yield where sections, entries and their fields stand; a name that stands there twice is a fault."""
-    if not isinstance(node, yaml.MappingNode) or len(path) > 3:
+    visited = set() if visited is None else visited
+    if len(path) >= 3:  # what is in a field has no lines of its own; aliases mean it more than once
+        if id(node) in visited:
+            return
+        visited.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _lines_of(item, origin, (*path, number), visited)
+    if not isinstance(node, yaml.MappingNode):
         return
     seen: set[Hashable] = set()
     for key, value in node.value:
@@ -210,8 +276,9 @@ def _lines_of(node: Any, origin: str, path: Path = ()) -> Iterator[tuple[Path, i
                 f"{origin}, line {line}: {printable(str(name))} stands there twice.", origin, line
             )
         seen.add(name)
-        yield (*path, name), line
-        yield from _lines_of(value, origin, (*path, name))
+        if len(path) < 3:
+            yield (*path, name), line
+        yield from _lines_of(value, origin, (*path, name), visited)
 
 
 def write_file(declared: Declared, *, is_json: bool = False) -> str:
@@ -226,6 +293,6 @@ def write_file(declared: Declared, *, is_json: bool = False) -> str:
     layout: dict[str, Any] = {"sort_keys": False, "width": 110, "default_flow_style": None}
     try:
         written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
-    except UnicodeEncodeError:  # halves of characters, which YAML doesn't know
+    except (UnicodeEncodeError, RecursionError):  # halves of characters, or more depth than its writer takes
         return write_file(declared, is_json=True)
     return written

@@ -45,6 +45,8 @@ def to_dict(entry: Any) -> dict[str, Any]:
 
 def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
     """Return the entry that ``values`` describe; see :meth:`redbeat.RedBeatSchedulerEntry.from_dict`."""
+    if not isinstance(values, Mapping):
+        raise EntryError(f"an entry must be an object, not {values!r}.", "")
     name = values.get("name")
     for unknown in values.keys() - set(FORM_FIELDS):
         hint = did_you_mean(str(unknown), FORM_FIELDS)
@@ -65,7 +67,8 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
             raise EntryError(f"{name}: {field} must be {what}, not {given[field]!r}.", str(name))
     for field in ("name", "task", "schedule"):
         if given.get(field) is None:
-            raise EntryError(f"{name}: {field} is missing.", str(name))
+            place = "" if name is None else f"{name}: "
+            raise EntryError(f"{place}{field} is missing.", str(name))
     if isinstance(given["schedule"], dict):
         kind = given["schedule"].get("__type__")
         raise EntryError(f"{name}: schedule: there is no kind {kind!r} that could be read.", str(name))

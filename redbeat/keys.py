@@ -18,8 +18,9 @@ RESERVED_NAMES = frozenset({":schedule", ":statics", ":static-owners", ":lock", 
 CALENDAR_NAMES = ":calendar:"
 HISTORY_NAMES = ":history:"
 BACKFILLED_NAMES = ":backfilled:"
+BACKFILLING_NAMES = ":backfilling:"
 OWNER_NAMES = ":owner:"
-RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, OWNER_NAMES)
+RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES)
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,10 @@ class Keys:
     def backfilled_of(self, key: str) -> str:
         """Return the key of the due times that were sent by hand for the entry under ``key``: a set."""
         return f"{self.prefix}{BACKFILLED_NAMES}{self.name(key)}"
+
+    def backfilling_of(self, key: str) -> str:
+        """Return the key of the lock of who sends runs of the entry under ``key`` by hand."""
+        return f"{self.prefix}{BACKFILLING_NAMES}{self.name(key)}"
 
     def beside(self, key: str) -> tuple[str, str]:
         """Return the keys of what is kept beside the entry under ``key``: its history first."""

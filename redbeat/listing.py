@@ -29,6 +29,7 @@ __all__ = [
     "list_entries",
     "read_all",
     "read_listed",
+    "scan_entries",
     "state_of",
 ]
 
@@ -69,6 +70,11 @@ def list_entries(
     """Yield the stored entries; see :meth:`redbeat.RedBeatSchedulerEntry.list`."""
     if state is not None and state not in STATES:
         raise ValueError(f"state: must be one of {', '.join(STATES)}, not {state!r}.")
+    if due_before is not None and not isinstance(due_before, datetime):
+        raise ValueError(f"due_before: must be a datetime, not {due_before!r}.")
+    for name, number in (("offset", offset), ("limit", limit or 0)):
+        if not isinstance(number, int) or number < 0:
+            raise ValueError(f"{name}: must be a whole number from 0, not {number!r}.")
     last_score = None if due_before is None else _utc(due_before).timestamp()
 
     def wanted() -> Iterator[EntryT]:
@@ -117,17 +123,45 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
 
 def iter_names(app: Any, client: Any = None) -> Iterator[str]:
     """Yield the names in the schedule, in no order; one that is there all the while is yielded once."""
-    store, cursor, seen = Store(app, client), 0, set[str]()
+    store = Store(app, client)
+    for page in _scan(store):
+        yield from map(store.keys.name, page)
+
+
+def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Iterator[EntryT]:
+    """Yield the stored entries in no order, without their ``state``.
+
+    Unlike those of :func:`list_entries`, one that is there all the while is yielded just once, however its
+    due time is moved meanwhile.
+    """
+    store = Store(app)
+    for page in _scan(store):
+        members = [one for one in page if match is None or fnmatchcase(store.keys.name(one), match)]
+        _, entries = store.read_entries([store.keys.prefixed(member) for member in members])
+        for member, stored in zip(members, entries, strict=True):
+            yield _entry_of(cls, _with_score(stored, page[member]), app)
+
+
+def _scan(store: Store) -> Iterator[dict[str, float]]:
+    """Yield members of the schedule and their scores, each name once."""
+    cursor, seen = 0, set[str]()
     while True:
         with store.translating():
-            cursor, page = store.client.zscan(store.keys.schedule, cursor, count=PAGE_SIZE)
-        for member, _ in page:
+            cursor, found = store.client.zscan(store.keys.schedule, cursor, count=PAGE_SIZE)
+        page: dict[str, float] = {}
+        for member, score in found:
             name = store.keys.name(_text(member))
             if name not in seen:
                 seen.add(name)
-                yield name
+                page[_text(member)] = score
+        yield page
         if not int(cursor):
             return
+
+
+def _with_score(stored: Stored, score: float) -> Stored:
+    """Return ``stored`` with the score of its member, which may be a bare name instead of a key."""
+    return stored if stored.exists and stored.score is not None else replace(stored, score=score)
 
 
 def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> int:
@@ -177,8 +211,7 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
                 score = scores[member]
                 if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
                     seen.add(member)
-                is_whole = stored.exists and stored.score is not None
-                yield member, (stored if is_whole else replace(stored, score=score)), now
+                yield member, _with_score(stored, score), now
             if len(found) < 2 * PAGE_SIZE and len(page) < PAGE_SIZE:
                 break
             if page:

@@ -89,7 +89,7 @@ class Managed:
             offset, limit: how many of these to leave out at first, and how many to yield at the most.
 
         Raises:
-            ValueError: there is no such state.
+            ValueError: there is no such state, or a filter is of another type.
         """
         filters: dict[str, Any] = {"match": match, "task": task, "enabled": enabled, "state": state}
         return list_entries(cls, app, **filters, due_before=due_before, offset=offset, limit=limit)
@@ -201,6 +201,7 @@ class Managed:
         end: datetime,
         dry_run: bool = False,
         *,
+        limit: int | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> Sequence[datetime]:
         """Send the runs that its schedule has from ``start`` to ``end``; return their due times.
@@ -211,9 +212,14 @@ class Managed:
         Arguments:
             start, end: both included. Naive datetimes are UTC.
             dry_run: send nothing, and return what would be sent.
+            limit: where the span has more runs that weren't sent yet, none is sent.
             progress: called after each run with the number of runs so far.
+
+        Raises:
+            EntryError: there are more runs than ``limit``; or a part of the entry can't be sent.
+            LockNotAcquired: somebody else backfills it at this moment.
         """
-        return manual.backfill(self, start, end, dry_run, progress)
+        return manual.backfill(self, start, end, dry_run, limit=limit, progress=progress)
 
     # -- forms and files
 

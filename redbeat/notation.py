@@ -7,6 +7,7 @@ schedule is read as that very schedule; where people's words don't reach, it sta
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -72,6 +73,8 @@ def _interval(every: Any, value: dict[str, Any], _zone: str | None = None) -> An
             every = read_seconds(every)
         except ValueError as exc:
             raise ValueError(f"every: {exc}") from exc
+    if isinstance(every, float) and not math.isfinite(every):
+        raise ValueError(f"every: {every} is no length of time.")
     return {"__type__": "interval", "every": every, "relative": value.get("relative", False)}
 
 

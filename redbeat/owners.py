@@ -22,7 +22,6 @@ from redbeat.store import CHUNK_SIZE, Store
 __all__ = [
     "StaticNames",
     "StaticsPlan",
-    "forget_statics",
     "note_statics",
     "plan_statics",
     "read_names_of",
@@ -66,7 +65,10 @@ class StaticsPlan:
 def read_statics(store: Store) -> StaticNames:
     """Return which entries were stored from ``beat_schedule``; one round trip."""
     keys = store.keys
-    with store.translating(keys.statics, "set"), store.client.pipeline(transaction=False) as pipeline:
+    with (
+        store.translating(keys.statics, "set", sets=[keys.static_owners]),
+        store.client.pipeline(transaction=False) as pipeline,
+    ):
         pipeline.smembers(keys.statics)
         pipeline.smembers(keys.static_owners)
         names, pairs = pipeline.execute()
@@ -127,20 +129,12 @@ def note_statics(store: Store, fence: Fence, owner: str, plan: StaticsPlan) -> N
         _change(store, fence, "release", former, names)
 
 
-def forget_statics(store: Store, names: Sequence[str]) -> None:
-    """Take ``names`` out of what ``read_statics`` returns, whoever has them."""
-    owners = read_statics(store).owners
-    for owner in {"", *(owner for name in names for owner in owners.get(name, ()))}:
-        _change(store, Fence(), "remove", owner, list(names))
-
-
 def _change(store: Store, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
+    statics, static_owners = store.keys.statics, store.keys.static_owners
     for start in range(0, len(names), CHUNK_SIZE):
         chunk = names[start : start + CHUNK_SIZE]
-        with store.translating(store.keys.statics, "set"):
-            status = lua.change_statics(
-                store.client, store.keys.statics, store.keys.static_owners, fence, change, owner, chunk
-            )
+        with store.translating(statics, "set", sets=[static_owners]):
+            status = lua.change_statics(store.client, statics, static_owners, fence, change, owner, chunk)
         store.check_lock(status, fence)
 
 

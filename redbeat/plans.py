@@ -37,6 +37,7 @@ __all__ = [
     "Plan",
     "apply_plan",
     "calendar_of",
+    "check_size",
     "commit",
     "entry_of",
     "make_plan",
@@ -47,6 +48,9 @@ __all__ = [
 
 #: one script stores so many at the most: the server takes a million arguments
 MAX_ENTRIES = 50_000
+
+#: so many arguments a script may have: Redis 6.2 takes 1,048,576
+MAX_ARGUMENTS = 1_040_000
 
 #: a plan is made anew so often because only beat's own bookkeeping has changed meanwhile
 MAX_ATTEMPTS = 50
@@ -162,7 +166,22 @@ def make_plan(
                 is_deleted=True,
             )
         )
+    check_size(plan, declared)
     return plan
+
+
+def check_size(plan: Plan, declared: Declared) -> None:
+    """Raise FileError where ``plan`` is more than one step takes."""
+    count = 4 * len(plan.calendars)
+    for change in plan.changes:
+        count += 12 + sum(4 if one.content else 1 for one in change.beside)
+    if count > MAX_ARGUMENTS:
+        removed = f", and remove {len(plan.difference.removed)} entries" if plan.difference.removed else ""
+        raise FileError(
+            f"{declared.origin}: one step can't store all of that{removed}: split the file"
+            f"{', or delete some of these before' if removed else ''}.",
+            declared.origin,
+        )
 
 
 def read_with_owners(
@@ -194,7 +213,8 @@ def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[
     if not others:
         return
     name, other = next(iter(others.items()))
-    more = f", and {len(others) - 1} more are others', too" if len(others) > 1 else ""
+    rest = len(others) - 1
+    more = f", and {rest} more {'is' if rest == 1 else 'are'} others', too" if rest else ""
     reason = f"belongs to {other}{more}; remove it from one of the two, or take it over (--take-over)."
     fault = declared.fault(("entries", name), reason)
     raise OwnedByOthers(str(fault), declared.origin, others)
@@ -303,7 +323,7 @@ def commit(plan: Plan) -> None:
     calendars = [
         Beside("calendar", store.keys.calendar(name), fields) for name, fields in plan.calendars.items()
     ]
-    with store.translating():
+    with store.translating(sets={change.owned_key for change in plan.changes if change.owned_key}):
         changed = scripts.apply_entries(
             store.client, store.keys.schedule, plan.changes, calendars=calendars, wake=store.keys.wake
         )

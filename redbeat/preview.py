@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain, islice, takewhile
 from typing import Any
 
-from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, runs_after, zone_of
+from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
 from redbeat.zones import in_utc
 
 __all__ = ["next_runs", "runs_between"]
@@ -44,7 +44,7 @@ def _runs(entry: Any, after: datetime | None) -> Iterator[datetime]:
     if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # it is on its way
         runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
     else:
-        if anchor is not None and anchor > after:  # a look at times before it was made
-            anchor = None
+        if anchor is not None and anchor > after:
+            anchor = phase_before(entry.schedule, anchor, after)
         runs = runs_after(entry.schedule, policy, after, anchor)
     return islice(runs, left)

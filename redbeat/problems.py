@@ -82,6 +82,11 @@ def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | N
     """Return why an entry can't be made with these, as a sentence; None when it can."""
     if not isinstance(last_run_at, (datetime, type(None))):
         return f"last_run_at must be a datetime, not {_shown(last_run_at)}."
+    if last_run_at is not None and last_run_at.tzinfo is not None:
+        try:
+            last_run_at.astimezone(timezone.utc)
+        except OverflowError:
+            return f"last_run_at is out of range: {last_run_at}."
     if isinstance(total_run_count, bool) or not isinstance(total_run_count, (int, type(None))):
         return f"total_run_count must be a whole number, not {_shown(total_run_count)}."
     return None

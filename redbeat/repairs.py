@@ -17,8 +17,9 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.keys import as_stored
 from redbeat.lua import Stored
+from redbeat.lua.leftovers import remove_leftovers
 from redbeat.lua.repairs import MemberRepair, repair_members
-from redbeat.owners import forget_statics
+from redbeat.owners import read_statics
 from redbeat.reader import decode_entry
 from redbeat.runs import MISSING_GRACE_SECONDS
 from redbeat.schedules import next_run
@@ -108,7 +109,10 @@ def _mend_members(
 def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     gone = _without_entry(store, repairs)
     if gone and not is_dry:
-        forget_statics(store, [one.target for one in gone])
+        statics = read_statics(store)
+        gone = [
+            one for one in gone if _remove(store, one, name=one.target, owned=statics.pairs_of(one.target))
+        ]
     would = "would be " if is_dry else ""
     yield from (f"{one.target}: {would}removed from {store.keys.statics}." for one in gone)
     yield from _left(repairs, gone, "there is such an entry by now")
@@ -116,13 +120,25 @@ def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[s
 
 def _delete(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     gone = _without_entry(store, repairs)
-    if gone and not is_dry:
-        with store.translating():
-            for one in gone:  # one by one: also where they are on several nodes
-                store.client.delete(as_stored(one.target))
+    if not is_dry:
+        gone = [one for one in gone if _remove(store, one, beside=one.target)]
     would = "would be " if is_dry else ""
     yield from (f"{one.target}: {would}deleted." for one in gone)
     yield from _left(repairs, gone, "there is such an entry by now")
+
+
+def _remove(
+    store: Store, one: Repair, *, name: str = "", owned: Sequence[str] = (), beside: str = ""
+) -> bool:
+    """Remove a name or a key that is kept for an entry, unless that is there by now."""
+    keys, entry = store.keys, one.entry_key
+    is_history = beside == keys.history_of(entry)
+    kept = [beside or entry, entry] if is_history else [entry, beside or entry]
+    with store.translating():
+        removed = remove_leftovers(
+            store.client, keys.schedule, keys.statics, keys.static_owners, [(entry, "", name)], [owned], kept
+        )
+    return removed > 0
 
 
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:

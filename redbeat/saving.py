@@ -87,7 +87,11 @@ def _settle_zone(entry: Any) -> None:
     schedule = entry.schedule
     if isinstance(schedule, clocked) and schedule.clocked_time.tzinfo is None:
         zone = zone_of(schedule, entry.policy)
-        entry.schedule = clocked(schedule.instant_in(zone).astimezone(zone), app=entry.app)
+        try:
+            entry.schedule = clocked(schedule.instant_in(zone).astimezone(zone), app=entry.app)
+        except OverflowError as exc:
+            moment = schedule.clocked_time
+            raise EntryError(f"{entry.key}: its time {moment} is out of range in {zone}.", entry.key) from exc
     if isinstance(schedule, rrule) and entry.policy.timezone is None:  # its JSON has only an offset from UTC
         name = zone_name(schedule.dtstart.tzinfo)
         if name is not None and name.upper() != "UTC":
@@ -162,14 +166,17 @@ def why_never(entry: Any, now: datetime) -> str:
     """Return why ``entry`` doesn't run after ``now``, a sentence."""
     policy = entry.bounds()
     if policy.is_finished(entry.total_run_count):
-        which = "one_off" if policy.one_off else f"max_runs={policy.max_runs}"
-        return f"it has had its runs ({which}); raise max_runs, or delete it first."
+        if policy.one_off:
+            return "it has had its run (one_off); take one_off away, or delete it first."
+        return f"it has had its runs (max_runs={policy.max_runs}); raise max_runs, or delete it first."
     since = in_utc(entry.last_run_at or now)
     if next_run(entry.schedule, replace(policy, end_time=None, calendar=None), now, since) is None:
         return "its schedule has no time after now."
     if next_run(entry.schedule, replace(policy, calendar=None), now, since) is None:
         return f"its schedule has no time until its end_time, {policy.end_time}."
-    return f"its calendar {policy.exclude} excludes all its times."
+    if next_run(entry.schedule, policy, now, since) is None:
+        return f"its calendar {policy.exclude} excludes all its times."
+    return "its schedule has times, but its score was written so; a score of 0 runs it."
 
 
 def _is_other(schedule: Any, other: Any) -> bool:

@@ -302,6 +302,20 @@ def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | Non
     return next_run(schedule_, policy, since)
 
 
+def phase_before(schedule_: Any, anchor: datetime, until: datetime) -> datetime | None:
+    """Return the last time until ``until`` that an interval which counts from ``anchor`` has, both in UTC.
+
+    None: it doesn't count from any time, or there was none.
+    """
+    if not isinstance(schedule_, schedule) or is_own_kind(schedule_, schedule) or schedule_.relative:
+        return None
+    every: timedelta = schedule_.run_every
+    try:
+        return anchor + (until - anchor) // every * every
+    except (OverflowError, ZeroDivisionError):
+        return None
+
+
 def runs_after(
     schedule_: Any, policy: Bounds, after: datetime, anchor: datetime | None = None
 ) -> Iterator[datetime]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -320,8 +320,13 @@ class Store:
         """Do nothing, before and after every round trip: tests end a beat here, exactly between two."""
 
     @contextmanager
-    def translating(self, key: str = "", expected: str = "sorted set") -> Iterator[None]:
-        """Turn the client's errors into ours: no server, ``key`` has another type, or a name is no text."""
+    def translating(
+        self, key: str = "", expected: str = "sorted set", *, sets: Iterable[str] = ()
+    ) -> Iterator[None]:
+        """Turn the client's errors into ours: no server, ``key`` has another type, or a name is no text.
+
+        ``sets``: keys of sets that are touched besides.
+        """
         try:
             with naming_the_server(self.config):
                 self.on_round_trip()
@@ -341,6 +346,9 @@ class Store:
             lock_key = self.config.lock_key
             if lock_key and text_of(self.client.type(lock_key)) not in ("string", "none"):
                 key, expected = lock_key, "string"
+            for one in sets:
+                if text_of(self.client.type(one)) not in ("set", "none"):
+                    key, expected = one, "set"
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",

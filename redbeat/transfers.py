@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from math import isnan, nan
 from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
@@ -20,13 +21,14 @@ from redbeat.errors import EntryError, FileError
 from redbeat.files import PAST_FIELDS, Declared
 from redbeat.keys import printable, shorten
 from redbeat.kinds import SCHEDULE_FIELDS, encode_schedule
-from redbeat.listing import list_entries
+from redbeat.listing import scan_entries
 from redbeat.lua.owners import Change
 from redbeat.owners import read_owners, read_statics
 from redbeat.plans import (
     MAX_ENTRIES,
     Plan,
     calendar_of,
+    check_size,
     entry_of,
     plan_calendars,
     read_with_owners,
@@ -100,7 +102,7 @@ def export_entries(
                 calendars.update(filter(None, [getattr(entry.policy, "exclude", None)]))
         chunk.clear()
 
-    for seen, entry in enumerate(list_entries(RedBeatSchedulerEntry, app, match=match), 1):
+    for seen, entry in enumerate(scan_entries(RedBeatSchedulerEntry, app, match), 1):
         chunk.append(entry)
         if len(chunk) == CHUNK_SIZE:
             take()
@@ -132,7 +134,7 @@ def _item_of(entry: Any, stored: Stored, owner: str) -> dict[str, Any]:
         try:
             item = shown_fields(entry)
             definition, policy = _encoded(entry, item)
-        except (EntryError, FileError, ValueError):
+        except (EntryError, FileError, ValueError, RecursionError):
             item = {}
     if (
         not item
@@ -253,9 +255,13 @@ def plan_import(
     now, found = read_with_owners(store, [store.keys.entry(name) for name in names])
     existing = [name for name, (stored, _) in zip(names, found, strict=True) if stored.exists]
     if refused := [name for name in existing if not replace_existing and name not in may_exist]:
-        more = f", and {len(refused) - 1} more are" if len(refused) > 1 else ""
+        rest = len(refused) - 1
+        more = f", and so {'is' if rest == 1 else 'are'} {rest} more" if rest else ""
         reason = f"is stored already{more}; --replace writes over what there is."
         raise declared.fault(("entries", refused[0]), reason)
+    for name, (stored, _) in zip(names, found, strict=True):
+        if stored.exists and not stored.is_hash:
+            raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
     entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
     plan.calendars, plan.calendars_before = plan_calendars(
@@ -283,6 +289,7 @@ def plan_import(
             plan.difference.changed[name] = {"stored": ("as it is", "as the file has it")}
         else:
             plan.difference.added[name] = shown_fields(entries.get(name))
+    check_size(plan, declared)
     return plan
 
 
@@ -290,16 +297,17 @@ def _plan_item(change: Change, declared: Declared, entry: Any, now: datetime) ->
     """Decide what becomes of one entry."""
     fields = declared.entries[change.name]
     raw = fields.get("stored") or {}
-    if not isinstance(raw, dict):
-        raise declared.fault(("entries", change.name, "stored"), "must be a mapping.")
     if "next_run" not in fields and not raw:
         change.write = plan_save(entry, change.stored, now)  # whoever wrote it knows of no state
         return
     definition, policy = encode_entry(entry, Stored(change.stored.key)) if entry is not None else ("", "")
-    definition = _text(raw["definition"]) if "definition" in raw else definition
-    policy = _text(raw["policy"]) if "policy" in raw else policy
+    try:
+        raw = {part: _text(value) for part, value in raw.items()}
+    except (TypeError, RecursionError) as exc:
+        raise declared.fault(("entries", change.name, "stored"), f"{exc}.") from exc
+    definition, policy = raw.get("definition", definition), raw.get("policy", policy)
     if "meta" in raw:
-        meta = _text(raw["meta"])
+        meta = raw["meta"]
     elif entry is None:
         meta = encode_meta(_moment(declared, change.name, "last_run_at"), fields.get("total_run_count") or 0)
     else:
@@ -308,7 +316,7 @@ def _plan_item(change: Change, declared: Declared, entry: Any, now: datetime) ->
     change.is_replaced = change.stored.exists
     change.is_unscheduled = score is None
     change.write = Write(definition, meta, score, policy=policy)
-    change.error = _text(raw["error"]) if "error" in raw else None
+    change.error = raw.get("error")
 
 
 def _plan_past(change: Change, fields: Mapping[str, Any], store: Store) -> None:
@@ -326,7 +334,13 @@ def _score(declared: Declared, name: str) -> float | None:
     """Return the due time that a file has of an entry, -1 for never; None: it isn't in the schedule."""
     value = declared.entries[name].get("next_run")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            score = float(value)
+        except OverflowError:
+            score = nan
+        if isnan(score):  # no score in Redis, either: the script would fail in the middle
+            raise declared.fault(("entries", name, "next_run"), f"{shorten(str(value), 80)} is no time.")
+        return score
     if value in (NEVER, UNSCHEDULED, None):
         return -1.0 if value == NEVER else None
     moment = _moment(declared, name, "next_run")

@@ -35,4 +35,6 @@ def sanitize_url(url: str) -> str:
 def _sanitize_server(url: str) -> str:
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     rest = re.sub(r"^([^:]*):.*@", r"\1:**@", rest, flags=re.DOTALL)
-    return scheme + separator + re.sub(r"(?i)([?&]\w*password=)[^&]*", r"\1**", rest)
+    return (
+        scheme + separator + re.sub(r"(?i)([?&]\w*(?:password|passwd|pwd|odbc_connect)=)[^&]*", r"\1**", rest)
+    )

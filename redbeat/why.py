@@ -11,6 +11,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from redbeat.almanac import Unusable
+from redbeat.answers import VERDICTS as VERDICTS
+from redbeat.answers import Answer, closed, sent_text, shown, told_by
 from redbeat.errors import EntryCorrupt
 from redbeat.evidence import TOLERANCE, Evidence, id_of, record_of, times_around
 from redbeat.failures import Failure, failure_of
@@ -22,60 +24,6 @@ from redbeat.zones import in_utc
 
 __all__ = ["VERDICTS", "Answer", "explain"]
 
-#: what may have become of a run
-VERDICTS = {
-    "sent": "its message was sent",
-    "merged": "another run was sent that stands for it",
-    "skipped": "it was left out, as its policy says",
-    "failed": "it couldn't be sent; while that is so, it is tried again",
-    "no-time": "the schedule has no such time",
-    "outside": "it is before the start_time, or after the end_time",
-    "excluded": "its calendar excludes it",
-    "quarantined": "the entry can't be used",
-    "to-come": "its time is still to come",
-    "finished": "the entry has had all of its runs",
-    "paused": "somebody has paused the entry",
-    "disabled": "the entry's enabled is false",
-    "unscheduled": "the entry doesn't stand in the schedule, or with a score that means never",
-    "not-there-yet": "the entry was saved after that time",
-    "no-leader": "no beat leads",
-    "waiting": "it is due, and beat hasn't sent it yet",
-    "too-long-ago": "what is recorded doesn't go back so far",
-    "history-off": "nothing is recorded",
-    "unknown": "nothing is recorded of it, though other runs are",
-}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What became of a run.
-
-    Attributes:
-        verdict: one of ``VERDICTS``.
-        at: the time that it is about, UTC; None: there is none.
-        reason: one sentence or two.
-        run: the record that says so; None: it is concluded.
-        before, after: the schedule's times next to it, UTC; None: there is none, or it isn't known.
-    """
-
-    verdict: str
-    at: datetime | None
-    reason: str
-    run: PastRun | None = None
-    before: datetime | None = None
-    after: datetime | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON has it, times in ISO 8601."""
-        return {
-            "verdict": self.verdict,
-            "at": self.at and self.at.isoformat(),
-            "reason": self.reason,
-            "run": self.run and self.run.to_dict(),
-            "before": self.before and self.before.isoformat(),
-            "after": self.after and self.after.isoformat(),
-        }
-
 
 def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
     """Return why the run at ``at`` did or did not happen; None: at the schedule's latest time before now."""
@@ -85,16 +33,13 @@ def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
     if entry is not None and at is None:
         at, after = times_around(entry, evidence.now)
         if at is None:
-            reason = "Its schedule has no time before now" + (
-                "." if after is None else f"; its first is {_shown(after)}."
-            )
-            return Answer("no-time", None, reason, after=after)
+            return _of_no_time(evidence, entry, problem, after)
     if at is None:
         return Answer("quarantined", None, _quarantine(evidence, problem))
     at = in_utc(at)
     run = record_of(evidence.history, at)
     if run is not None:
-        return _told_by(evidence, run)
+        return told_by(evidence, run)
     if entry is None:
         return Answer("quarantined", at, _quarantine(evidence, problem))
     before, after = times_around(entry, at)
@@ -103,9 +48,9 @@ def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
         if nearest is None:
             reason = "When it has times isn't known: it has never run, or its schedule has none."
             return Answer("no-time", at, reason)
-        times = [f"the last before is {_shown(before)}"] if before else []
-        times += [f"the next after is {_shown(after)}"] if after else []
-        reason = f"By its schedule as it is now {_shown(at)} is no time for a run."
+        times = [f"the last before is {shown(before)}"] if before else []
+        times += [f"the next after is {shown(after)}"] if after else []
+        reason = f"By its schedule as it is now {shown(at)} is no time for a run."
         reason += f" {'; '.join(times)}.".replace(" the", " The", 1)
         return Answer("no-time", at, reason, before=before, after=after)
     case = _Case(evidence, entry, nearest, problem)
@@ -115,6 +60,15 @@ def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
     else:
         after = times_around(entry, nearest)[1]
     return Answer(verdict, nearest, reason, run, before, after)
+
+
+def _of_no_time(evidence: Evidence, entry: Any, problem: str, after: datetime | None) -> Answer:
+    """Return the answer where the schedule has had no time yet; the entry may be due all the same."""
+    told = _Case(evidence, entry, evidence.now, problem).decide_by_now()
+    if told is None:
+        first = "." if after is None else f"; its first is {shown(after)}."
+        told = "no-time", f"Its schedule has no time before now{first}", None
+    return Answer(told[0], None, told[1], after=after)
 
 
 #: a leader that hasn't ticked for so long is dead, or hangs
@@ -149,6 +103,10 @@ class _Case:
                 return told
         return self._unknown()
 
+    def decide_by_now(self) -> _Told | None:
+        """Decide by how things are now alone."""
+        return self._of_failure() or self._of_count() or self._of_state() or self._of_leader()
+
     @property
     def failure(self) -> Failure | None:
         return failure_of(self.evidence.stored)
@@ -173,9 +131,9 @@ class _Case:
     def _of_policy(self) -> _Told | None:
         policy = self.policy
         if policy.start_time is not None and self.at < policy.start_time:
-            return "outside", f"It is before the entry's start_time, {_shown(policy.start_time)}.", None
+            return "outside", f"It is before the entry's start_time, {shown(policy.start_time)}.", None
         if policy.end_time is not None and self.at > policy.end_time:
-            return "outside", f"It is after the entry's end_time, {_shown(policy.end_time)}.", None
+            return "outside", f"It is after the entry's end_time, {shown(policy.end_time)}.", None
         calendar = policy.calendar
         if calendar is None or isinstance(calendar, Unusable):
             return None
@@ -192,10 +150,10 @@ class _Case:
         since = _moment_of(failure)
         if failure.attempts and float(failure.due or 0) <= self.at.timestamp() + TOLERANCE.total_seconds():
             reason = (
-                f"The run that was due at {_shown(since)} couldn't be sent, {failure.attempts} times so far, "
+                f"The run that was due at {shown(since)} couldn't be sent, {failure.attempts} times so far, "
                 f"and is tried again: {failure.reason}"
             )
-            return "failed", _closed(reason), None
+            return "failed", closed(reason), None
         if not failure.attempts and since - TOLERANCE <= self.at:
             return "quarantined", _quarantine(self.evidence, self.problem or failure.reason), None
         return None
@@ -211,11 +169,11 @@ class _Case:
             if run.is_manual or not run.due < self.at <= run.at:
                 continue
             if run.outcome == "sent":
-                return "merged", f"The run {_sent(run)} stands for those that were missed by then.", run
+                return "merged", f"The run {sent_text(run)} stands for those that were missed by then.", run
             if run.outcome == "skipped":
                 return (
                     "skipped",
-                    f"The runs from {_shown(run.due)} on were skipped at {_shown(run.at)}: {run.why}.",
+                    f"The runs from {shown(run.due)} on were skipped at {shown(run.at)}: {run.why}.",
                     run,
                 )
         following = next((run for run in self.later if run.outcome == "sent"), None)
@@ -225,7 +183,7 @@ class _Case:
         way = self.policy.misfire or self.evidence.misfire
         return (
             "merged",
-            f"It was missed, and the run {_sent(following)} stands for it (misfire: {way}).",
+            f"It was missed, and the run {sent_text(following)} stands for it (misfire: {way}).",
             following,
         )
 
@@ -236,9 +194,9 @@ class _Case:
 
     def _of_age(self) -> _Told | None:
         entry, kept = self.entry, self.evidence.kept
-        history = self.evidence.history
+        history = [run for run in self.evidence.history if not run.is_manual or self._may_be_forgotten]
         if history and self.at < history[-1].due:
-            oldest = _shown(history[-1].due)
+            oldest = shown(history[-1].due)
             known = sum(run.outcome == "sent" and not run.is_manual for run in history)
             if self._may_be_forgotten:
                 reason = f"Only the last {kept} runs are kept (redbeat_history), the first that of {oldest}."
@@ -247,16 +205,16 @@ class _Case:
                 return "not-there-yet", f"Its first run of all was due at {oldest}.", None
             return "too-long-ago", f"What is recorded begins with the run that was due at {oldest}.", None
         ran_at = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
-        if ran_at is not None and not entry.total_run_count and self.at < ran_at:
-            return "not-there-yet", f"It counts from {_shown(ran_at)} on: it was saved then.", None
+        if ran_at is not None and not entry.total_run_count and self.at <= ran_at:
+            return "not-there-yet", f"It counts from {shown(ran_at)} on: it was saved then.", None
         if kept or self.evidence.history or not entry.total_run_count or ran_at is None or ran_at < self.at:
             return None
         following = times_around(entry, self.at)[1]
         if following is None or ran_at < following:
             task_id = entry.options.get("task_id") or id_of(self.evidence.key, self.at)
-            reason = f"Its last run, by its meta, was at {_shown(ran_at)}; the task id is {task_id}."
+            reason = f"Its last run, by its meta, was at {shown(ran_at)}; the task id is {task_id}."
             return "sent", f"{reason} More isn't recorded, as redbeat_history is 0.", None
-        reason = f"Nothing is recorded, as redbeat_history is 0; its last run was at {_shown(ran_at)}."
+        reason = f"Nothing is recorded, as redbeat_history is 0; its last run was at {shown(ran_at)}."
         return "history-off", reason, None
 
     def _of_count(self) -> _Told | None:
@@ -264,7 +222,7 @@ class _Case:
         if self.has_later or not self.policy.is_finished(entry.total_run_count):
             return None
         which = "one_off" if self.policy.one_off else f"max_runs is {self.policy.max_runs}"
-        last = f", the last at {_shown(in_utc(entry.last_run_at))}" if entry.last_run_at is not None else ""
+        last = f", the last at {shown(in_utc(entry.last_run_at))}" if entry.last_run_at is not None else ""
         return "finished", f"It has had all of its runs{last} ({which}).", None
 
     def _of_state(self) -> _Told | None:
@@ -275,10 +233,10 @@ class _Case:
             if not policy.paused:
                 return "disabled", "It is disabled: its enabled is false.", None
             note = f" ({policy.pause_note})" if policy.pause_note else ""
-            return "paused", f"It is paused{note}{f', until {_shown(until)}' if until else ''}.", None
+            return "paused", f"It is paused{note}{f', until {shown(until)}' if until else ''}.", None
         if policy.paused and until is not None and self.at < until:
             note = f" ({policy.pause_note})" if policy.pause_note else ""
-            return "paused", f"It was paused until {_shown(until)}{note}.", None
+            return "paused", f"It was paused until {shown(until)}{note}.", None
         score = self.evidence.stored.score
         if score is None:
             return (
@@ -299,7 +257,7 @@ class _Case:
         if self.has_later or score is None or score > self.evidence.now.timestamp():
             return None
         if status.leader is None and status.lock_key is not None:
-            last = f"; the last one did something at {_shown(status.last_tick)}" if status.last_tick else ""
+            last = f"; the last one did something at {shown(status.last_tick)}" if status.last_tick else ""
             return (
                 "no-leader",
                 f"It is due, and no beat leads{last}. It is sent once a beat is started.",
@@ -307,14 +265,15 @@ class _Case:
             )
         tick = status.last_tick
         if status.leader is not None and tick is not None and status.now - tick > SILENT:
-            reason = f"It is due, and the leader on {status.leader.host} did nothing since {_shown(tick)}."
+            reason = f"It is due, and the leader on {status.leader.host} did nothing since {shown(tick)}."
             return "waiting", f"{reason} A standby takes over; where there is none, start a beat.", None
-        who = (
-            "the beats share the work" if status.leader is None else f"{status.leader.host or 'a beat'} leads"
-        )
-        reason = (
-            f"It is due, and {who}, but it wasn't sent yet: see the beat's log whether the broker is away."
-        )
+        if status.leader is not None and status.leader.host is None:
+            reason = (
+                "It is due, and another program than a RedBeat 3 holds the lock: ask the doctor about it."
+            )
+            return "waiting", reason, None
+        who = "the beats share the work" if status.leader is None else f"{status.leader.host} leads"
+        reason = f"It is due, and {who}, but it wasn't sent yet: see beat's log whether the broker is away."
         return "waiting", reason, None
 
     def _unknown(self) -> _Told:
@@ -322,67 +281,24 @@ class _Case:
         if not evidence.kept and not evidence.history:
             return "history-off", "Nothing is recorded, as redbeat_history is 0.", None
         hints = ["it was saved, changed, paused or disabled then, or its next run was moved"]
-        if status.leader is not None and status.leader.since is not None and status.leader.since > self.at:
-            hints.insert(0, f"the beat that leads does so since {_shown(status.leader.since)} only")
         following = next(iter(self.later), None)
-        known = f" The next run that is was due at {_shown(following.due)}." if following else ""
+        if following is not None:
+            hints.append("beat or the broker was away, and the next run stands for it")
+        since = status.leader.since if status.leader is not None else None
+        if since is None:
+            hints.insert(0, "no beat was at work then")
+        elif since > self.at:
+            hints.insert(0, f"the beat that leads does so since {shown(since)} only")
+        known = f" The next that is recorded was due at {shown(following.due)}." if following else ""
         return "unknown", f"Nothing is recorded of it.{known} Perhaps {', or '.join(hints)}.", following
-
-
-def _told_by(evidence: Evidence, run: PastRun) -> Answer:
-    """Return the answer that a record of the run itself gives."""
-    if run.outcome == "sent":
-        by = " by hand" if run.is_manual else ""
-        reason = f"It was sent{by} at {_shown(run.at)}, {run.late_seconds:.1f} s after its time"
-        return Answer("sent", run.due, f"{reason}, with the task id {run.task_id}.", run)
-    if run.outcome == "skipped":
-        return Answer("skipped", run.due, _closed(f"It was skipped at {_shown(run.at)}: {run.why}"), run)
-    covering = next(
-        (
-            other
-            for other in reversed(evidence.history)
-            if other.outcome == "sent" and other.due > run.due and not other.is_manual
-        ),
-        None,
-    )
-    why = f"It couldn't be sent at {_shown(run.at)}: {run.why}"
-    failure = failure_of(evidence.stored)
-    if covering is not None:
-        return Answer("merged", run.due, f"{_closed(why)} The run {_sent(covering)} stands for it.", run)
-    if failure is not None and failure.retry_at:
-        retry_at = datetime.fromtimestamp(float(failure.retry_at), timezone.utc)
-        return Answer(
-            "failed" if failure.attempts else "quarantined",
-            run.due,
-            f"{_closed(why)} It is tried again at {_shown(retry_at)}.",
-            run,
-        )
-    return Answer("failed", run.due, f"{_closed(why)} What became of it then isn't recorded.", run)
 
 
 def _quarantine(evidence: Evidence, problem: str) -> str:
     failure = failure_of(evidence.stored)
     since = f" since {failure.since[:19].replace('T', ' ')} UTC" if failure and not failure.attempts else ""
-    return _closed(f"The entry can't be used{since}: {problem.removeprefix(f'{evidence.key}: ')}")
+    return closed(f"The entry can't be used{since}: {problem.removeprefix(f'{evidence.key}: ')}")
 
 
 def _moment_of(failure: Failure) -> datetime:
     """Return when the run was due that the failure is about."""
     return datetime.fromtimestamp(float(failure.due or 0), timezone.utc)
-
-
-def _sent(run: PastRun) -> str:
-    return f"that was due at {_shown(run.due)} and sent at {_shown(run.at)} ({run.task_id})"
-
-
-def _closed(sentence: str) -> str:
-    return sentence if sentence.endswith((".", "...")) else f"{sentence}."
-
-
-def _shown(moment: datetime | None) -> str:
-    if moment is None:
-        return "an unknown time"
-    shown = moment.astimezone(timezone.utc)
-    return (
-        f"{shown:%Y-%m-%d %H:%M:%S}{f'.{shown.microsecond:06d}'.rstrip('0') if shown.microsecond else ''} UTC"
-    )

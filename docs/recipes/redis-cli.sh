@@ -14,7 +14,7 @@ definition() {
 }
 
 redis() {
-    redis-cli -u "$REDIS_URL" "$@"
+    redis-cli --no-auth-warning -u "$REDIS_URL" "$@"
 }
 
 case ${1:-} in

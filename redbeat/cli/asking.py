@@ -18,5 +18,10 @@ def ask(question: str, *, is_yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CommandLineError("Nobody can be asked here, without a terminal: give --yes.", exits.USAGE)
-    if not click.confirm(question, err=True):
+    try:
+        is_yes = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)  # the error isn't to stand behind the question
+        raise
+    if not is_yes:
         raise CommandLineError("Nothing was done.", 1)

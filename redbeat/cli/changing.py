@@ -30,6 +30,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryChanged
 from redbeat.exits import CommandLineError
 from redbeat.policy import NO_POLICY
+from redbeat.saving import why_never
 
 __all__ = ["add", "delete", "report_entry", "set_"]
 
@@ -163,9 +164,13 @@ def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
     session.say(f"{done} {one_line(name)}: {one_line(words_of(entry))}")
     due = entry.next_due_at
     if entry.state not in ("scheduled", "due", "failing"):
-        session.say(f"It is {entry.state}.")
+        session.say(f"It is {entry.state}{_why_finished(entry, session)}")
     elif due is not None:
         session.say(f"Next run: {when(due, zone_for(entry))}, {relative(due, session.now())}")
+
+
+def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
+    return f": {why_never(entry, session.now())}" if entry.state == "finished" else "."
 
 
 @click.command(cls=SessionCommand)

@@ -12,16 +12,17 @@ from typing import Any
 import click
 
 from redbeat import exits
-from redbeat.cli.session import Session, stating_errors
+from redbeat.cli.names import NAME, no_such_entry
+from redbeat.cli.session import Session, SessionCommand
 from redbeat.doctor import Diagnosis, Finding, Severity, examine
 from redbeat.doctor.finding import counted
-from redbeat.errors import ConfigurationError
+from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.evidence import Evidence, read_evidence
-from redbeat.exits import CommandLineError, ExitingCommand, finite
+from redbeat.exits import CommandLineError, finite
 from redbeat.repairs import repair
 from redbeat.schedules import zone_of
 from redbeat.why import VERDICTS, Answer, explain
-from redbeat.zones import instant_of
+from redbeat.zones import in_utc, instant_of
 
 __all__ = ["doctor", "why"]
 
@@ -31,7 +32,7 @@ _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOT
 SHOWN_OF_A_KIND = 10
 
 
-@click.command(cls=ExitingCommand)
+@click.command(cls=SessionCommand)
 @click.option("--fix", "is_fixing", is_flag=True, help="Repair what can be without losing a definition.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="With --fix: say what would be repaired.")
 @click.option(
@@ -81,23 +82,19 @@ def doctor(
     session = Session.of(ctx)
     if workers_seconds is not None and not session.has_own_app:
         raise CommandLineError("--workers asks the application's broker: it needs celery -A.", exits.USAGE)
-    with stating_errors():
-        found = examine(
-            session.app,
-            has_tasks=session.has_own_app,
-            workers_seconds=workers_seconds,
-            max_seconds=max_seconds,
-        )
-        if not is_json:
-            _show(session, found, is_complete)
-        repairs: list[str] = []
-        if is_fixing:
-            for sentence in repair(session.app, found.findings, is_dry):
-                repairs.append(sentence)
-                if not is_json:
-                    session.say(sentence)
-            if not repairs and not is_json:
-                session.say("There is nothing that --fix can repair.")
+    found = examine(
+        session.app, has_tasks=session.has_own_app, workers_seconds=workers_seconds, max_seconds=max_seconds
+    )
+    if not is_json:
+        _show(session, found, is_complete)
+    repairs: list[str] = []
+    if is_fixing:
+        for sentence in repair(session.app, found.findings, is_dry):
+            repairs.append(sentence)
+            if not is_json:
+                session.say(sentence)
+        if not repairs and not is_json:
+            session.say("There is nothing that --fix can repair.")
     if is_json:
         session.print_json(_document(session, found, repairs if is_fixing else None))
     ctx.exit(found.severity)
@@ -125,7 +122,7 @@ def _server_of(session: Session) -> str | None:
 
 def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
     shown: Counter[str] = Counter()
-    hidden: Counter[str] = Counter(found.more)
+    hidden: Counter[str] = Counter()
     for finding in sorted(found.findings, key=lambda finding: -finding.severity):
         if shown[finding.kind] >= SHOWN_OF_A_KIND and not is_complete:
             hidden[finding.kind] += 1
@@ -134,6 +131,8 @@ def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
         _show_finding(session, finding)
     for kind, count in hidden.items():
         session.say(f"… and {count} more of {kind}; --all shows them.")
+    for kind, count in found.more.items():
+        session.say(f"… and {count} more of {kind}, which are only counted: repair these first.")
     counts = Counter(finding.severity for finding in found.findings)
     words = [
         f"{counts[severity]} {severity.name.lower()}{'' if counts[severity] == 1 else 's'}"
@@ -153,8 +152,8 @@ def _show_finding(session: Session, finding: Finding) -> None:
     session.say(f"    {finding.advice}")
 
 
-@click.command(cls=ExitingCommand)
-@click.argument("name")
+@click.command(cls=SessionCommand)
+@click.argument("name", type=NAME)
 @click.option(
     "--at",
     "at_text",
@@ -173,24 +172,30 @@ def why(ctx: click.Context, name: str, at_text: str | None, is_json: bool) -> No
     Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
     """
     session = Session.of(ctx)
-    with stating_errors():
-        evidence = read_evidence(session.app, name)
+    evidence = _evidence_of(session, name)
     answer = explain(evidence, None if at_text is None else _instant_of(at_text, evidence))
     if is_json:
         session.print_json({"name": name, **answer.to_dict()})
         return
     word = answer.verdict.replace("-", " ")
-    when = f" at {answer.at:%Y-%m-%d %H:%M:%S} UTC" if answer.at else ""
+    when = f" at {_shown(answer.at)}" if answer.at else ""
     session.say(f"{name}{when}: {word}, {VERDICTS[answer.verdict]}", "bold")
     for title, text in _lines_of(answer):
         session.say(f"{title:<9}{text}")
+
+
+def _evidence_of(session: Session, name: str) -> Evidence:
+    try:
+        return read_evidence(session.app, name)
+    except EntryNotFound:
+        raise no_such_entry(session, name) from None
 
 
 def _instant_of(text: str, evidence: Evidence) -> datetime:
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
         if moment.tzinfo is not None:
-            return moment
+            return in_utc(moment)
         entry = evidence.entry
         zone = evidence.status.now.tzinfo if entry is None else zone_of(entry.schedule, entry.policy)
         assert zone is not None  # noqa: S101 - the server's clock is in UTC
@@ -203,8 +208,11 @@ def _instant_of(text: str, evidence: Evidence) -> datetime:
 def _lines_of(answer: Answer) -> list[tuple[str, str]]:
     lines = [("", answer.reason)]
     lines += [
-        (title, f"{time:%Y-%m-%d %H:%M:%S} UTC")
-        for title, time in (("before", answer.before), ("after", answer.after))
-        if time
+        (title, _shown(time)) for title, time in (("before", answer.before), ("after", answer.after)) if time
     ]
     return lines
+
+
+def _shown(moment: datetime) -> str:
+    millis = f".{moment.microsecond // 1000:03d}" if moment.microsecond else ""
+    return f"{moment:%Y-%m-%d %H:%M:%S}{millis} UTC"

@@ -17,9 +17,9 @@ from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import entries_table, fields_table, history_table, policy_rows, runs_table, zone_for
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import one_line, relative, when
+from redbeat.cli.words import due_in_words, one_line, relative, when
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryError
+from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.listing import STATES
 
 __all__ = ["count", "list_", "show"]
@@ -114,7 +114,10 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
     """Show all about the entry NAME: its fields, its next runs and its last ones."""
     session = Session.of(ctx)
     entry = listed_entry(session, name)
-    history = entry.history(LAST_RUNS)
+    try:
+        history, spoilt = entry.history(LAST_RUNS), ""
+    except StoreCorrupt as exc:
+        history, spoilt = [], one_line(exc)
     upcoming, problem = _next_runs(entry)
     if is_json:
         runs = {"next_runs": [iso(due) for due in upcoming], "history": [run.to_dict() for run in history]}
@@ -133,7 +136,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("options", one_line(entry.options) if entry.options else ""),
         ("enabled", "yes" if entry.enabled else "no"),
         *policy_rows(entry),
-        ("next run", f"{when(due, zone)}, {relative(due, now)}" if due else "never"),
+        ("next run", ", ".join(due_in_words(due, zone, now)) if due else "never"),
         ("last run", f"{when(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
         ("key", one_line(entry.key)),
@@ -141,12 +144,16 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
     console.print(fields_table([row for row in rows if row[1]], entry.state))
     if upcoming:
         is_at_rest = entry.state in ("paused", "disabled")
-        session.say("\nIt would run" if is_at_rest else "\nIt runs", "bold")
+        console.print()
+        session.say("It would run" if is_at_rest else "It runs", "bold")
         offsets = {entry.name: now.astimezone(zone).utcoffset()}
         console.print(runs_table(((entry, due) for due in upcoming), now, offsets, with_names=False))
     if history:
-        session.say("\nIt ran", "bold")
+        console.print()
+        session.say("What became of its runs", "bold")
         console.print(history_table(history, zone))
+    if spoilt:
+        session.note(spoilt)
 
 
 def _next_runs(entry: RedBeatSchedulerEntry) -> tuple[list[Any], str]:

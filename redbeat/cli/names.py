@@ -18,7 +18,7 @@ from redbeat.cli.words import one_line
 from redbeat.config import ensure_conf
 from redbeat.connection import get_hasty_redis
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryNotFound
+from redbeat.errors import EntryNotFound, StoreRefused
 from redbeat.exits import CommandLineError
 from redbeat.hints import did_you_mean
 from redbeat.listing import iter_names, read_listed
@@ -82,8 +82,10 @@ def _app_of(ctx: click.Context) -> Any:
 
 def no_such_entry(session: Session, name: str) -> CommandLineError:
     """Return the error about a name that isn't stored, with the nearest one that is."""
-    known = islice(iter_names(session.app), MAX_LOOKED_AT)
-    hint = one_line(did_you_mean(name, known))
+    try:
+        hint = one_line(did_you_mean(name, islice(iter_names(session.app), MAX_LOOKED_AT)))
+    except StoreRefused:  # a viewer's rights are for entries that it knows
+        hint = ""
     place = ensure_conf(session.app).keys.schedule
     sentence = f"There is no entry {one_line(name)!r} in {place} at {session.server}.{hint}"
     return CommandLineError(sentence, exits.NO_INPUT)

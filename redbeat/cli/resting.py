@@ -45,10 +45,16 @@ def pause(
     Times without an offset are in the zone that the entry goes by.
     """
 
-    def rest(entry: Any) -> None:
-        entry.pause(note=note, until=None if until is None else in_zone(until, zone_for(entry)))
+    session = Session.of(ctx)
 
-    _each(Session.of(ctx), names, match, rest, "Paused", is_json)
+    def rest(entry: Any) -> None:
+        zone = zone_for(entry)
+        end = None if until is None else in_zone(until, zone)
+        if end is not None and end <= session.now():
+            raise CommandLineError(f"--until: {when(end, zone)} is over; it must be still to come.", USAGE)
+        entry.pause(note=note, until=end)
+
+    _each(session, names, match, rest, "Paused", is_json)
 
 
 @click.command(cls=SessionCommand)

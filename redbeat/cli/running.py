@@ -25,6 +25,10 @@ from redbeat.urls import sanitize_url
 __all__ = ["backfill", "trigger"]
 
 
+#: a mistyped year must not flood the queues
+MAX_BACKFILLED = 10_000
+
+
 @contextmanager
 def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
     """Say in one sentence why a message can't be sent: the task, its serializer or the broker may object."""
@@ -70,6 +74,13 @@ def trigger(ctx: click.Context, /, name: str, is_json: bool, **overrides: Any) -
 @click.option("--from", "begin", type=MOMENT, metavar="TIME", required=True, help="From then on.")
 @click.option("--to", "end", type=MOMENT, metavar="TIME", help="Until then; default: now.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=MAX_BACKFILLED,
+    show_default=True,
+    help="Where there are more runs, none is sent.",
+)
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def backfill(
@@ -79,6 +90,7 @@ def backfill(
     begin: datetime,
     end: datetime | None,
     dry_run: bool,
+    limit: int,
     is_json: bool,
 ) -> None:
     """Send the runs that the schedule of NAME has from one time to another, each of them once.
@@ -98,7 +110,7 @@ def backfill(
     with meter("Looking" if dry_run else "Sending") as progress:
         try:
             with _naming_the_broker(session.app, name):
-                dues = entry.backfill(first, last, dry_run, progress=progress)
+                dues = entry.backfill(first, last, dry_run, limit=limit, progress=progress)
         except CommandLineError as exc:
             raise CommandLineError(f"{exc.message} {_rest(progress.done)}", exc.exit_code) from None
         except KeyboardInterrupt:
@@ -111,6 +123,8 @@ def backfill(
         session.say(when(due, zone))
     runs = "run" if len(dues) == 1 else "runs"
     session.note(f"{len(dues)} {runs} would be sent." if dry_run else f"Sent {len(dues)} {runs}.")
+    if last > session.now():
+        session.note("Those that are still to come are left to beat.")
 
 
 def _rest(done: int) -> str:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from redbeat import exits
 from redbeat.archive import server_now
-from redbeat.cli.words import one_line
+from redbeat.cli.words import on_one_line, one_line
 from redbeat.config import ensure_conf
 from redbeat.errors import (
     CalendarError,
@@ -33,7 +33,6 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.exits import CommandLineError, ExitingCommand
-from redbeat.keys import printable
 from redbeat.store import Store
 from redbeat.urls import sanitize_url
 
@@ -56,7 +55,8 @@ class SessionCommand(ExitingCommand):
         try:
             with stating_errors():
                 done = super().invoke(ctx)
-                sys.stdout.flush()
+                if sys.stdout is not None:  # closed by whoever has called
+                    sys.stdout.flush()
                 return done
         except (KeyboardInterrupt, click.Abort):
             raise CommandLineError("Interrupted.", INTERRUPTED) from None
@@ -123,8 +123,7 @@ class Session:
 
     def say(self, words: str, style: str = "") -> None:
         """Print a line for people; what stands in brackets or between colons (``:x:``) is no markup."""
-        words = printable(words).replace("\x1b", "\\x1b")  # a name may hold what moves the cursor
-        self.console.print(words, style=style or None, markup=False, soft_wrap=True)
+        self.console.print(on_one_line(words), style=style or None, markup=False, soft_wrap=True)
 
     def note(self, words: str) -> None:
         """Print a line for people beside the output proper: to stderr."""

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from redbeat.cli.documents import words_of
-from redbeat.cli.words import offset_of, one_line, relative, seconds_in_words, when
+from redbeat.cli.words import due_in_words, offset_of, one_line, relative, seconds_in_words, when
 from redbeat.history import PastRun
 from redbeat.policy import FIELDS, NO_POLICY
 from redbeat.schedules import zone_of
@@ -75,8 +75,8 @@ def entries_table(entries: Iterable[Any], now: datetime, width: int) -> Table:
 
 def _cells_of(entry: Any, now: datetime) -> dict[str, Text]:
     zone = zone_for(entry)
-    due = entry.next_due_at
-    never = entry.state in ("missing", "unscheduled") or due is None
+    due = None if entry.state in ("missing", "unscheduled") else entry.next_due_at
+    next_run, until_then = due_in_words(due, zone, now)
     schedule = words_of(entry)
     if entry.state in ("quarantined", "failing") and entry.error:
         reason = one_line(entry.error.removeprefix(f"{entry.key}: "), _REASON)
@@ -85,8 +85,8 @@ def _cells_of(entry: Any, now: datetime) -> dict[str, Text]:
         "name": Text(one_line(entry.name)),
         "task": Text(one_line(entry.task or "")),
         "schedule": Text(one_line(schedule)),
-        "next run": Text("never" if never else when(due, zone)),
-        "": Text("never" if never else relative(due, now)),
+        "next run": Text(next_run),
+        "": Text(until_then),
         "last run": Text(when(entry.last_run_at, zone) if entry.total_run_count else ""),
         "runs": Text(str(entry.total_run_count)),
         "state": Text(entry.state, style=STATE_STYLES.get(entry.state, "")),
@@ -111,7 +111,10 @@ def policy_rows(entry: Any) -> list[tuple[str, str]]:
     for field in FIELDS:
         value = getattr(entry.policy, field)
         if value != getattr(NO_POLICY, field):
-            text = when(value, zone) if isinstance(value, datetime) else one_line(value)
+            if isinstance(value, bool):
+                text = "yes" if value else "no"
+            else:
+                text = when(value, zone) if isinstance(value, datetime) else one_line(value)
             rows.append((field, text))
     return rows
 
@@ -156,7 +159,7 @@ def history_table(history: Sequence[PastRun], zone: tzinfo) -> Table:
     for title in ("due", "late", "outcome", "why", "task id"):
         table.add_column(title, no_wrap=title in ("due", "late", "outcome"), overflow="fold")
     for run in history:
-        outcome = f"{run.outcome}, by hand" if run.is_manual else run.outcome
+        outcome = one_line(f"{run.outcome}, by hand" if run.is_manual else run.outcome)
         late = seconds_in_words(run.late_seconds) if run.late_seconds >= 0.0005 else ""
         style = "" if run.outcome == "sent" else "red" if run.outcome == "failed" else "yellow"
         table.add_row(

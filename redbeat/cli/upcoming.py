@@ -67,7 +67,8 @@ def _runs_of_one(
 ) -> Iterator[tuple[datetime, Any]]:
     entry = listed_entry(session, name)
     if entry.schedule is None:
-        raise EntryError(f"{entry.key}: can't be used, so it has no runs: {entry.error}", entry.key)
+        reason = (entry.error or "").removeprefix(f"{entry.key}: ")
+        raise EntryError(f"{entry.key}: can't be used, so it has no runs: {reason}", entry.key)
     if entry.state not in ("scheduled", "due"):
         session.note(f"It is {entry.state}; these are the runs that its schedule has.")
     if after is not None:

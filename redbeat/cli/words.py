@@ -9,7 +9,7 @@ from datetime import datetime, tzinfo
 
 from redbeat.keys import shorten
 
-__all__ = ["one_line", "relative", "seconds_in_words", "when"]
+__all__ = ["due_in_words", "on_one_line", "one_line", "relative", "seconds_in_words", "when"]
 
 _UNITS = (
     (365 * 86_400, "y"),
@@ -21,8 +21,12 @@ _UNITS = (
 
 def one_line(text: object, limit: int = 500) -> str:
     """Return ``text`` on one line, without what a terminal takes for orders, cut to ``limit``."""
-    plain = "".join(char if char.isprintable() else _escaped(char) for char in str(text))
-    return shorten(plain, limit)
+    return shorten(on_one_line(str(text)), limit)
+
+
+def on_one_line(text: str) -> str:
+    """Return all of ``text`` on one line, without what a terminal takes for orders."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
 def _escaped(char: str) -> str:
@@ -55,6 +59,15 @@ def relative(moment: datetime | None, now: datetime) -> str:
         return "now"
     words = seconds_in_words(abs(seconds))
     return f"in {words}" if seconds > 0 else f"{words} ago"
+
+
+def due_in_words(due: datetime | None, zone: tzinfo, now: datetime) -> tuple[str, str]:
+    """Return when something is due next by its score, and how long it is until then; None: never."""
+    if due is None:
+        return "never", "never"
+    if due.timestamp() == 0:
+        return "at once", "now"  # 1970 is no date of anybody's
+    return when(due, zone), relative(due, now)
 
 
 def seconds_in_words(seconds: float) -> str:

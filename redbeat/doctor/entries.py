@@ -60,7 +60,7 @@ def check_usable(patient: Patient, row: Row) -> Iterator[Finding]:
             "quarantined",
             name,
             _own_part(row.problem, row.key),
-            f"Correct it and save it again.{since}",
+            f"{'Correct it' if row.stored.is_hash else 'Delete the key'} and save it again.{since}",
             excerpt_of(row.stored, _own_part(row.problem, row.key)),
         )
     elif failure is not None and failure.attempts:

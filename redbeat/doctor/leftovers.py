@@ -11,6 +11,7 @@ from itertools import islice
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient
 from redbeat.keys import BACKFILLED_NAMES, HISTORY_NAMES, as_stored, printable
+from redbeat.lua import Stored, text_of
 from redbeat.owners import read_statics
 from redbeat.problems import find_name_problem
 from redbeat.store import CHUNK_SIZE
@@ -19,6 +20,9 @@ __all__ = ["LEFTOVER_CHECKS"]
 
 #: how keys end that show a schedule with another prefix, and what they hold
 _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
+
+#: what is kept beside entries, and how
+_BESIDE = {HISTORY_NAMES: "list", BACKFILLED_NAMES: "set"}
 
 
 def check_statics(patient: Patient) -> Iterator[Finding]:
@@ -40,29 +44,51 @@ def check_statics(patient: Patient) -> Iterator[Finding]:
             )
 
 
+def check_removed_statics(patient: Patient) -> Iterator[Finding]:
+    """Find entries of a beat_schedule that a program has removed which knows nothing of owners."""
+    statics = read_statics(patient.store)
+    for name in sorted(statics.owners.keys() - statics.names):
+        owners = ", ".join(sorted(filter(None, statics.owners[name]))) or "an app"
+        yield Finding(
+            Severity.WARNING,
+            "removed-static",
+            printable(name),
+            f"It came from the beat_schedule of {owners}, and was removed as celery-redbeat 2.x does it with "
+            "names that it doesn't have.",
+            "Let no 2.x beat work on this schedule; the next start of that app's beat saves the entry again.",
+        )
+
+
 def check_keys(patient: Patient) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
     keys = patient.store.keys
     prefix = keys.prefix
-    beside = {f"{prefix}{names}": names for names in (HISTORY_NAMES, BACKFILLED_NAMES)}
+    beside = {f"{prefix}{names}": kind for names, kind in _BESIDE.items()}
     others: set[str] = set()
     unscheduled: list[str] = []
     unseen_before = len(patient.unseen)
     for page in patient.keys_like(prefix):
         others |= _other_prefixes(patient, page)
         owners = {key: _owner_of(patient, key, beside) for key in page}
-        yield from _orphans(patient, {key: owner for key, owner in owners.items() if owner is not None})
+        kept = {key: owner for key, owner in owners.items() if owner is not None}
+        wrong = _of_wrong_type(patient, kept, beside)
+        yield from wrong.values()
+        yield from _orphans(patient, {key: owner for key, owner in kept.items() if key not in wrong})
         entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(patient, key)]
-        unscheduled += _without_score(patient, entries)
+        unscheduled += [stored.key for stored in _without_score(patient, entries)]
     is_complete = len(patient.unseen) == unseen_before
     ours = [key for key in unscheduled if not key.startswith(tuple(others))]
     # again, now that some time has passed: programs write the hash first
-    for key in _without_score(patient, ours):
+    for stored in _without_score(patient, ours):
+        key, problem = stored.key, patient.row_of(stored.key, stored).problem
+        useless = (
+            f" It can't be used either: {problem.removeprefix(f'{printable(key)}: ')}" if problem else ""
+        )
         yield Finding(
             Severity.WARNING,
             "unscheduled",
             patient.name_of(key),
-            f"It isn't in {keys.schedule}, so beat doesn't know it.",
+            f"It isn't in {keys.schedule}, so beat doesn't know it.{useless}",
             "Save it again, or delete it; --fix puts it into the schedule, at its next time.",
             repair=Repair("schedule", key, key) if is_complete else None,
         )
@@ -74,6 +100,27 @@ def _owner_of(patient: Patient, key: str, beside: dict[str, str]) -> str | None:
         if key.startswith(beginning):
             return patient.store.keys.entry(key.removeprefix(beginning))
     return None
+
+
+def _of_wrong_type(patient: Patient, keys: Iterable[str], beside: dict[str, str]) -> dict[str, Finding]:
+    """Return by its key what is found about each that holds no record of runs, but something else."""
+    texts = list(keys)
+    with patient.store.translating(), patient.store.client.pipeline(transaction=False) as pipeline:
+        for key in texts:
+            pipeline.type(as_stored(key))
+        types = [text_of(kind) for kind in pipeline.execute()]
+    wanted = [next(kind for start, kind in beside.items() if key.startswith(start)) for key in texts]
+    return {
+        key: Finding(
+            Severity.WARNING,
+            "wrong-type",
+            key,
+            f"It holds something that is no {kind}, so runs can't be recorded in it.",
+            "Look what it holds before you delete it.",
+        )
+        for key, found, kind in zip(texts, types, wanted, strict=True)
+        if found not in (kind, "none")
+    }
 
 
 def _orphans(patient: Patient, owners: dict[str, str]) -> Iterator[Finding]:
@@ -96,17 +143,17 @@ def _is_entry_key(patient: Patient, key: str) -> bool:
     return is_named and not key.startswith(f"{patient.store.keys.prefix}:")
 
 
-def _without_score(patient: Patient, keys: Iterable[str]) -> list[str]:
+def _without_score(patient: Patient, keys: Iterable[str]) -> list[Stored]:
     """Return those of ``keys`` that are entries, and aren't in the schedule."""
     found = patient.store.read_entries(list(keys))[1]
-    lost = [stored.key for stored in found if stored.definition is not None and stored.score is None]
+    lost = [stored for stored in found if stored.definition is not None and stored.score is None]
     if not lost:
         return []
     # a bare name stands for the entry, too
     schedule = patient.store.keys.schedule
-    bare = [as_stored(patient.name_of(key)) for key in lost]
+    bare = [as_stored(patient.name_of(stored.key)) for stored in lost]
     scores = patient.ask(lambda client: [client.zscore(schedule, name) for name in bare])
-    return [key for key, score in zip(lost, scores, strict=True) if score is None]
+    return [stored for stored, score in zip(lost, scores, strict=True) if score is None]
 
 
 def _other_prefixes(patient: Patient, page: Iterable[str]) -> set[str]:
@@ -121,4 +168,4 @@ def _other_prefixes(patient: Patient, page: Iterable[str]) -> set[str]:
     return found
 
 
-LEFTOVER_CHECKS = (check_statics, check_keys)
+LEFTOVER_CHECKS = (check_statics, check_removed_statics, check_keys)

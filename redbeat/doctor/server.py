@@ -116,6 +116,25 @@ def check_topology(patient: Patient) -> Iterator[Finding]:
         )
 
 
+def check_role(patient: Patient) -> Iterator[Finding]:
+    """Find a replica that is used as if it were the master."""
+    if patient.config.is_cluster:
+        return
+    try:
+        replication = patient.info("replication")
+    except StoreRefused:
+        return
+    if replication.get("role") == "slave":
+        yield Finding(
+            Severity.ERROR,
+            "replica",
+            "redbeat_redis_url",
+            f"The server is a replica of {replication.get('master_host')}:{replication.get('master_port')}, "
+            "which beat can't write to.",
+            "Name the master, or the sentinels that know which one it is.",
+        )
+
+
 def check_rights(patient: Patient) -> Iterator[Finding]:
     """Find rights that beat needs, and that the user of the schedule lacks."""
     try:
@@ -226,6 +245,7 @@ def _unknown(kind: str, what: str, exc: StoreRefused) -> Finding:
 SERVER_CHECKS = (
     check_settings,
     check_topology,
+    check_role,
     check_eviction,
     check_persistence,
     check_clock,

@@ -14,7 +14,7 @@ from dateutil.parser import isoparse
 from kombu.compression import get_encoder
 from kombu.serialization import dumps
 
-from redbeat.doctor.finding import Finding, Severity
+from redbeat.doctor.finding import Finding, Severity, counted
 from redbeat.doctor.patient import Patient, Row
 from redbeat.hints import did_you_mean
 from redbeat.keys import shorten
@@ -169,7 +169,7 @@ class Tasks:
                 Severity.WARNING,
                 "no-consumer",
                 queue,
-                f"None of the {len(replies)} workers that have answered takes from this queue, and the runs "
-                f"of {shown} go to it.",
+                f"The runs of {shown} go to this queue, and no worker takes from it "
+                f"({counted(len(replies), 'worker', 'workers')} answered).",
                 "Start a worker with -Q, or correct the entries' queue.",
             )

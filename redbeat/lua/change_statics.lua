@@ -18,7 +18,8 @@ local token, lock_ms, change, owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return status end
 
--- at first, as this one may be no set: then nothing is written
+-- at first, as these may be no sets: then nothing is written. Nobody's name is ''
+redis.call('SREM', owners, '')
 if change ~= 'release' then redis.call(change == 'add' and 'SADD' or 'SREM', statics, unpack(ARGV, 5)) end
 local owned = {}
 for at = 5, #ARGV do owned[#owned + 1] = owner .. '\t' .. ARGV[at] end

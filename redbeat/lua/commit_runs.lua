@@ -110,9 +110,12 @@ for i = 3, 2 + count do
       if is_end then
         redis.pcall('DEL', history, KEYS[next_history + 1])
       else
-        -- a right that is missing, or a key of another type, costs the record and not the run
-        redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. record .. '}')
-        redis.pcall('LTRIM', history, 0, kept - 1)
+        -- a right that is missing, or a key of another type, costs the record and not the run; a list that
+        -- can't be cut would grow for ever
+        if not redis.pcall('LTRIM', history, 0, kept - 1).err then
+          redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. record .. '}')
+          redis.pcall('LTRIM', history, 0, kept - 1)
+        end
       end
     end
   end

@@ -32,7 +32,10 @@ for i = 4, 3 + count do
   if redis.call('EXISTS', key) == 0 then
     local history, backfilled = KEYS[beside], KEYS[beside + 1]
     if redis.call('SREM', statics, name) == 1 or is_owned[i] then removed = removed + 1 end
-    removed = removed + redis.call('ZREM', schedule, member) + redis.call('DEL', history, backfilled)
+    removed = removed + redis.call('ZREM', schedule, member)
+    -- what holds anything else is somebody's
+    if redis.call('TYPE', history).ok == 'list' then removed = removed + redis.call('DEL', history) end
+    if redis.call('TYPE', backfilled).ok == 'set' then removed = removed + redis.call('DEL', backfilled) end
   end
 end
 return removed

@@ -92,7 +92,7 @@ def test_the_owner_of_the_command_line_wins(ask: Ask, file: Path, client: redis.
     assert client.hget("redbeat:one", "owner") == "shop"
     refused = ask("apply", file, "--yes")
     assert refused.exit_code == 64
-    assert f"{file}, line 3: one: belongs to shop, and 1 more are others', too" in refused.output
+    assert f"{file}, line 3: one: belongs to shop, and 1 more is others', too" in refused.output
     assert ask("apply", file, "--take-over", "--yes").exit_code == 0
     assert client.hget("redbeat:one", "owner") == "billing"
 
@@ -116,7 +116,7 @@ def test_an_export_is_imported_again(ask: Ask, app: Celery, file: Path, client: 
         refused = ask("import", backup)
         assert refused.exit_code == 64
         assert (
-            "one: is stored already, and 1 more are; --replace writes over what there is." in refused.output
+            "one: is stored already, and so is 1 more; --replace writes over what there is." in refused.output
         )
         Entry.clear(app)
         done = ask("import", backup)

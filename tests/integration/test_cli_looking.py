@@ -235,6 +235,13 @@ def test_a_score_that_is_no_date_costs_one_entry_its_next_run_only(
         ask(*command)
 
 
+def test_the_next_runs_of_an_entry_that_cant_be_used_name_it_once(app: Celery, client: redis.Redis) -> None:
+    write_raw(client, "odd", schedule={"__type__": "crontab", "minute": "99"})
+    done = call(app, "next", "odd")
+    assert (done.exit_code, done.stderr.count("redbeat:odd")) == (64, 1)
+    assert "can't be used, so it has no runs: definition: crontab: " in done.stderr
+
+
 # -- show
 
 
@@ -258,6 +265,7 @@ def test_show_tells_all_about_an_entry(ask: Call, add: Callable[..., Any]) -> No
     assert fields["kwargs"] == "{'x': None}"
     assert fields["options"] == "{'queue': 'fast'}"
     assert fields["pause_note"] == "[bold]holidays[/bold]"
+    assert fields["paused"] == "yes"
     assert fields["paused_until"] == "2099-04-01 02:00:00 +02:00"
     assert fields["jitter"] == "5"
     start = lines.index("It would run")
@@ -282,12 +290,29 @@ def test_show_has_the_last_runs_and_the_next_ones_as_json(
     assert task_id in ask("show", "often").stdout
 
 
+def test_a_history_that_is_none_keeps_nobody_from_the_rest(
+    ask: Call, add: Callable[..., Any], client: redis.Redis
+) -> None:
+    add("one")
+    client.set("redbeat::history:one", "no list")
+    done = ask("show", "one")
+    assert "task" in done.stdout
+    assert "redbeat::history:one" in done.stderr
+    assert json.loads(ask("show", "one", "--json").stdout)["history"] == []
+
+
 def test_what_is_spoilt_is_shown_with_the_reason(ask: Call, three: None, client: redis.Redis) -> None:
     output = ask("show", "spoilt").stdout
     assert "quarantined" in output
     assert "no valid JSON" in output
     client.zadd("redbeat::schedule", {"redbeat:gone": 5})
     assert "missing: it stands in the schedule, and its hash is gone" in ask("show", "gone").stdout
+
+
+def test_what_is_due_at_once_has_no_date_of_1970(ask: Call, client: redis.Redis) -> None:
+    write_raw(client, "report", score=0)
+    assert re.search(r"at once +now", ask("list").stdout)
+    assert re.search(r"next run +at once, now", ask("show", "report").stdout)
 
 
 # -- next

@@ -97,6 +97,13 @@ def test_an_entry_that_is_made_meanwhile_keeps_what_is_beside_it(
     assert client.exists("redbeat::history:gone", "redbeat::backfilled:gone") == 2
 
 
+def test_what_is_no_history_is_left_alone(ask: Call, client: redis.Redis) -> None:
+    client.hset("redbeat::history:gone", "definition", "{}")
+    client.rpush("redbeat::backfilled:gone", "1")
+    assert ask("purge", "--yes").stdout.endswith("Removed 0.\n")
+    assert client.exists("redbeat::history:gone", "redbeat::backfilled:gone") == 2
+
+
 def test_a_prefix_with_the_letters_of_patterns_is_taken_as_it_is(
     make_app: MakeApp, client: redis.Redis
 ) -> None:

@@ -17,7 +17,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import clocked
 from tests.support.apps import write_app
-from tests.support.command_line import ROOT, Terminal, celery_arguments, installed
+from tests.support.command_line import ROOT, Terminal, call, celery_arguments, installed
 from tests.support.servers import Server
 
 FAR = clocked(datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc))
@@ -107,6 +107,7 @@ def test_ctrl_c_at_a_question_deletes_nothing(on_terminal: Callable[..., Termina
         terminal.wait_for("[y/N]")
         assert terminal.interrupt() in (1, 130)
         assert "Traceback" not in terminal.shown
+        assert "\nError: Interrupted." in terminal.shown
     assert RedBeatSchedulerEntry.count(app) == 1
 
 
@@ -114,7 +115,9 @@ def test_ctrl_c_ends_a_backfill_and_tells_how_far_it_came(
     on_terminal: Callable[..., Terminal], app: Celery, broker: redis.Redis
 ) -> None:
     entry = RedBeatSchedulerEntry("one", "echo", 1, app=app).save()
-    with on_terminal("backfill", "one", "--from", "2024-01-01", "--to", "2024-02-01") as terminal:
+    with on_terminal(
+        "backfill", "one", "--from", "2024-01-01", "--to", "2024-02-01", "--limit", "9999999"
+    ) as terminal:
         terminal.wait_for("Sending")
         terminal.type("\x03")
         assert terminal.wait() == 130, terminal.shown
@@ -137,6 +140,59 @@ def test_a_reader_that_has_seen_enough_ends_the_list_in_silence(run: Run, app: C
         assert len(done.stdout.splitlines()) == 2, done.stdout
         assert done.stdout.splitlines()[1] == "0"
         assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["doctor --all", "doctor --all --json", "why one"])
+def test_a_reader_that_has_seen_enough_ends_a_diagnosis_in_silence(
+    command: str, run: Run, client: redis.Redis, app: Celery
+) -> None:
+    RedBeatSchedulerEntry("one", "echo", 1, app=app).save()
+    client.zadd("redbeat::schedule", {f"redbeat:gone-{number}": 9e9 for number in range(2000)})
+    piped = f"{sys.executable} -m celery -A project redbeat {command} | true; echo ${{PIPESTATUS[0]}}"
+    done = run(command=["bash", "-c", piped])
+    assert (done.stdout.split()[-1:], done.stderr) == (["0"], "")
+
+
+def test_ctrl_c_ends_a_doctor_that_is_at_work(
+    on_terminal: Callable[..., Terminal], client: redis.Redis
+) -> None:
+    client.zadd("redbeat::schedule", {"redbeat:gone": 9e9})
+    with on_terminal("doctor", "--fix") as terminal:
+        terminal.wait_for("looked at")  # it waits a moment before it repairs
+        terminal.type("\x03")
+        assert terminal.wait() == 130, terminal.shown
+        assert "Error: Interrupted." in terminal.shown
+
+
+def test_without_a_stdout_there_is_no_traceback(run: Run) -> None:
+    done = run(command=["bash", "-c", f"{sys.executable} -m celery -A project redbeat list >&-"])
+    assert (done.returncode, done.stderr) == (0, "There are no such entries.\n")
+
+
+@pytest.mark.parametrize("text", ["\x1b[31m", "\x9b2J", "\u202egnp", "\nerror: forged"])
+def test_nothing_stored_can_give_orders_to_the_terminal_or_forge_a_line(
+    text: str, app: Celery, client: redis.Redis
+) -> None:
+    name = f"name{text}"
+    RedBeatSchedulerEntry(name, "echo", FAR, app=app).save()
+    record = {"due": 1.5e9, "at": 1.5e9, "outcome": f"outcome{text}", "why": f"why{text}", "id": f"id{text}"}
+    client.lpush(f"redbeat::history:{name}", json.dumps(record))
+    broken = {"__type__": "crontab", "minute": text}
+    client.hset(f"redbeat:broken{text}", "definition", json.dumps({"task": text, "schedule": broken}))
+    client.zadd("redbeat::schedule", {f"redbeat:broken{text}": 5, f"redbeat:gone{text}": 5})
+    for arguments in (
+        ("list",),
+        ("show", name),
+        ("show", f"broken{text}"),
+        ("why", name, "--at", "2017-07-14T02:40:00Z"),
+        ("why", f"broken{text}"),
+        ("doctor", "--all"),
+        ("doctor", "--all", "--fix", "--dry-run"),
+        ("purge", "--dry-run"),
+    ):
+        lines = call(app, *arguments).output.split("\n")
+        assert len(lines) > 2, arguments
+        assert all(line.isprintable() and not line.startswith("error: forged") for line in lines), lines
 
 
 def test_a_url_is_enough_and_its_password_is_not_shown(

@@ -32,7 +32,9 @@ def server(valkey: Server) -> Server:
         ("trigger reprot", 66, "Did you mean report"),
         ("delete report reprot --yes", 66, "Did you mean report"),
         ("next reprot", 66, "Did you mean report"),
+        ("why reprot", 66, "Did you mean report"),
         ("backfill reprot --from 2024-01-01", 66, "Did you mean report"),
+        ("pause report --until 2020-01-01", 64, r"--until: 2020-01-01 00:00:00 \+00:00 is over"),
         ("pause", 64, "Give a NAME, or --match PATTERN"),
         ("add x echo", 64, r"When shall it run\? Give one of --every, --cron, --at, --rrule, --solar"),
         ("add x echo --every 5 --cron @daily", 64, "--every and --cron are two schedules"),
@@ -44,7 +46,7 @@ def server(valkey: Server) -> Server:
         ("add x echo --every 5x", 64, "'x' is no unit or number"),
         ("add x echo --every 1h30", 64, "a unit is missing"),
         ("add x echo --every 0", 64, "'0' is no interval: it must be longer than 0 s"),
-        ("add x echo --every -5", 64, "'-5' is no length of time"),
+        ("add x echo --every -5", 64, "'-5' is no length of time, .*: it can't be negative"),
         ("add x echo --every nan", 64, "'nan' is no length of time"),
         ("add x echo --every 1e300", 64, "is no interval"),
         (
@@ -53,7 +55,7 @@ def server(valkey: Server) -> Server:
             "month_of_year: '13' is no number from 1 to 12.* field 4, at character 14",
         ),
         ("add x echo --cron *_*", 64, "it has 2 fields instead of five"),
-        ("add x echo --cron @dialy", 64, "it is none of @yearly"),
+        ("add x echo --cron @dialy", 64, "it is none of @yearly.* Did you mean @daily"),
         ("add x echo --at tomorrow", 64, "'tomorrow' is no time, as 2030-12-24T18:00"),
         ("add x echo --rrule FREQ=DAYLY", 64, "FREQ: DAYLY is none of YEARLY"),
         (

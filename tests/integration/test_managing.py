@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryChanged, EntryError, EntryNotFound
+from redbeat.errors import EntryChanged, EntryError, EntryNotFound, LockNotAcquired
 from redbeat.listing import PAGE_SIZE
 from tests.integration.conftest import MakeScheduler
 from tests.support.processes import Process
@@ -33,6 +35,7 @@ from tests.support.servers import Server
 
 UTC = timezone.utc
 HOUR = timedelta(hours=1)
+YEAR_BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def names(entries: Any) -> list[str]:
@@ -301,6 +304,76 @@ def test_a_triggered_run_is_manual_has_its_own_id_and_leaves_the_schedule_alone(
     assert [(run.task_id, run.is_manual) for run in entry.history()] == [(second.id, True), (first.id, True)]
 
 
+@pytest.mark.parametrize("wrong", [{"args": "ab"}, {"args": {1}}, {"args": 5}, {"kwargs": [1]}])
+def test_a_run_by_hand_with_arguments_of_a_wrong_type_is_refused(
+    wrong: dict[str, Any], app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    entry = Entry("entry", "t", 60, app=app).save()
+    with pytest.raises(EntryError, match=f"{next(iter(wrong))} must be"):
+        entry.trigger(**wrong)
+    assert messages(broker) == entry.history() == []
+
+
+def test_of_two_backfills_at_once_one_is_refused_and_no_run_is_sent_twice(
+    make_app: Callable[..., Celery], broker: redis.Redis
+) -> None:
+    apps = [make_app() for _ in range(4)]
+    Entry("entry", "t", HOUR, app=apps[0]).save()
+    start = threading.Barrier(len(apps))
+    outcomes: list[str] = []
+
+    def work(app: Celery) -> None:
+        entry = Entry.get("entry", app)
+        start.wait()
+        for _ in range(5):
+            try:
+                entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=20))
+                outcomes.append("done")
+            except LockNotAcquired:
+                outcomes.append("refused")
+
+    threads = [threading.Thread(target=work, args=(app,)) for app in apps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entry = Entry.get("entry", apps[0])
+    entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=20))
+    ids = [message["headers"]["id"] for message in messages(broker)]
+    print(f"{outcomes.count('done')} went through, {outcomes.count('refused')} were refused")
+    assert len(ids) == len(set(ids)) in (480, 481)
+    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=20), dry_run=True) == []
+    assert "refused" in outcomes
+
+
+def test_a_killed_backfill_keeps_others_away_for_a_while_only(app: Celery, client: redis.Redis) -> None:
+    entry = Entry("entry", "t", HOUR, app=app).save()
+    client.set("redbeat::backfilling:entry", "somebody", px=30_000)
+    with pytest.raises(LockNotAcquired, match="another backfill of it is at work, or was killed"):
+        entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2))
+    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2), dry_run=True)
+    client.delete("redbeat::backfilling:entry")
+    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2))
+    assert not client.exists("redbeat::backfilling:entry")
+
+
+def test_a_span_with_more_runs_than_the_limit_sends_none(app: Celery, broker: redis.Redis) -> None:
+    entry = Entry("entry", "t", HOUR, app=app).save()
+    with pytest.raises(EntryError, match="more than 5 runs; name a shorter one, or a higher limit"):
+        entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=1), limit=5)
+    assert messages(broker) == []
+    assert len(entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=4), limit=5)) <= 5
+
+
+def test_mistyped_words_of_a_run_by_hand_are_told(app: Celery, broker: redis.Redis) -> None:
+    entry = Entry("entry", "t", HOUR, app=app).save()
+    with pytest.raises(EntryError, match=r"trigger: there is no arg \(did you mean args\?\)"):
+        entry.trigger(arg=[5])
+    with pytest.raises(EntryError, match="backfill: start must be a datetime, not 'x'"):
+        entry.backfill("x", YEAR_BEGIN)  # type: ignore[arg-type]
+    assert messages(broker) == []
+
+
 def test_a_backfill_sends_each_run_of_a_span_once_however_often_it_is_called(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -320,6 +393,29 @@ def test_a_backfill_sends_each_run_of_a_span_once_however_often_it_is_called(
         entry.backfill(end, start)
     later = datetime.fromtimestamp(server_now(client), UTC)
     assert list(entry.backfill(later, later + 100 * HOUR, dry_run=True)) == []
+
+
+@pytest.mark.parametrize("jitter", [None, 3])
+def test_a_backfill_of_an_interval_has_the_times_and_ids_that_beat_has_whatever_its_begin(
+    jitter: int | None, scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    app, now = scheduler.app, datetime.fromtimestamp(server_now(client), UTC)
+    entry = Entry("entry", "t", 10, app=app, misfire="all", jitter=jitter)
+    entry.last_run_at = now - timedelta(seconds=65.25)
+    entry.save()
+    client.zadd(SCHEDULE, {"redbeat:entry": (now - timedelta(seconds=55.25)).timestamp()})
+    for _ in range(5):
+        scheduler.tick()
+    entry = Entry.get("entry", app)
+    ran = {run.due: run.task_id for run in entry.history()}
+    assert len(ran) == 5
+    for begin in (58, 57.5, 61):
+        dues = entry.backfill(now - timedelta(seconds=begin), max(ran), dry_run=True)
+        assert set(dues) == set(ran)
+    assert len(entry.backfill(now - HOUR, max(ran))) > 300
+    assert entry.backfill(now - HOUR / 2 - timedelta(seconds=3.3), max(ran)) == []
+    by_hand = {m["headers"]["redbeat_due"]: m["headers"]["id"] for m in messages(broker)[5:]}
+    assert [by_hand[due.isoformat(timespec="microseconds")] for due in ran] == list(ran.values())
 
 
 def test_everything_can_be_cleared(app: Celery, client: redis.Redis) -> None:

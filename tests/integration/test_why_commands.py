@@ -175,6 +175,17 @@ def test_what_is_too_long_ago_and_what_is_not_recorded(
     assert answer("report", app=app)["verdict"] == "sent"
 
 
+def test_an_entry_that_was_saved_just_now_has_no_run_that_is_missing(answer: Answer, app: Celery) -> None:
+    RedBeatSchedulerEntry("new", "t", 60, app=app).save()
+    assert answer("new")["verdict"] == "not-there-yet"
+
+
+def test_an_unknown_run_may_be_one_that_no_beat_was_there_for(answer: Answer, client: redis.Redis) -> None:
+    write_hourly(client, hour(client))
+    client.lpush("redbeat::history:report", *(f'{{"at":{n},"due":{n}}}' for n in (1.5e9, server_now(client))))
+    assert "no beat was at work then" in answer("report", "--at", hour(client, 5).isoformat())["reason"]
+
+
 def test_a_time_that_is_none_of_its_schedule(ask: Ask, client: redis.Redis) -> None:
     write_hourly(client, hour(client, -1))
     at = hour(client, 5) + timedelta(minutes=7)
@@ -197,11 +208,16 @@ def test_triggered_runs_are_told_as_such(answer: Answer, client: redis.Redis, ap
 
 
 def test_wrong_questions(ask: Ask, client: redis.Redis) -> None:
-    missing = ask("nothing")
-    assert (missing.exit_code, missing.output) == (66, "Error: redbeat:nothing: there is no such entry.\n")
     write_hourly(client, hour(client))
+    missing = ask("reprt")
+    assert (missing.exit_code, missing.output.count("\n")) == (66, 1)
+    assert "Error: There is no entry 'reprt' in redbeat::schedule" in missing.output
+    assert "Did you mean report?" in missing.output
     soon = ask("report", "--at", "soon")
     assert (soon.exit_code, soon.output.count("\n")) == (64, 1)
+    for beyond in ("0001-01-01T00:00+01:00", "9999-12-31T23:59:59-10:00"):
+        done = ask("report", "--at", beyond)
+        assert (done.exit_code, done.output.count("\n")) == (64, 1)
 
 
 def test_nothing_is_written(

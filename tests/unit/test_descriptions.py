@@ -31,6 +31,7 @@ def describe(app: Celery, schedule: Any, **fields: Any) -> str:
         ("0 9 15 * fri", "At 09:00, on day 15 of the month, and only on Friday"),
         ("0 9 1-7 * mon", "At 09:00, between day 1 and 7 of the month, and only on Monday"),
         (crontab("0", "9", "fri", "15"), "At 09:00, on day 15 of the month, and only on Friday"),
+        (crontab([30, 0], [9]), "At 0 and 30 minutes past the hour, at 09:00"),
         ("0 9 * * fri", "At 09:00, only on Friday"),
         ("0 9 * * fri,wed", "At 09:00, only on Friday and Wednesday"),
         ("0 9 * jul wed", "At 09:00, only on Wednesday, only in July"),

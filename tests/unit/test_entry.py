@@ -41,7 +41,7 @@ def test_a_number_of_seconds_is_a_schedule(app: Celery, every: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("hourly", "cron 'hourly': it has 1 fields instead of five"),
+        ("hourly", "cron 'hourly': it has 1 field instead of five"),
         (
             {"every": 5},
             "schedule must be a schedule, a timedelta, a number of seconds, or a cron expression, not",
@@ -74,7 +74,7 @@ def test_a_forgotten_app_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_state, "default_app", None)
     monkeypatch.setattr(_state._tls, "current_app", None)
     monkeypatch.delenv("CELERY_BROKER_URL", raising=False)
-    with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set.*pass app="):
+    with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set.*pass app=, or -A to celery"):
         RedBeatSchedulerEntry("x", "t", schedule(5))
 
 

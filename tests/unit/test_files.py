@@ -103,12 +103,20 @@ FAULTS = {
     "entries:\n  report: {task: a, schedule: {rrule: FREQ=OFTEN}}": "rrule: FREQ: OFTEN is none of",
     "entries:\n  report: {task: a, schedule: {solar: sunrise}}": "schedule: solar: lat is missing.",
     "entries:\n  report: {task: a, schedule: {at: noon}}": "line 2: report: ",
+    "entries:\n  a: {task: a, schedule: 5, kwargs: {x: [{b: 1, b: 2}]}}": "line 2: b stands there twice",
+    "entries:\n  a: {task: a, schedule: {every: .inf}}": "every: inf is no length of time",
     "entries:\n  report: {task: a, schedule: 60, history: [1]}": "history: must be a list of texts",
     "entries:\n  report: {task: a, schedule: 60, backfilled: x}": "backfilled: must be a list of texts",
     "entries:\n  report: {task: a, schedule: {every: 3, relativ: true}}": "no 'relativ' beside 'every'.",
     "calendars: {holidays: {days: 7}}": "holidays: days: must be a list of days",
     "calendars: {holidays: {dates: []}}": "there is no such field.",
 }
+
+
+def test_a_name_that_stands_there_twice_is_told_once() -> None:
+    with pytest.raises(FileError) as caught:
+        read_file(f"{ENTRY}  report: {{}}", "file.yaml")
+    assert str(caught.value) == "file.yaml, line 5: report stands there twice."
 
 
 def read_all(text: str, app: Celery) -> None:

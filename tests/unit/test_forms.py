@@ -115,3 +115,11 @@ def test_what_is_wrong_in_a_form_is_named(app: Celery, change: dict[str, Any], w
 def test_a_form_may_be_as_short_as_an_entry(app: Celery) -> None:
     entry = Entry.from_dict({"name": "x", "task": "t", "schedule": "@daily"}, app)
     assert (entry.enabled, entry.kwargs, entry.options, entry.total_run_count) == (True, {}, {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "words"), [({}, "name is missing."), ([], r"an entry must be an object, not \[\].")]
+)
+def test_a_form_that_is_none_is_refused(app: Celery, form: Any, words: str) -> None:
+    with pytest.raises(EntryError, match=f"^{words}$"):
+        Entry.from_dict(form, app)

@@ -46,6 +46,13 @@ def test_the_next_runs_of_a_new_entry_begin_with_what_it_is_due_at(app: Celery, 
     assert len(runs) == (1 if isinstance(rule, clocked) else 4)
 
 
+def test_an_interval_had_the_same_phase_before_its_last_run(app: Celery) -> None:
+    made = entry(app, schedule(3600))
+    made.last_run_at = SOON
+    begin = SOON - timedelta(hours=2, minutes=10)
+    assert made.next_runs(3, after=begin, tz=UTC) == [SOON - timedelta(hours=hours) for hours in (2, 1, 0)]
+
+
 @pytest.mark.parametrize("event", ["dawn_astronomical", "sunrise", "solar_noon", "sunset", "dusk_nautical"])
 @pytest.mark.parametrize("month", range(1, 13))
 def test_the_suns_next_event_is_the_same_one_to_the_microsecond(app: Celery, event: str, month: int) -> None:

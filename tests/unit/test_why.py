@@ -180,6 +180,8 @@ HOLIDAY = Exclusions(["2026-06-01"])
             "too-long-ago",
             "begins with the run that was due at",
         ),
+        # what was sent by hand says nothing about the schedule's own runs
+        (-1, [sent(0.2, is_manual=True)], {"count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
         # nothing is recorded at all
         (-1, [], {"kept": 0}, "sent", "redbeat_history is 0"),
         (-3, [], {"kept": 0}, "history-off", "its last run was at 2026-06-01 11"),
@@ -217,7 +219,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
         ),
         (-3, [sent(-1), sent(-4)], {"enabled": False}, "unknown", "disabled then"),
         (0, [sent(-1)], {"score": None}, "unscheduled", "save it again"),
-        (0, [sent(-1)], {**NEVER}, "unscheduled", "-1, which means never"),
+        (0, [sent(-1)], {**NEVER}, "unscheduled", "-1, which means never: its schedule has times, but"),
         # the beats
         (
             0,
@@ -228,6 +230,13 @@ HOLIDAY = Exclusions(["2026-06-01"])
         ),
         (0, [sent(-1)], {"score": DUE}, "waiting", "web-1 leads"),
         (0, [sent(-1)], {"score": DUE, "ticked": -0.1}, "waiting", "did nothing since 2026-06-01 11:54:00"),
+        (
+            0,
+            [sent(-1)],
+            {"score": DUE, "leader": Leader(None, None, None, "ab" * 16, 9.0, None)},
+            "waiting",
+            "another program than a RedBeat 3 holds the lock",
+        ),
         (0, [sent(-1)], {}, "unknown", "Nothing is recorded of it."),
     ],
 )
@@ -280,6 +289,25 @@ def test_without_a_time_the_latest_of_the_schedule_is_explained(
 def test_an_entry_that_has_had_no_time_yet_says_so(app: Celery, given: dict[str, Any], verdict: str) -> None:
     answer = explain(evidence(app, [], **given))
     assert (answer.verdict, answer.at) == (verdict, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict", "words"),
+    [
+        ({"error": failure(0, 3), "score": DUE}, "failed", "12:00:00 UTC couldn't be sent, 3 times so far"),
+        ({"score": 0.0, "leader": None}, "no-leader", "no beat leads"),
+        ({"score": 0.0}, "waiting", "web-1 leads"),
+        (NEVER, "unscheduled", "its schedule has times, but its score was written so"),
+        ({"score": None}, "unscheduled", "save it again"),
+        ({"enabled": False}, "disabled", "enabled is false"),
+    ],
+)
+def test_an_entry_that_has_never_run_is_explained_by_how_it_is_now(
+    app: Celery, given: dict[str, Any], verdict: str, words: str
+) -> None:
+    fields = {"schedule": {"__type__": "interval", "every": 60}, "last": None, "count": 0, **given}
+    answer = explain(evidence(app, [], **fields))
+    assert (answer.verdict, words in answer.reason) == (verdict, True), answer
 
 
 def test_the_times_next_to_it_are_told(app: Celery) -> None:

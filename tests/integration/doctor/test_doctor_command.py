@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
+import pytest
 import redis
 from celery import Celery
 from click.testing import CliRunner
@@ -100,6 +101,20 @@ def test_many_findings_of_a_kind_are_cut_short_for_people(ask: Ask, client: redi
     assert done.output.count("its hash is gone") == 10
     assert "… and 15 more of missing-hash; --all shows them." in done.output
     assert ask("--all").output.count("its hash is gone") == 25
+
+
+def test_what_is_only_counted_is_told_apart_from_what_all_shows(
+    ask: Ask, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.doctor.MAX_OF_A_KIND", 15)
+    client.zadd(SCHEDULE, {f"redbeat:gone-{number}": LATER for number in range(20)})
+    counted = "… and 5 more of missing-hash, which are only counted"
+    assert "… and 5 more of missing-hash; --all shows them.\n" in ask().output
+    assert counted in ask().output
+    everything = ask("--all").output
+    assert everything.count("It stands in the schedule") == 15
+    assert counted in everything
+    assert "--all shows them" not in everything
 
 
 def test_wrong_options_are_64(ask: Ask) -> None:

@@ -17,6 +17,7 @@ from tests.support.doctoring import (
     only,
 )
 from tests.support.schedule import (
+    SCHEDULE,
     field,
     write_raw,
 )
@@ -44,6 +45,12 @@ def test_entries_that_cannot_be_used(
     assert found["about"] == "bad"
     assert reason in found["problem"]
     assert excerpt in found["excerpt"]
+
+
+def test_a_key_that_holds_no_hash_must_be_deleted_first(findings: Any, client: redis.Redis) -> None:
+    client.set("redbeat:bad", "x")
+    client.zadd(SCHEDULE, {"redbeat:bad": LATER})
+    assert only(findings(), "quarantined", "error")["advice"] == "Delete the key and save it again."
 
 
 def test_a_quarantined_entry_says_since_when(
@@ -77,6 +84,18 @@ def test_runs_that_cannot_be_written_as_a_message(
 ) -> None:
     write_raw(client, "bad", score=LATER, **fields)
     assert only(findings(), "unserialisable", "error")["about"] == "bad"
+
+
+def test_statics_that_celery_redbeat_2_has_removed(findings: Any, make_scheduler: MakeScheduler) -> None:
+    statics = {name: {"task": "echo", "schedule": 3600} for name in ("kept", "lost")}
+    app = make_scheduler(beat_schedule=statics).app
+    assert "removed-static" not in findings()
+    app.redbeat_redis.srem("redbeat::statics", "lost")  # as 2.4.2 does it with what it doesn't have
+    app.redbeat_redis.delete("redbeat:lost")
+    app.redbeat_redis.zrem(SCHEDULE, "redbeat:lost")
+    found = findings()
+    assert [one["about"] for one in found["removed-static"]] == ["lost"]
+    assert "Let no 2.x beat work" in found["removed-static"][0]["advice"]
 
 
 def test_missing_calendars(findings: Any, client: redis.Redis) -> None:
@@ -134,8 +153,9 @@ def test_queues_that_nobody_consumes(
     write_app(tmp_path, "worked", server.url(0))
     with celery_worker(tmp_path, "worked"):
         found = findings("--workers", app=app)
-    assert {finding["about"]: finding["problem"] for finding in found.pop("no-consumer")}.keys() == {
-        "special",
-        "other",
-    }
+    problems = {finding["about"]: finding["problem"] for finding in found.pop("no-consumer")}
+    assert problems.keys() == {"special", "other"}
+    assert problems["other"] == (
+        "The runs of optional go to this queue, and no worker takes from it (1 worker answered)."
+    )
     assert found == {}

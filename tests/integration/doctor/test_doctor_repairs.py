@@ -87,8 +87,24 @@ def test_what_has_changed_meanwhile_is_left_alone(
     assert client.smembers(STATICS) == {"well", "old"}
 
 
+def test_a_key_that_holds_no_record_is_told_and_left_alone(findings: Any, client: redis.Redis) -> None:
+    write_raw(client, "well", score=LATER)
+    client.set(f"{HISTORY}well", "text")
+    write_raw(client, ":history:gone", score=None)
+    client.lpush(f"{BACKFILLED}gone", "x")
+    client.rpush(f"{HISTORY}old", "x")
+    found = findings("--fix")
+    wrong = {one["about"]: (one["severity"], one["fixable"]) for one in found["wrong-type"]}
+    about = {f"{HISTORY}well", f"{HISTORY}gone", f"{BACKFILLED}gone"}
+    assert wrong == dict.fromkeys(about, ("warning", False))
+    assert client.exists(*about) == 3
+    assert not client.exists(f"{HISTORY}old")
+
+
 def test_an_entry_that_cannot_be_used_is_not_put_back(ask: Ask, findings: Any, client: redis.Redis) -> None:
     write_raw(client, "bad", "{}", score=None)
+    problem = only(findings(), "unscheduled", "warning")["problem"]
+    assert problem.endswith("It can't be used either: definition: schedule: is missing.")
     done = ask("--fix")
     assert "redbeat:bad: left alone, when it is due can't be found" in done.output
     assert score_of(client, "bad") is None

@@ -63,6 +63,17 @@ def test_a_server_that_keeps_nothing(findings: Any, client: redis.Redis) -> None
     assert "restart" in only(findings(), "persistence", "warning")["problem"]
 
 
+def test_a_server_that_is_a_replica(findings: Any, server: Server, second: Server) -> None:
+    with second.client() as admin:
+        admin.replicaof(server.host, str(server.port))
+        try:
+            [found] = findings(redbeat_redis_url=second.url())["replica"]
+        finally:
+            admin.replicaof("NO", "ONE")
+    assert found["severity"] == "error"
+    assert f"{server.host}:{server.port}" in found["problem"]
+
+
 def test_a_clock_that_is_wrong(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = time.time
     monkeypatch.setattr("redbeat.doctor.server.time", SimpleNamespace(time=lambda: real() - 40))
