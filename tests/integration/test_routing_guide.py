@@ -19,7 +19,7 @@ from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
-from tests.support.ticks import make_due
+from tests.support.ticks import make_due, take_messages
 
 pytestmark = [
     pytest.mark.parametrize("server", ["valkey"], indirect=True),
@@ -305,3 +305,53 @@ def test_a_message_is_where_it_should_be_and_nowhere_else(
     assert found_in(app, everywhere) == dict.fromkeys(example.queues, 1)
     route = find_route(app, example.task, [], {}, example.options)
     assert route.exchange_type == "headers" or set(route.queues) == set(example.queues)
+
+
+def test_the_names_of_celery_3_route_as_the_new_ones(
+    server: Server, make_scheduler: MakeScheduler, broker_url: str
+) -> None:
+    app = Celery("old", set_as_current=False)
+    app.config_from_object(
+        {
+            "BROKER_URL": broker_url,
+            "CELERY_DEFAULT_QUEUE": "default",
+            "CELERY_QUEUES": (
+                Queue("default", Exchange("default"), routing_key="default"),
+                Queue("feeds", Exchange("feeds"), routing_key="feed"),
+            ),
+            "CELERY_ROUTES": {"feed.*": {"queue": "feeds"}},
+            "REDBEAT_REDIS_URL": server.url(1),
+        }
+    )
+    for name, task in (("one", "feed.read"), ("two", "other")):
+        RedBeatSchedulerEntry(name, task, FAR, app=app).save()
+    make_due(app, "one", "two")
+    make_scheduler(app).tick()
+    assert found_in(app, ["default", "feeds", "celery"]) == {"default": 1, "feeds": 1}
+
+
+def test_a_queue_that_is_away_is_declared_as_celery_does_it(
+    make_app: MakeApp, make_scheduler: MakeScheduler, broker_url: str
+) -> None:
+    app = make_app(broker_url=broker_url, **TOPICS)
+    options = {"queue": "usa", "routing_key": "usa.news"}
+    RedBeatSchedulerEntry("entry", "x", FAR, options=options, app=app).save()
+    make_due(app, "entry")
+    make_scheduler(app).tick()
+    assert found_in(app, ["celery", "usa", "weather", "all-news"]) == {"usa": 1}
+
+
+@pytest.mark.parametrize("steps", [[0, 3, 6, 9], list(range(10))], ids=["four steps", "ten steps"])
+def test_a_more_urgent_message_is_taken_first(
+    make_app: MakeApp, make_scheduler: MakeScheduler, broker_url: str, steps: list[int]
+) -> None:
+    options: dict[str, Any] = {"task_queues": (Queue("celery", max_priority=10),)}
+    if broker_url.startswith("redis"):
+        options["broker_transport_options"] = {"priority_steps": steps, "queue_order_strategy": "priority"}
+    app = make_app(broker_url=broker_url, **options)
+    low, high = (0, 9) if broker_url.startswith("amqp") else (9, 0)  # Redis counts the other way round
+    for name, priority in (("low", low), ("high", high)):
+        RedBeatSchedulerEntry(name, "x", FAR, options={"priority": priority}, app=app).save()
+    make_due(app, "low", "high")
+    make_scheduler(app).tick()
+    assert [message.entry for message in take_messages(app, "celery")] == ["high", "low"]
