@@ -172,6 +172,15 @@ def test_a_mistyped_queue_is_refused_by_everything_that_saves(make_app: MakeApp,
     assert Entry.get("a", app).options == {"queue": "feeds"}
 
 
+def test_a_task_that_the_application_has_not_is_told_when_it_is_added(app: Celery) -> None:
+    done = call(app, "add", "a", "feed.raed", "--every", "60")
+    assert (done.exit_code, done.stderr) == (
+        0,
+        "The application has no task 'feed.raed'. Did you mean feed.read?\n",
+    )
+    assert call(app, "add", "b", "feed.read", "--every", "60").stderr == ""
+
+
 def test_who_knows_no_queues_takes_any(make_app: MakeApp) -> None:
     assert Entry("a", "plain", FAR, options={"queue": "feds"}, app=make_app()).save()
 
