@@ -63,15 +63,13 @@ class StaticsPlan:
 
 
 def read_statics(store: Store) -> StaticNames:
-    """Return which entries were stored from ``beat_schedule``; one round trip."""
+    """Return which entries were stored from ``beat_schedule``."""
     keys = store.keys
-    with (
-        store.translating(keys.statics, "set", sets=[keys.static_owners]),
-        store.client.pipeline(transaction=False) as pipeline,
-    ):
-        pipeline.smembers(keys.statics)
-        pipeline.smembers(keys.static_owners)
-        names, pairs = pipeline.execute()
+    # one by one, as redis-py 4 doesn't send a pipeline again whose connection has gone stale
+    with store.translating(keys.statics, "set"):
+        names = store.client.smembers(keys.statics)
+    with store.translating(keys.static_owners, "set"):
+        pairs = store.client.smembers(keys.static_owners)
     owners: dict[str, set[str]] = {}
     for pair in pairs:
         owner, _, name = str(text_of(pair)).partition("\t")
