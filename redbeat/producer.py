@@ -104,8 +104,10 @@ def declare_exchanges(channel: Any, app: Any) -> None:
     Nothing is written. Otherwise it would take an exchange whose queues this process hasn't declared for a
     direct one, and drop what isn't for a queue with just that key.
     """
+    # two of one name: the first stands; and a passive one isn't there. Either is an error of its own entries
+    errors = (NotEquivalentError, *channel.connection.channel_errors)
     for exchange in _exchanges_of(app):
-        with suppress(NotEquivalentError):  # two of one name: the first stands
+        with suppress(*errors):
             exchange.bind(channel).declare()
 
 
