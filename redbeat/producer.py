@@ -7,7 +7,7 @@ queue takes is an error, where Celery and the broker would drop it without a wor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -46,9 +46,9 @@ class BoundedProducer:
         self._types = {exchange.name: exchange.type for exchange in _exchanges_of(app)}
         self._returned = []
         channel = self.channel  # type: ignore[attr-defined]
-        # without confirms nobody would wait for what comes back
+        # without confirms nobody waits for what comes back, and it may come amid the next message
         self._hears_of_returns = bool(getattr(channel.connection, "confirm_publish", False))
-        if self._hears_of_returns:
+        if hasattr(channel, "events"):
             channel.events["basic_return"].add(self._note_returned)
 
     def forget_fleeting(self) -> None:
@@ -64,15 +64,27 @@ class BoundedProducer:
         if options.get("mandatory") is None and self._hears_of_returns and self._is_for_a_queue(options):
             options["mandatory"] = True
         self._returned.clear()
-        result = super().publish(body, **options)  # type: ignore[misc]
-        if self._returned:
-            raise self._returned[0]
+        try:
+            result = super().publish(body, **options)  # type: ignore[misc]
+            if self._returned and self._hears_of_returns:
+                raise self._returned[0]
+        except Exception:
+            self._forget_declared(options.get("declare") or ())
+            raise
         return result
+
+    def _forget_declared(self, entities: Iterable[Any]) -> None:
+        """Declare ``entities`` anew the next time: somebody may have deleted them."""
+        client = getattr(self.channel.connection, "client", None)  # type: ignore[attr-defined]
+        for entity in entities:
+            self.__dict__.get("_declared", {}).pop(id(entity), None)
+            if client is not None and getattr(entity, "can_cache_declaration", False):
+                client.declared_entities.discard(hash(entity))
 
     def _is_for_a_queue(self, options: Mapping[str, Any]) -> bool:
         """Tell whether a run is published, and no event, by an exchange that takes it to a queue."""
         exchange = options.get("exchange") or ""
-        kind = self._types.get(getattr(exchange, "name", exchange), "direct")
+        kind = getattr(exchange, "type", None) or self._types.get(exchange, "direct")
         return kind in _ROUTING_TYPES and "redbeat_entry" in (options.get("headers") or ())
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, _message: Any) -> None:
@@ -104,8 +116,10 @@ def declare_exchanges(channel: Any, app: Any) -> None:
     Nothing is written. Otherwise it would take an exchange whose queues this process hasn't declared for a
     direct one, and drop what isn't for a queue with just that key.
     """
+    # two of one name: the first stands; and a passive one isn't there. Either is an error of its own entries
+    errors = (NotEquivalentError, *channel.connection.channel_errors)
     for exchange in _exchanges_of(app):
-        with suppress(NotEquivalentError):  # two of one name: the first stands
+        with suppress(*errors):
             exchange.bind(channel).declare()
 
 

@@ -65,15 +65,18 @@ def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:
     An app with ``task_create_missing_queues`` takes any name for a new queue.
     """
     queue = options.get("queue")
-    if app.conf.task_create_missing_queues or not isinstance(queue, str) or not queue:
-        return None
-    known = app.amqp.queues
-    if queue in known or queue in known.aliases:
+    if app.conf.task_create_missing_queues or not _is_missing(app, queue):
         return None
     return (
         f"options: queue: there is no queue {queue!r} in task_queues, and task_create_missing_queues is off."
-        f"{did_you_mean(queue, known)}"
+        f"{did_you_mean(str(queue), app.amqp.queues)}"
     )
+
+
+def _is_missing(app: Any, queue: Any) -> bool:
+    """Tell whether ``queue`` is the name of none that the app has."""
+    known = app.amqp.queues
+    return isinstance(queue, str) and bool(queue) and queue not in known and queue not in known.aliases
 
 
 def find_route(
@@ -95,8 +98,9 @@ def find_route(
     try:
         final = app.amqp.router.route(dict(given), task, args, dict(kwargs), known)
     except QueueNotFound as exc:
-        name = given.get("queue") or routed.get("queue")
-        hint = did_you_mean(str(name), app.amqp.queues)
+        names = (given.get("queue"), routed.get("queue"), app.conf.task_default_queue)
+        name = next(str(name) for name in names if _is_missing(app, name))
+        hint = did_you_mean(name, app.amqp.queues)
         raise ConfigurationError(
             f"There is no queue {name!r} in task_queues, and task_create_missing_queues is off.{hint}",
             "task_queues",
@@ -129,7 +133,9 @@ def _ask_routes(
         found = router.query_router(route, task, args, dict(kwargs), dict(options), known)
         if found is not None:
             where = "task_routes" if len(routers) == 1 else f"task_routes[{number}]"
-            return {"queue": found} if isinstance(found, str) else found, f"{where}{_shown(written, task)}"
+            shown = f"{where}{_shown(written, task)}"
+            # a copy: Celery takes the queue out of a dictionary that a route keeps
+            return {"queue": found} if isinstance(found, str) else dict(found), shown
     return {}, ""
 
 
@@ -192,5 +198,5 @@ def _matches(exchange: Any, binding_key: str, routing_key: str) -> bool:
     if exchange.type not in _EXCHANGE_TYPES:
         return False  # that one looks at headers, or at whatever
     matcher = _EXCHANGE_TYPES[exchange.type](None)
-    row = matcher.prepare_bind("queue", exchange.name, binding_key, None)
+    row = matcher.prepare_bind("queue", exchange.name, str(binding_key or ""), None)
     return exchange.type == "fanout" or bool(matcher.lookup([row], exchange.name, routing_key, None))

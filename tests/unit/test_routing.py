@@ -228,6 +228,38 @@ def test_a_queue_that_there_is_not_is_named_with_the_one_that_was_meant() -> Non
         find_route(app, "plain", [], {}, {"queue": "vidoes"})
 
 
+class KeepsItsRoute:
+    """Returns one dictionary each time; Celery takes the queue out of it."""
+
+    def __init__(self) -> None:
+        self.kept = {"queue": "absent"}
+
+    def route_for_task(self, *_args: Any) -> Any:
+        return self.kept
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, {"task_default_queue": "absent"}),
+        ({"queue": "videos"}, {"task_routes": {"plain": "absent"}}),
+        ({}, {"task_routes": [KeepsItsRoute()]}),
+    ],
+    ids=["default", "route beside an option", "route that keeps its dictionary"],
+)
+def test_of_several_names_of_a_queue_it_is_the_missing_one_that_is_told(
+    options: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    app = made_app(task_create_missing_queues=False, **settings)
+    with pytest.raises(ConfigurationError, match="There is no queue 'absent' in task_queues"):
+        find_route(app, "plain", [], {}, options)
+
+
+def test_a_binding_key_that_is_no_text_is_one() -> None:
+    app = made_app(task_queues=[Queue("celery", NEWS, routing_key=7)])
+    assert find_route(app, "plain", [], {}, {}).queues == ("celery",)
+
+
 @pytest.mark.parametrize(
     ("queue", "is_created", "is_wrong"),
     [

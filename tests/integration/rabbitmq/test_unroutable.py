@@ -108,3 +108,57 @@ def test_without_confirms_nobody_is_told(
     make_due(app, "entry")
     make_scheduler(app).tick()
     assert field(client, "entry", "meta")["total_run_count"] == 1
+
+
+@pytest.mark.parametrize("gone", ["queue", "binding", "exchange"])
+def test_what_was_deleted_under_a_connected_beat_is_declared_again_at_the_next_try(
+    app: Celery, client: redis.Redis, make_scheduler: MakeScheduler, gone: str
+) -> None:
+    Entry(
+        "entry", "tasks.report", FAR, options={"queue": "norway", "routing_key": "norway.x"}, app=app
+    ).save()
+    scheduler = make_scheduler(app)
+    make_due(app, "entry")
+    scheduler.tick()
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        if gone == "queue":
+            channel.queue_delete("norway")
+        elif gone == "binding":
+            channel.queue_unbind("norway", "news", "norway.#")
+        else:
+            channel.exchange_delete("news")
+    make_due(app, "entry")
+    scheduler.tick()
+    assert field(client, "entry", "error")["attempts"] == 1
+    retry_now(client, "entry")
+    scheduler.tick()
+    assert client.hget("redbeat:entry", "error") is None
+    assert len(take_messages(app, "norway")) == (1 if gone == "queue" else 2)
+
+
+def test_without_confirms_what_comes_back_is_no_other_runs_error(
+    app: Celery, client: redis.Redis, make_scheduler: MakeScheduler
+) -> None:
+    app.conf.broker_transport_options = {"confirm_publish": False}
+    names = [f"entry-{number}" for number in range(40)]
+    write_burst(client, names)
+    write_burst(client, names[::2], options={**TO_NOBODY, "mandatory": True})
+    make_scheduler(app).tick()
+    assert [name for name in names if client.hget(f"redbeat:{name}", "error")] == []
+    assert sorted(names_of(take_messages(app))) == sorted(names[1::2])
+
+
+def test_a_fanout_exchange_that_a_route_brings_along_needs_no_listener(
+    app: Celery, client: redis.Redis, make_scheduler: MakeScheduler
+) -> None:
+    fan = kombu.Exchange("fan", type="fanout")
+    app.conf.task_routes = {
+        "tasks.report": {"exchange": fan, "exchange_type": "fanout", "routing_key": "any"}
+    }
+    with app.connection_for_write() as connection:
+        fan(connection.default_channel).declare()
+    Entry("entry", "tasks.report", FAR, app=app).save()
+    make_due(app, "entry")
+    make_scheduler(app).tick()
+    assert client.hget("redbeat:entry", "error") is None
