@@ -137,7 +137,12 @@ class Outbox:
         return self._tables[exchange]
 
     def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
-        queues = self._lookup_now(exchange, routing_key, *args, **kwargs)
+        try:
+            queues = self._lookup_now(exchange, routing_key, *args, **kwargs)
+        except KeyError as exc:  # headers, say, or an exchange that nobody may declare
+            raise LookupError(
+                f"Redis can't take a message by the exchange {exchange!r}: kombu has no {exc} there"
+            ) from exc
         if not queues:  # kombu would drop the message without a word
             raise no_queue(exchange, routing_key)
         return queues

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from celery.app.routes import MapRoute
+from celery.app.routes import MapRoute, Router
 from celery.exceptions import QueueNotFound
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
@@ -95,8 +95,9 @@ def find_route(
     own = {} if known is None else known._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
     given = {**own, **options}
     routed, rule = _ask_routes(app, task, args, kwargs, given, known)
+    answered = Router([lambda *_, **__: dict(routed) or None], app.amqp.queues, app=app)  # asked once only
     try:
-        final = app.amqp.router.route(dict(given), task, args, dict(kwargs), known)
+        final = answered.route(dict(given), task, args, dict(kwargs), known)
     except QueueNotFound as exc:
         names = (given.get("queue"), routed.get("queue"), app.conf.task_default_queue)
         name = next(str(name) for name in names if _is_missing(app, name))
