@@ -95,7 +95,7 @@ def find_route(
     try:
         final = app.amqp.router.route(dict(given), task, args, dict(kwargs), known)
     except QueueNotFound as exc:
-        name = given.get("queue") or routed.get("queue")
+        name = given.get("queue") or routed.get("queue") or app.conf.task_default_queue
         hint = did_you_mean(str(name), app.amqp.queues)
         raise ConfigurationError(
             f"There is no queue {name!r} in task_queues, and task_create_missing_queues is off.{hint}",
@@ -129,7 +129,9 @@ def _ask_routes(
         found = router.query_router(route, task, args, dict(kwargs), dict(options), known)
         if found is not None:
             where = "task_routes" if len(routers) == 1 else f"task_routes[{number}]"
-            return {"queue": found} if isinstance(found, str) else found, f"{where}{_shown(written, task)}"
+            # a copy: Celery takes the queue out of what a router returns
+            said = {"queue": found} if isinstance(found, str) else dict(found)
+            return said, f"{where}{_shown(written, task)}"
     return {}, ""
 
 
@@ -175,13 +177,19 @@ def _resolve(app: Any, options: Mapping[str, Any], rules: dict[str, str]) -> Rou
     else:
         rules.pop("queue", None)  # it is declared, and has no say
     routing_key = str(routing_key or "")
-    queues = tuple(_find_bound(app, exchange, routing_key)) if exchange else (routing_key,)
+    queues = tuple(_find_bound(app, queue, exchange, routing_key)) if exchange else (routing_key,)
     return Route(queues, declared, exchange, kind, routing_key, options.get("priority"), rules)
 
 
-def _find_bound(app: Any, exchange: str, routing_key: str) -> Iterator[str]:
-    """Yield the names of the app's queues that an exchange takes a message with this routing key to."""
-    for queue in app.amqp.queues.values():
+def _find_bound(app: Any, declared: Any, exchange: str, routing_key: str) -> Iterator[str]:
+    """Yield the names of the app's queues that an exchange takes a message with this routing key to.
+
+    ``declared``, the queue of the call, is one of them also where a router has made it up itself.
+    """
+    queues = {queue.name: queue for queue in app.amqp.queues.values()}
+    if declared is not None:
+        queues.setdefault(declared.name, declared)
+    for queue in queues.values():
         bound = [one for one in queue.bindings or [queue] if getattr(one.exchange, "name", None) == exchange]
         if any(_matches(one.exchange, one.routing_key, routing_key) for one in bound):
             yield queue.name

@@ -222,6 +222,26 @@ def test_it_reaches_the_queues_that_are_bound(options: dict[str, Any], queues: t
     assert find_route(app, "plain", [], {}, options).queues == queues
 
 
+def test_a_queue_that_a_router_makes_itself_is_declared_and_reached() -> None:
+    own = Queue("own", Exchange("own", type="topic"), routing_key="own.#")
+    app = made_app(task_routes={"plain": {"queue": own, "routing_key": "own.x"}})
+    assert find_route(app, "plain", [], {}, {}).queues == ("own",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "no queue 'celery' in task_queues"),
+        ({"task_default_queue": "feds"}, r"no queue 'feds' in task_queues.* Did you mean feeds\?"),
+        ({"task_routes": [lambda *args, said={"queue": "feds"}, **kw: said]}, "no queue 'feds'"),
+    ],
+)
+def test_a_missing_queue_has_its_name_whoever_chose_it(settings: dict[str, Any], sentence: str) -> None:
+    app = made_app(task_queues=[Queue("feeds")], task_create_missing_queues=False, **settings)
+    with pytest.raises(ConfigurationError, match=sentence):
+        find_route(app, "plain", [], {}, {})
+
+
 def test_a_queue_that_there_is_not_is_named_with_the_one_that_was_meant() -> None:
     app = made_app(task_create_missing_queues=False)
     with pytest.raises(ConfigurationError, match=r"'vidoes'.*Did you mean videos\?"):
