@@ -14,6 +14,7 @@ from typing import Any
 
 from celery.app.routes import MapRoute, Router
 from celery.exceptions import QueueNotFound
+from kombu.common import Broadcast
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
 from redbeat.errors import ConfigurationError
@@ -31,7 +32,8 @@ class Route:
 
     Attributes:
         queues: the names of those that it reaches, of all that the app knows; a broker may know more.
-        declared: the name of the queue that Celery declares before, which may be none of these; None: none.
+        declared: the name of the queue that Celery declares before, which may be none of these; None: none,
+            as for a Broadcast.
         exchange: where it is published; '' for the broker's own, which takes it to the queue that the
             routing key names.
         exchange_type: 'direct', 'topic', 'fanout', 'headers', or one of the broker's.
@@ -108,13 +110,13 @@ def find_route(
         ) from exc
     rules = {}
     for name in _FIELDS:
-        if options.get(name) is not None:
+        if options.get(name) not in (None, ""):  # Celery takes no notice of an empty one
             rules[name] = f"the option {name}"
-        elif own.get(name) is not None:
+        elif own.get(name) not in (None, ""):
             # a task without a priority of its own is given the default one
             is_default = name == "priority" and own[name] == app.conf.task_default_priority
             rules[name] = "task_default_priority" if is_default else f"the attribute {name} of the task"
-        elif routed.get(name) is not None:
+        elif routed.get(name) not in (None, ""):
             rules[name] = rule
     return _resolve(app, final, rules)
 
@@ -162,8 +164,9 @@ def _resolve(app: Any, options: Mapping[str, Any], rules: dict[str, str]) -> Rou
     queue: Any = options.get("queue")
     if queue is None and exchange is None:
         queue = app.amqp.default_queue
-    declared = None if queue is None else queue.name
-    of_queue = f"the queue {declared}"
+    # each listener has a queue of its own, and the application's is nobody's
+    declared = None if queue is None or isinstance(queue, Broadcast) else queue.name
+    of_queue = f"the queue {declared or getattr(queue, 'alias', None)}"
     kind = options.get("exchange_type")
     if kind is None:
         kind = getattr(getattr(queue, "exchange", None), "type", None) or "direct"
@@ -182,13 +185,21 @@ def _resolve(app: Any, options: Mapping[str, Any], rules: dict[str, str]) -> Rou
     else:
         rules.pop("queue", None)  # it is declared, and has no say
     routing_key = str(routing_key or "")
-    queues = tuple(_find_bound(app, exchange, routing_key)) if exchange else (routing_key,)
+    queues = tuple(_find_bound(app, queue, exchange, routing_key)) if exchange else (routing_key,)
     return Route(queues, declared, exchange, kind, routing_key, options.get("priority"), rules)
 
 
-def _find_bound(app: Any, exchange: str, routing_key: str) -> Iterator[str]:
-    """Yield the names of the app's queues that an exchange takes a message with this routing key to."""
-    for queue in app.amqp.queues.values():
+def _find_bound(app: Any, declared: Any, exchange: str, routing_key: str) -> Iterator[str]:
+    """Yield the names of the app's queues that an exchange takes a message with this routing key to.
+
+    ``declared``, the queue of the call, is one of them also where a router has made it up itself.
+    """
+    queues = {queue.name: queue for queue in app.amqp.queues.values()}
+    if declared is not None:
+        queues.setdefault(declared.name, declared)
+    for queue in queues.values():
+        if isinstance(queue, Broadcast):
+            continue
         bound = [one for one in queue.bindings or [queue] if getattr(one.exchange, "name", None) == exchange]
         if any(_matches(one.exchange, one.routing_key, routing_key) for one in bound):
             yield queue.name

@@ -87,6 +87,10 @@ def _in_words(found: Route) -> str:
     if found.queues:
         names = " and ".join(one_line(queue) for queue in found.queues)
         return f"the queue {names}" if len(found.queues) == 1 else f"the queues {names}"
+    if found.exchange_type == "fanout":
+        return f"everybody who listens to the exchange {one_line(found.exchange)}"
+    if found.exchange_type == "headers":
+        return f"the headers exchange {one_line(found.exchange)}, which goes by the message's headers"
     return (
         f"the {one_line(found.exchange_type)} exchange {one_line(found.exchange)}; the application knows no "
         f"queue that is bound there with {one_line(found.routing_key)!r}"
@@ -98,7 +102,7 @@ def _show(session: Session, found: Route) -> None:
     for title in ("", "", "decided by"):
         table.add_column(title, overflow="fold")
     values = {
-        "queue": found.declared,
+        "queue": found.declared or found.exchange,
         "exchange": found.exchange or "the broker's own",
         "exchange_type": found.exchange_type,
         "routing_key": found.routing_key,

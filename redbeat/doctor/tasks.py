@@ -132,7 +132,7 @@ class Tasks:
                 "Correct its queue, or task_routes and task_queues.",
             )
             return
-        for queue in route.queues:
+        for queue in route.queues if route.exchange_type != "fanout" else ():  # who listens, does
             self._queues.setdefault(queue, []).append(patient.name_of(row.key))
 
     def check_queues(self, patient: Patient) -> Iterator[Finding]:

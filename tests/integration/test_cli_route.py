@@ -11,6 +11,7 @@ import redis
 from celery import Celery
 from click.testing import Result
 from kombu import Exchange, Queue
+from kombu.common import Broadcast
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryError, FileError
@@ -98,6 +99,22 @@ def test_a_task_is_taken_by_its_name(app: Celery) -> None:
         "There is no such entry, and the application has no such task: it is taken for one that is sent by "
         "its name. Did you mean feed.read?\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("queue", "words"),
+    [
+        ("everybody", "plain goes to everybody who listens to the exchange everybody."),
+        ("pdf", "plain goes to the headers exchange formats, which goes by the message's headers."),
+    ],
+)
+def test_exchanges_that_go_by_no_routing_key_are_told_as_such(app: Celery, queue: str, words: str) -> None:
+    app.conf.task_queues = [
+        *QUEUES,
+        Broadcast("everybody"),
+        Queue("pdf", Exchange("formats", type="headers")),
+    ]
+    assert words in call(app, "route", "plain", "--queue", queue).stdout
 
 
 def test_an_exchange_that_nothing_is_bound_to_is_told(app: Celery) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from kombu import Exchange, Queue, binding
+from kombu.common import Broadcast
 
 from redbeat.errors import ConfigurationError
 from redbeat.routing import Route, find_queue_problem, find_route
@@ -154,6 +155,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "priority": ("plain", {"priority": 7}, {}, "task_default_queue"),
     "default priority": ("plain", {}, {"task_default_priority": 4}, "task_default_queue"),
     "priority of a route": ("x", {}, {"task_routes": {"x": {"priority": 2}}}, "task_default_queue"),
+    "broadcast": (
+        "plain",
+        {"queue": "everybody"},
+        {"task_queues": [*QUEUES, Broadcast("everybody")]},
+        "the option queue",
+    ),
+    "empty queue": ("plain", {"queue": ""}, {}, "task_default_queue"),
     "made up": ("plain", {"queue": "new"}, {}, "the option queue"),
     "default exchange": (
         "plain",
@@ -213,13 +221,36 @@ def test_every_part_has_its_rule() -> None:
         ({"exchange": "several", "exchange_type": "topic", "routing_key": "two.x"}, ("several", "star")),
         ({"queue": "fan"}, ("fan",)),
         ({"queue": "by-headers"}, ()),
+        ({"queue": "everybody"}, ()),
+        ({"queue": ""}, ("celery",)),
     ],
 )
 def test_it_reaches_the_queues_that_are_bound(options: dict[str, Any], queues: tuple[str, ...]) -> None:
     more = Exchange("several", type="topic")
     several = Queue("several", [binding(more, routing_key=key) for key in ("one", "two.#")])
-    app = made_app(task_queues=[*QUEUES, several, Queue("star", more, routing_key="*.x")])
+    queues_ = [*QUEUES, several, Queue("star", more, routing_key="*.x"), Broadcast("everybody")]
+    app = made_app(task_queues=queues_)
     assert find_route(app, "plain", [], {}, options).queues == queues
+
+
+def test_a_queue_that_a_router_makes_itself_is_declared_and_reached() -> None:
+    own = Queue("own", Exchange("own", type="topic"), routing_key="own.#")
+    app = made_app(task_routes={"plain": {"queue": own, "routing_key": "own.x"}})
+    assert find_route(app, "plain", [], {}, {}).queues == ("own",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "no queue 'celery' in task_queues"),
+        ({"task_default_queue": "feds"}, r"no queue 'feds' in task_queues.* Did you mean feeds\?"),
+        ({"task_routes": [lambda *args, said={"queue": "feds"}, **kw: said]}, "no queue 'feds'"),
+    ],
+)
+def test_a_missing_queue_has_its_name_whoever_chose_it(settings: dict[str, Any], sentence: str) -> None:
+    app = made_app(task_queues=[Queue("feeds")], task_create_missing_queues=False, **settings)
+    with pytest.raises(ConfigurationError, match=sentence):
+        find_route(app, "plain", [], {}, {})
 
 
 def test_a_queue_that_there_is_not_is_named_with_the_one_that_was_meant() -> None:
