@@ -6,7 +6,6 @@ A tick must come back in time and keep the lock, so nothing here waits for a bro
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +19,7 @@ from kombu.exceptions import OperationalError
 from redbeat.keys import shorten
 from redbeat.lua import Push
 from redbeat.outbox import Outbox
+from redbeat.producer import BoundedProducer, declare_exchanges
 from redbeat.retry import is_password_missing, is_refusal, send_once
 
 __all__ = ["Broker", "reason_of"]
@@ -30,9 +30,6 @@ logger = get_logger("celery.beat")
 CONNECT_SECONDS = 5.0
 #: and how long a broker is waited for when its connection is closed
 CLOSE_SECONDS = 0.5
-
-#: how many declarations a producer remembers; the queues that Celery makes up are not bounded
-MAX_DECLARED = 1_000
 
 
 class Broker:
@@ -86,11 +83,13 @@ class Broker:
         if self._producer is None:
             channel = self._connection.channel()
             self.outbox = Outbox.of(channel)
+            if self.outbox is not None:
+                declare_exchanges(channel, self._app)
             if self._sends_once and self.outbox is not None:
                 send_once(self.outbox.client)
-            bounded = type("BoundedProducer", (_BoundedProducer, self._producer_class), {})
+            bounded = type("BoundedProducer", (BoundedProducer, self._producer_class), {})
             self._producer = bounded(channel, auto_declare=False)
-            self._producer.is_redis = self.outbox is not None
+            self._producer.begin(self._app, is_redis=self.outbox is not None)
             self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
             self._producer.expiration_seconds = lambda: self.expiration_seconds
         return self._producer
@@ -276,46 +275,6 @@ class Broker:
         if self._producer is not None and self.outbox is None:
             channel, self._producer = self._producer.channel, None
             _quietly(channel.close)
-
-
-class _BoundedProducer:
-    """Publishes once, in the time that is left: the scheduler itself tries again."""
-
-    timeout_seconds: Callable[[], float]
-    expiration_seconds: Callable[[], float | None]
-    is_redis: bool
-    _declared: dict[int, Any]
-    _is_retry_asked = False
-
-    def forget_fleeting(self) -> None:
-        """From now on declare the queues that go by themselves once more."""
-        self.__dict__.pop("_fleeting", None)
-
-    def publish(self, body: Any, **options: Any) -> Any:
-        self._is_retry_asked = bool(options.get("retry"))
-        options["retry"] = False
-        if options.get("expiration") is not None and self.expiration_seconds() is not None:
-            options["expiration"] = self.expiration_seconds()  # Celery has it by the clock of this machine
-        options["timeout"] = min(options.get("timeout") or math.inf, self.timeout_seconds())
-        return super().publish(body, **options)  # type: ignore[misc]
-
-    def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
-        # kombu, too, declares a thing once for each connection, but takes long to find out that it has
-        declared = self.__dict__.setdefault("_declared", {})
-        # a queue that goes by itself is declared for each message, in case it went. On Redis once a batch:
-        # nothing is kept there of a declaration but the bindings, and kombu itself writes those only once
-        fleeting = self.__dict__.setdefault("_fleeting", {})
-        if declared.get(id(entity)) is entity or fleeting.get(id(entity)) is entity:
-            return False
-        # where it may try again, kombu declares a copy, and a copy of a queue may have fewer bindings
-        is_copied = retry is not None and self._is_retry_asked and not entity.is_bound
-        declarable = entity.bind(self.channel) if is_copied else entity  # type: ignore[attr-defined]
-        is_new = super().maybe_declare(declarable, bool(retry), **retry_policy)  # type: ignore[misc]
-        can_cache = getattr(entity, "can_cache_declaration", False)
-        remembered = declared if can_cache else fleeting
-        if (can_cache or self.is_redis) and len(remembered) < MAX_DECLARED:
-            remembered[id(entity)] = entity
-        return is_new
 
 
 def reason_of(exc: BaseException) -> str:

@@ -15,6 +15,7 @@ from celery.utils.log import get_logger
 
 from redbeat.connection import user_of
 from redbeat.lua import Push, text_of
+from redbeat.producer import no_queue
 from redbeat.retry import is_refusal
 
 __all__ = ["Outbox"]
@@ -44,6 +45,7 @@ class Outbox:
         self._channel = channel
         self._put_now = channel._put  # noqa: SLF001 - kombu's transports have no public hook for a write
         self._get_table_now = channel.get_table
+        self._lookup_now = channel._lookup  # noqa: SLF001
         self._queue_bind_now = channel._queue_bind  # noqa: SLF001
         with channel.conn_or_acquire() as client:
             self.client = client
@@ -56,6 +58,7 @@ class Outbox:
         self._tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
         channel.get_table = self._get_table
+        channel._lookup = self._lookup  # noqa: SLF001
         channel._queue_bind = self._queue_bind  # noqa: SLF001
 
     @classmethod
@@ -130,12 +133,19 @@ class Outbox:
         if self._pushes is None:
             return self._get_table_now(exchange)
         if exchange not in self._tables:
-            table = self._get_table_now(exchange)
-            if not table and getattr(self._channel, "deadletter_queue", None) is None:
-                # kombu would drop the message without a word
-                raise LookupError(f"no queue is bound to the exchange {exchange!r}")
-            self._tables[exchange] = table
+            self._tables[exchange] = self._get_table_now(exchange)
         return self._tables[exchange]
+
+    def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            queues = self._lookup_now(exchange, routing_key, *args, **kwargs)
+        except KeyError as exc:  # headers, say, or an exchange that nobody may declare
+            raise LookupError(
+                f"Redis can't take a message by the exchange {exchange!r}: kombu has no {exc} there"
+            ) from exc
+        if not queues:  # kombu would drop the message without a word
+            raise no_queue(exchange, routing_key)
+        return queues
 
     def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
         self._tables.pop(exchange, None)

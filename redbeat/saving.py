@@ -19,6 +19,7 @@ from redbeat.kinds import encode_schedule
 from redbeat.policy import encode_policy
 from redbeat.problems import check_readable, find_meta_problem
 from redbeat.reader import try_decode
+from redbeat.routing import find_queue_problem
 from redbeat.schedules import clocked, next_run, rrule, zone_of
 from redbeat.store import Stored, Write
 from redbeat.zones import in_utc, zone_name
@@ -33,6 +34,9 @@ def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
         EntryError: a part of it can't be stored.
     """
     definition, policy = encode_entry(entry, stored)  # first: nobody shall be told to delete a key of ours
+    problem = find_queue_problem(entry.app, entry.options) if entry.options else None
+    if problem:
+        raise EntryError(f"{entry.key}: {problem}", entry.key)
     before = kept = None
     if stored.exists:
         if not stored.is_hash:

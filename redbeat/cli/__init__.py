@@ -15,6 +15,7 @@ from redbeat.cli.files import apply, export, import_, plan
 from redbeat.cli.looking import count, list_, show
 from redbeat.cli.purging import purge
 from redbeat.cli.resting import pause, resume
+from redbeat.cli.routing import route
 from redbeat.cli.running import backfill, trigger
 from redbeat.cli.session import Session
 from redbeat.cli.singleton import singleton
@@ -54,6 +55,7 @@ for command in (
     plan,
     purge,
     resume,
+    route,
     set_,
     show,
     singleton,

@@ -29,7 +29,9 @@ from redbeat.cli.words import one_line, relative, when
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryChanged
 from redbeat.exits import CommandLineError
+from redbeat.hints import did_you_mean
 from redbeat.policy import NO_POLICY
+from redbeat.routing import load_tasks
 from redbeat.saving import why_never
 
 __all__ = ["add", "delete", "report_entry", "set_"]
@@ -76,6 +78,7 @@ def add(
             exits.USAGE,
         ) from None
     report_entry(session, name, "Added", is_json)
+    _hint_at_task(session, task)
 
 
 @click.command("set", cls=SessionCommand)
@@ -167,6 +170,22 @@ def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
         session.say(f"It is {entry.state}{_why_finished(entry, session)}")
     elif due is not None:
         session.say(f"Next run: {when(due, zone_for(entry))}, {relative(due, session.now())}")
+
+
+def _hint_at_task(session: Session, task: str) -> None:
+    """Say that the application has no such task, which may be right: it may be the workers' alone."""
+    if not session.has_own_app:
+        return
+    try:
+        load_tasks(session.app)
+    except Exception as exc:  # noqa: BLE001 - the application's own code; the entry is stored
+        session.note(
+            f"Whether there is such a task isn't known, its modules can't be imported: {one_line(repr(exc))}"
+        )
+        return
+    known = [name for name in session.app.tasks if not name.startswith("celery.")]
+    if known and task not in known:
+        session.note(f"The application has no task {one_line(task)!r}.{did_you_mean(task, known)}")
 
 
 def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:

@@ -21,15 +21,23 @@ from redbeat.schedules import clocked, rrule
 from redbeat.settings import MAX_MISFIRE_LIMIT
 from redbeat.zones import zone_called
 
-__all__ = ["TASK_OPTIONS", "changes_of", "entry_options", "given_options", "zone_given"]
+__all__ = ["TASK_OPTIONS", "changes_of", "entry_options", "given_options", "routing_options", "zone_given"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SCHEDULES = ("every", "cron", "at", "rrule", "solar")
 #: options of ``apply_async`` that have an option of their own here
-TASK_OPTIONS = ("queue", "exchange", "routing_key", "priority", "expires")
+TASK_OPTIONS = ("queue", "exchange", "exchange_type", "routing_key", "priority", "expires")
 #: of the policy; what is left of it belongs to ``pause`` and ``resume``
 POLICY = tuple(field for field in FIELDS if field not in ("paused", "pause_note", "paused_until"))
+
+_ROUTING = (
+    click.option("--queue", help="Where its messages go."),
+    click.option("--exchange", help="The exchange of its messages."),
+    click.option("--exchange-type", help="The type of that exchange: direct, topic, fanout or headers."),
+    click.option("--routing-key", help="The routing key of its messages."),
+    click.option("--priority", type=click.IntRange(0, 255), help="The priority of its messages."),
+)
 
 _OPTIONS = (
     click.option("--every", type=INTERVAL, metavar="DURATION", help="An interval: 30s, 1h30m, 0.2."),
@@ -39,10 +47,7 @@ _OPTIONS = (
     click.option("--solar", type=SOLAR, metavar="EVENT,LAT,LON", help="As sunset,52.5,13.4."),
     click.option("--args", type=JSON_ARRAY, metavar="JSON", help="The task's arguments, as '[1, 2]'."),
     click.option("--kwargs", type=JSON_OBJECT, metavar="JSON", help="And those by name, as '{\"x\": 1}'."),
-    click.option("--queue", help="Where its messages go."),
-    click.option("--exchange", help="The exchange of its messages."),
-    click.option("--routing-key", help="The routing key of its messages."),
-    click.option("--priority", type=click.IntRange(0, 255), help="The priority of its messages."),
+    *_ROUTING,
     click.option(
         "--expires", type=DURATION, metavar="DURATION", help="After being sent so long ago, it isn't run."
     ),
@@ -81,6 +86,13 @@ _OPTIONS = (
 def entry_options(command: Command) -> Command:
     """Give ``command`` the options of an entry, in their order."""
     for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def routing_options(command: Command) -> Command:
+    """Give ``command`` the options that say where messages go."""
+    for option in reversed(_ROUTING):
         command = option(command)
     return command
 

@@ -133,13 +133,13 @@ class Session:
         """Return the server's clock, UTC."""
         return server_now(Store(self.app))
 
-    def require_application(self, command: str) -> None:
-        """Refuse what sends messages where the application's broker isn't known."""
+    def require_application(
+        self, command: str, why: str = "sends messages, and needs the application's broker and tasks"
+    ) -> None:
+        """Refuse what the application is needed for, as ``why`` says, where only a URL was given."""
         if not self.has_own_app:
             raise CommandLineError(
-                f"{command} sends messages, and needs the application's broker and tasks: call it as "
-                f"celery -A APP redbeat {command}, without --url.",
-                exits.USAGE,
+                f"{command} {why}: call it as celery -A APP redbeat {command}, without --url.", exits.USAGE
             )
 
 

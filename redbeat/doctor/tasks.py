@@ -18,6 +18,7 @@ from redbeat.doctor.finding import Finding, Severity, counted
 from redbeat.doctor.patient import Patient, Row
 from redbeat.hints import did_you_mean
 from redbeat.keys import shorten
+from redbeat.routing import find_route, load_tasks
 
 __all__ = ["Tasks", "check_message"]
 
@@ -88,8 +89,7 @@ class Tasks:
         if not patient.has_tasks:
             return
         try:
-            app.loader.import_default_modules()
-            app.finalize(auto=True)
+            load_tasks(app)
         except Exception as exc:  # noqa: BLE001 - the application's own code
             yield Finding(
                 Severity.WARNING,
@@ -121,9 +121,8 @@ class Tasks:
         if entry is None or patient.workers_seconds is None or not entry.is_enabled_at(patient.now):
             return
         try:
-            app = patient.app
-            options = dict(_options_of(app, entry))
-            routed = app.amqp.router.route(options, entry.task, entry.args or (), entry.kwargs or {})
+            options = entry.options or {}
+            route = find_route(patient.app, entry.task, entry.args or (), entry.kwargs or {}, options)
         except Exception as exc:  # noqa: BLE001 - the application's own routes, and queues it doesn't have
             yield Finding(
                 Severity.ERROR,
@@ -133,9 +132,8 @@ class Tasks:
                 "Correct its queue, or task_routes and task_queues.",
             )
             return
-        queue = routed.get("queue")
-        if queue is not None:
-            self._queues.setdefault(str(getattr(queue, "name", queue)), []).append(patient.name_of(row.key))
+        for queue in route.queues if route.exchange_type != "fanout" else ():  # who listens, does
+            self._queues.setdefault(queue, []).append(patient.name_of(row.key))
 
     def check_queues(self, patient: Patient) -> Iterator[Finding]:
         """Find queues that entries' runs go to, and no worker that answers takes from."""

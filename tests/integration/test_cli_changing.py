@@ -116,7 +116,14 @@ def test_every_field_has_its_option(ask: Call, get: Get, app: Celery) -> None:
         for name, (text, _) in values.items()
         for word in [f"--{name.replace('_', '-')}", *([text] if text else [])]
     ]
-    own = {"queue": "q", "exchange": "e", "routing_key": "r", "priority": 3, "expires": 60}
+    own = {
+        "queue": "q",
+        "exchange": "e",
+        "exchange_type": "topic",
+        "routing_key": "r",
+        "priority": 3,
+        "expires": 60,
+    }
     assert own.keys() == set(TASK_OPTIONS)
     for name, value in own.items():
         options += [f"--{name.replace('_', '-')}", str(value)]

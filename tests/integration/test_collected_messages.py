@@ -12,14 +12,14 @@ import pytest
 import redis
 from celery import Task
 from celery.signals import after_task_publish, before_task_publish
-from kombu import Producer
+from kombu import Exchange, Producer, Queue
 
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
 from tests.support.fidelity import Recording, Row, counting_round_trips, prepare, send_both_ways
 from tests.support.polling import eventually
-from tests.support.schedule import SELDOM, monitoring, sent_names, write_raw
+from tests.support.schedule import SELDOM, field, monitoring, sent_names, write_burst, write_raw
 from tests.support.servers import Server
 
 ROWS = {"first": Row(), "second": Row({"queue": "fast", "priority": 9}), "third": Row(task="elsewhere")}
@@ -249,3 +249,27 @@ def test_a_batch_for_another_server_takes_one_round_trip_there_whatever_its_size
         assert broker.llen(scheduler.app.conf.task_default_queue) == 511
     assert round_trips[0] == round_trips[1]
     assert round_trips[0] <= 4
+
+
+# -- exchanges that kombu doesn't declare on Redis
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [Exchange("elsewhere", passive=True), Exchange("elsewhere", type="x-delayed-message")],
+    ids=["passive", "type of a plugin"],
+)
+def test_a_queue_whose_exchange_there_is_not_fails_its_own_entries_alone(
+    make_scheduler: MakeScheduler,
+    make_app: MakeApp,
+    broker: redis.Redis,
+    client: redis.Redis,
+    exchange: Exchange,
+) -> None:
+    app = make_app(task_queues=[Queue("celery"), Queue("bound", exchange, routing_key="key")])
+    write_burst(client, ["bad"], options={"queue": "bound"})
+    write_burst(client, ["good", "fine"])
+    make_scheduler(app).tick()
+    assert sent_names(broker) == ["good", "fine"]
+    assert client.hget("redbeat:good", "error") is None
+    assert field(client, "bad", "error")["attempts"] == 1

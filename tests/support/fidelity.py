@@ -171,6 +171,18 @@ def forget_connections(app: Celery) -> None:
     pools.reset()
 
 
+def declare_exchanges(app: Celery) -> None:
+    """Let the app's connection know its exchanges, as that of a worker does: nothing is written on Redis.
+
+    A direct call by anybody else takes them for direct ones, and drops what is for others.
+    """
+    with app.producer_pool.acquire(block=True) as producer:
+        for queue in app.amqp.queues.values():
+            for bound in queue.bindings or [queue]:
+                if bound.exchange is not None:
+                    bound.exchange.bind(producer.channel).declare()
+
+
 def send_both_ways(
     scheduler: Recording, rows: dict[str, Row], broker: redis.Redis
 ) -> tuple[Written, Written]:
@@ -182,6 +194,7 @@ def send_both_ways(
             pass
     assert scheduler.sent.keys() == rows.keys()
     forget_connections(scheduler.app)
+    declare_exchanges(scheduler.app)
     with writing(broker) as directly:
         for name, row in rows.items():
             send_directly(scheduler.app, row, scheduler.sent[name])

@@ -157,3 +157,11 @@ def monitoring(server: Server, with_scripts: bool = False) -> Iterator[list[str]
     with monitored(server) as seen:
         yield commands
     commands += [one.command for one in seen if with_scripts or not one.is_in_script]
+
+
+def retry_now(client: redis.Redis, name: str) -> None:
+    """Let the pause of an entry that failed be over."""
+    error = field(client, name, "error")
+    error["retry_at"] = "1.000000"
+    client.hset(f"redbeat:{name}", "error", json.dumps(error))
+    client.zadd(SCHEDULE, {f"redbeat:{name}": 1})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -18,10 +17,10 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
-    SCHEDULE,
     SELDOM,
     expected_id,
     field,
+    retry_now,
     score_of,
     write_burst,
     write_raw,
@@ -33,14 +32,6 @@ pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 def write_seldom(client: redis.Redis, name: str, due: int, **fields: Any) -> None:
     write_raw(client, name, score=due, schedule=SELDOM, **fields)
-
-
-def retry_now(client: redis.Redis, name: str) -> None:
-    """Let the pause of an entry that failed be over."""
-    error = field(client, name, "error")
-    error["retry_at"] = "1.000000"
-    client.hset(f"redbeat:{name}", "error", json.dumps(error))
-    client.zadd(SCHEDULE, {f"redbeat:{name}": 1})
 
 
 def ids_of(messages: list[Message]) -> dict[str, str]:

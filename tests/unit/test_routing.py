@@ -1,0 +1,310 @@
+"""`find_route` beside what Celery itself publishes, and the rules that it names."""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue, binding
+from kombu.common import Broadcast
+
+from redbeat.errors import ConfigurationError
+from redbeat.routing import Route, find_queue_problem, find_route
+
+MEDIA = Exchange("media", type="direct")
+NEWS = Exchange("news", type="topic")
+QUEUES = [
+    Queue("celery", Exchange("celery"), routing_key="celery"),
+    Queue("feed_tasks", routing_key="feed.#"),
+    Queue("regular_tasks", Exchange("regular", type="topic"), routing_key="task.#"),
+    Queue("image_tasks", Exchange("mediatasks", type="direct"), routing_key="image.compress"),
+    Queue("videos", MEDIA, routing_key="media.video"),
+    Queue("usa_news", NEWS, routing_key="usa.news", alias="usa"),
+    Queue("fan", Exchange("fan", type="fanout")),
+    Queue("by-headers", Exchange("heads", type="headers")),
+]
+
+
+#: a task may say itself how it is sent, though Celery advises against some of it
+pytestmark = pytest.mark.filterwarnings(r"ignore:\s*The '\w+' task attribute is deprecated")
+
+
+class MyRouter:
+    """As in Celery's guide."""
+
+    def route_for_task(self, task: str, args: Any = None, kwargs: Any = None) -> Any:
+        if task == "video.compress":
+            return {"queue": "videos", "routing_key": "video.compress"}
+        return None
+
+
+def route_task(name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **kw: Any) -> Any:
+    if name == "myapp.tasks.compress_video":
+        return {"exchange": "video", "exchange_type": "topic", "routing_key": "video.compress"}
+    return None
+
+
+class Published(BaseException):
+    """What would have been published."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+
+class Producer:
+    connection = SimpleNamespace(_reraise_as_library_errors=nullcontext)
+
+    def publish(self, _body: Any, **options: Any) -> None:
+        raise Published(**options)
+
+
+def made_app(**settings: Any) -> Celery:
+    app = Celery("test", broker="memory://", set_as_current=False)
+    app.conf.update({"task_queues": QUEUES, **settings})
+
+    def run() -> None:
+        """Never runs here."""
+
+    app.task(name="plain", shared=False)(run)
+    app.task(name="with_queue", queue="videos", shared=False)(run)
+    app.task(name="with_priority", priority=3, routing_key="task.x", exchange="regular", shared=False)(run)
+    return app
+
+
+def published(app: Celery, task: str, options: dict[str, Any]) -> tuple[Any, ...]:
+    """The queue that is declared, exchange, routing key and priority of a real call."""
+    known = app.tasks.get(task)
+    send = known.apply_async if known is not None else partial(app.send_task, task)
+    with pytest.raises(Published) as sent:
+        send(producer=Producer(), **options)
+    said = sent.value.options
+    declared = said.get("declare") or []
+    exchange = getattr(said["exchange"], "name", said["exchange"])
+    return (declared[0].name if declared else None, exchange, said["routing_key"], said.get("priority"))
+
+
+DICT = {"feeds.tasks.import_feed": {"queue": "feed_tasks"}}
+GLOB = {"feed.tasks.*": {"queue": "feed_tasks"}, re.compile(r"(video|image)\.tasks\..*"): "image_tasks"}
+#: task, options, settings; and the rule that names the queue or, without one, the exchange
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "default": ("plain", {}, {}, "task_default_queue"),
+    "default of no queues": ("plain", {}, {"task_queues": None}, "task_default_queue"),
+    "dictionary": (
+        "feeds.tasks.import_feed",
+        {},
+        {"task_routes": DICT},
+        "task_routes['feeds.tasks.import_feed']",
+    ),
+    "glob": ("feed.tasks.x", {}, {"task_routes": GLOB}, "task_routes['feed.tasks.*']"),
+    "regular expression": ("video.tasks.y", {}, {"task_routes": GLOB}, "task_routes[re.compile("),
+    "pairs": ("feed.tasks.x", {}, {"task_routes": (list(GLOB.items()),)}, "task_routes['feed.tasks.*']"),
+    "second of two": ("feed.tasks.x", {}, {"task_routes": [DICT, GLOB]}, "task_routes[1]['feed.tasks.*']"),
+    "class": ("video.compress", {}, {"task_routes": (MyRouter(),)}, f"task_routes, {__name__}.MyRouter"),
+    "dotted name": (
+        "video.compress",
+        {},
+        {"task_routes": f"{__name__}.MyRouter"},
+        f"task_routes, {__name__}.MyRouter",
+    ),
+    "function": (
+        "myapp.tasks.compress_video",
+        {},
+        {"task_routes": (route_task,)},
+        f"task_routes, {__name__}.route_task",
+    ),
+    "nobody's task": ("other", {}, {"task_routes": [DICT, MyRouter()]}, "task_default_queue"),
+    "option": ("plain", {"queue": "videos"}, {}, "the option queue"),
+    "option over route": ("feed.tasks.x", {"queue": "videos"}, {"task_routes": GLOB}, "the option queue"),
+    "attribute": ("with_queue", {}, {}, "the attribute queue of the task"),
+    "attribute over route": (
+        "with_queue",
+        {},
+        {"task_routes": {"with_queue": "feed_tasks"}},
+        "the attribute queue of the task",
+    ),
+    "option over attribute": ("with_queue", {"queue": "feed_tasks"}, {}, "the option queue"),
+    "alias": ("plain", {"queue": "usa"}, {}, "the option queue"),
+    "topic with a key": (
+        "plain",
+        {"queue": "usa_news", "routing_key": "usa.weather"},
+        {},
+        "the option queue",
+    ),
+    "topic": ("plain", {"queue": "regular_tasks"}, {}, "the option queue"),
+    "exchange and key": (
+        "plain",
+        {"exchange": "media", "routing_key": "media.video"},
+        {},
+        "the option exchange",
+    ),
+    "exchange object": (
+        "plain",
+        {"exchange": NEWS, "exchange_type": "topic", "routing_key": "a.b"},
+        {},
+        "the option exchange",
+    ),
+    "routing key only": ("plain", {"routing_key": "a.b"}, {}, "task_default_queue"),
+    "fanout": ("plain", {"queue": "fan"}, {}, "the option queue"),
+    "headers exchange": ("plain", {"queue": "by-headers"}, {}, "the option queue"),
+    "attributes of an exchange": ("with_priority", {}, {}, "the attribute exchange of the task"),
+    "priority": ("plain", {"priority": 7}, {}, "task_default_queue"),
+    "default priority": ("plain", {}, {"task_default_priority": 4}, "task_default_queue"),
+    "priority of a route": ("x", {}, {"task_routes": {"x": {"priority": 2}}}, "task_default_queue"),
+    "broadcast": (
+        "plain",
+        {"queue": "everybody"},
+        {"task_queues": [*QUEUES, Broadcast("everybody")]},
+        "the option queue",
+    ),
+    "empty queue": ("plain", {"queue": ""}, {}, "task_default_queue"),
+    "made up": ("plain", {"queue": "new"}, {}, "the option queue"),
+    "default exchange": (
+        "plain",
+        {},
+        {
+            "task_queues": None,
+            "task_default_queue": "q",
+            "task_default_exchange": "tasks",
+            "task_default_exchange_type": "topic",
+            "task_default_routing_key": "tasks.default",
+        },
+        "task_default_queue",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_route_is_where_celery_publishes_and_names_the_rule(case: str) -> None:
+    task, options, settings, rule = CASES[case]
+    app = made_app(**settings)
+    route = find_route(app, task, [], {}, options)
+    told = (route.declared, route.exchange, route.routing_key, route.priority)
+    assert told == published(app, task, options)
+    assert route.rules["queue" if "queue" in route.rules else "exchange"].startswith(rule)
+
+
+def test_every_part_has_its_rule() -> None:
+    app = made_app(task_routes={"x": {"queue": "usa_news", "priority": 5}})
+    route = find_route(app, "x", [], {}, {"routing_key": "usa.weather"})
+    assert route == Route(
+        queues=(),
+        declared="usa_news",
+        exchange="news",
+        exchange_type="topic",
+        routing_key="usa.weather",
+        priority=5,
+        rules={
+            "queue": "task_routes['x']",
+            "exchange": "the queue usa_news",
+            "exchange_type": "the queue usa_news",
+            "routing_key": "the option routing_key",
+            "priority": "task_routes['x']",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "queues"),
+    [
+        ({}, ("celery",)),
+        ({"queue": "new"}, ("new",)),
+        ({"exchange": "media", "routing_key": "media.video"}, ("videos",)),
+        ({"exchange": "media", "routing_key": "media.audio"}, ()),
+        ({"queue": "usa_news"}, ("usa_news",)),
+        ({"exchange": "regular", "exchange_type": "topic", "routing_key": "task.a.b"}, ("regular_tasks",)),
+        ({"exchange": "regular", "routing_key": "task.a"}, ("regular_tasks",)),
+        ({"exchange": "several", "exchange_type": "topic", "routing_key": "two.x"}, ("several", "star")),
+        ({"queue": "fan"}, ("fan",)),
+        ({"queue": "by-headers"}, ()),
+        ({"queue": "everybody"}, ()),
+        ({"queue": ""}, ("celery",)),
+    ],
+)
+def test_it_reaches_the_queues_that_are_bound(options: dict[str, Any], queues: tuple[str, ...]) -> None:
+    more = Exchange("several", type="topic")
+    several = Queue("several", [binding(more, routing_key=key) for key in ("one", "two.#")])
+    queues_ = [*QUEUES, several, Queue("star", more, routing_key="*.x"), Broadcast("everybody")]
+    app = made_app(task_queues=queues_)
+    assert find_route(app, "plain", [], {}, options).queues == queues
+
+
+def test_a_queue_that_a_router_makes_itself_is_declared_and_reached() -> None:
+    own = Queue("own", Exchange("own", type="topic"), routing_key="own.#")
+    app = made_app(task_routes={"plain": {"queue": own, "routing_key": "own.x"}})
+    assert find_route(app, "plain", [], {}, {}).queues == ("own",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "no queue 'celery' in task_queues"),
+        ({"task_default_queue": "feds"}, r"no queue 'feds' in task_queues.* Did you mean feeds\?"),
+        ({"task_routes": [lambda *args, said={"queue": "feds"}, **kw: said]}, "no queue 'feds'"),
+    ],
+)
+def test_a_missing_queue_has_its_name_whoever_chose_it(settings: dict[str, Any], sentence: str) -> None:
+    app = made_app(task_queues=[Queue("feeds")], task_create_missing_queues=False, **settings)
+    with pytest.raises(ConfigurationError, match=sentence):
+        find_route(app, "plain", [], {}, {})
+
+
+def test_a_queue_that_there_is_not_is_named_with_the_one_that_was_meant() -> None:
+    app = made_app(task_create_missing_queues=False)
+    with pytest.raises(ConfigurationError, match=r"'vidoes'.*Did you mean videos\?"):
+        find_route(app, "plain", [], {}, {"queue": "vidoes"})
+
+
+class KeepsItsRoute:
+    """Returns one dictionary each time; Celery takes the queue out of it."""
+
+    def __init__(self) -> None:
+        self.kept = {"queue": "absent"}
+
+    def route_for_task(self, *_args: Any) -> Any:
+        return self.kept
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, {"task_default_queue": "absent"}),
+        ({"queue": "videos"}, {"task_routes": {"plain": "absent"}}),
+        ({}, {"task_routes": [KeepsItsRoute()]}),
+    ],
+    ids=["default", "route beside an option", "route that keeps its dictionary"],
+)
+def test_of_several_names_of_a_queue_it_is_the_missing_one_that_is_told(
+    options: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    app = made_app(task_create_missing_queues=False, **settings)
+    with pytest.raises(ConfigurationError, match="There is no queue 'absent' in task_queues"):
+        find_route(app, "plain", [], {}, options)
+
+
+def test_a_binding_key_that_is_no_text_is_one() -> None:
+    app = made_app(task_queues=[Queue("celery", NEWS, routing_key=7)])
+    assert find_route(app, "plain", [], {}, {}).queues == ("celery",)
+
+
+@pytest.mark.parametrize(
+    ("queue", "is_created", "is_wrong"),
+    [
+        ("videos", False, False),
+        ("usa", False, False),
+        ("vidoes", False, True),
+        ("vidoes", True, False),
+        (None, False, False),
+    ],
+)
+def test_a_queue_is_wrong_only_where_none_may_be_made_up(
+    queue: str | None, is_created: bool, is_wrong: bool
+) -> None:
+    app = made_app(task_create_missing_queues=is_created)
+    problem = find_queue_problem(app, {"queue": queue})
+    assert bool(problem) is is_wrong
+    assert not problem or "Did you mean videos?" in problem
