@@ -21,6 +21,7 @@ PICTURES = {
     "show": ["show", "report"],
     "next": ["next", "-n", "8"],
     "timeline": ["timeline", "--hours", "24"],
+    "route": ["route", "report"],
 }
 COLUMNS = 116
 
@@ -59,6 +60,7 @@ def main() -> int:
             "from celery import Celery\n"
             f"app = Celery('proj', broker='{server.url(0)}')\n"
             f"app.conf.redbeat_redis_url = '{server.url(1)}'\n"
+            "app.conf.task_routes = {'billing.*': {'queue': 'billing', 'priority': 3}}\n"
         )
         app = Celery("proj", broker=server.url(0), set_as_current=False)
         app.conf.update(redbeat_redis_url=server.url(1), redbeat_lock_key=None)
