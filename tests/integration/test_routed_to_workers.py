@@ -86,9 +86,9 @@ def test_scheduled_tasks_reach_the_workers_of_their_queues_and_nobody_else(
     }
     with ExitStack() as stack:
         for queue in ("celery", "video", "money"):
-            stack.enter_context(
-                celery_worker(tmp_path, "module", "-Q", f"{queue},all", "-n", f"{queue}@here")
-            )
+            worker = celery_worker(tmp_path, "module", "-Q", f"{queue},all", "-n", f"{queue}@here")
+            stack.enter_context(worker)
+            stack.callback(worker.kill)  # a warm shutdown of each would take most of the time
         for name, (task, options, _) in expected.items():
             write_raw(client, name, task=task, options=options, schedule=SELDOM, score=1)
         beat = stack.enter_context(celery_beat(tmp_path, "module", env={"BEAT": "1"}))
@@ -99,3 +99,85 @@ def test_scheduled_tasks_reach_the_workers_of_their_queues_and_nobody_else(
         found = Counter((run.headers["redbeat_entry"], run.args[0].partition("@")[0]) for run in runs(noted))
     assert found == Counter((name, queue) for name, (_, _, queues) in expected.items() for queue in queues)
     assert {name: client.hget(f"redbeat:{name}", "error") for name in expected} == dict.fromkeys(expected)
+
+
+GUIDE = """
+from kombu import Exchange, Queue
+
+NEWS = Exchange("news", type="topic")
+
+class MyRouter:
+    def route_for_task(self, task, args=None, kwargs=None):
+        if task == "video.compress":
+            return {"queue": "video", "routing_key": "video.compress"}
+
+app.conf.update(
+    task_default_queue="default",
+    task_default_exchange="tasks",
+    task_default_exchange_type="topic",
+    task_default_routing_key="task.default",
+    task_queues=[
+        Queue("default", routing_key="task.#"),
+        Queue("feed_tasks", routing_key="feed.#"),
+        Queue("image_tasks", Exchange("mediatasks", type="direct"), routing_key="image.compress"),
+        Queue("video", Exchange("media", type="topic"), routing_key="video.#"),
+        Queue("usa", NEWS, routing_key="usa.#"),
+        Queue("weather", NEWS, routing_key="*.weather"),
+        Queue("norway", NEWS, routing_key="norway.#"),
+    ],
+    task_routes=[
+        {"feeds.tasks.import_feed": {"queue": "feed_tasks", "routing_key": "feed.import"}},
+        "module.MyRouter",
+    ],
+)
+
+def where(self):
+    note(self, self.request.hostname)
+
+for name in ("feeds.tasks.import_feed", "image.compress", "video.compress", "news.report"):
+    app.task(name=name, bind=True)(where)
+"""
+
+#: entry to task, options, and the queues whose workers run it
+OF_THE_GUIDE: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "import": ("feeds.tasks.import_feed", {}, ["feed_tasks"]),
+    "default": ("news.report", {}, ["default"]),
+    "image": (
+        "image.compress",
+        {"exchange": "mediatasks", "exchange_type": "direct", "routing_key": "image.compress"},
+        ["image_tasks"],
+    ),
+    "video": ("video.compress", {}, ["video"]),
+    "usa.news": ("news.report", {"queue": "usa", "routing_key": "usa.news"}, ["usa"]),
+    "usa.weather": ("news.report", {"queue": "usa", "routing_key": "usa.weather"}, ["usa", "weather"]),
+    "norway.weather": (
+        "news.report",
+        {"exchange": "news", "exchange_type": "topic", "routing_key": "norway.weather"},
+        ["norway", "weather"],
+    ),
+}
+
+
+def test_the_examples_of_the_guide_are_run_by_the_workers_of_their_queues_and_by_no_other(
+    server: Server, client: redis.Redis, tmp_path: Path, broker_url: str
+) -> None:
+    write_app(tmp_path, "module", broker_url, server.url(2), GUIDE, redbeat_redis_url=server.url(1))
+    queues = sorted({queue for _, _, queues in OF_THE_GUIDE.values() for queue in queues})
+    expected = Counter((name, queue) for name, (_, _, queues) in OF_THE_GUIDE.items() for queue in queues)
+    with ExitStack() as stack:
+        for queue in queues:
+            worker = stack.enter_context(
+                celery_worker(tmp_path, "module", "-Q", queue, "-n", f"{queue}@here")
+            )
+            stack.callback(worker.kill)  # a warm shutdown of each would take most of the time
+        for name, (task, options, _) in OF_THE_GUIDE.items():
+            write_raw(client, name, task=task, options=options, schedule=SELDOM, score=1)
+        beat = stack.enter_context(celery_beat(tmp_path, "module"))
+        noted = stack.enter_context(server.client(db=2))
+        eventually(lambda: len(runs(noted)) >= expected.total(), timeout=30)
+        assert beat.stop() == 0
+        found = Counter((run.headers["redbeat_entry"], run.args[0].partition("@")[0]) for run in runs(noted))
+    assert found == expected
+    assert {name: client.hget(f"redbeat:{name}", "error") for name in OF_THE_GUIDE} == dict.fromkeys(
+        OF_THE_GUIDE
+    )
