@@ -76,7 +76,7 @@ class Managed:
     ) -> Iterator[EntryT]:
         """Yield the stored entries by their next due time, those that never run again last.
 
-        They are read 500 at a time. An entry that changes meanwhile may be left out, or be as it was. One
+        They are read 500 at a time. An entry that is moved meanwhile may be left out, or come twice. One
         that can't be used is yielded, too: ``problem`` says why, and its ``schedule`` is None.
 
         Arguments:
