@@ -27,6 +27,9 @@ KINDS_LEFT = {
     "backfilled": "the record of its runs that were sent by hand is there, and its hash is gone",
 }
 
+#: what is kept in keys of its own, and of which type: one of another type is somebody's
+_BESIDE = {"history": "list", "backfilled": "set"}
+
 _GLOB = re.compile(r"([*?\[\]\\^])")
 
 
@@ -80,11 +83,10 @@ def _candidates(store: Store) -> Iterator[Leftover]:
     statics = read_statics(store)
     for name in sorted(statics.names | statics.owners.keys()):
         yield Leftover("static", name, name)
-    for kind, start in (("history", keys.history("")), ("backfilled", keys.backfilled_of(keys.entry("")))):
+    for (kind, type_), start in zip(_BESIDE.items(), keys.beside(keys.entry("")), strict=True):
         pattern = _GLOB.sub(r"\\\1", start) + "*"
         with store.translating():
-            scanned = store.client.scan_iter(match=pattern, count=2 * CHUNK_SIZE)
-            for key in scanned:
+            for key in store.client.scan_iter(match=pattern, count=2 * CHUNK_SIZE, _type=type_):
                 yield Leftover(kind, _raw(key).removeprefix(start), _raw(key))
 
 
@@ -101,7 +103,7 @@ def purge_leftovers(
         chunk = names[first : first + CHUNK_SIZE]
         entries = [(keys.entry(name), members.get(name, keys.entry(name)), name) for name in chunk]
         owned = [statics.pairs_of(name) for name in chunk]
-        beside = [of(key) for key, _, _ in entries for of in (keys.history_of, keys.backfilled_of)]
+        beside = [key for entry, _, _ in entries for key in keys.beside(entry)]
         with store.translating():
             removed += remove_leftovers(
                 store.client, keys.schedule, keys.statics, keys.static_owners, entries, owned, beside

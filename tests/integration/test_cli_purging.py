@@ -100,8 +100,17 @@ def test_an_entry_that_is_made_meanwhile_keeps_what_is_beside_it(
 def test_what_is_no_history_is_left_alone(ask: Call, client: redis.Redis) -> None:
     client.hset("redbeat::history:gone", "definition", "{}")
     client.rpush("redbeat::backfilled:gone", "1")
-    assert ask("purge", "--yes").stdout.endswith("Removed 0.\n")
+    assert ask("purge", "--yes").stdout == "Nothing is left over.\n"
     assert client.exists("redbeat::history:gone", "redbeat::backfilled:gone") == 2
+
+
+def test_what_becomes_something_else_meanwhile_is_left_alone(app: Celery, client: redis.Redis) -> None:
+    client.rpush("redbeat::history:gone", "x")
+    found = list(find_leftovers(app))
+    client.delete("redbeat::history:gone")
+    client.hset("redbeat::history:gone", "definition", "{}")
+    assert (len(found), purge_leftovers(app, found)) == (1, 0)
+    assert client.exists("redbeat::history:gone")
 
 
 def test_a_prefix_with_the_letters_of_patterns_is_taken_as_it_is(
