@@ -20,6 +20,8 @@ HISTORY_NAMES = ":history:"
 BACKFILLED_NAMES = ":backfilled:"
 BACKFILLING_NAMES = ":backfilling:"
 OWNER_NAMES = ":owner:"
+#: what is kept beside entries, and of which type; a key of another type is somebody's
+BESIDE_TYPES = {HISTORY_NAMES: "list", BACKFILLED_NAMES: "set"}
 RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES)
 
 

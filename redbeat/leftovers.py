@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from redbeat.keys import BESIDE_TYPES
 from redbeat.lua import text_of
 from redbeat.lua.leftovers import remove_leftovers
 from redbeat.owners import read_statics
@@ -26,9 +27,6 @@ KINDS_LEFT = {
     "history": "the record of its runs is there, and its hash is gone",
     "backfilled": "the record of its runs that were sent by hand is there, and its hash is gone",
 }
-
-#: what is kept in keys of its own, and of which type: one of another type is somebody's
-_BESIDE = {"history": "list", "backfilled": "set"}
 
 _GLOB = re.compile(r"([*?\[\]\\^])")
 
@@ -83,7 +81,8 @@ def _candidates(store: Store) -> Iterator[Leftover]:
     statics = read_statics(store)
     for name in sorted(statics.names | statics.owners.keys()):
         yield Leftover("static", name, name)
-    for (kind, type_), start in zip(_BESIDE.items(), keys.beside(keys.entry("")), strict=True):
+    for names, type_ in BESIDE_TYPES.items():
+        kind, start = names.strip(":"), f"{keys.prefix}{names}"
         pattern = _GLOB.sub(r"\\\1", start) + "*"
         with store.translating():
             for key in store.client.scan_iter(match=pattern, count=2 * CHUNK_SIZE, _type=type_):

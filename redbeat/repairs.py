@@ -1,14 +1,13 @@
 """Repairs that lose nothing: of the schedule's members, and of what deleted entries left behind.
 
 Invariant: no definition is touched. What a repair would remove is looked at a second time, some time after
-the doctor's look, and members of the schedule are changed in the very step that looks at them once more.
+the doctor's look, and changed or removed in the very step that looks at it once more.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 from redbeat.connection import get_hasty_redis
@@ -22,11 +21,10 @@ from redbeat.lua.repairs import MemberRepair, repair_members
 from redbeat.owners import read_statics
 from redbeat.reader import decode_entry
 from redbeat.runs import MISSING_GRACE_SECONDS
-from redbeat.schedules import next_run
+from redbeat.saving import next_score
 from redbeat.store import CHUNK_SIZE, Store
-from redbeat.zones import in_utc
 
-__all__ = ["next_score", "repair"]
+__all__ = ["repair"]
 
 
 def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Iterator[str]:
@@ -50,19 +48,6 @@ def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Itera
     finally:
         if client is not getattr(app, "redbeat_redis", None):
             client.close()
-
-
-def next_score(entry: Any, now: datetime) -> float:
-    """Return the score of an entry that is put into the schedule now; what it has missed is left out.
-
-    Raises:
-        EntryCorrupt, ValueError, OverflowError: its schedule or its calendar can't be used.
-    """
-    if entry.policy.is_finished(entry.total_run_count):
-        return -1.0
-    anchor = in_utc(entry.last_run_at) if entry.last_run_at is not None else now
-    score: float = entry.score_of(next_run(entry.schedule, entry.bounds(), now, anchor))
-    return score
 
 
 def _drop(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:

@@ -24,7 +24,7 @@ from redbeat.schedules import clocked, next_run, rrule, zone_of
 from redbeat.store import Stored, Write
 from redbeat.zones import in_utc, zone_name
 
-__all__ = ["check_unchanged", "encode_entry", "plan_save", "stored_after", "why_never"]
+__all__ = ["check_unchanged", "encode_entry", "next_score", "plan_save", "stored_after", "why_never"]
 
 
 def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
@@ -119,16 +119,25 @@ def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float
     if is_changed or (entry.enabled and not before.enabled):
         if entry.policy.run_missed and before is not None and entry.last_run_at is not None:
             return entry.score  # type: ignore[no-any-return]
-        if entry.policy.is_finished(entry.total_run_count):
-            return -1.0
-        anchor = in_utc(entry.last_run_at or now)
-        score: float = entry.score_of(next_run(entry.schedule, entry.bounds(), now, anchor))
-        return score
+        return next_score(entry, now)
     if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
         return None if stored.score is not None else now.timestamp()
-    score = entry.score
+    score: float = entry.score
     if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
         return None  # a beat that shares the work is sending that run, or somebody has put it off
+    return score
+
+
+def next_score(entry: Any, now: datetime) -> float:
+    """Return the score of an entry at its next time after ``now``; what it has missed is left out.
+
+    Raises:
+        EntryCorrupt, ValueError, OverflowError: its schedule or its calendar can't be used.
+    """
+    if entry.policy.is_finished(entry.total_run_count):
+        return -1.0
+    anchor = in_utc(entry.last_run_at or now)
+    score: float = entry.score_of(next_run(entry.schedule, entry.bounds(), now, anchor))
     return score
 
 

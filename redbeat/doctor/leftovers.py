@@ -10,7 +10,7 @@ from itertools import islice
 
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient
-from redbeat.keys import BACKFILLED_NAMES, HISTORY_NAMES, as_stored, printable
+from redbeat.keys import BESIDE_TYPES, as_stored, printable
 from redbeat.lua import Stored, text_of
 from redbeat.owners import read_statics
 from redbeat.problems import find_name_problem
@@ -20,9 +20,6 @@ __all__ = ["LEFTOVER_CHECKS"]
 
 #: how keys end that show a schedule with another prefix, and what they hold
 _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
-
-#: what is kept beside entries, and how
-_BESIDE = {HISTORY_NAMES: "list", BACKFILLED_NAMES: "set"}
 
 
 def check_statics(patient: Patient) -> Iterator[Finding]:
@@ -63,7 +60,7 @@ def check_keys(patient: Patient) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
     keys = patient.store.keys
     prefix = keys.prefix
-    beside = {f"{prefix}{names}": kind for names, kind in _BESIDE.items()}
+    beside = {f"{prefix}{names}": kind for names, kind in BESIDE_TYPES.items()}
     others: set[str] = set()
     unscheduled: list[str] = []
     unseen_before = len(patient.unseen)
