@@ -312,8 +312,11 @@ class RedBeatScheduler(Scheduler):
                 break
             self._leadership.note_progress()
             self._beat.note_tick()
-            is_early = self._leadership.is_leader and time.monotonic() < deadline
-            if is_early and self.store.head_score() != self._head_score:
+            if not self._leadership.is_leader or time.monotonic() >= deadline:
+                continue
+            head = self.store.look()
+            # the server's clock may have jumped, which no clock of this machine tells
+            if head.score != self._head_score or head.is_due:
                 break
         return 0
 

@@ -19,7 +19,7 @@ from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import printable
-from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Stored, Target, Vitals, Write, text_of
+from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
 from redbeat.replicas import Replicas
 from redbeat.retry import is_refusal, without_retry
 
@@ -150,11 +150,10 @@ class Store:
         """Return the name of the user that the schedule is read and written as."""
         return user_of(without_retry(self.client))
 
-    def head_score(self) -> float | None:
-        """Return the lowest score that isn't negative, or None: the cheap look of a waiting beat."""
+    def look(self) -> Head:
+        """Return the server's clock and when the first entry is due: the cheap look of a waiting beat."""
         with self.translating():
-            head = self.client.zrangebyscore(self.keys.schedule, 0, "+inf", start=0, num=1, withscores=True)
-        return float(head[0][1]) if head else None
+            return lua.read_head(self.client, self.keys.schedule)
 
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order."""

@@ -31,7 +31,7 @@ MakeApp = Callable[..., Celery]
 Started = TypeVar("Started")
 
 
-def _start(start: Callable[..., Started], **options: Any) -> Started:
+def start(start: Callable[..., Started], **options: Any) -> Started:
     try:
         return start(**options)
     except ServerMissingError as exc:
@@ -49,19 +49,19 @@ def _ready(server: Server) -> Server:
 
 @pytest.fixture(scope="session")
 def valkey_session() -> Iterator[Server]:
-    with _start(Server, kind="valkey") as server:
+    with start(Server, kind="valkey") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_session() -> Iterator[Server]:
-    with _start(Server, kind="redis") as server:
+    with start(Server, kind="redis") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def tls_session() -> Iterator[Server]:
-    with _start(Server, kind="redis", tls=True) as server:
+    with start(Server, kind="redis", tls=True) as server:
         yield server
 
 
@@ -79,7 +79,7 @@ def cluster_session() -> Iterator[topologies.ClusterTopology]:
 
 @pytest.fixture(scope="session")
 def rabbitmq_session() -> Iterator[RabbitMQ]:
-    with _start(RabbitMQ) as node:
+    with start(RabbitMQ) as node:
         yield node
 
 

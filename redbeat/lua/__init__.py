@@ -18,6 +18,7 @@ from redbeat.lua.records import Claimed as Claimed
 from redbeat.lua.records import Commit as Commit
 from redbeat.lua.records import Committed as Committed
 from redbeat.lua.records import Fence as Fence
+from redbeat.lua.records import Head as Head
 from redbeat.lua.records import Histories as Histories
 from redbeat.lua.records import Push as Push
 from redbeat.lua.records import Stored as Stored
@@ -36,6 +37,7 @@ __all__ = [
     "Commit",
     "Committed",
     "Fence",
+    "Head",
     "Histories",
     "Push",
     "Script",
@@ -48,6 +50,7 @@ __all__ = [
     "commit_runs",
     "delete_entries",
     "read_entries",
+    "read_head",
     "read_status",
     "release_lock",
     "renew_lock",
@@ -71,6 +74,7 @@ _CHANGE_STATICS = Script("hold_lock", "change_statics")
 _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
+_READ_HEAD = Script("read_head")
 _READ_STATUS = Script("read_status")
 
 
@@ -135,6 +139,12 @@ def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[f
     if not rows:
         return float(now), [Stored(key) for key in keys]
     return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
+
+
+def read_head(client: Any, schedule_key: str) -> Head:
+    """Read the server's clock, and when the first entry is due; nothing is written."""
+    now, score = _READ_HEAD(client, [schedule_key], [])
+    return Head(float(now), float(score) if score else None)
 
 
 def save_entries(

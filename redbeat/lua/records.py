@@ -16,6 +16,7 @@ __all__ = [
     "Commit",
     "Committed",
     "Fence",
+    "Head",
     "Histories",
     "Push",
     "Stored",
@@ -227,6 +228,23 @@ class Write:
         if self.policy is not None and self.policy != (stored.policy or ""):
             return True
         return self.score is not None and score_text(self.score) != score_text(stored.score)
+
+
+class Head(NamedTuple):
+    """What a waiting beat looks at.
+
+    Attributes:
+        now: the server's clock in UNIX seconds.
+        score: when the first entry is due, UNIX seconds; None: none is.
+    """
+
+    now: float
+    score: float | None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether that time has come."""
+        return self.score is not None and self.score <= self.now
 
 
 class Vitals(NamedTuple):

@@ -329,7 +329,7 @@ CALLS: dict[str, tuple[bytes, Callable[[Stage], None] | None]] = {
     "claim": (lua._CLAIM_DUE.sha1.encode(), None),
     "commit": (lua._COMMIT_RUNS.sha1.encode(), None),
     "renewal by the heartbeat": (lua._RENEW_LOCK.sha1.encode(), None),
-    "look": (b"ZRANGEBYSCORE", push_away),
+    "look": (lua._READ_HEAD.sha1.encode(), push_away),
     "names of the statics": (b"SMEMBERS", lose_lock),
     "save of the statics": (lua._READ_ENTRIES.sha1.encode(), lose_lock),
 }

@@ -65,7 +65,7 @@ def registered_script(app: Celery) -> None:
 def claim_and_commit(app: Celery) -> None:
     store = Store(app)
     assert store.claim_due(Fence(), limit=10).rows == []
-    assert store.head_score() is None
+    assert store.look().score is None
 
 
 def save_and_delete(app: Celery) -> None:

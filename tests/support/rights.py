@@ -243,7 +243,7 @@ def _it_runs_the_schedule(ground: Ground, **settings: Any) -> None:
         ground.make_due("report", "new")
         scheduler.tick()
         assert set(scheduler.schedule) <= {"report", "new"}
-        scheduler.store.head_score()
+        scheduler.store.look()
         ground.make_due("report")
         scheduler.tick()
     channel.close()

