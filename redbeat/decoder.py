@@ -30,6 +30,7 @@ from redbeat.kinds import (
 from redbeat.kinds import from_timestamp as from_timestamp
 from redbeat.kinds import read_cron as read_cron
 from redbeat.kinds import to_timestamp as to_timestamp
+from redbeat.schedules import KINDS
 
 __all__ = [
     "DEFINITION_FIELDS",
@@ -40,6 +41,8 @@ __all__ = [
     "encode_meta",
     "from_timestamp",
     "is_sealed",
+    "objects_of",
+    "plain_json",
     "read_cron",
     "to_timestamp",
 ]
@@ -86,7 +89,23 @@ class RedBeatJSONDecoder(json.JSONDecoder):
     def dict_to_object(self, d: dict[str, Any]) -> Any:
         """Return the datetime, schedule or weekday that ``d`` stands for, or ``d`` itself."""
         kind = d.get("__type__")
-        decode = decoder_of(kind) if isinstance(kind, str) else None
+        if not isinstance(kind, str):
+            return d
+        if kind in _SHARED_KINDS and kind not in KINDS:
+            return _copied(_SHARED.get(key := repr(d)) or self._remember(key, kind, d))
+        return self._decoded(kind, d)
+
+    def _remember(self, key: str, kind: str, d: dict[str, Any]) -> BaseSchedule:
+        decoded: BaseSchedule = self._decoded(kind, d)
+        if len(_SHARED) >= MAX_SHARED:
+            _SHARED.clear()
+        if len(key) <= MAX_SHARED_LENGTH:
+            _SHARED[key] = decoded
+        return decoded
+
+    @staticmethod
+    def _decoded(kind: str, d: dict[str, Any]) -> Any:
+        decode = decoder_of(kind)
         if decode is None:  # maybe a task's own argument; whoever needs a schedule here will say so
             return d
         try:
@@ -98,6 +117,23 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         if kind in SCHEDULE_FIELDS and (typos := find_typos(d.keys(), SCHEDULE_FIELDS[kind])):
             decoded.typos = typos
         return decoded
+
+
+#: thousands of entries have a few schedules, and copying one takes a tenth of making it
+_SHARED_KINDS = frozenset({"interval", "crontab", "cron", "rrule"})
+_SHARED: dict[str, BaseSchedule] = {}
+#: so many are remembered, of so many characters each
+MAX_SHARED, MAX_SHARED_LENGTH = 1024, 1000
+
+
+def _copied(schedule_: BaseSchedule) -> BaseSchedule:
+    """Return a schedule of its own: whoever changes it, or a list in it, changes no other one."""
+    copied: BaseSchedule = object.__new__(type(schedule_))
+    copied.__dict__.update(
+        (name, value.copy() if type(value) in (list, set) else value)
+        for name, value in schedule_.__dict__.items()
+    )
+    return copied
 
 
 #: making one takes longer than using it
@@ -125,6 +161,23 @@ def _prepared(encoder: json.JSONEncoder) -> Callable[[Any], str]:
 
 
 _encode_plain = _prepared(_STRICT_ENCODER)
+
+
+def plain_json(value: Any) -> Any:
+    """Return ``value`` as JSON has it: objects with a ``__type__`` for schedules and datetimes.
+
+    Raises TypeError, ValueError or RecursionError for what has no form in JSON.
+    """
+    return json.loads(_ENCODER.encode(value))
+
+
+def objects_of(value: Any) -> Any:
+    """Return ``value`` with its schedules and datetimes as objects, however they stand there.
+
+    Raises TypeError, ValueError or RecursionError for what has no form in JSON, or stands for nothing.
+    """
+    text = _ENCODER.encode(value)
+    return decode(text) if '"__type__"' in text else json.loads(text)
 
 
 def decode(text: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from redbeat.errors import FileError
+from redbeat.garbage import garbage_kept
 from redbeat.hints import did_you_mean
 from redbeat.keys import is_owner_name, printable
 from redbeat.notation import SCHEDULE_FORMS
@@ -100,7 +101,8 @@ def read_file(text: str, origin: str = "-") -> Declared:
     Raises:
         FileError: it can't be read, or something in it isn't allowed; it names entry, field and line.
     """
-    value, lines = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    with garbage_kept():
+        value, lines = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
     found = Declared(origin, lines=lines)
     if not isinstance(value, dict):
         raise found.fault((), f"must begin with 'entries:', and holds {_kind(value)}.")
@@ -292,7 +294,8 @@ def write_file(declared: Declared, *, is_json: bool = False) -> str:
         return f"{text if text == printable(text) else json.dumps(document, indent=2)}\n"
     layout: dict[str, Any] = {"sort_keys": False, "width": 110, "default_flow_style": None}
     try:
-        written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
+        with garbage_kept():
+            written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
     except (UnicodeEncodeError, RecursionError):  # halves of characters, or more depth than its writer takes
         return write_file(declared, is_json=True)
     return written

@@ -5,12 +5,11 @@ Lossless: what ``from_dict`` makes of ``to_dict``'s result is the same entry. Pu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONDecoder, RedBeatJSONEncoder
+from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
 from redbeat.errors import EntryError
 from redbeat.hints import did_you_mean
 from redbeat.policy import FIELDS, NO_POLICY
@@ -37,7 +36,7 @@ def to_dict(entry: Any) -> dict[str, Any]:
     values["last_run_at"] = None if moment is None else moment.isoformat()
     values["total_run_count"] = entry.total_run_count
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(values, cls=RedBeatJSONEncoder))
+        plain: dict[str, Any] = plain_json(values)
     except (TypeError, ValueError, RecursionError) as exc:
         raise EntryError(f"{entry.name}: has no form in JSON: {exc}.", str(entry.name)) from exc
     return plain
@@ -52,7 +51,7 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
         hint = did_you_mean(str(unknown), FORM_FIELDS)
         raise EntryError(f"{name}: there is no field {unknown!r}.{hint}", str(name))
     try:
-        given = json.loads(json.dumps(dict(values), cls=RedBeatJSONEncoder), cls=RedBeatJSONDecoder)
+        given = objects_of(dict(values))
     except (TypeError, ValueError, RecursionError) as exc:
         raise EntryError(f"{name}: {exc}", str(name)) from exc
     for field, kinds, what in (

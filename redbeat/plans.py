@@ -26,9 +26,10 @@ from redbeat.lua import owners as scripts
 from redbeat.lua.owners import Beside, Change
 from redbeat.notation import read_schedule, write_schedule
 from redbeat.owners import read_names_of, read_owners, read_statics
+from redbeat.policy import NAMES, decode_policy
 from redbeat.problems import find_name_problem
 from redbeat.reader import try_decode
-from redbeat.saving import encode_entry, plan_save, stored_after, why_never
+from redbeat.saving import encode_entry, plan_write, stored_after, why_never
 from redbeat.schedules import Excluded
 from redbeat.store import CHUNK_SIZE, Store, Stored
 
@@ -107,6 +108,7 @@ def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
         raise declared.fault(path if named is None else (*path, named), reason) from exc
 
 
+@garbage_kept()
 def make_plan(
     app: Any,
     declared: Declared,
@@ -145,9 +147,8 @@ def make_plan(
     )
     declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
     give_calendars(named, {**plan.calendars_before, **declared_calendars})
-    with garbage_kept():
-        for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
-            _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
+    for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
+        _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
     give_calendars(named, {})
     for name, (stored, read_owner) in zip(gone, found[len(entries) :], strict=True):
         if read_owner != owner or not stored.exists:
@@ -236,24 +237,26 @@ def _plan_entry(
     if before is not None:
         _keep_pause(entry, before, declared.entries[entry.name])
     try:
-        fields = _what_differs(entry, before, stored)
-        if fields is None:
-            change.write = plan_save(entry, stored, now)
+        encoded = encode_entry(entry, stored)
+        differences: dict[str, tuple[Any, Any]] = {}
+        if before is not None and encoded != (stored.definition, stored.policy or ""):
+            differences = differing(shown_fields(before), shown_of(*encoded))
+        if before is None or stored.score is None or differences:
+            change.write = plan_write(entry, stored, now, encoded, before)
             if change.write.score == -1 and entry.enabled:
                 plan.warnings.append(f"{entry.name} never runs: {why_never(entry, now)}")
     except EntryError as exc:
         reason = str(exc).removeprefix(f"{entry.key}: ")
         raise declared.fault(("entries", entry.name), reason) from exc
     if not stored.exists:
-        plan.difference.added[entry.name] = shown_fields(entry)
+        plan.difference.added[entry.name] = shown_of(*encoded)
         return
-    shown = differing(shown_fields(before), shown_fields(entry)) if fields is None else {}
+    if change.write is not None and not differences:
+        differences["stored"] = ("unusable" if before is None else "unscheduled", "as the file has it")
     if owner != read_owner:
-        shown["owner"] = (read_owner or None, owner)
-    if fields is None and not shown:
-        shown["stored"] = ("unusable" if before is None else "unscheduled", "as the file has it")
-    if shown:
-        plan.difference.changed[entry.name] = shown
+        differences["owner"] = (read_owner or None, owner)
+    if differences:
+        plan.difference.changed[entry.name] = differences
     else:
         plan.difference.same.append(entry.name)
 
@@ -266,26 +269,26 @@ def _keep_pause(entry: Any, before: Any, fields: Mapping[str, Any]) -> None:
         entry.set_policy({name: getattr(before.policy, name) for name in names})
 
 
-def _what_differs(entry: Any, before: Any, stored: Stored) -> bool | None:
-    """Return None where ``stored`` is to be written, else False."""
-    encoded = encode_entry(entry, stored)
-    if before is None or stored.score is None:
-        return None
-    if encoded == (stored.definition, stored.policy or ""):
-        return False
-    return None if differing(shown_fields(before), shown_fields(entry)) else False
-
-
 def shown_fields(entry: Any) -> dict[str, Any]:
     """Return the fields of ``entry`` as a file has them, without those that say nothing; {} for None."""
-    if entry is None:
-        return {}
-    fields = entry.to_dict()
+    return {} if entry is None else shown_of(*encode_entry(entry, Stored(entry.key)))
+
+
+def shown_of(definition: str, policy: str) -> dict[str, Any]:
+    """Return what ``shown_fields`` does, of the JSON that ``encode_entry`` has made."""
+    fields = json.loads(definition)
     shown = {"task": fields["task"], "schedule": write_schedule(fields["schedule"])}
     shown |= {name: fields[name] for name in ("args", "kwargs", "options") if fields[name]}
     if not fields["enabled"]:
         shown["enabled"] = False
-    return shown | {name: fields[name] for name in ENTRY_FIELDS[6:] if name in fields}
+    if policy:
+        values = decode_policy(policy)
+        shown |= {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in values.items()
+            if name in NAMES
+        }
+    return shown
 
 
 def plan_calendars(

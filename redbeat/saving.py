@@ -24,7 +24,15 @@ from redbeat.schedules import clocked, next_run, rrule, zone_of
 from redbeat.store import Stored, Write
 from redbeat.zones import in_utc, zone_name
 
-__all__ = ["check_unchanged", "encode_entry", "next_score", "plan_save", "stored_after", "why_never"]
+__all__ = [
+    "check_unchanged",
+    "encode_entry",
+    "next_score",
+    "plan_save",
+    "plan_write",
+    "stored_after",
+    "why_never",
+]
 
 
 def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
@@ -33,15 +41,28 @@ def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
     Raises:
         EntryError: a part of it can't be stored.
     """
-    definition, policy = encode_entry(entry, stored)  # first: nobody shall be told to delete a key of ours
+    encoded = encode_entry(entry, stored)  # first: nobody shall be told to delete a key of ours
+    before = _before(entry, stored, encoded) if stored.exists and stored.is_hash else None
+    return plan_write(entry, stored, now, encoded, before)
+
+
+def plan_write(entry: Any, stored: Stored, now: datetime, encoded: tuple[str, str], before: Any) -> Write:
+    """Do what ``plan_save`` does, where definition and policy are ``encoded`` already.
+
+    Arguments:
+        before: the entry that ``stored`` is; None: there is none that can be used.
+
+    Raises:
+        EntryError: a part of it can't be stored.
+    """
+    definition, policy = encoded
     problem = find_queue_problem(entry.app, entry.options) if entry.options else None
     if problem:
         raise EntryError(f"{entry.key}: {problem}", entry.key)
-    before = kept = None
+    kept = None
     if stored.exists:
         if not stored.is_hash:
             raise EntryCorrupt(f"{entry.key}: the key holds no hash; delete it first.", entry.key)
-        before = _before(entry, stored, definition, policy)
         # a definition that was unusable so far says nothing against the meta beside it
         kept = before if stored.meta else None
         if stored.meta and before is None:
@@ -98,9 +119,9 @@ def _settle_zone(entry: Any) -> None:
             entry.policy = replace(entry.policy, timezone=name)
 
 
-def _before(entry: Any, stored: Stored, definition: str, policy: str) -> Any:
+def _before(entry: Any, stored: Stored, encoded: tuple[str, str]) -> Any:
     """Return the entry that ``stored`` is, None when it can't be used."""
-    if stored.definition != definition or (stored.policy or "") != policy:
+    if (stored.definition, stored.policy or "") != encoded:
         return try_decode(type(entry), stored, entry.app)
     try:
         meta = entry.decode_meta(stored.meta, entry.app)
@@ -192,6 +213,5 @@ def _is_other(schedule: Any, other: Any) -> bool:
     """Tell whether they differ; classes without an ``__eq__`` call all of theirs equal."""
     if type(schedule) is not type(other) or schedule != other:
         return True
-    return (
-        encode_schedule(schedule) != encode_schedule(other) and type(schedule).__eq__ is BaseSchedule.__eq__
-    )
+    has_no_eq = type(schedule).__eq__ is BaseSchedule.__eq__
+    return has_no_eq and encode_schedule(schedule) != encode_schedule(other)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import isnan, nan
+from types import NoneType
 from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
@@ -19,6 +20,7 @@ from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encod
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, FileError
 from redbeat.files import PAST_FIELDS, Declared
+from redbeat.garbage import garbage_kept
 from redbeat.keys import printable, shorten
 from redbeat.kinds import SCHEDULE_FIELDS, encode_schedule
 from redbeat.listing import scan_entries
@@ -35,6 +37,7 @@ from redbeat.plans import (
     shown_fields,
 )
 from redbeat.problems import find_name_problem
+from redbeat.reader import try_decode
 from redbeat.saving import encode_entry, plan_save
 from redbeat.store import CHUNK_SIZE, Store, Stored, Write
 
@@ -44,6 +47,11 @@ Progress = Callable[[int], object]
 
 #: what ``next_run`` is where it is no time
 NEVER, UNSCHEDULED = "never", "unscheduled"
+
+#: what a file has as the definition has it, where nothing in it stands for a datetime or a schedule
+_PLAIN_FIELDS = ("task", "args", "kwargs", "options")
+#: thousands of entries have a few schedules and policies: so many are remembered
+MAX_FORMS = 1024
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,9 @@ def export_entries(
     skipped: list[str] = []
     calendars: set[str] = set()
     chunk: list[Any] = []
+    forms: _Forms = {}
 
+    @garbage_kept()
     def take() -> None:
         keys = [entry.stored.key for entry in chunk]
         pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)
@@ -95,7 +105,7 @@ def export_entries(
             elif entry.name != printable(entry.name):
                 skipped.append(f"{printable(entry.name)}: its name is no UTF-8.")
             else:
-                items[entry.name] = _item_of(entry, entry.stored, its_owner if owner is None else "")
+                items[entry.name] = _item_of(entry, entry.stored, its_owner if owner is None else "", forms)
                 items[entry.name].update(
                     {field: texts for field, texts in zip(PAST_FIELDS, past, strict=True) if texts}
                 )
@@ -126,22 +136,11 @@ def _calendars_of(store: Store, names: Collection[str], skipped: list[str]) -> d
     return found
 
 
-def _item_of(entry: Any, stored: Stored, owner: str) -> dict[str, Any]:
+def _item_of(entry: Any, stored: Stored, owner: str, forms: _Forms) -> dict[str, Any]:
     """Return what a file has of an entry."""
     raw: dict[str, Any] = {}
-    item: dict[str, Any] = {}
-    if not entry.problem:
-        try:
-            item = shown_fields(entry)
-            definition, policy = _encoded(entry, item)
-        except (EntryError, FileError, ValueError, RecursionError):
-            item = {}
-    if (
-        not item
-        or not _is_same_definition(definition, stored, entry.name)
-        or not _is_same(policy, stored.policy)
-    ):
-        item = {}
+    item = {} if entry.problem else _in_words(entry, stored, forms)
+    if not item:
         raw = {"definition": _raw(stored.definition), "policy": _raw(stored.policy)}
         raw = {name: value for name, value in raw.items() if value is not None}
     moment = None if entry.problem else entry.last_run_at
@@ -158,10 +157,53 @@ def _item_of(entry: Any, stored: Stored, owner: str) -> dict[str, Any]:
     return {**item, "stored": raw} if raw else item
 
 
-def _encoded(entry: Any, item: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the definition and the policy that importing ``item`` would store."""
-    again = entry_of(Declared(entries={entry.name: dict(item)}), entry.name, entry.app)
-    return encode_entry(again, Stored(again.key))
+#: the JSON of a schedule and of a policy, to what a file has of both; None: its words don't reach
+_Forms = dict[tuple[str, str | None], Mapping[str, Any] | None]
+
+
+def _in_words(entry: Any, stored: Stored, forms: _Forms) -> dict[str, Any]:
+    """Return an entry's definition and policy as a file has them, {} where importing that gave others."""
+    given = json.loads(stored.definition or "")
+    plain = {name: value for name in _PLAIN_FIELDS if (value := given.get(name))}
+    if not _is_plain(given, plain):
+        return _checked_words(entry, stored) or {}
+    if given.get("name", entry.name) not in (entry.name, None):
+        return {}
+    key = json.dumps(given["schedule"]), stored.policy
+    if key not in forms:
+        if len(forms) >= MAX_FORMS:
+            forms.clear()
+        bare = replace(stored, definition=f'{{"task": "bare", "schedule": {key[0]}}}')
+        forms[key] = _checked_words(try_decode(type(entry), bare, entry.app), bare)
+    words = forms[key]
+    if words is None:
+        return {}
+    disabled = {"enabled": False} if given.get("enabled") is False else {}
+    return {"task": plain.pop("task"), "schedule": words["schedule"], **plain, **disabled} | {
+        name: value for name, value in words.items() if name not in ("task", "schedule")
+    }
+
+
+def _is_plain(given: dict[str, Any], plain: dict[str, Any]) -> bool:
+    """Tell whether all of a definition but its schedule is stored again as it stands there."""
+    if given.keys() - set(DEFINITION_FIELDS) or not isinstance(given.get("enabled"), (bool, NoneType)):
+        return False
+    try:
+        return '"__type__"' not in json.dumps(plain, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _checked_words(entry: Any, stored: Stored) -> dict[str, Any] | None:
+    """Return what a file has of an entry; None where importing that would store something else."""
+    try:
+        item = shown_fields(entry)
+        again = entry_of(Declared(entries={entry.name: dict(item)}), entry.name, entry.app)
+        definition, policy = encode_entry(again, Stored(again.key))
+    except (EntryError, FileError, ValueError, RecursionError):
+        return None
+    is_same = _is_same_definition(definition, stored, entry.name) and _is_same(policy, stored.policy)
+    return item if is_same else None
 
 
 def _is_same_definition(definition: str, stored: Stored, name: str) -> bool:
@@ -223,6 +265,7 @@ def _next_run(score: float | None) -> Any:
 # -- into Redis
 
 
+@garbage_kept()
 def plan_import(
     app: Any,
     declared: Declared,

@@ -26,6 +26,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "idle": cases.idle,
     "statics": cases.statics,
     "saving": cases.saving,
+    "files": cases.files,
     "memory": cases.memory,
     "lateness": lateness,
 }

@@ -41,6 +41,8 @@ class Sizes:
     shared: int = 20_000
     statics: int = 5_000
     saved: int = 5_000
+    exported: int = 3_000
+    planned: int = 5_000
     intervals: int = 200
     lateness_seconds: int = 60
     idle_rounds: int = 1_000
@@ -56,6 +58,8 @@ QUICK = Sizes(
     shared=1_000,
     statics=200,
     saved=200,
+    exported=200,
+    planned=200,
     intervals=20,
     lateness_seconds=5,
     idle_rounds=50,

@@ -15,6 +15,8 @@ IDLE = "idle tick, ms"
 IDLE_TRIPS = "round trips of an idle tick"
 COLD, WARM = "beat_schedule stored first (cold), s", "beat_schedule stored again (warm), s"
 SAVE, SAVE_MANY = "save in a loop, entries/s", "save_many, entries/s"
+EXPORT, EXPORT_CPU = "export, s", "export, s of processor time"
+PLAN, PLAN_CPU = "plan that changes all, s", "plan that changes all, s of processor time"
 MEMORY = "peak memory, MB"
 ALONE, SHARED = "burst of one sender, messages/s", "burst shared by two, messages/s"
 LOCKLESS = "burst of one beat without a lock, messages/s"
@@ -109,6 +111,19 @@ def saving(bench: Bench) -> None:
             report = bench.run(subject, "saving", way=way, count=count)
             rate, note = (None, NOT_YET) if report["is_missing"] else (count / report["seconds"], "")
             bench.results.add(case, subject, count, "entries/s", rate, note)
+
+
+def files(bench: Bench) -> None:
+    """A schedule written to a file, and compared with a file that changes every entry."""
+    for count, way, case, cpu_case in (
+        (bench.sizes.exported, "exported", EXPORT, EXPORT_CPU),
+        (bench.sizes.planned, "planned", PLAN, PLAN_CPU),
+    ):
+        for _ in range(bench.sizes.repeats):
+            bench.clear()
+            measured = bench.run(OURS, "files", count=count)[way]
+            bench.results.add(case, OURS, count, "s", measured["seconds"])
+            bench.results.add(cpu_case, OURS, count, "s", measured["cpu_seconds"])
 
 
 def memory(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from . import cases, lateness
@@ -56,6 +57,7 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
         return known
 
     times, trips, ms, megabytes = "{:.2f} x", "{:g}", "{:.1f} ms", "{:.1f} MB"
+    duration = "{:.2f} s"
     due, small, large = sizes.due, sizes.stored[0], sizes.stored[-1]
     batch, count = sizes.batch, sizes.intervals
 
@@ -98,6 +100,11 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     yield f"{sizes.statics:,} statics cold, against {OLD}", ">= 15", times, lambda: start(cases.COLD)
     yield f"{sizes.statics:,} statics warm, against {OLD}", ">= 15", times, lambda: start(cases.WARM)
     yield f"save_many, against save of {OLD}", ">= 20", times, faster_saving
+    for words, case, bound, size in (
+        ("export of", cases.EXPORT, "<= 2", sizes.exported),
+        ("plan that changes", cases.PLAN, "<= 1", sizes.planned),
+    ):
+        yield f"{words} {size:,}", bound, duration, partial(value, case, OURS, size)
     seconds = sizes.lateness_seconds
     yield f"lateness over {seconds} s, p99", "<= 50", ms, lambda: later(lateness.LATENESS["p99"])
     yield f"drift over {seconds} s", "<= 1", ms, lambda: later(lateness.NOMINAL_DRIFT)

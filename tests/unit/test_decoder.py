@@ -218,3 +218,29 @@ def test_from_timestamp_shows_the_instant_at_an_offset(minutes: int) -> None:
     moment = from_timestamp(1767225600, minutes)
     assert moment == NEW_YEAR
     assert moment.utcoffset() == timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "change"),
+    [
+        ({"__type__": "interval", "every": 60}, lambda one: setattr(one, "run_every", timedelta(1))),
+        ({"__type__": "crontab", "minute": "5"}, lambda one: one.minute.clear()),
+        (
+            {"__type__": "rrule", "freq": 3, "dtstart": 0, "byhour": [1, 2]},
+            lambda one: one.byhour.append(3),
+        ),
+    ],
+)
+def test_changing_a_schedule_changes_no_other_one_of_the_same_json(encoded: Any, change: Any) -> None:
+    first, before = read(encoded), shown(vars(read(encoded)))
+    change(first)
+    assert shown(vars(read(encoded))) == before
+    assert shown(vars(first)) != before
+
+
+def test_values_that_are_equal_and_of_other_types_are_told_apart() -> None:
+    assert read({"__type__": "interval", "every": 1}).run_every == timedelta(seconds=1)
+    with pytest.raises(ValueError, match="every must be a number of seconds, not True"):
+        read({"__type__": "interval", "every": True})
+    assert read({"__type__": "crontab", "minute": 1})._orig_minute == 1
+    assert read({"__type__": "crontab", "minute": "1"})._orig_minute == "1"
