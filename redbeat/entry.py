@@ -6,9 +6,9 @@ Owns the way between the two. Reading is tolerant and names what is wrong (Entry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.app import app_or_default
 from celery.beat import ScheduleEntry
@@ -24,7 +24,7 @@ from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
 from redbeat.managing import Managed
 from redbeat.misfires import ran_from
-from redbeat.policy import FIELDS, NAMES, Policy, PolicyHolder
+from redbeat.policy import FIELDS, NAMES, Policy, PolicyFields, PolicyHolder
 from redbeat.preview import next_runs, runs_between
 from redbeat.problems import find_name_problem, find_state_problem, find_unwritable
 from redbeat.reader import decode_entry as decode_entry
@@ -35,9 +35,21 @@ from redbeat.schedules import first_run, next_run
 from redbeat.store import Store, Stored, Write
 from redbeat.zones import in_utc
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["RedBeatSchedulerEntry", "decode_entry"]
 
 logger = get_logger("celery.beat")
+
+
+class EntryArguments(PolicyFields, total=False):
+    """What an entry's constructor takes by name only, for editors and type checkers."""
+
+    app: Any
+    last_run_at: datetime | None
+    relative: bool
+    total_run_count: int | None
 
 
 #: of ScheduleEntry's constructor, besides those of the entry's own
@@ -51,13 +63,14 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         name: unique under the key prefix.
         task: the task's name.
         schedule: a Celery schedule or one of ``redbeat.schedules``, a ``timedelta``, a number of
-            seconds, or a cron expression like "30 7 * * mon-fri".
+            seconds, a length of time like "1h30m", a cron expression like "30 7 * * mon-fri", or what stands
+            in a file: ``{"cron": "30 7 * * mon-fri"}``, ``{"every": "1h30m"}`` (:ref:`notation`).
         args, kwargs: for the task; JSON values, datetimes included.
         enabled: False keeps the entry and doesn't run it.
         options: for ``apply_async``.
         app: the Celery app; default: the current one.
         last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
-        extensions: the fields of :class:`redbeat.policy.Policy`, by their names: ``timezone``,
+        clsargs: these, and the fields of :class:`redbeat.policy.Policy`, by their names: ``timezone``,
             ``start_time``, ``misfire`` and so on. They are attributes, too.
 
     Raises:
@@ -65,7 +78,15 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         EntryError: an argument has a wrong type or value; the message names it.
     """
 
+    name: str
+    task: str
     schedule = ScheduleField()
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+    enabled: bool
+    last_run_at: datetime | None
+    total_run_count: int
     #: keys that RedBeat doesn't know, and nearly knows, in words
     typos = ""
 
@@ -78,30 +99,30 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         kwargs: Any = None,
         enabled: bool = True,
         options: Any = None,
-        **clsargs: Any,
+        **clsargs: Unpack[EntryArguments],
     ) -> None:
-        extensions = {}
-        if not NAMES.isdisjoint(clsargs):
-            extensions = {field: clsargs.pop(field) for field in FIELDS if field in clsargs}
-        problem = find_state_problem(clsargs.get("last_run_at"), clsargs.get("total_run_count"))
+        given: dict[str, Any] = {**clsargs}
+        policy = {}
+        if not NAMES.isdisjoint(given):
+            policy = {field: given.pop(field) for field in FIELDS if field in given}
+        problem = find_state_problem(given.get("last_run_at"), given.get("total_run_count"))
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
-        if unknown := sorted(clsargs.keys() - _ARGUMENTS):
+        if unknown := sorted(given.keys() - _ARGUMENTS):
             hint = did_you_mean(unknown[0], [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
             raise EntryError(f"{name}: an entry has no argument {unknown[0]!r}.{hint}", str(name))
-        clsargs["app"] = app_or_default(clsargs.get("app"))
-        schedule = as_schedule(schedule, name, clsargs["app"], bool(clsargs.get("relative")))
+        given["app"] = app_or_default(given.get("app"))
+        is_relative, zone = bool(given.get("relative")), policy.get("timezone")
+        schedule = as_schedule(schedule, name, given["app"], is_relative, zone=zone)
         super().__init__(
-            name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs
+            name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **given
         )
-        if extensions:
-            self.set_policy(extensions)
-        self.last_run_at: datetime | None
-        self.total_run_count: int
+        if policy:
+            self.set_policy(policy)
         self.enabled = enabled
         ensure_conf(self.app)
         #: whether last_run_at was given, and isn't just the time at which this object was made
-        self.has_last_run_at = clsargs.get("last_run_at") is not None
+        self.has_last_run_at = given.get("last_run_at") is not None
 
     def default_now(self) -> datetime:
         """Return what ``last_run_at`` is when none was given."""

@@ -123,13 +123,16 @@ def read_file(text: str, origin: str = "-") -> Declared:
 
 def _check_entry(found: Declared, name: str, fields: Any) -> None:
     path = ("entries", name)
-    known = (*ENTRY_FIELDS, *STATE_FIELDS)
+    known = ("name", *ENTRY_FIELDS, *STATE_FIELDS)
     for field_ in _mapping(found, path, fields):
         if field_ not in known:
             raise found.fault((*path, field_), f"there is no such field.{did_you_mean(field_, known)}")
-    is_raw = isinstance(fields, dict) and "stored" in fields
+    if fields.get("name", name) != name:
+        reason = f"must be {name!r}, as above, or be left out, not {fields['name']!r}."
+        raise found.fault((*path, "name"), reason)
+    is_raw = "stored" in fields
     for needed in ("task", "schedule"):
-        if not is_raw and (not isinstance(fields, dict) or fields.get(needed) is None):
+        if not is_raw and fields.get(needed) is None:
             raise found.fault(path, f"{needed} is missing.")
     schedule = fields.get("schedule")
     if isinstance(schedule, dict) and not schedule:

@@ -13,6 +13,7 @@ from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
 from redbeat.errors import EntryError
 from redbeat.hints import did_you_mean
 from redbeat.policy import FIELDS, NO_POLICY
+from redbeat.spans import read_seconds
 from redbeat.zones import time_of
 
 __all__ = ["FORM_FIELDS", "from_dict", "to_dict"]
@@ -20,6 +21,8 @@ __all__ = ["FORM_FIELDS", "from_dict", "to_dict"]
 EntryT = TypeVar("EntryT", bound=Any)
 
 STATE_FIELDS = ("last_run_at", "total_run_count")
+#: lengths of time: a number of seconds, and here also a text, as '1h30m'
+LENGTHS = ("jitter", "expires_after", "misfire_grace_time")
 #: the keys of the dict, in their order
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
 
@@ -68,9 +71,12 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
         if given.get(field) is None:
             place = "" if name is None else f"{name}: "
             raise EntryError(f"{place}{field} is missing.", str(name))
-    if isinstance(given["schedule"], dict):
-        kind = given["schedule"].get("__type__")
-        raise EntryError(f"{name}: schedule: there is no kind {kind!r} that could be read.", str(name))
+    for field in LENGTHS:
+        if isinstance(given.get(field), str):
+            try:
+                given[field] = read_seconds(given[field])
+            except ValueError as exc:
+                raise EntryError(f"{name}: {field}: {exc}", str(name)) from exc
     moment = given.get("last_run_at")
     if isinstance(moment, str):
         try:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from celery.app import app_or_default
 from celery.result import AsyncResult
 
-from redbeat import bulk, manual
+from redbeat import bulk, manual, pauses
 from redbeat.archive import read_history
 from redbeat.config import ensure_conf
 from redbeat.errors import EntryError
@@ -20,9 +21,13 @@ from redbeat.forms import from_dict, to_dict
 from redbeat.hints import did_you_mean
 from redbeat.history import PastRun, decode_history
 from redbeat.listing import clear_entries, count_entries, list_entries
-from redbeat.policy import FIELDS, NAMES
+from redbeat.pauses import PauseResult
+from redbeat.policy import FIELDS, NAMES, PolicyFields
 from redbeat.store import Store, Stored
 from redbeat.task_ids import task_id_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["CHANGEABLE", "Managed"]
 
@@ -30,6 +35,17 @@ EntryT = TypeVar("EntryT", bound="Managed")
 
 #: what ``update`` changes, besides the fields of the policy
 CHANGEABLE = ("task", "schedule", "args", "kwargs", "options", "enabled")
+
+
+class Changes(PolicyFields, total=False):
+    """What ``update`` takes, for editors and type checkers."""
+
+    task: str
+    schedule: Any
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    options: Mapping[str, Any] | None
+    enabled: bool
 
 
 class Managed:
@@ -128,7 +144,7 @@ class Managed:
 
     # -- changing
 
-    def update(self, other: Any = None, **changes: Any) -> None:
+    def update(self, other: Any = None, **changes: Unpack[Changes]) -> None:
         """Change fields of the stored entry, and of this object; atomic, whoever else writes to it meanwhile.
 
         What isn't named keeps what is stored by then, and not what this object has.
@@ -149,18 +165,21 @@ class Managed:
             hint = did_you_mean(unknown, [*CHANGEABLE, *FIELDS])
             raise EntryError(f"{self.key}: there is no field {unknown!r} to change.{hint}", self.key)
 
+        given: dict[str, Any] = {**changes}
+
         def change(entry: Any) -> None:
+            # the policy first: its zone is that of a recurrence rule that names none
+            entry.set_policy({field: value for field, value in given.items() if field in NAMES})
             for field in CHANGEABLE:
-                if field in changes:
-                    setattr(entry, field, changes[field])
-            entry.set_policy({field: value for field, value in changes.items() if field in NAMES})
+                if field in given:
+                    setattr(entry, field, given[field])
 
         self._change_stored(change)
 
     def _change_stored(self, change: Callable[[Any], None]) -> None:
         raise NotImplementedError
 
-    def pause(self, note: str | None = None, until: datetime | None = None) -> None:
+    def pause(self, note: str | None = None, until: datetime | None = None, by: str | None = None) -> None:
         """Let it rest: nothing is sent until :meth:`resume`, or until the time ``until``.
 
         ``enabled`` becomes false, so that celery-redbeat 2.x doesn't run it, either.
@@ -168,11 +187,12 @@ class Managed:
         Arguments:
             note: why, for whoever looks at it.
             until: when it goes on by itself. A naive datetime is in the entry's zone, else the app's.
+            by: who pauses it.
 
         Raises:
             EntryNotFound: it isn't stored.
         """
-        self.update(enabled=False, paused=True, pause_note=note, paused_until=until)
+        self.update(enabled=False, paused=True, pause_note=note, paused_by=by, paused_until=until)
 
     def resume(self) -> None:
         """Let it go on: it is due at its next time after now, or makes up for what it missed (run_missed).
@@ -180,7 +200,7 @@ class Managed:
         Raises:
             EntryNotFound: it isn't stored.
         """
-        self.update(enabled=True, paused=None, pause_note=None, paused_until=None)
+        self.update(enabled=True, paused=None, pause_note=None, paused_by=None, paused_until=None)
 
     # -- running by hand
 
@@ -237,7 +257,8 @@ class Managed:
     def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any = None) -> EntryT:
         """Return the entry that ``values``, of the form of :meth:`to_dict`, describe; it isn't stored yet.
 
-        The schedule may also be a number of seconds or a cron expression.
+        A schedule and lengths of time may also be what a file has (:ref:`notation`): ``{"every": "1h30m"}``,
+        ``{"cron": "0 9 * * *"}``, ``"30s"``, a number of seconds, or a cron expression.
 
         Raises:
             EntryError: a field is missing, unknown, or has a wrong type or value; the message names it.
@@ -283,6 +304,50 @@ class Managed:
                 ``done``, the number before, were.
         """
         return bulk.delete_many(names, app, progress)
+
+    @classmethod
+    def pause_many(
+        cls,
+        names: Iterable[str],
+        app: Any = None,
+        *,
+        note: str | None = None,
+        until: datetime | None = None,
+        by: str | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> PauseResult:
+        """Let the entries with these names rest, as :meth:`pause` does; return what became of each.
+
+        What is paused or disabled already stays exactly as it is. Each is changed atomically; one that can't
+        be changed doesn't stop the others.
+
+        Arguments:
+            names: any iterable. A name that isn't there is no error.
+            note, until, by: as of :meth:`pause`; a time that is over is refused.
+            progress: called after each 500 with the number of names handled so far.
+        """
+        return pauses.pause_many(cls, names, app_or_default(app), note, until, by, progress)
+
+    @classmethod
+    def resume_many(
+        cls,
+        names: Iterable[str],
+        app: Any = None,
+        *,
+        note: str | None = None,
+        by: str | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> PauseResult:
+        """Let those of the entries that are paused go on, as :meth:`resume` does; return what became of each.
+
+        What is disabled without a pause stays so: somebody had another reason.
+
+        Arguments:
+            names: any iterable. A name that isn't there is no error.
+            note, by: only those that were paused with this note, by this one; ``*`` and ``?`` are allowed.
+            progress: called after each 500 with the number of names handled so far.
+        """
+        return pauses.resume_many(cls, names, app_or_default(app), note, by, progress)
 
     @classmethod
     def clear(cls, app: Any = None, *, progress: Callable[[int], object] | None = None) -> int:

@@ -1,7 +1,7 @@
-"""How people write a schedule in a file: ``{cron: "0 9 * * *"}``, ``{every: 30s}`` and so on.
+"""How people write a schedule, in files, forms and Python: ``{cron: "0 9 * * *"}``, ``{every: 30s}``.
 
-Owns the way from there to the JSON that stands in Redis, and back. Pure. Invariant: what is written for a
-schedule is read as that very schedule; where people's words don't reach, it stays JSON.
+Owns the way from there to a schedule, by the JSON that stands in Redis, and back. Pure. Invariant: what is
+written for a schedule is read as that very schedule; where people's words don't reach, it stays JSON.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import json
 import math
 import re
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
+
+from celery.schedules import BaseSchedule
 
 from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.hints import did_you_mean
@@ -20,7 +23,7 @@ from redbeat.rules import read_rule
 from redbeat.spans import is_span, read_seconds, write_seconds
 from redbeat.zones import zone_called
 
-__all__ = ["SCHEDULE_FORMS", "read_schedule", "write_schedule"]
+__all__ = ["SCHEDULE_FORMS", "parse_schedule", "read_schedule", "write_schedule"]
 
 #: what the object of a schedule may begin with, and what else may stand in it
 SCHEDULE_FORMS = {
@@ -32,8 +35,29 @@ SCHEDULE_FORMS = {
 }
 
 
+def parse_schedule(value: str | dict[str, Any], zone: str | None = None) -> BaseSchedule:
+    """Return the schedule that text or an object stands for: a form of people, or JSON as in Redis.
+
+    Arguments:
+        zone: name of the zone that a recurrence rule's start is in, where it names none.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    read = read_schedule(value, zone)
+    if isinstance(read, str):
+        return read_cron(read)
+    try:
+        found = decode(json.dumps(read, cls=RedBeatJSONEncoder))
+    except (TypeError, OverflowError, RecursionError) as exc:
+        raise ValueError(f"{exc}") from exc
+    if not isinstance(found, BaseSchedule):
+        raise ValueError(f"there is no kind {read.get('__type__')!r} that could be read.")
+    return found
+
+
 def read_schedule(value: Any, zone: str | None = None) -> Any:
-    """Return the JSON, or the number or cron expression, that ``value`` in a file stands for.
+    """Return the JSON, or the number or cron expression, that ``value`` stands for.
 
     Arguments:
         zone: name of the zone that a recurrence rule's start is in, where it names none.
@@ -68,7 +92,9 @@ def _cron_json(expression: str) -> str:
 
 
 def _interval(every: Any, value: dict[str, Any], _zone: str | None = None) -> Any:
-    if isinstance(every, str):
+    if isinstance(every, timedelta):
+        every = every.total_seconds()
+    elif isinstance(every, str):
         try:
             every = read_seconds(every)
         except ValueError as exc:
@@ -79,7 +105,7 @@ def _interval(every: Any, value: dict[str, Any], _zone: str | None = None) -> An
 
 
 def _clocked(moment: Any, _value: dict[str, Any], _zone: str | None) -> Any:
-    if not isinstance(moment, str):
+    if not isinstance(moment, (str, datetime)):
         raise ValueError(f"at: must be a time, as '2026-12-24T18:00', not {moment!r}.")
     return {"__type__": "clocked", "clocked_time": moment}
 

@@ -24,9 +24,9 @@ from redbeat.files import ENTRY_FIELDS, STATE_FIELDS, Declared
 from redbeat.garbage import garbage_kept
 from redbeat.lua import owners as scripts
 from redbeat.lua.owners import Beside, Change
-from redbeat.notation import read_schedule, write_schedule
+from redbeat.notation import write_schedule
 from redbeat.owners import read_names_of, read_owners, read_statics
-from redbeat.policy import NAMES, decode_policy
+from redbeat.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.problems import find_name_problem
 from redbeat.reader import try_decode
 from redbeat.saving import encode_entry, plan_write, stored_after, why_never
@@ -95,10 +95,6 @@ def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
     if "task" not in fields:
         raise declared.fault((*path, "stored"), "is as it stands in Redis; only an import can write it.")
     given = {one: value for one, value in fields.items() if one in ENTRY_FIELDS or one in STATE_FIELDS[:2]}
-    try:
-        given["schedule"] = read_schedule(given.get("schedule"), given.get("timezone"))
-    except (ValueError, TypeError, OverflowError) as exc:
-        raise declared.fault((*path, "schedule"), f"{exc}") from exc
     try:
         return RedBeatSchedulerEntry.from_dict({"name": name, **given}, app)
     except (EntryError, ValueError, TypeError) as exc:
@@ -263,10 +259,9 @@ def _plan_entry(
 
 def _keep_pause(entry: Any, before: Any, fields: Mapping[str, Any]) -> None:
     """Let an entry that somebody has paused rest where the file says nothing of that."""
-    if before.paused and not fields.keys() & {"enabled", "paused", "pause_note", "paused_until"}:
+    if before.paused and not fields.keys() & {"enabled", *PAUSE_FIELDS}:
         entry.enabled = before.enabled
-        names = ("paused", "pause_note", "paused_until")
-        entry.set_policy({name: getattr(before.policy, name) for name in names})
+        entry.set_policy({name: getattr(before.policy, name) for name in PAUSE_FIELDS})
 
 
 def shown_fields(entry: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timezone, tzinfo
-from typing import Any, Generic, TypeVar, overload
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args, overload
 
 from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.errors import EntryError
@@ -24,7 +24,9 @@ __all__ = [
     "FIELDS",
     "NAMES",
     "NO_POLICY",
+    "PAUSE_FIELDS",
     "Policy",
+    "PolicyFields",
     "PolicyHolder",
     "decode_policy",
     "encode_policy",
@@ -32,12 +34,15 @@ __all__ = [
 ]
 
 Value = TypeVar("Value")
+Given = TypeVar("Given")
 
 #: files beside those of the zones; what is in right/ counts leap seconds
 _NO_ZONE = re.compile(r"localtime|posixrules|Factory|right/.*", re.IGNORECASE)
 
-AFTER_FINISH = ("keep", "disable", "delete")
-MISFIRES = ("latest", "all", "earliest", "skip")
+AfterFinish = Literal["keep", "disable", "delete"]
+Misfire = Literal["latest", "all", "earliest", "skip"]
+AFTER_FINISH: tuple[AfterFinish, ...] = get_args(AfterFinish)
+MISFIRES: tuple[Misfire, ...] = get_args(Misfire)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,8 @@ class Policy:
         misfire_grace_time: seconds; a run that is later than that is skipped.
         run_missed: enabled again or changed, it makes up for the runs that were missed meanwhile.
         paused: it rests, and isn't enabled either, with
-        pause_note: why, and
+        pause_note: why,
+        paused_by: who has done it, and
         paused_until: when it goes on by itself, UTC.
         exclude: name of a calendar on whose days nothing runs, and
         calendar: that one, once it is read.
@@ -78,6 +84,7 @@ class Policy:
     run_missed: bool = False
     paused: bool = False
     pause_note: str | None = None
+    paused_by: str | None = None
     paused_until: datetime | None = None
     exclude: str | None = None
     calendar: Excluded | None = field(default=None, compare=False, repr=False)
@@ -99,28 +106,52 @@ class Policy:
 NO_POLICY = Policy()
 
 
-class PolicyField(Generic[Value]):
+class PolicyFields(TypedDict, total=False):
+    """The fields of a policy as arguments, for editors and type checkers: None brings the default back."""
+
+    timezone: str | tzinfo | None
+    start_time: datetime | str | None
+    end_time: datetime | str | None
+    max_runs: int | None
+    one_off: bool | None
+    after_finish: AfterFinish | None
+    jitter: float | timedelta | None
+    expires_after: float | timedelta | None
+    misfire: Misfire | None
+    misfire_limit: int | None
+    misfire_grace_time: float | timedelta | None
+    run_missed: bool | None
+    paused: bool | None
+    pause_note: str | None
+    paused_by: str | None
+    paused_until: datetime | str | None
+    exclude: str | None
+
+
+class PolicyField(Generic[Value, Given]):
     """An attribute of an entry that is a field of its policy; what is set is checked."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     @overload
-    def __get__(self, entry: None, owner: type) -> PolicyField[Value]: ...
+    def __get__(self, entry: None, owner: type) -> PolicyField[Value, Given]: ...
 
     @overload
     def __get__(self, entry: Any, owner: type) -> Value: ...
 
-    def __get__(self, entry: Any, owner: type) -> PolicyField[Value] | Value:
+    def __get__(self, entry: Any, owner: type) -> PolicyField[Value, Given] | Value:
         return self if entry is None else getattr(entry.policy, self._name)
 
-    def __set__(self, entry: Any, value: Any) -> None:
+    def __set__(self, entry: Any, value: Given) -> None:
         entry.set_policy({self._name: value})
 
 
 #: what may stand in a policy, in the order in which it is written
 FIELDS = tuple(one.name for one in fields(Policy) if one.name != "calendar")
 NAMES = frozenset(FIELDS)
+#: those that say that an entry rests; what ends a pause takes all of them away
+PAUSE_FIELDS = ("paused", "pause_note", "paused_by", "paused_until")
 
 
 class PolicyHolder:
@@ -130,22 +161,23 @@ class PolicyHolder:
     name: Any
     policy: Policy = NO_POLICY
 
-    timezone = PolicyField[str | None]()
-    start_time = PolicyField[datetime | None]()
-    end_time = PolicyField[datetime | None]()
-    max_runs = PolicyField[int | None]()
-    one_off = PolicyField[bool]()
-    after_finish = PolicyField[str]()
-    jitter = PolicyField[float]()
-    expires_after = PolicyField[float | None]()
-    misfire = PolicyField[str | None]()
-    misfire_limit = PolicyField[int | None]()
-    misfire_grace_time = PolicyField[float | None]()
-    run_missed = PolicyField[bool]()
-    paused = PolicyField[bool]()
-    pause_note = PolicyField[str | None]()
-    paused_until = PolicyField[datetime | None]()
-    exclude = PolicyField[str | None]()
+    timezone = PolicyField[str | None, str | tzinfo | None]()
+    start_time = PolicyField[datetime | None, datetime | str | None]()
+    end_time = PolicyField[datetime | None, datetime | str | None]()
+    max_runs = PolicyField[int | None, int | None]()
+    one_off = PolicyField[bool, bool | None]()
+    after_finish = PolicyField[str, AfterFinish | None]()
+    jitter = PolicyField[float, float | timedelta | None]()
+    expires_after = PolicyField[float | None, float | timedelta | None]()
+    misfire = PolicyField[str | None, Misfire | None]()
+    misfire_limit = PolicyField[int | None, int | None]()
+    misfire_grace_time = PolicyField[float | None, float | timedelta | None]()
+    run_missed = PolicyField[bool, bool | None]()
+    paused = PolicyField[bool, bool | None]()
+    pause_note = PolicyField[str | None, str | None]()
+    paused_by = PolicyField[str | None, str | None]()
+    paused_until = PolicyField[datetime | None, datetime | str | None]()
+    exclude = PolicyField[str | None, str | None]()
 
     def set_policy(self, changes: Mapping[str, Any]) -> None:
         """Change fields of the policy, together.
@@ -322,6 +354,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "run_missed": _flag,
     "paused": _flag,
     "pause_note": _text,
+    "paused_by": _text,
     "paused_until": _time,
     "exclude": _name,
 }

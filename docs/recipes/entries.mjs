@@ -69,7 +69,7 @@ const commands = {
   ),
   resume: () => update(
     (definition) => ({ ...definition, enabled: true }),
-    { policy: { paused: undefined, pause_note: undefined, paused_until: undefined }, run: true },
+    { policy: { paused: undefined, pause_note: undefined, paused_by: undefined, paused_until: undefined }, run: true },
   ),
   run: () => client.multi().zAdd(SCHEDULE, { score: 0, value: KEY }, { XX: true }).publish(WAKE, 'run').exec(),
   history,

@@ -30,7 +30,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryChanged
 from redbeat.exits import CommandLineError
 from redbeat.hints import did_you_mean
-from redbeat.policy import NO_POLICY
+from redbeat.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.routing import load_tasks
 from redbeat.saving import why_never
 
@@ -142,7 +142,7 @@ def _change(
     policy = {field: getattr(NO_POLICY, field) for field in removed & set(POLICY)}
     policy.update({field: changes.pop(field) for field in POLICY if field in changes})
     if enabled:
-        policy.update(paused=False, pause_note=None, paused_until=None)
+        policy.update(dict.fromkeys(PAUSE_FIELDS))
     for field, nothing in (("args", []), ("kwargs", {}), ("options", {})):
         if field in removed:
             changes.setdefault(field, nothing)

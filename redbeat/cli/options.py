@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from redbeat import exits
 from redbeat.cli.values import CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, MOMENT, SOLAR, in_zone
 from redbeat.exits import CommandLineError
-from redbeat.policy import AFTER_FINISH, FIELDS, MISFIRES
+from redbeat.policy import AFTER_FINISH, FIELDS, MISFIRES, PAUSE_FIELDS
 from redbeat.rules import read_rule
 from redbeat.schedules import clocked, rrule
 from redbeat.settings import MAX_MISFIRE_LIMIT
@@ -29,7 +29,7 @@ SCHEDULES = ("every", "cron", "at", "rrule", "solar")
 #: options of ``apply_async`` that have an option of their own here
 TASK_OPTIONS = ("queue", "exchange", "exchange_type", "routing_key", "priority", "expires")
 #: of the policy; what is left of it belongs to ``pause`` and ``resume``
-POLICY = tuple(field for field in FIELDS if field not in ("paused", "pause_note", "paused_until"))
+POLICY = tuple(field for field in FIELDS if field not in PAUSE_FIELDS)
 
 _ROUTING = (
     click.option("--queue", help="Where its messages go."),

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, time, timedelta, timezone, tzinfo
+from functools import partial
 from typing import Any
 
 import click
@@ -17,10 +18,21 @@ from celery.schedules import solar
 
 from redbeat.crontabs import CRON_FIELDS, cron
 from redbeat.kinds import read_cron
-from redbeat.spans import read_seconds
+from redbeat.spans import is_span, read_seconds
 from redbeat.zones import instant_of
 
-__all__ = ["CRON", "DURATION", "INTERVAL", "JSON_ARRAY", "JSON_OBJECT", "MOMENT", "SOLAR", "in_zone"]
+__all__ = [
+    "CRON",
+    "DURATION",
+    "FUTURE",
+    "INTERVAL",
+    "JSON_ARRAY",
+    "JSON_OBJECT",
+    "MOMENT",
+    "SOLAR",
+    "Future",
+    "in_zone",
+]
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
@@ -57,6 +69,44 @@ def _read_moment(text: str) -> datetime:
         raise ValueError(f"{text!r} is no time, as 2030-12-24T18:00 or 2030-12-24T18:00+01:00.") from exc
     if not 1970 <= moment.year <= 9998:
         raise ValueError(f"{text!r} is not in the years 1970 to 9998.")
+    return moment
+
+
+#: what says of a server's time and an entry's zone until when
+Future = Callable[[datetime, tzinfo], datetime]
+
+_DAY_AND_CLOCK = re.compile(r"(today|tomorrow)?(?:(?:^|\s+)(?:at\s+)?(\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
+#: nobody means more
+_MAX_AHEAD = timedelta(days=36_525)
+
+
+def _read_future(text: str) -> Future:
+    """Return what says until when: '2h' from now, 'tomorrow', 'tomorrow 9:00', '18:30', or a time."""
+    words = " ".join(text.lower().split())
+    if is_span(words):
+        ahead = timedelta(seconds=min(read_seconds(words), _MAX_AHEAD.total_seconds() + 1))
+        if ahead > _MAX_AHEAD:
+            raise ValueError(f"{text!r} is more than a hundred years.")
+        return lambda now, _zone: now + ahead
+    found = _DAY_AND_CLOCK.fullmatch(words)
+    try:
+        if words and found is not None:
+            hour, minute, second, *_ = map(int, f"{found[2] or '0:00'}:0".split(":"))
+            return partial(_on_day, found[1], time(hour, minute, second))
+        moment = _read_moment(text)
+    except ValueError as exc:
+        raise ValueError(
+            f"{text!r} is no time, as 2h, tomorrow, tomorrow 9:00, 18:30 or 2030-12-24T18:00."
+        ) from exc
+    return lambda _now, zone: in_zone(moment, zone)
+
+
+def _on_day(day: str | None, clock: time, now: datetime, zone: tzinfo) -> datetime:
+    """Return when clocks in ``zone`` show ``clock`` today or tomorrow; without a day, the next time."""
+    today, ahead = now.astimezone(zone).date(), timedelta(days=day == "tomorrow")
+    moment = instant_of(datetime.combine(today + ahead, clock), zone)
+    if day is None and moment <= now:
+        moment = instant_of(datetime.combine(today + timedelta(days=1), clock), zone)
     return moment
 
 
@@ -125,6 +175,7 @@ def _read_solar(text: str) -> Any:
 DURATION = Value("duration", read_seconds)
 INTERVAL = Value("duration", _read_interval)
 MOMENT = Value("time", _read_moment)
+FUTURE = Value("time", _read_future)
 JSON_ARRAY = Value("JSON", _json_reader(list, "an array, as [1, 2]"))
 JSON_OBJECT = Value("JSON", _json_reader(dict, 'an object, as {"key": 1}'))
 CRON = Value("cron", _read_cron)

@@ -17,7 +17,7 @@ from click.testing import Result
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.cli.options import POLICY, TASK_OPTIONS
-from redbeat.policy import FIELDS
+from redbeat.policy import FIELDS, PAUSE_FIELDS
 from redbeat.schedules import clocked, cron, rrule
 from tests.conftest import MakeApp
 from tests.support.command_line import call
@@ -110,7 +110,7 @@ def test_every_field_has_its_option(ask: Call, get: Get, app: Celery) -> None:
         "run_missed": (None, True),
         "exclude": ("holidays", "holidays"),
     }
-    assert values.keys() == set(POLICY) == set(FIELDS) - {"paused", "pause_note", "paused_until"}
+    assert values.keys() == set(POLICY) == set(FIELDS) - set(PAUSE_FIELDS)
     options = [
         word
         for name, (text, _) in values.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from celery import Celery
 from celery.schedules import crontab, schedule
@@ -77,6 +78,52 @@ def schedules_are_given_as_in_celery() -> None:
     RedBeatSchedulerEntry("c", "proj.report", crontab(hour={7, 13}), kwargs={"full": True}, app=app)
     RedBeatSchedulerEntry("d", "proj.report", rrule("DAILY", count=3), options={"queue": "q"}, app=app)
     RedBeatSchedulerEntry("e", "proj.report", schedule(5), None, None, False, {"priority": 3}, app=app)
+
+
+def policies_are_given_by_their_names() -> None:
+    entry = RedBeatSchedulerEntry(
+        "a",
+        "proj.report",
+        {"cron": "0 9 * * mon-fri"},
+        app=app,
+        timezone=ZoneInfo("Europe/Berlin"),
+        start_time=datetime(2030, 1, 1),
+        end_time="2031-01-01",
+        max_runs=3,
+        jitter=timedelta(minutes=2),
+        misfire="all",
+        last_run_at=None,
+        total_run_count=0,
+    )
+    entry.update(schedule="1h30m", jitter=60, misfire=None, enabled=False, args=[1])
+    entry.update(OwnEntry("b", "proj.report", 60, app=app))
+    config: dict[str, Any] = {"jitter": 5}
+    RedBeatSchedulerEntry("c", "proj.report", 60, app=app, **config)
+    OwnEntry("d", "proj.report", 60, app=app, one_off=True)
+    assert_type(entry.jitter, float)
+    assert_type(entry.timezone, "str | None")
+    assert_type(entry.max_runs, "int | None")
+    assert_type(entry.paused_until, "datetime | None")
+    assert_type(entry.task, str)
+    assert_type(entry.kwargs, "dict[str, Any]")
+    assert_type(entry.schedule, Any)
+    entry.jitter = timedelta(seconds=5)
+    entry.timezone = timezone.utc
+    entry.exclude = None
+
+
+def mistyped_names_and_wrong_types_are_refused(entry: RedBeatSchedulerEntry) -> None:
+    RedBeatSchedulerEntry("a", "proj.report", 60, app=app, jiter=3)  # type: ignore[call-arg]
+    RedBeatSchedulerEntry("a", "proj.report", 60, app=app, jitter="x")  # type: ignore[arg-type]
+    RedBeatSchedulerEntry("a", "proj.report", 60, app=app, misfire="sikp")  # type: ignore[arg-type]
+    RedBeatSchedulerEntry("a", "proj.report", 60, app=app, max_runs=1.5)  # type: ignore[arg-type]
+    OwnEntry("a", "proj.report", 60, app=app, jiter=3)  # type: ignore[call-arg]
+    entry.update(jiter=3)  # type: ignore[call-arg]
+    entry.update(jitter="x")  # type: ignore[arg-type]
+    entry.update(enabled="no")  # type: ignore[arg-type]
+    entry.jitter = "x"  # type: ignore[assignment]
+    entry.start_time = 5  # type: ignore[assignment]
+    entry.enabled = "no"  # type: ignore[assignment]
 
 
 def entries_are_read() -> None:

@@ -18,7 +18,7 @@ from redbeat.schedules import cron
 from redbeat.store import Stored
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
-WRONG = [True, object(), "no cron", 1e300, float("nan"), [60], {"every": 60}]
+WRONG = [True, object(), "no cron", 1e300, float("nan"), [60], {"evry": 60}]
 
 pickled_app = Celery("pickled", set_as_current=False, broker="redis://127.0.0.1:1")
 

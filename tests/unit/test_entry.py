@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -41,16 +42,13 @@ def test_a_number_of_seconds_is_a_schedule(app: Celery, every: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("hourly", "cron 'hourly': it has 1 field instead of five"),
-        (
-            {"every": 5},
-            "schedule must be a schedule, a timedelta, a number of seconds, or a cron expression, not",
-        ),
-        ([60], "schedule must be a schedule, a timedelta, a number of seconds, or a cron expression, not"),
+        ("hourly", "schedule: cron 'hourly': it has 1 field instead of five"),
+        ({"evry": 5}, "schedule: must have just one of {cron: ...}, {every: ...}, "),
+        ([60], "schedule must be a schedule, a timedelta, a number of seconds, a cron expression, "),
     ],
 )
 def test_what_is_no_schedule_is_refused_in_words(app: Celery, wrong: Any, words: str) -> None:
-    with pytest.raises(EntryError, match=f"^x: {words}"):
+    with pytest.raises(EntryError, match=f"^x: {re.escape(words)}"):
         entry(app, schedule=wrong)
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR
 from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryError
+from redbeat.errors import EntryError, FileError
+from redbeat.files import read_file
 from redbeat.forms import FORM_FIELDS
+from redbeat.kinds import encode_schedule
+from redbeat.plans import entry_of
 from redbeat.policy import FIELDS
 from redbeat.schedules import clocked, cron, rrule
 from tests.support.ticks import memory_app
@@ -103,7 +107,13 @@ def test_every_field_of_a_policy_is_a_field_of_the_form() -> None:
         ({"name": 5}, "name must be a string"),
         ({"last_run_at": "yesterday"}, "last_run_at: 'yesterday' is no time"),
         ({"total_run_count": "x"}, "total_run_count must be a whole number"),
-        ({"jitter": "much"}, "jitter: must be a number of seconds"),
+        ({"jitter": "much"}, "jitter: 'much' is no length of time"),
+        ({"jitter": []}, "jitter: must be a number of seconds"),
+        ({"schedule": {"evry": "1h"}}, r"schedule: must have just one of .* Did you mean every"),
+        ({"schedule": {"every": "1h", "cron": "* * * * *"}}, "schedule: must have just one of"),
+        ({"schedule": {"every": "soon"}}, "schedule: every: 'soon' is no length of time"),
+        ({"schedule": {"cron": "61 * * * *"}}, "schedule: "),
+        ({"schedule": {"at": "noon"}}, "schedule: clocked: "),
     ],
 )
 def test_what_is_wrong_in_a_form_is_named(app: Celery, change: dict[str, Any], words: str) -> None:
@@ -123,3 +133,69 @@ def test_a_form_may_be_as_short_as_an_entry(app: Celery) -> None:
 def test_a_form_that_is_none_is_refused(app: Celery, form: Any, words: str) -> None:
     with pytest.raises(EntryError, match=f"^{words}$"):
         Entry.from_dict(form, app)
+
+
+#: what may be written for a schedule, and what it stands for
+WRITTEN: list[tuple[Any, Any]] = [
+    ({"cron": "0 9 * * mon-fri"}, crontab("0", "9", "mon-fri")),
+    ({"cron": "0 9 LW * *"}, cron("0 9 LW * *")),
+    ({"cron": "@daily"}, cron("@daily")),
+    ("0 9 * * mon-fri", crontab("0", "9", "mon-fri")),
+    ({"every": "1h30m"}, schedule(5400)),
+    ({"every": 0.5}, schedule(0.5)),
+    ({"every": "2h", "relative": True}, schedule(7200, relative=True)),
+    ("1h 30m", schedule(5400)),
+    (90, schedule(90)),
+    ({"at": "2026-06-01T12:00+00:00"}, clocked(NOON)),
+    ({"rrule": "DTSTART:20260601T120000Z\nRRULE:FREQ=DAILY;COUNT=3"}, rrule("DAILY", dtstart=NOON, count=3)),
+    ({"solar": "sunset", "lat": 52.5, "lon": 13.4}, solar("sunset", 52.5, 13.4)),
+    ({"__type__": "interval", "every": 60}, schedule(60)),
+    ({"__type__": "crontab", "minute": 5}, crontab(5)),
+]
+WAYS = {
+    "from_dict": lambda app, written: Entry.from_dict({"name": "x", "task": "t", "schedule": written}, app),
+    "constructor": lambda app, written: Entry("x", "t", written, app=app),
+    "attribute": lambda app, written: set_schedule(Entry("x", "t", 1, app=app), written),
+    "file": lambda app, written: entry_of(
+        read_file(json.dumps({"entries": {"x": {"task": "t", "schedule": written}}})), "x", app
+    ),
+}
+
+
+def set_schedule(entry: Entry, written: Any) -> Entry:
+    entry.schedule = written
+    return entry
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("written", "expected"), WRITTEN, ids=str)
+def test_a_schedule_is_written_the_same_way_everywhere(
+    app: Celery, way: str, written: Any, expected: Any
+) -> None:
+    found = WAYS[way](app, written).schedule
+    assert (type(found), encode_schedule(found)) == (type(expected), encode_schedule(expected))
+
+
+def test_a_rule_begins_on_the_clocks_of_its_entry(app: Celery) -> None:
+    given = {"rrule": "DTSTART:20260701T090000\nRRULE:FREQ=DAILY"}
+    form = {"name": "x", "task": "t", "schedule": given, "timezone": "Europe/Berlin"}
+    made = Entry.from_dict(form, app), Entry("x", "t", given, timezone=ZoneInfo("Europe/Berlin"), app=app)
+    for entry in made:
+        assert [due.isoformat() for due in entry.next_runs(1, NOON)] == ["2026-07-01T09:00:00+02:00"]
+
+
+def test_lengths_of_time_may_be_text_in_forms_and_files(app: Celery) -> None:
+    lengths = {"jitter": "30s", "expires_after": "1h30m", "misfire_grace_time": "0.5"}
+    fields = {"task": "t", "schedule": "1d", **lengths}
+    in_file = entry_of(read_file(json.dumps({"entries": {"x": fields}})), "x", app)
+    for entry in (Entry.from_dict({"name": "x", **fields}, app), in_file):
+        assert (entry.jitter, entry.expires_after, entry.misfire_grace_time) == (30, 5400, 0.5)
+
+
+def test_a_file_takes_what_to_dict_gives(app: Celery) -> None:
+    entry = Entry("x", "t", rrule("DAILY", dtstart=NOON), [1], jitter=5, start_time=NOON, app=app)
+    form = entry.to_dict()
+    again = entry_of(read_file(json.dumps({"entries": {"x": form}})), "x", app)
+    assert parts(again) == parts(entry)
+    with pytest.raises(FileError, match="y: name: must be 'y', as above, or be left out, not 'x'"):
+        read_file(json.dumps({"entries": {"y": form}}))

@@ -13,9 +13,10 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.entry import decode_entry
+from redbeat.entry import EntryArguments, decode_entry
 from redbeat.errors import EntryCorrupt, EntryError
-from redbeat.policy import NO_POLICY
+from redbeat.managing import CHANGEABLE, Changes
+from redbeat.policy import FIELDS, NO_POLICY, PolicyFields
 from redbeat.store import Stored
 
 
@@ -127,3 +128,10 @@ def test_what_would_take_too_long_or_never_arrive_is_refused(
 def test_the_bounds_themselves_are_allowed(app: Celery) -> None:
     fields = {"misfire_limit": 1000, "expires_after": 60, "jitter": 59.5, "start_time": datetime(1970, 1, 2)}
     assert entry(app, **fields).misfire_limit == 1000
+
+
+def test_editors_and_type_checkers_know_every_field() -> None:
+    assert PolicyFields.__optional_keys__ == set(FIELDS)
+    assert Changes.__optional_keys__ == {*FIELDS, *CHANGEABLE}
+    others = {"app", "last_run_at", "relative", "total_run_count"}
+    assert EntryArguments.__optional_keys__ == {*FIELDS, *others}

@@ -151,6 +151,7 @@ POLICIES: list[dict[str, Any]] = [
     {"misfire_grace_time": 10**10},
     {"run_missed": True},
     {"enabled": False, "paused": True, "pause_note": "späß", "paused_until": datetime(2027, 1, 1)},
+    {"enabled": False, "paused": True, "paused_by": "ada"},
     {"exclude": "holidays"},
 ]
 
@@ -219,6 +220,7 @@ POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "run_missed": st.booleans(),
     "paused": st.booleans(),
     "pause_note": st.text(),
+    "paused_by": st.text(),
     "paused_until": MOMENTS,
 }
 

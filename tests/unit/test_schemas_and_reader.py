@@ -146,7 +146,7 @@ FIELDS_GIVEN = {
     "timezone": "Europe/Berlin", "start_time": "2026-01-01T00:00", "end_time": {**MOMENT, "year": 2027},
     "max_runs": 3, "one_off": True, "after_finish": "delete", "jitter": 1, "expires_after": 60,
     "misfire": "all", "misfire_limit": 5, "misfire_grace_time": 60, "run_missed": True, "paused": True,
-    "pause_note": "x", "paused_until": "2027-01-01", "exclude": "holidays",
+    "pause_note": "x", "paused_by": "x", "paused_until": "2027-01-01", "exclude": "holidays",
 }  # fmt: skip
 WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
     "parts": ("definition", {**PARTS, "options": {"headers": {"a": 1}}, "schedule": "0 9 * * *"}),
