@@ -16,7 +16,7 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from redbeat.decoder import RedBeatJSONEncoder, decode
+from redbeat.decoder import RedBeatJSONEncoder, decode, objects_of
 from redbeat.hints import did_you_mean
 from redbeat.kinds import encode_schedule, read_cron
 from redbeat.rules import read_rule
@@ -48,7 +48,7 @@ def parse_schedule(value: str | dict[str, Any], zone: str | None = None) -> Base
     if isinstance(read, str):
         return read_cron(read)
     try:
-        found = decode(json.dumps(read, cls=RedBeatJSONEncoder))
+        found = objects_of(read)
     except (TypeError, OverflowError, RecursionError) as exc:
         raise ValueError(f"{exc}") from exc
     if not isinstance(found, BaseSchedule):
