@@ -16,17 +16,26 @@ from celery.utils.log import get_logger
 
 from redbeat.almanac import read_calendars_of
 from redbeat.broker import Broker, reason_of
+from redbeat.budget import PLAN_SECONDS, limited
 from redbeat.contention import Contention
 from redbeat.delivery import Delivery
-from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused
+from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
 from redbeat.lock import TAKEN_MS
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
+from redbeat.pace import Pace
 from redbeat.reports import Reports
 from redbeat.retry import LAST_WORDS_SECONDS, call_briefly, is_refusal, without_retry
-from redbeat.runs import Run, commit_failed, commit_missing, commit_quarantined
+from redbeat.runs import (
+    Run,
+    commit_failed,
+    commit_missing,
+    commit_overrun,
+    commit_quarantined,
+    is_first_overrun,
+)
 from redbeat.schedules import Excluded
 from redbeat.store import Store
 
@@ -36,6 +45,9 @@ logger = get_logger("celery.beat")
 
 #: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
+
+#: besides the budget of a plan, for each character of what has to be read for it
+READ_SECONDS = 1e-7
 
 #: how a server says that its user may not do what a push takes
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
@@ -64,9 +76,13 @@ class Batch:
 
     def give_back(self, runs: Sequence[Run]) -> None:
         """Leave ``runs`` due as they were."""
-        self.is_cut = self.is_cut or bool(runs)
+        self.leave([run.claimed for run in runs])
+
+    def leave(self, rows: Sequence[Claimed]) -> None:
+        """Leave ``rows`` of the claim due as they were."""
+        self.is_cut = self.is_cut or bool(rows)
         if self.is_leased:
-            self.commits += [Commit(run.claimed, run.claimed.nominal) for run in runs]
+            self.commits += [Commit(claimed, claimed.nominal) for claimed in rows]
 
 
 class Dispatcher:
@@ -101,6 +117,7 @@ class Dispatcher:
         self._confirm = confirm
         self._quarantine_seconds = quarantine_seconds
         self._contention = Contention()
+        self.pace = Pace()
         self.delivery = Delivery(store, broker)
 
     def dispatch(self, batch: Batch) -> None:
@@ -136,17 +153,24 @@ class Dispatcher:
         runs: list[Run] = []
         now = batch.claim.now
         calendars = read_calendars_of(self._store, batch.claim.rows)
-        for claimed in batch.claim.rows:
+        rows = self.pace.begin(batch.claim.rows)
+        left: Sequence[Claimed] = ()
+        for position, claimed in enumerate(rows):
+            if self.pace.is_spent() and position:
+                left = rows[position:]
+                break
             if claimed.type == "none":
                 is_known = self._reports.report_missing(claimed)
                 batch.commits.append(commit_missing(claimed, now, is_known))
                 continue
             self._reports.note_present(claimed)
             try:
-                plan = self._plan_run(claimed, now, calendars)
+                plan = self._plan_within_budget(claimed, now, calendars)
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 batch.commits.append(self._quarantine(claimed, exc, now))
                 continue
+            finally:
+                self.pace.note_planned(claimed.key)
             if not isinstance(plan, Run):
                 batch.commits.append(plan)
                 continue
@@ -157,10 +181,23 @@ class Dispatcher:
                 batch.commits.append(commit_failed(plan, reason, now, pauses)[0])
             else:
                 runs.append(plan)
+        self.pace.end(left)
+        batch.leave(left)
         return runs
 
+    def _plan_within_budget(
+        self, claimed: Claimed, now: float, calendars: Mapping[str, Excluded]
+    ) -> Run | Commit:
+        size = len(claimed.definition or "") + len(claimed.policy or "") + len(claimed.meta or "")
+        seconds = PLAN_SECONDS + size * READ_SECONDS
+        return limited(claimed.key, self._plan_run, claimed, now, calendars, seconds=seconds)
+
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
-        reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
+        if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
+            logger.warning("beat: %s It is tried once more.", printable(str(exc)))
+            return commit_overrun(claimed, now)
+        is_sentence = isinstance(exc, (EntryCorrupt, EntryTooExpensive))
+        reason = str(exc) if is_sentence else f"{claimed.key}: {type(exc).__name__}: {exc}"
         reason = shorten(printable(reason))
         commit, is_news = commit_quarantined(claimed, reason, now, self._quarantine_seconds)
         self._reports.report_quarantined(claimed, reason, is_news)

@@ -11,6 +11,7 @@
      |    +-- EntryChanged          it is another one now than the one that was loaded
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
+     |    +-- EntryTooExpensive     when it runs takes too long to compute
      +-- CalendarError              a calendar can't be used (also ValueError)
      |    +-- CalendarNotFound      no such calendar (also KeyError)
      +-- FileError                  a file of entries can't be used (also ValueError)
@@ -40,6 +41,7 @@ __all__ = [
     "EntryCorrupt",
     "EntryError",
     "EntryNotFound",
+    "EntryTooExpensive",
     "FileError",
     "LockError",
     "LockLost",
@@ -127,6 +129,10 @@ class EntryNotFound(EntryError, KeyError):
 
 class EntryCorrupt(EntryError, ValueError):
     """What stands in Redis under this key is no usable entry."""
+
+
+class EntryTooExpensive(EntryError):
+    """Computing when the entry runs takes more processor time than one entry may have."""
 
 
 class CalendarError(RedBeatError, ValueError):

@@ -14,8 +14,10 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from redbeat.budget import what_is_computed
 from redbeat.connection import get_hasty_redis
 from redbeat.errors import LockLost, RedBeatError
+from redbeat.keys import printable
 from redbeat.lua import Fence, release_lock
 from redbeat.store import Store
 
@@ -161,8 +163,14 @@ class Heartbeat:
             release_lock(store.client, key, self._fence.token, wake=wake)
         self._has_given_up = True
         logger.critical(
-            "beat: The scheduler has done nothing for %.0f s: a publish or a signal handler hangs. It gives "
-            "up the lock %s, so that another beat can go on.",
+            "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up the lock %s, so that "
+            "another beat can go on.",
             idle_seconds,
+            _what_hangs(),
             self._fence.lock_key,
         )
+
+
+def _what_hangs() -> str:
+    key = what_is_computed()
+    return "a publish or a signal handler" if key is None else f"the schedule of {printable(key)}"

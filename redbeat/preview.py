@@ -7,6 +7,8 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain, islice, takewhile
 from typing import Any
 
+from redbeat.budget import limited_steps
+from redbeat.policy import Policy
 from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
 from redbeat.zones import in_utc
 
@@ -31,8 +33,15 @@ def runs_between(entry: Any, begin: datetime, end: datetime) -> Iterator[datetim
 
 
 def _runs(entry: Any, after: datetime | None) -> Iterator[datetime]:
-    """Yield the runs of ``entry`` later than ``after``; None: from now on, and not before its first."""
-    policy = entry.bounds()
+    """Yield the runs of ``entry`` later than ``after``; None: from now on, and not before its first.
+
+    Raises:
+        EntryTooExpensive: finding one takes too long.
+    """
+    return limited_steps(entry.key, _unlimited_runs(entry, entry.bounds(), after))
+
+
+def _unlimited_runs(entry: Any, policy: Policy, after: datetime | None) -> Iterator[datetime]:
     limit = 1 if policy.one_off else policy.max_runs
     left = None if limit is None else max(limit - entry.total_run_count, 0)
     anchor = None if entry.last_run_at is None else in_utc(entry.last_run_at)
@@ -47,4 +56,4 @@ def _runs(entry: Any, after: datetime | None) -> Iterator[datetime]:
         if anchor is not None and anchor > after:
             anchor = phase_before(entry.schedule, anchor, after)
         runs = runs_after(entry.schedule, policy, after, anchor)
-    return islice(runs, left)
+    yield from islice(runs, left)

@@ -15,12 +15,14 @@ from celery.schedules import crontab
 from celery.utils.log import get_logger
 
 from redbeat.almanac import give_calendars
+from redbeat.budget import TOO_EXPENSIVE
 from redbeat.config import ensure_conf
 from redbeat.decoder import encode_meta, is_sealed
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
-from redbeat.failures import Failure, failure_of, new_failure
+from redbeat.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.history import GONE, failed_record, sent_record, skipped_record
 from redbeat.jitter import due_time_of
+from redbeat.keys import printable
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
 from redbeat.policy import Policy
@@ -31,11 +33,22 @@ from redbeat.zones import in_utc
 
 logger = get_logger("celery.beat")
 
-__all__ = ["Run", "commit_failed", "commit_missing", "commit_quarantined", "plan_run"]
+__all__ = [
+    "Run",
+    "commit_failed",
+    "commit_missing",
+    "commit_overrun",
+    "commit_quarantined",
+    "is_first_overrun",
+    "plan_run",
+]
 
 #: a disabled entry is looked at again at its first due time after so many seconds: often enough for those
 #: who enable it by hand without touching the schedule, seldom enough to cost nothing
 DISABLED_SECONDS = 60.0
+
+#: an entry whose plan took too long is put off for so long: one slow moment must not stop a good entry
+OVERRUN_SECONDS = 1.0
 
 #: an entry without its hash is given so long for it to appear: some writers add to the schedule first
 MISSING_GRACE_SECONDS = 1.0
@@ -247,6 +260,25 @@ def commit_quarantined(
         record=failed_record(claimed.nominal, reason) if is_news else "",
     )
     return commit, is_news
+
+
+def is_first_overrun(claimed: Claimed) -> bool:
+    """Tell whether an entry whose plan took too long may be tried once more: it didn't the time before."""
+    before = failure_of(claimed)
+    if before is None or before.attempts or before.definition_sha1 != sha1_of(claimed):
+        return True
+    return not (before.reason == _overrun(claimed) or TOO_EXPENSIVE in before.reason)
+
+
+def commit_overrun(claimed: Claimed, now: float) -> Commit:
+    """Return the commit that puts an entry off a moment whose plan took too long for the first time."""
+    commit, _ = commit_quarantined(claimed, _overrun(claimed), now, OVERRUN_SECONDS)
+    commit.record = ""
+    return commit
+
+
+def _overrun(claimed: Claimed) -> str:
+    return f"{printable(claimed.key)}: it took too long to plan, and is tried once more."
 
 
 def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None) -> tuple[Commit, bool]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
+from redbeat.budget import limited_twice
 from redbeat.decoder import encode_meta
-from redbeat.errors import EntryChanged, EntryCorrupt, EntryError
+from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
 from redbeat.kinds import encode_schedule
 from redbeat.policy import encode_policy
 from redbeat.problems import check_readable, find_meta_problem
@@ -81,7 +82,7 @@ def plan_write(entry: Any, stored: Stored, now: datetime, encoded: tuple[str, st
     except EntryCorrupt as exc:
         raise EntryError(str(exc), entry.key) from exc
     try:
-        score = _score_over(entry, stored, before, now) if stored.exists else entry.score
+        score = limited_twice(entry.key, _score_over, entry, stored, before, now)
     except (ValueError, OverflowError, RuntimeError) as exc:
         raise EntryError(
             f"{entry.key}: its schedule {entry.schedule!r} can't be used: {exc}", entry.key
@@ -136,6 +137,8 @@ def _before(entry: Any, stored: Stored, encoded: tuple[str, str]) -> Any:
 
 
 def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float | None:
+    if not stored.exists:
+        return entry.score  # type: ignore[no-any-return]
     is_changed = before is None or before.policy != entry.policy or _is_other(before.schedule, entry.schedule)
     if is_changed or (entry.enabled and not before.enabled):
         if entry.policy.run_missed and before is not None and entry.last_run_at is not None:
@@ -194,6 +197,13 @@ def stored_after(stored: Stored, write: Write) -> Stored:
 
 def why_never(entry: Any, now: datetime) -> str:
     """Return why ``entry`` doesn't run after ``now``, a sentence."""
+    try:
+        return limited_twice(entry.key, _why_never, entry, now)
+    except EntryTooExpensive as exc:
+        return str(exc)
+
+
+def _why_never(entry: Any, now: datetime) -> str:
     policy = entry.bounds()
     if policy.is_finished(entry.total_run_count):
         if policy.one_off:

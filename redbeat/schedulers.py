@@ -188,7 +188,8 @@ class RedBeatScheduler(Scheduler):
             if not self._broker.is_back():
                 return self._wait(BROKER_RETRY_SECONDS)
         fence = self._leadership.fence
-        claim = self.store.claim_due(fence, self.config.batch_size, self._lease_ms)
+        batch_size = self._dispatcher.pace.enlarge(self.config.batch_size)
+        claim = self.store.claim_due(fence, batch_size, self._lease_ms)
         self._claimed_at = time.monotonic()
         if self.lock:
             logger.debug("beat: Extending lock...")

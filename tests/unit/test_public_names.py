@@ -48,6 +48,7 @@ BASES = [
     ("EntryChanged", errors.EntryError),
     ("EntryCorrupt", errors.EntryError),
     ("EntryCorrupt", ValueError),
+    ("EntryTooExpensive", errors.EntryError),
     ("CalendarError", errors.RedBeatError),
     ("CalendarError", ValueError),
     ("CalendarNotFound", errors.CalendarError),

@@ -1,0 +1,194 @@
+"""Schedules that take too long to compute: everything else runs on time, and they are named."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import BaseSchedule
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import EntryError, EntryTooExpensive
+from redbeat.schedules import KINDS, register_schedule
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.support.apps import celery_beat, write_app
+from tests.support.polling import eventually
+from tests.support.schedule import (
+    SCHEDULE,
+    field,
+    messages,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
+from tests.support.servers import Server
+
+ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+
+class spinning(BaseSchedule):  # noqa: N801 - as Celery's are called
+    """Computes for so many seconds whenever it is asked; None: for ever."""
+
+    def __init__(self, seconds: float | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seconds = seconds
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        until = float("inf") if self.seconds is None else time.thread_time() + self.seconds
+        while time.thread_time() < until:
+            pass
+        return timedelta(seconds=60)
+
+
+def _fields_of(schedule: spinning) -> dict[str, Any]:
+    return {"seconds": schedule.seconds}
+
+
+@pytest.fixture(autouse=True)
+def _known_kind() -> Any:
+    register_schedule("spinning", spinning, _fields_of, lambda d: spinning(d.get("seconds")))
+    yield
+    del KINDS["spinning"]
+
+
+SPINNING = {"__type__": "spinning"}
+CANARY = {"__type__": "interval", "every": 1}
+
+
+@EVERY_KIND_OF_LOCK
+def test_an_entry_that_never_ends_is_put_off_and_then_quarantined_and_the_rest_is_sent(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+) -> None:
+    write_raw(client, "hostile", score=1, schedule=SPINNING)
+    write_raw(client, "good", score=2)
+    scheduler = make_scheduler(**settings)
+    scheduler.tick()
+    assert sent_names(broker) == ["good"]
+    put_off = score_of(client, "hostile")
+    assert put_off is not None
+    assert 0 < put_off - server_now(client) <= 2, "one slow moment is no reason to stop it"
+    assert [record.levelname for record in caplog.records if "hostile" in record.getMessage()] == ["WARNING"]
+    eventually(lambda: server_now(client) > put_off)
+    scheduler.tick()
+    error = field(client, "hostile", "error")
+    assert "redbeat:hostile" in error["reason"]
+    assert "too expensive to compute" in error["reason"]
+    assert error["due"] == "1", "its run isn't lost"
+    assert (score_of(client, "hostile") or 0) > server_now(client) + scheduler.max_interval - 10
+    assert sum("too expensive" in record.getMessage() for record in caplog.records) == 2
+
+
+def test_a_slow_moment_is_forgotten_with_the_next_good_one(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(client, "slow", score=1, schedule=SPINNING)
+    scheduler = make_scheduler()
+    for _ in range(3):
+        register_schedule("spinning", spinning, _fields_of, lambda d: spinning(None))
+        broker.delete("celery")
+        scheduler.tick()
+        assert sent_names(broker) == []
+        client.zadd(SCHEDULE, {"redbeat:slow": field(client, "slow", "error")["retry_at"]})
+        register_schedule("spinning", spinning, _fields_of, lambda d: spinning(0))
+        eventually(lambda: (scheduler.tick(), sent_names(broker) == ["slow"])[1])
+        assert client.hget("redbeat:slow", "error") is None
+        client.zadd(SCHEDULE, {"redbeat:slow": 1})
+
+
+@EVERY_KIND_OF_LOCK
+def test_many_slow_entries_do_not_keep_the_others_waiting(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+) -> None:
+    """Counted in batches: a good one waits for the end of the one that is planned, however many are slow."""
+    slow = {**SPINNING, "seconds": 0.005}
+    now = server_now(client)
+    for number in range(80):
+        write_raw(client, f"slow-{number}", score=now - 50 + number / 10, schedule=slow)
+    scheduler = make_scheduler(redbeat_batch_size=10, **settings)
+    scheduler.tick()
+    batches = 1
+    assert 0 < len(sent_names(broker)) <= 10
+    for number in range(4):
+        write_raw(client, f"good-{number}", score=now - 10 + number)
+        for _ in range(1 if number else 2):
+            scheduler.tick()
+            batches += 1
+        assert f"good-{number}" in sent_names(broker)
+    while len(sent_names(broker)) < 84 and batches < 90:
+        scheduler.tick()
+        batches += 1
+    assert len(set(sent_names(broker))) == len(sent_names(broker)) == 84, "nothing is lost or doubled"
+
+
+def test_saving_one_says_so(app: Celery, client: redis.Redis) -> None:
+    entry = Entry("hostile", "echo", spinning(app=app), app=app)
+    for save in (entry.save, lambda: Entry.save_many([entry])):
+        with pytest.raises(EntryError, match=r"redbeat:hostile: .*too expensive to compute") as caught:
+            save()
+        assert isinstance(caught.value, EntryTooExpensive)
+    assert not client.exists("redbeat:hostile")
+    Entry("slow", "echo", spinning(0.001, app=app), app=app).save()
+    assert client.exists("redbeat:slow")
+
+
+MODULE = """
+from celery.schedules import BaseSchedule
+from redbeat.schedules import register_schedule
+
+class spinning(BaseSchedule):
+    def remaining_estimate(self, last_run_at):
+        while True:
+            try:
+                sum(range(1000))
+            except Exception:
+                pass
+
+register_schedule("spinning", spinning, lambda one: {}, lambda d: spinning())
+"""
+
+
+@ONE_SERVER
+def test_a_canary_runs_every_second_beside_hostile_schedules_whichever_beat_leads(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
+) -> None:
+    write_app(tmp_path, "module", server.url(0), extra=MODULE, redbeat_redis_url=server.url(1))
+    now = server_now(client)
+    for number in range(8):
+        write_raw(client, f"hostile-{number}", score=now - 100 + number, schedule=SPINNING)
+    write_raw(client, "canary", score=now, schedule=CANARY)
+
+    with celery_beat(tmp_path, "module") as first:
+        first.wait_for("beat: Acquired lock")
+        with celery_beat(tmp_path, "module") as standby:
+            eventually(lambda: sent_names(broker).count("canary") >= 8, timeout=60)
+            first.kill()
+            standby.wait_for("beat: Acquired lock", timeout=60)
+            for number in range(8):
+                client.zadd(SCHEDULE, {f"redbeat:hostile-{number}": server_now(client)})
+            sent = sent_names(broker).count("canary")
+            eventually(lambda: sent_names(broker).count("canary") >= sent + 6, timeout=60)
+            output = first.output() + standby.output()
+    for number in range(8):
+        reason = field(client, f"hostile-{number}", "error")["reason"]
+        assert f"hostile-{number}" in reason
+        assert "too expensive to compute" in reason
+    assert "signal handler" not in output
+    dues = [
+        datetime.fromisoformat(message["headers"]["redbeat_due"])
+        for message in messages(broker)
+        if message["headers"]["redbeat_entry"] == "canary"
+    ]
+    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(dues)]
+    print(f"gaps between the canary's due times: {gaps}")
+    assert sum(gap > 2 for gap in gaps) <= 1, "none but the takeover from the beat that was killed"

@@ -1,0 +1,261 @@
+"""The budget of processor time: who goes beyond it is interrupted, and nobody else is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from redbeat import budget
+from redbeat.budget import limited, limited_steps, limited_twice, what_is_computed
+from redbeat.errors import EntryError, EntryTooExpensive
+from tests.support.polling import eventually
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def compute(seconds: float) -> float:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+    return seconds
+
+
+def test_a_call_that_never_returns_is_interrupted() -> None:
+    began = time.process_time()
+    with pytest.raises(
+        EntryTooExpensive, match=r"redbeat:a: .* too expensive to compute: .* 50 ms"
+    ) as caught:
+        limited("redbeat:a", spin)
+    assert time.process_time() - began < 5
+    assert isinstance(caught.value, EntryError)
+    assert caught.value.key == "redbeat:a"
+
+
+def test_what_a_call_returns_or_raises_is_passed_on() -> None:
+    assert limited("a", compute, 0.001) == 0.001
+    with pytest.raises(ZeroDivisionError):
+        limited("a", lambda: 1 / 0)
+    with pytest.raises(SystemExit):
+        limited("a", sys.exit)
+
+
+def swallow_exceptions() -> None:
+    while True:
+        try:
+            spin()
+        except Exception:  # noqa: BLE001 - just that
+            continue
+
+
+def swallow_everything_thrice() -> str:
+    for _ in range(3):
+        try:
+            spin()
+        except BaseException:  # noqa: BLE001 - just that
+            continue
+    return "well"
+
+
+def turn_it_into_another() -> None:
+    try:
+        spin()
+    except BaseException as exc:
+        raise ValueError("a bad value") from exc
+
+
+@pytest.mark.parametrize("call", [swallow_exceptions, swallow_everything_thrice, turn_it_into_another])
+def test_whoever_swallows_the_interruption_does_not_get_away_with_it(call: Callable[[], object]) -> None:
+    with pytest.raises(EntryTooExpensive):
+        limited("a", call)
+
+
+def test_no_interruption_arrives_after_the_call() -> None:
+    """Calls that end just when they are to be interrupted."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chosen, outcomes = random.Random(seed), set[bool]()
+    for _ in range(60):
+        try:
+            limited("a", compute, chosen.uniform(0.005, 0.045), seconds=0.01)
+            outcomes.add(True)
+        except EntryTooExpensive:
+            outcomes.add(False)
+        compute(0.002)
+    compute(0.1)
+    assert outcomes == {True, False}
+
+
+def test_time_that_a_call_only_waits_is_no_processor_time() -> None:
+    limited("a", time.sleep, 0.3, seconds=0.05)
+
+
+def test_other_threads_are_not_interrupted_and_do_not_count() -> None:
+    is_done, results = threading.Event(), list[object]()
+
+    def work() -> None:
+        while not is_done.is_set():
+            compute(0.01)
+        results.append("well")
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        with pytest.raises(EntryTooExpensive):
+            limited("a", spin)
+        assert limited("b", compute, 0.01, seconds=1) == 0.01
+    finally:
+        is_done.set()
+        for thread in threads:
+            thread.join()
+    assert results == ["well"] * 3
+
+
+def test_in_any_thread_a_call_is_interrupted() -> None:
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            limited("a", spin)
+        except EntryTooExpensive as exc:
+            caught.append(exc)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(caught) == 4
+
+
+def test_a_call_within_a_call_has_a_limit_of_its_own() -> None:
+    def outer() -> str:
+        with pytest.raises(EntryTooExpensive, match="inner"):
+            limited("inner", spin, seconds=0.01)
+        return "well"
+
+    assert limited("outer", outer, seconds=5) == "well"
+    with pytest.raises(EntryTooExpensive, match="outer"):
+        limited("outer", lambda: (limited("inner", compute, 0.001), spin()))
+
+
+def test_nothing_is_interrupted_while_it_logs() -> None:
+    """A lock of logging that nobody releases would stop the whole process."""
+    ends: list[str] = []
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            compute(0.2)
+            ends.append("emitted")
+
+    logger = logging.getLogger("tests.budget")
+    handler = Slow()
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(EntryTooExpensive):
+            limited("a", lambda: (logger.error("slow"), spin()))
+    finally:
+        logger.removeHandler(handler)
+    assert ends == ["emitted"]
+
+
+def test_one_slow_moment_is_no_reason_to_refuse() -> None:
+    moments = iter([None, 0.001])
+
+    def compute_next() -> None:
+        seconds = next(moments)
+        spin() if seconds is None else compute(seconds)
+
+    limited_twice("a", compute_next)
+    with pytest.raises(EntryTooExpensive):
+        limited_twice("a", spin)
+
+
+def test_each_step_of_an_iterator_is_limited() -> None:
+    def steps() -> Iterator[int]:
+        for number in range(10):
+            yield number
+            compute(0.01)
+        spin()
+
+    found: list[int] = []
+    with pytest.raises(EntryTooExpensive):
+        found.extend(limited_steps("a", steps()))
+    assert found == list(range(10))
+    assert list(limited_steps("a", iter(()))) == []
+
+
+def test_what_is_computed_is_known_meanwhile() -> None:
+    assert what_is_computed() is None
+    assert limited("redbeat:a", what_is_computed) == "redbeat:a"
+
+
+def test_while_nothing_is_computed_no_thread_wakes() -> None:
+    limited("a", compute, 0.001)
+    eventually(lambda: not budget._watchdog.is_awake)
+    waits: list[float] = []
+    original = budget.time.sleep
+    budget.time.sleep = waits.append  # type: ignore[assignment,attr-defined]
+    try:
+        compute(5 * budget.LOOK_SECONDS)
+    finally:
+        budget.time.sleep = original  # type: ignore[attr-defined]
+    assert waits == []
+
+
+def test_a_child_of_a_fork_is_looked_after_too() -> None:
+    limited("a", compute, 0.001)
+    child = os.fork()
+    if not child:
+        try:
+            limited("a", spin)
+        except EntryTooExpensive:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_without_a_clock_of_threads_the_wall_s_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(time, "pthread_getcpuclockid")
+    with pytest.raises(EntryTooExpensive):
+        limited("a", spin)
+    limited("a", compute, 0.01)
+
+
+def test_where_nothing_can_be_interrupted_a_slow_call_fails_when_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget, "_is_preemptive", False)
+    assert limited("a", compute, 0.001) == 0.001
+    with pytest.raises(EntryTooExpensive):
+        limited("a", time.sleep, 0.3)
+
+
+PATCHED = """
+import _thread, time
+from redbeat.budget import limited
+from redbeat.errors import EntryTooExpensive
+_thread.get_ident = lambda: 1  # as gevent and eventlet do
+assert limited("a", lambda: 5) == 5
+try:
+    limited("a", time.sleep, 0.3)
+except EntryTooExpensive:
+    print("well")
+"""
+
+
+def test_threads_that_are_no_threads_are_left_alone() -> None:
+    command = [sys.executable, "-c", PATCHED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.returncode) == ("well\n", 0), done.stderr
