@@ -21,14 +21,13 @@ from redbeat.lua import Push
 from redbeat.outbox import Outbox
 from redbeat.producer import BoundedProducer, declare_exchanges
 from redbeat.retry import is_password_missing, is_refusal, send_once
+from redbeat.timing import CONNECT_SECONDS
 
 __all__ = ["Broker", "reason_of"]
 
 logger = get_logger("celery.beat")
 
-#: how long one attempt to connect may take at the most, seconds
-CONNECT_SECONDS = 5.0
-#: and how long a broker is waited for when its connection is closed
+#: how long a broker is waited for when its connection is closed, seconds
 CLOSE_SECONDS = 0.5
 
 
@@ -39,6 +38,7 @@ class Broker:
         app: the Celery app.
         producer_class: kombu's, or one made from it.
         timeout_seconds: how long the sending of one batch may take.
+        connect_seconds: how long one attempt to connect may take; default: the same, and 5 at the most.
         sends_once: no message may be sent twice, not even by a client that has got no answer.
 
     Attributes:
@@ -48,11 +48,18 @@ class Broker:
     """
 
     def __init__(
-        self, app: Any, producer_class: Any, timeout_seconds: float, *, sends_once: bool = False
+        self,
+        app: Any,
+        producer_class: Any,
+        timeout_seconds: float,
+        *,
+        connect_seconds: float | None = None,
+        sends_once: bool = False,
     ) -> None:
         self._app = app
         self._producer_class = producer_class
         self._timeout_seconds = timeout_seconds
+        self._connect_seconds = connect_seconds or min(timeout_seconds, CONNECT_SECONDS)
         self._sends_once = sends_once
         self._deadline = 0.0
         self._connection: Any = None
@@ -68,8 +75,8 @@ class Broker:
         """A producer on a connection that was good a moment ago; raises what the transport raises."""
         if self._connection is None:
             connection = self._app.connection_for_write()
-            connect_seconds = min(CONNECT_SECONDS, self._timeout_seconds)
-            connection.connect_timeout = min(connection.connect_timeout or CONNECT_SECONDS, connect_seconds)
+            connect_seconds = self._connect_seconds
+            connection.connect_timeout = min(connection.connect_timeout or connect_seconds, connect_seconds)
             connection.transport_options = {
                 **self._options(connection),
                 **(connection.transport_options or {}),
@@ -246,7 +253,7 @@ class Broker:
                 "on_unblocked": self._note_unblocked,
             }
         if transport.driver_type == "redis":
-            return {"socket_timeout": seconds, "socket_connect_timeout": min(seconds, CONNECT_SECONDS)}
+            return {"socket_timeout": seconds, "socket_connect_timeout": self._connect_seconds}
         return {}
 
     # -- RabbitMQ under an alarm reads nothing more from who publishes, until it unblocks the connection. What

@@ -13,8 +13,7 @@ from celery.utils.log import get_logger
 
 from redbeat.errors import ConfigurationError
 from redbeat.hints import nearest_to
-from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag
-from redbeat.settings import MIN_LOCK_SECONDS
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
 from redbeat.settings import OPTIONS as OPTIONS
 from redbeat.settings import SETTINGS as SETTINGS
 from redbeat.settings import Setting as Setting
@@ -23,6 +22,9 @@ from redbeat.urls import REDIS_SCHEMES, sanitize_url, scheme_of
 __all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf"]
 
 logger = get_logger("celery.beat")
+
+#: where nobody has said how long the lock lives, seconds
+MIN_DEFAULT_LOCK_SECONDS = 3
 
 
 def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
@@ -45,9 +47,10 @@ class RedBeatConfig:
         redis_use_ssl (bool or dict), redbeat_redis_options (dict),
         misfire, misfire_limit, misfire_grace_time (seconds), history,
         key_expiry_check, batch_size, delivery, publish_timeout (seconds), wait_replicas,
-        statics_owners (the first counts, the others are former ones), keys
-        (:class:`redbeat.keys.Keys`),
-        reserved_names (of RedBeat's own keys: no entry may be called so).
+        statics_owners (the first counts, the others are former ones).
+
+    They may be set, as tests do; what is checked is what the settings say. Reading a configuration needs no
+    Redis, not even one that is configured: only connecting does.
 
     Raises:
         ConfigurationError: naming the setting, its value and what is allowed.
@@ -61,12 +64,10 @@ class RedBeatConfig:
         self.redbeat_redis_options: dict[str, Any] = self._redis_options()
         self.redis_use_ssl: bool | dict[str, Any] = self._redis_use_ssl()
         self.key_prefix: str = self._key_prefix()
-        self.keys = Keys(self.key_prefix)
-        self.schedule_key = self.keys.schedule
-        self.statics_key = self.keys.statics
+        named = Keys(self.key_prefix)
+        self.schedule_key: str = named.schedule
+        self.statics_key: str = named.statics
         self.lock_key: str | None = self._lock_key()
-        lock_name = self.keys.name(self.lock_key or "")
-        self.reserved_names: frozenset[str] = RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
         self.lock_timeout: float | None = self._value("redbeat_lock_timeout")
         self.takeover_after: float | None = self._value("redbeat_takeover_after")
         self.lock_lost: str = self._value("redbeat_lock_lost")
@@ -87,6 +88,21 @@ class RedBeatConfig:
     def schedule(self) -> Any:
         """The app's ``beat_schedule``."""
         return self.app.conf.beat_schedule
+
+    @schedule.setter
+    def schedule(self, schedule: Any) -> None:
+        self.app.conf.beat_schedule = schedule
+
+    @property
+    def keys(self) -> Keys:
+        """Every name in Redis, by what is configured now."""
+        return keys_of(self.key_prefix, self.schedule_key, self.statics_key)
+
+    @property
+    def reserved_names(self) -> frozenset[str]:
+        """Names of RedBeat's own keys: no entry may be called so."""
+        lock_name = self.keys.name(self.lock_key or "")
+        return RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
 
     @property
     def is_cluster(self) -> bool:
@@ -110,7 +126,8 @@ class RedBeatConfig:
             ConfigurationError: what was given isn't allowed as the setting, either.
         """
         checked = self._parse(SETTINGS["redbeat_lock_timeout"], given, given_as="lock_timeout")
-        return checked or self.lock_timeout or max(5 * max_interval_seconds, MIN_LOCK_SECONDS)
+        configured = self._parse(SETTINGS["redbeat_lock_timeout"], self.lock_timeout)
+        return checked or configured or max(5 * max_interval_seconds, MIN_DEFAULT_LOCK_SECONDS)
 
     def _value(self, name: str) -> Any:
         """Return the checked value of ``name``, or its default."""
@@ -135,17 +152,23 @@ class RedBeatConfig:
             return url
         conf = self.app.conf
         broker = conf.broker_url or conf.broker_write_url or conf.broker_read_url or "amqp://"
-        broker = broker if isinstance(broker, str) else ";".join(broker)
-        is_injected = getattr(self.app, "redbeat_redis", None) is not None
-        if scheme_of(broker) not in REDIS_SCHEMES and not is_injected:
-            raise ConfigurationError(
-                f"redbeat_redis_url isn't set, and broker_url {sanitize_url(broker)!r} is no Redis: set "
-                f"redbeat_redis_url to where the schedule shall live. This is about the app "
-                f"{self.app.main or 'without a name'!r}; if you meant another one, pass app=, or -A to "
-                "celery.",
-                "redbeat_redis_url",
-            )
-        return broker
+        return broker if isinstance(broker, str) else ";".join(broker)
+
+    def require_redis(self) -> None:
+        """Refuse a URL that is no Redis: that of the broker, where ``redbeat_redis_url`` isn't set.
+
+        Raises:
+            ConfigurationError: it is none.
+        """
+        if scheme_of(self.redis_url) in REDIS_SCHEMES:
+            return
+        raise ConfigurationError(
+            f"redbeat_redis_url isn't set, and broker_url {sanitize_url(self.redis_url)!r} is no Redis: set "
+            f"redbeat_redis_url to where the schedule shall live. This is about the app "
+            f"{self.app.main or 'without a name'!r}; if you meant another one, pass app=, or -A to "
+            "celery.",
+            "redbeat_redis_url",
+        )
 
     def _redis_options(self) -> dict[str, Any]:
         options: dict[str, Any] | None = self._value("redbeat_redis_options")
@@ -186,9 +209,9 @@ class RedBeatConfig:
 
     def _lock_key(self) -> str | None:
         if not self.is_key_in_conf("redbeat_lock_key"):
-            return self.keys.lock
+            return Keys(self.key_prefix).lock
         lock_key: str | None = self._value("redbeat_lock_key")
-        return lock_key and self.keys.prefixed(lock_key)
+        return lock_key and Keys(self.key_prefix).prefixed(lock_key)
 
     def warn_of_unknown(self) -> None:
         """Log a warning for each redbeat_* setting there isn't, once.

@@ -128,14 +128,17 @@ def get_redis(app: Any = None) -> Any:
     return client
 
 
-def get_hasty_redis(app: Any) -> Any:
+def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
     """Return a client for what mustn't wait: an injected ``app.redbeat_redis``, or one that gives up soon."""
     client = getattr(app, "redbeat_redis", None)
     ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
     if client is not None and client is not ours:
         return client
     return build_client(
-        ensure_conf(app), socket_connect_timeout=2, socket_timeout=2, retry=Retry(NoBackoff(), 0)
+        ensure_conf(app),
+        socket_connect_timeout=patience_seconds,
+        socket_timeout=patience_seconds,
+        retry=Retry(NoBackoff(), 0),
     )
 
 
@@ -144,6 +147,7 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
 
     ``overrides`` are the redis client's own arguments, stronger than those of the configuration.
     """
+    config.require_redis()
     scheme = scheme_of(config.redis_url)
     is_retrying = config.redbeat_redis_options.get("retry_period") is not None
     defaults = {**CLIENT_DEFAULTS, **(RETRYING_DEFAULTS if is_retrying else {})}

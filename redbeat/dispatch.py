@@ -209,7 +209,7 @@ class Dispatcher:
         with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
             for position, run in enumerate(runs):
                 let_interrupt()
-                self._confirm()
+                self._confirm()  # a beat that doesn't lead any more goes no further
                 if not self._broker.has_time():
                     batch.give_back(runs[position:])
                     return
@@ -231,19 +231,24 @@ class Dispatcher:
     def _send_run(self, run: Run) -> tuple[Push, ...]:
         """Send one run; return what was collected of it instead of being sent."""
         try:
-            return self._collect(run)
+            return self._collect(run, self._confirm)
+        except RedBeatError:
+            raise
         except Exception as exc:
             # a connection that has gone stale costs the run nothing; one that breaks twice does
             if not self._broker.recover(exc):
                 raise
         try:
-            return self._collect(run)
+            return self._collect(run, self._confirm)
+        except RedBeatError:
+            raise
         except Exception as exc:
             self._broker.recover(exc)
             raise
 
-    def _collect(self, run: Run) -> tuple[Push, ...]:
+    def _collect(self, run: Run, confirm: Callable[[], None] = lambda: None) -> tuple[Push, ...]:
         producer = self._connect()  # first: there is an outbox only once there is a channel
+        confirm()  # after it: to connect may take its time
         with self._broker.collecting() as pushes:
             self._send(run, producer)
         return tuple(pushes)

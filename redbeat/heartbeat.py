@@ -20,16 +20,14 @@ from redbeat.errors import LockLost, RedBeatError
 from redbeat.keys import printable
 from redbeat.lua import Fence, release_lock
 from redbeat.store import Store
+from redbeat.timing import Timing
 
-__all__ = ["MAX_STUCK_SECONDS", "RENEW_SECONDS", "Heartbeat"]
+__all__ = ["Heartbeat"]
 
 logger = get_logger("celery.beat")
 
-#: how often the lock is renewed
-RENEW_SECONDS = 2.0
-
-#: a scheduler that does nothing for so long is stuck, however long its lock lives
-MAX_STUCK_SECONDS = 60.0
+#: how long who stops it waits for a renewal that is on its way, seconds
+STOP_SECONDS = 2.0
 
 #: a thread that wakes so much too late, seconds, didn't run, and neither did the scheduler: the whole process
 #: stood still
@@ -42,21 +40,18 @@ class Heartbeat:
     Arguments:
         app: the Celery app.
         fence: the lock and its token.
+        timing: how often the lock is renewed, and when the scheduler counts as stuck.
 
     Attributes:
         lost: why there is nothing to renew any more: another beat holds the lock. None: it doesn't.
     """
 
-    def __init__(self, app: Any, fence: Fence) -> None:
+    def __init__(self, app: Any, fence: Fence, timing: Timing) -> None:
         self.lost: LockLost | None = None
         self._app = app
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._fence = fence
-        # given up in time, even when that is noticed one renewal later; but a scheduler that only waits does
-        # something once a second, and a little later at times
-        self._patience_seconds = max(
-            min(fence.lock_ms / 1000, MAX_STUCK_SECONDS) - RENEW_SECONDS, RENEW_SECONDS
-        )
+        self._timing = timing
         self._stopped = threading.Event()
         self._progressed_at = self._confirmed_at = time.monotonic()
         self._reached_at = time.monotonic()
@@ -71,7 +66,7 @@ class Heartbeat:
     def stop(self) -> None:
         """Renew no more: when this returns, no command is on its way that could take the lock back."""
         self._stopped.set()
-        self._thread.join(timeout=RENEW_SECONDS)
+        self._thread.join(timeout=STOP_SECONDS)
         if self._store is not None:
             self._close(self._store)
 
@@ -83,9 +78,9 @@ class Heartbeat:
         """Return for how long it isn't known whether the lock is still held."""
         return time.monotonic() - self._confirmed_at
 
-    def note_confirmed(self) -> None:
-        """A step of the scheduler's own has found the lock held."""
-        self._confirmed_at = time.monotonic()
+    def note_confirmed(self, at: float) -> None:
+        """A step of the scheduler's own, begun ``at`` (monotonic), has found the lock held."""
+        self._confirmed_at = max(at, self._confirmed_at)
 
     def take_retaken(self) -> bool:
         """Return, once, whether the lock was gone, perhaps with all data, and was taken back."""
@@ -114,9 +109,9 @@ class Heartbeat:
 
     def _has_stopped(self) -> bool:
         """Wait for the next renewal; return whether there is none."""
-        waited_since = time.monotonic()
-        has_stopped = self._stopped.wait(RENEW_SECONDS)
-        if time.monotonic() - waited_since > RENEW_SECONDS + LATE_SECONDS:
+        waited_since, renewal_seconds = time.monotonic(), self._timing.renewal_seconds
+        has_stopped = self._stopped.wait(renewal_seconds)
+        if time.monotonic() - waited_since > renewal_seconds + LATE_SECONDS:
             self._reached_at = time.monotonic()  # of that time nothing can be said, either
         return has_stopped
 
@@ -127,7 +122,7 @@ class Heartbeat:
         started_at = time.monotonic()
         idle_seconds = started_at - self._progressed_at
         stuck_seconds = started_at - max(self._progressed_at, self._reached_at)
-        if stuck_seconds >= self._patience_seconds:
+        if stuck_seconds >= self._timing.stuck_seconds:
             self._give_up(store, idle_seconds)
             return
         store.renew_lock(self._fence, idle_seconds)
@@ -138,7 +133,7 @@ class Heartbeat:
         """Return the store with the thread's own client; None when this heartbeat was stopped meanwhile."""
         if self._store is None:
             # of its own, unless one was injected: those are for all threads
-            self._store = Store(self._app, get_hasty_redis(self._app))
+            self._store = Store(self._app, get_hasty_redis(self._app, self._timing.renewal_seconds))
             if self._stopped.is_set():  # whoever stops it may have waited for less time than this took
                 self._close(self._store)
                 return None

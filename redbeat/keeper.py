@@ -336,7 +336,7 @@ class Keeper:
     def _release(self, lock: LeaderLock) -> None:
         logger.info("singleton: Releasing lock %s", self._key)
         try:
-            if lock.release(self._mark):
+            if lock.give_up(self._mark):
                 self._holder, self._is_in_doubt = lock.token, False
         except RedBeatError as exc:
             logger.warning("singleton: The lock couldn't be released, it ends by itself: %s", exc)

@@ -7,6 +7,7 @@ double colon of ``redbeat::schedule``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 DEFAULT_PREFIX = "redbeat:"
 #: all keys of one schedule must be in one slot of a cluster, so the prefix carries a hash tag there
@@ -27,19 +28,21 @@ RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILL
 
 @dataclass(frozen=True)
 class Keys:
-    """The names under one prefix."""
+    """The names under one prefix; that of the schedule and that of the statics may be others."""
 
     prefix: str = DEFAULT_PREFIX
+    schedule_key: str = ""
+    statics_key: str = ""
 
     @property
     def schedule(self) -> str:
         """zset: member is an entry's key, score its next due time in UNIX seconds, < 0 for never."""
-        return f"{self.prefix}:schedule"
+        return self.schedule_key or f"{self.prefix}:schedule"
 
     @property
     def statics(self) -> str:
         """set: the names of the entries that came from ``beat_schedule``."""
-        return f"{self.prefix}:statics"
+        return self.statics_key or f"{self.prefix}:statics"
 
     @property
     def static_owners(self) -> str:
@@ -109,6 +112,12 @@ class Keys:
     def prefixed(self, key: str) -> str:
         """Return ``key`` itself where it has the prefix, else with the prefix in front."""
         return key if key.startswith(self.prefix) else f"{self.prefix}{key}"
+
+
+@lru_cache(maxsize=64)
+def keys_of(prefix: str, schedule_key: str, statics_key: str) -> Keys:
+    """Return the names under ``prefix``, with these keys of the schedule and the statics."""
+    return Keys(prefix, schedule_key, statics_key)
 
 
 def printable(text: str) -> str:

@@ -6,13 +6,18 @@ a lock which this beat has held a moment ago; the scripts check whether it still
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 from celery.utils.log import get_logger
 
-from redbeat.errors import RedBeatError
+from redbeat.errors import LockLost, RedBeatError
 from redbeat.heartbeat import Heartbeat
-from redbeat.lock import LeaderLock
+from redbeat.lock import LeaderLock, fence_of
 from redbeat.lua import Fence
+from redbeat.retry import ClientError
 from redbeat.store import Store
+from redbeat.timing import Timing
 
 __all__ = ["Leadership"]
 
@@ -21,9 +26,6 @@ logger = get_logger("celery.beat")
 #: a standby that is about to take over looks no more often than this, seconds
 MIN_LOOK_SECONDS = 0.1
 
-#: a message that can't be called back leaves only when the lock was known to be held so long ago, seconds
-FRESH_SECONDS = 4.0
-
 
 class Leadership:
     """One beat's part in who leads.
@@ -31,42 +33,50 @@ class Leadership:
     Arguments:
         store: the schedule; its writes are fenced with ``fence``.
         lock_key: None: no lock is configured, and every beat leads.
-        timeout_seconds: the lock's time to live.
+        timing: how long the lock lives, and what follows from that.
 
     Attributes:
-        lock: the lock that this beat holds, None while it holds none.
+        lock: the lock that this beat holds, None while it holds none. A program may put another one here:
+            a LeaderLock, one of redis-py's, or any object with ``extend`` and ``release``.
         candidacy: the lock that this beat waits for, None while it doesn't.
     """
 
-    def __init__(self, store: Store, lock_key: str | None, timeout_seconds: float) -> None:
-        self.lock: LeaderLock | None = None
+    def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
+        self.lock: LeaderLock | Any = None
         self.candidacy: LeaderLock | None = None
+        self.lock_key = lock_key
+        self.timing = timing
         self._store = store
-        self._lock_key = lock_key
-        self._timeout_seconds = timeout_seconds
         self._heartbeat: Heartbeat | None = None
 
     @property
     def is_leader(self) -> bool:
         """Whether this beat may send."""
-        return self._lock_key is None or self.lock is not None
+        if self.lock_key is None:
+            return True
+        return self.lock is not None and not (isinstance(self.lock, LeaderLock) and self.lock.is_released)
 
     @property
     def fence(self) -> Fence:
         """What every write of the scheduler is checked against."""
-        return self.lock.fence if self.lock else Fence()
+        return Fence() if self.lock is None else fence_of(self.lock, self.timing)
 
     def stand(self) -> bool:
         """Take the lock if it can be had; return whether this beat leads now."""
-        if self.is_leader or self._lock_key is None:
+        if self.is_leader or self.lock_key is None:
             return True
         if self.candidacy is None:
             logger.info("beat: Acquiring lock...")
-            takeover_seconds = self._store.config.takeover_after
-            self.candidacy = LeaderLock(self._store, self._lock_key, self._timeout_seconds, takeover_seconds)
-        if not self.candidacy.acquire():
+            self.candidacy = self._new_candidacy(self.lock_key)
+        try:
+            if not self.candidacy.acquire():
+                return False
+        except LockLost as exc:  # it lived so shortly that another has it by now: nothing was done with it
+            logger.debug("beat: The lock was ours for a moment: %s", exc)
+            self.candidacy.forget()
             return False
         self.lock, self.candidacy = self.candidacy, None
+        self.lock.on_release = self._stop_heartbeat
         if self.lock.replaced:
             logger.warning(
                 "beat: Took the lock over from %s, which hasn't renewed it for %s s.",
@@ -76,10 +86,15 @@ class Leadership:
         logger.info("beat: Acquired lock")
         return True
 
+    def _new_candidacy(self, lock_key: str) -> LeaderLock:
+        if isinstance(self.lock, LeaderLock) and self.lock.key == lock_key:
+            return self.lock  # released: by its token, a write that was on its way may have taken it back
+        return LeaderLock(self._store, lock_key, self.timing.lock_seconds, self.timing.takeover_seconds)
+
     def keep_alive(self) -> None:
         """Renew the lock from now on by a thread of its own: for a scheduler that a running beat ticks."""
-        if self.lock is not None and self._heartbeat is None:
-            self._heartbeat = Heartbeat(self._store.config.app, self.lock.fence)
+        if isinstance(self.lock, LeaderLock) and self._heartbeat is None:
+            self._heartbeat = Heartbeat(self._store.config.app, self.lock.fence, self.timing)
             self._store.on_progress = self.note_progress
             self._heartbeat.start()
 
@@ -95,6 +110,8 @@ class Leadership:
             LockLost: another beat leads.
         """
         was_retaken = False
+        if self.lock is not None and not self.fence.token:
+            self.lock.extend(int(self.timing.lock_seconds))  # nobody else would
         if self._heartbeat is not None:
             self._heartbeat.note_progress()
             if self._heartbeat.lost is not None:
@@ -104,7 +121,7 @@ class Leadership:
             self._store.has_retaken_lock = False
             was_retaken = True
         if was_retaken:
-            logger.warning("beat: The lock %s was gone and is taken back.", self._lock_key)
+            logger.warning("beat: The lock %s was gone and is taken back.", self.lock_key)
         return was_retaken
 
     def confirm(self) -> None:
@@ -118,13 +135,15 @@ class Leadership:
         if self._heartbeat is None:
             return
         self._heartbeat.note_progress()
-        if self._heartbeat.seconds_unconfirmed() > FRESH_SECONDS:
+        if self._heartbeat.seconds_unconfirmed() > self.timing.fresh_seconds:
+            asked_at = time.monotonic()
             self._store.renew_lock(self.fence)
-            self._heartbeat.note_confirmed()
+            self._heartbeat.note_confirmed(asked_at)
 
-    def seconds_to_look(self, usual_seconds: float) -> float:
+    def seconds_to_look(self) -> float:
         """Return how long a standby waits until its next look: less when it is about to take over."""
         left = self.candidacy.seconds_to_takeover() if self.candidacy is not None else None
+        usual_seconds = self.timing.look_seconds
         return usual_seconds if left is None else min(max(left, MIN_LOOK_SECONDS), usual_seconds)
 
     def forget(self) -> None:
@@ -136,12 +155,15 @@ class Leadership:
         """Give up the lock, or what may have become one: Redis isn't waited for long."""
         self._stop_heartbeat()
         lock, self.lock, self.candidacy = self.lock or self.candidacy, None, None
-        if lock is None or not lock.token:
+        if lock is None or (isinstance(lock, LeaderLock) and not lock.token):
             return
         logger.info("beat: Releasing lock")
         try:
-            lock.release()
-        except RedBeatError as exc:
+            if isinstance(lock, LeaderLock):
+                lock.give_up()
+            else:
+                lock.release()
+        except (RedBeatError, ClientError) as exc:
             logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
 
     def _stop_heartbeat(self) -> None:

@@ -5,7 +5,7 @@
                  acquire() -> True                    release()
     standby ------------------------> leader -----------------------> out
      ^   |                              |  ^
-     |   | looks once a second:         |  | the heartbeat renews it every 2 s, and so does every claim and
+     |   | looks (Timing.look):         |  | the heartbeat renews it in time, and so does every claim and
      +---+ held, and renewed            |  | every commit; gone and nobody's, it is taken back
                                         |  +--------------------------------------------------------
           free, released or silent      v
@@ -26,14 +26,18 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from typing import Any
 
+from redbeat.errors import LockLost
 from redbeat.lua import Fence, release_lock, take_lock, text_of
 from redbeat.retry import call_briefly, without_retry
 from redbeat.store import Store
+from redbeat.timing import Timing
 
-__all__ = ["TAKEN_MS", "Holder", "LeaderLock", "holder_of"]
+__all__ = ["TAKEN_MS", "Holder", "LeaderLock", "fence_of", "holder_of"]
 
 #: how long a lock that was taken just now lives until it is renewed, milliseconds; see ``hold_lock.lua``, too
 TAKEN_MS = 10_000
@@ -41,13 +45,7 @@ TAKEN_MS = 10_000
 #: how a token of ours begins; one of celery-redbeat 2.x is 32 hexadecimal digits
 TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is no secret
 
-#: a lock that ends nearly when it was to end at the look before hasn't been renewed, milliseconds
-SLACK_MS = 500
-
 _NO_KEY, _FOR_EVER = -2, -1  # PTTL's answers
-
-#: looks further apart than this, in seconds, say nothing of what was between them
-MAX_LOOK_GAP_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,9 @@ class _Silence:
 class LeaderLock:
     """One acquisition of the lock after another, each with a token of its own.
 
+    ``owned``, ``locked``, ``extend``, ``reacquire`` and ``release`` are those of redis-py's lock, which
+    stands in ``scheduler.lock`` with celery-redbeat 2.x.
+
     Arguments:
         store: where the lock is.
         key: the lock's key.
@@ -78,6 +79,9 @@ class LeaderLock:
         takeover_seconds: a holder of our kind that doesn't renew it for so long is replaced; None: never.
 
     Attributes:
+        name: the lock's key.
+        timeout: ``timeout_seconds``.
+        is_released: its holder has given it up by ``release``, and doesn't take it back.
         token: what the lock holds when it is ours, or may be: it was asked for, and no answer has come.
         replaced: the token of the silent holder that was replaced, '' for none.
         seen_until: when the lock, as it was last seen in another's hands, would end; monotonic.
@@ -87,27 +91,50 @@ class LeaderLock:
         self, store: Store, key: str, timeout_seconds: float, takeover_seconds: float | None = None
     ) -> None:
         self._store = store
-        self.key = key
-        self.timeout_ms = max(int(timeout_seconds * 1000), 1)
+        self.key = self.name = key
         self._takeover_seconds = takeover_seconds
+        self.set_timeout(timeout_seconds)
+        self.is_released = False
+        #: called before ``release`` gives it up: nobody may renew it any more
+        self.on_release: Callable[[], None] = lambda: None
         self._silence: _Silence | None = None
         self.token = ""
         self.replaced = ""
         self.seen_until = 0.0
+
+    def set_timeout(self, seconds: float) -> None:
+        """Let it live for so long from its next renewal on."""
+        self.timeout = seconds
+        self.timeout_ms = max(int(seconds * 1000), 1)
+        self.timing = Timing(seconds, self._takeover_seconds)
 
     @property
     def fence(self) -> Fence:
         """What the scheduler's writes are checked against."""
         return Fence(self.key, self.token, self.timeout_ms)
 
-    def acquire(self) -> bool:
-        """Take the lock if it is free or its holder silent, without waiting; return whether it is ours now.
+    def acquire(self, *, blocking: bool = False, blocking_timeout: float | None = None) -> bool:
+        """Take the lock if it is free or its holder silent; return whether it is ours now.
 
         Costs one command while somebody else holds it.
+
+        Arguments:
+            blocking: wait for it, and
+            blocking_timeout: for so many seconds at the most; None: for as long as it takes.
 
         Raises:
             LockLost: it was ours, and a moment later another's.
         """
+        deadline = math.inf if blocking_timeout is None else time.monotonic() + blocking_timeout
+        while not self._take():
+            left = deadline - time.monotonic()
+            if not blocking or left <= 0:
+                return False
+            time.sleep(min(self.timing.look_seconds, left))
+        self.is_released = False
+        return True
+
+    def _take(self) -> bool:
         client = self._store.client
         try:
             with self._store.translating(self.key, "string"):
@@ -136,7 +163,7 @@ class LeaderLock:
                 taken_ms=min(self.timeout_ms, TAKEN_MS),
                 silent=silent,
                 rest_ms=rest_ms,
-                slack_ms=SLACK_MS,
+                slack_ms=int(self.timing.slack_seconds * 1000),
             )
         self.token = token if is_ours else ""
         self._silence = None
@@ -178,8 +205,8 @@ class LeaderLock:
             self._silence = None
         elif (
             silence is None
-            or abs(silence.expires_at - expires_at) > SLACK_MS / 1000
-            or now - silence.looked_at > MAX_LOOK_GAP_SECONDS
+            or abs(silence.expires_at - expires_at) > self.timing.slack_seconds
+            or now - silence.looked_at > self.timing.look_gap_seconds
         ):
             self._silence = _Silence(expires_at, now, now)
         else:
@@ -188,9 +215,14 @@ class LeaderLock:
 
     def seconds_to_takeover(self) -> float | None:
         """Return how long until a holder that stays silent is replaced; None: no silence was seen."""
-        if self._silence is None or self._takeover_seconds is None:
+        takeover_seconds = self.timing.takeover_seconds
+        if self._silence is None or takeover_seconds is None:
             return None
-        return max(self._silence.since + self._takeover_seconds - time.monotonic(), 0)
+        return max(self._silence.since + takeover_seconds - time.monotonic(), 0)
+
+    def forget(self) -> None:
+        """Take notice that it isn't ours, whatever was thought of it; a later ``acquire`` begins anew."""
+        self.token, self._silence = "", None
 
     def describe_holder(self) -> str:
         """Return who holds the lock and for how long, in words for a log."""
@@ -201,7 +233,61 @@ class LeaderLock:
             return f"{holder} holds {self.key}, which never ends: somebody has set it by hand"
         return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
 
-    def release(self, mark: str = "") -> bool:
+    # -- as redis-py's lock has it
+
+    def owned(self) -> bool:
+        """Tell whether it is ours, as Redis has it now."""
+        with self._store.translating(self.key, "string"):
+            return bool(self.token) and text_of(self._store.client.get(self.key)) == self.token
+
+    def locked(self) -> bool:
+        """Tell whether anybody holds it."""
+        with self._store.translating(self.key, "string"):
+            return self._store.client.get(self.key) is not None
+
+    def extend(self, additional_time: float, replace_ttl: bool = True) -> bool:
+        """Let it live for ``additional_time`` seconds from now on, and return True.
+
+        That is what celery-redbeat 2.x makes of it. With ``replace_ttl=False`` they are added to what is
+        left. A beat that runs renews it to its own time soon after.
+
+        Raises:
+            LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
+        """
+        if self.is_released or not self.owned():
+            raise self._not_owned("extended")
+        lives_ms = additional_time * 1000
+        if not replace_ttl:
+            with self._store.translating(self.key, "string"):
+                lives_ms += max(int(self._store.client.pttl(self.key)), 0)
+        self._store.renew_lock(replace(self.fence, lock_ms=max(int(lives_ms), 1)))
+        return True
+
+    def reacquire(self) -> bool:
+        """Let it live for its whole time from now on, and return True.
+
+        Raises:
+            LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
+        """
+        return self.extend(self.timeout)
+
+    def release(self) -> None:
+        """Give it up, and wake the standbys. A beat that runs stands by for it with its next tick.
+
+        Raises:
+            LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
+        """
+        self.on_release()
+        was_released, self.is_released = self.is_released, True
+        if was_released or not self.give_up():
+            raise self._not_owned("released")
+
+    def _not_owned(self, done: str) -> LockLost:
+        return LockLost(
+            f"The lock {self.key} can't be {done}: it isn't held by this beat (any more).", self.key
+        )
+
+    def give_up(self, mark: str = "") -> bool:
         """Give the lock up and wake the standbys; return whether it was ours. Redis isn't waited for long.
 
         Arguments:
@@ -213,6 +299,21 @@ class LeaderLock:
                 lambda: release_lock(client, self.key, self.token, wake=wake, mark=mark)
             )
         return is_ours
+
+
+def fence_of(lock: Any, timing: Timing) -> Fence:
+    """Return what writes are checked against under ``lock``: ours, or what a program has put in its place.
+
+    That may be a lock of redis-py, which has a token, or a test's own object, which has none: then nothing is
+    checked.
+    """
+    if isinstance(lock, LeaderLock):
+        return lock.fence
+    token = text_of(getattr(getattr(lock, "local", None), "token", None))
+    key = text_of(getattr(lock, "name", None))
+    if not isinstance(token, str) or not isinstance(key, str):
+        return Fence()
+    return Fence(key, token, int(timing.lock_seconds * 1000))
 
 
 def holder_of(token: str) -> Holder | None:

@@ -26,6 +26,7 @@ from redbeat.errors import StoreUnavailable
 
 __all__ = [
     "LAST_WORDS_SECONDS",
+    "ClientError",
     "RetryingConnection",
     "call_briefly",
     "call_retrying",
@@ -40,6 +41,9 @@ __all__ = [
 ]
 
 logger = get_logger("celery.beat")
+
+#: whatever the redis client raises by itself
+ClientError = redis.exceptions.RedisError
 
 #: how long Redis is waited for when a beat ends, each time; seconds
 LAST_WORDS_SECONDS = 2.0

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -52,6 +54,7 @@ from redbeat.startup import (
 )
 from redbeat.status import Leader, read_status
 from redbeat.store import Store
+from redbeat.timing import Timing
 from redbeat.wake import WakeChannel
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
@@ -60,9 +63,7 @@ logger = get_logger("celery.beat")
 
 #: how long, in seconds, signals are held back while the lock is released;
 CLOSE_SECONDS = 3.0
-#: how often, in seconds, a waiting leader looks at the schedule and a standby at the lock,
-LOOK_SECONDS = 1.0
-#: a broker that is away is tried,
+#: how often, in seconds, a broker that is away is tried,
 BROKER_RETRY_SECONDS = 1.0
 #: and how long beats that share the work hide what they claimed from each other
 LEASE_SECONDS = 30.0
@@ -90,21 +91,23 @@ class RedBeatScheduler(Scheduler):
         lazy = kwargs.pop("lazy", False)
         super().__init__(app, lazy=True, **kwargs)
         self.config = ensure_conf(app)
-        with ending_briefly():  # a cluster's client looks for its nodes at once
-            self.store = Store(app)
-        self.lock_key = self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key
+        self.store = Store(app)
         self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
-        self.lock_timeout = self.config.lock_seconds(lock_timeout, self.max_interval)
-        self._wake = WakeChannel(self.store.client, self.config.keys.wake)
+        lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._beat: BeatService | None = None  # set while beat runs: then a tick does its own waiting
-        self._leadership = Leadership(self.store, self.lock_key, self.lock_timeout)
+        self._leadership = Leadership(
+            self.store,
+            self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key,
+            Timing(lock_seconds, self.config.takeover_after),
+        )
         self._head_score: float | None = None
         self._claimed_at = 0.0
-        patience_seconds = (self.lock_timeout if self.lock_key else LEASE_SECONDS) / 3
+        timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
         self._broker = Broker(
             app,
             self.Producer,
-            min(self.config.publish_timeout, patience_seconds),
+            timing.publish_seconds(self.config.publish_timeout),
+            connect_seconds=timing.connect_seconds(self.config.publish_timeout),
             sends_once=self.config.delivery == "at_most_once",
         )
         self._reports = Reports()
@@ -127,6 +130,7 @@ class RedBeatScheduler(Scheduler):
             self.config.warn_of_unknown()
             pin_settings(app)
             with ending_briefly():
+                self.store.connect()
                 check_eviction(self.store)
             if self.lock_key is None:
                 self.stand_for_leader()  # stores the statics; with a lock that's for whoever gets it
@@ -154,14 +158,14 @@ class RedBeatScheduler(Scheduler):
                 raise brief(exc) from None
             self._reports.report_trouble(str(exc))
             self._leadership.note_progress()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(self._look_seconds)
             return 0
         except LockLost as exc:
             if self._beat is None or not self._stands_by_when_lost:
                 raise brief(exc) from None
             logger.error("beat: %s It stands by.", exc)  # noqa: TRY400 - the sentence says it all
             self._leadership.forget()
-            return self._wait(LOOK_SECONDS)
+            return self._wait(self._look_seconds)
         except RedBeatError as exc:
             if self._beat is None:
                 raise
@@ -182,7 +186,7 @@ class RedBeatScheduler(Scheduler):
             candidacy = self._leadership.candidacy
             if candidacy is not None:
                 self._reports.report_standby(candidacy)
-            return self._wait(self._leadership.seconds_to_look(LOOK_SECONDS))
+            return self._wait(self._leadership.seconds_to_look())
         if self._broker.is_away:
             self.store.renew_lock(self._leadership.fence)  # the broker may take its time
             if not self._broker.is_back():
@@ -200,7 +204,7 @@ class RedBeatScheduler(Scheduler):
         if batch.commits:
             self._broker.note_well()
         if batch.is_in_doubt:
-            return self._wait(LOOK_SECONDS)
+            return self._wait(self._look_seconds)
         if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0
         return self._wait(self._seconds_to_next(claim, batch.commits))
@@ -256,9 +260,47 @@ class RedBeatScheduler(Scheduler):
     # -- leading, and waiting
 
     @property
-    def lock(self) -> LeaderLock | None:
-        """The lock this scheduler holds; None: it holds none."""
+    def lock(self) -> LeaderLock | Any:
+        """The lock this scheduler holds; None: it holds none.
+
+        A program, such as a test, may set it: to a lock of redis-py, or to any object with ``extend`` and
+        ``release``, and this scheduler leads.
+        """
         return self._leadership.lock
+
+    @lock.setter
+    def lock(self, lock: LeaderLock | Any) -> None:
+        self._leadership.forget()
+        self._leadership.lock = lock
+
+    @property
+    def lock_key(self) -> str | None:
+        """The lock's key; None: there is no lock, and every beat leads."""
+        return self._leadership.lock_key
+
+    @lock_key.setter
+    def lock_key(self, lock_key: str | None) -> None:
+        self._leadership.lock_key = lock_key
+
+    @property
+    def lock_timeout(self) -> float:
+        """How long the lock lives after it was last renewed, seconds."""
+        return self._leadership.timing.lock_seconds
+
+    @lock_timeout.setter
+    def lock_timeout(self, seconds: float) -> None:
+        self._leadership.timing = replace(self._leadership.timing, lock_seconds=seconds)
+        if isinstance(self.lock, LeaderLock):
+            self.lock.set_timeout(seconds)
+
+    @cached_property
+    def _wake(self) -> WakeChannel:
+        return WakeChannel(self.store.client, self.config.keys.wake)
+
+    @property
+    def _look_seconds(self) -> float:
+        """How often a waiting leader looks at the schedule, and a standby at the lock."""
+        return self._leadership.timing.look_seconds
 
     @property
     def _lease_ms(self) -> int:
@@ -309,7 +351,7 @@ class RedBeatScheduler(Scheduler):
         if self.lock:
             deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
         while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
-            if self._wake.wait(min(left, LOOK_SECONDS)) or self._is_stopping():
+            if self._wake.wait(min(left, self._look_seconds)) or self._is_stopping():
                 break
             self._leadership.note_progress()
             self._beat.note_tick()
@@ -344,7 +386,8 @@ class RedBeatScheduler(Scheduler):
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # a second signal must not leave the lock behind
             self._has_statics = False
             self._leadership.resign()
-        self._wake.close()
+        if "_wake" in self.__dict__:  # it has waited
+            self._wake.close()
         self._broker.close()
         super().close()
 

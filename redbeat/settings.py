@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
+from redbeat.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS
 from redbeat.urls import REDIS_SCHEMES, scheme_of
 
 __all__ = ["MAX_MISFIRE_LIMIT", "OPTIONS", "SETTINGS", "Setting"]
-
-#: renewed every 2 seconds, a lock must outlive a renewal that comes a little late
-MIN_LOCK_SECONDS = 3
-
-#: a leader that renews its lock every 2 seconds, and is late once or twice, isn't silent
-MIN_TAKEOVER_SECONDS = 5
 
 #: each run that is made up for costs as many looks at the schedule
 MAX_MISFIRE_LIMIT = 1000
@@ -241,10 +236,10 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_lock_timeout",
             None,
             _lock_timeout,
-            f"a number of seconds, {MIN_LOCK_SECONDS} or more, as the lock is renewed every 2; "
-            "0 and None count as unset",
+            f"a number of seconds, {MIN_LOCK_SECONDS} or more; 0 and None count as unset",
             "Seconds after which the lock of a beat that doesn't renew it any more is free. Another beat "
-            "takes it over earlier, see ``redbeat_takeover_after``.",
+            "takes it over earlier, see ``redbeat_takeover_after``. With less than 8 all that is done "
+            "in time for the lock is done more often, see :ref:`short-locks`.",
             default_words="5 x ``max_interval``, so 1500",
         ),
         Setting(

@@ -102,7 +102,10 @@ def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> s
         lines.append(f"    . lock -> `{lock_key}` {timeout}")
     else:
         lines.append("    . lock -> none, several beats share the work")
-    hasty_store = Store(store.config.app, get_hasty_redis(store.config.app))
+    try:
+        hasty_store = Store(store.config.app, get_hasty_redis(store.config.app))
+    except ConfigurationError:  # beat says so when it starts
+        return "\n".join(lines)
     lines.append(f"    . delivery -> {describe_delivery(store.config.app, hasty_store)}")
     if store.config.key_expiry_check != "ignore":
         with suppress(RedBeatError):

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import Any, Literal
 
 from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
-from redbeat.keys import printable
+from redbeat.keys import Keys, printable
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
 from redbeat.replicas import Replicas
 from redbeat.retry import is_refusal, without_retry
@@ -46,6 +47,7 @@ class Store:
     """The schedule of one app.
 
     Attributes:
+        client: the redis client: the app's, made when it is first asked for.
         has_retaken_lock: the scheduler's lock was gone, perhaps with all data, and a write took it back;
             whoever deals with that sets it to False.
 
@@ -54,14 +56,32 @@ class Store:
 
     def __init__(self, app: Any, client: Any = None) -> None:
         self.config: RedBeatConfig = ensure_conf(app)
-        self.keys = self.config.keys
-        self.client = get_redis(app) if client is None else client
+        self._app = app
+        if client is not None:
+            self.client = client
         self.replicas = Replicas(self.config)
         self.has_retaken_lock = False
         #: the local clock and the server's when that was last read
         self._clock = (-math.inf, datetime.now(timezone.utc))
         #: called after each round trip: whoever makes them isn't stuck
         self.on_progress: Callable[[], None] = lambda: None
+
+    @cached_property
+    def client(self) -> Any:
+        return get_redis(self._app)
+
+    def connect(self) -> None:
+        """Make the client now; that of a cluster looks for its nodes at once.
+
+        Raises:
+            ConfigurationError: the settings don't make a connection.
+        """
+        self.client  # noqa: B018 - it is made when it is asked for
+
+    @property
+    def keys(self) -> Keys:
+        """The names of everything, as they are configured now."""
+        return self.config.keys
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.

@@ -91,7 +91,7 @@ def client_lock(app: Celery) -> None:
 def leader_lock(app: Celery) -> None:
     leadership = LeaderLock(Store(app), "redbeat::lock", timeout_seconds=60)
     assert leadership.acquire()
-    assert leadership.release()
+    assert leadership.give_up()
 
 
 OWN_CALLS = [claim_and_commit, save_and_delete, statics, leader_lock]

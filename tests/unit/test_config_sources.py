@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat.config import RedBeatConfig
-from redbeat.connection import get_redis
+from redbeat.connection import build_client, get_redis
 from redbeat.errors import ConfigurationError
 
 REDIS = "redis://127.0.0.1:1/0"
@@ -131,7 +131,7 @@ def test_a_broker_that_is_no_redis_asks_for_the_url_in_a_sentence(settings: dict
     with pytest.raises(
         ConfigurationError, match=r"^redbeat_redis_url isn't set, and broker_url 'amqp://"
     ) as caught:
-        configured(**settings)
+        build_client(configured(**settings))
     assert "the app 'test'" in str(caught.value)
     assert "hunter2" not in str(caught.value)
 

@@ -73,7 +73,7 @@ def test_a_forgotten_app_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_state._tls, "current_app", None)
     monkeypatch.delenv("CELERY_BROKER_URL", raising=False)
     with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set.*pass app=, or -A to celery"):
-        RedBeatSchedulerEntry("x", "t", schedule(5))
+        RedBeatSchedulerEntry("x", "t", schedule(5)).save()
 
 
 def test_the_current_app_is_used_where_none_is_given(monkeypatch: pytest.MonkeyPatch, app: Celery) -> None:

@@ -16,17 +16,16 @@ from redbeat import heartbeat, lua
 from redbeat.errors import StoreUnavailable
 from redbeat.heartbeat import Heartbeat
 from redbeat.lua import Fence
-from redbeat.settings import MIN_LOCK_SECONDS
 from redbeat.store import Store
+from redbeat.timing import MIN_LOCK_SECONDS, Timing
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 
 FENCE = Fence("redbeat::lock", "redbeat:3:host:1:2:3", 60_000)
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "RENEW_SECONDS", 0.01)
+#: a renewal every 10 ms
+FAST = Timing(0.04)
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def beating(fake_app: Celery) -> Iterator[Callable[..., Heartbeat]]:
     started: list[Heartbeat] = []
 
     def start(app: Celery = fake_app) -> Heartbeat:
-        made = Heartbeat(app, FENCE)
+        made = Heartbeat(app, FENCE, FAST)
         made.start()
         started.append(made)
         return made
@@ -79,7 +78,7 @@ def test_a_client_that_cannot_be_made_ends_nothing_and_is_made_later(
 ) -> None:
     tries: list[str] = []
 
-    def connect(app: Celery) -> Any:
+    def connect(app: Celery, _patience_seconds: float) -> Any:
         """As a cluster's client, which connects when it is made."""
         tries.append(threading.current_thread().name)
         if len(tries) < 3:
@@ -97,13 +96,13 @@ def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
-    def connect(_app: Celery) -> Any:
+    def connect(_app: Celery, _patience_seconds: float) -> Any:
         begun.set()
         may_end.wait()
         return fakeredis.FakeRedis(server=fake_app.redbeat_redis.connection_pool.connection_kwargs["server"])
 
     monkeypatch.setattr(heartbeat, "get_hasty_redis", connect)
-    made = Heartbeat(fake_app, FENCE)
+    made = Heartbeat(fake_app, FENCE, FAST)
     made.start()
     begun.wait()
     made.stop()
@@ -137,12 +136,12 @@ def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_writte
     assert not made.take_retaken()
 
 
-@pytest.mark.parametrize(("idle_seconds", "holds"), [(1.5, True), (2.5, False)])
-def test_with_the_shortest_lock_a_scheduler_that_only_waits_keeps_it(
-    fake_app: Celery, monkeypatch: pytest.MonkeyPatch, idle_seconds: float, holds: bool
+@pytest.mark.parametrize(("idle_seconds", "holds"), [(4.5, True), (5, False)])
+def test_with_the_shortest_lock_a_scheduler_on_a_busy_machine_keeps_it(
+    fake_app: Celery, idle_seconds: float, holds: bool
 ) -> None:
-    monkeypatch.undo()
-    made = Heartbeat(fake_app, replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000))
+    fence = replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000)
+    made = Heartbeat(fake_app, fence, Timing(MIN_LOCK_SECONDS))
     made._progressed_at -= idle_seconds
     made._reached_at -= idle_seconds
     made._beat()

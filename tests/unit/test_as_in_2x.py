@@ -1,0 +1,211 @@
+"""What programs and tests of celery-redbeat 2.x do with a configuration, a scheduler and its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from unittest.mock import Mock
+
+import fakeredis
+import pytest
+from celery import Celery
+from celery.schedules import schedule
+from redis.exceptions import LockError, LockNotOwnedError
+
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat.config import ensure_conf
+from redbeat.connection import get_redis
+from redbeat.errors import ConfigurationError
+from redbeat.schedulers import acquire_distributed_beat_lock
+from tests.support.schedule import LOCK
+from tests.support.ticks import leader, make_due, memory_app
+
+NO_REDIS = ["memory://", "amqp://guest@localhost//", "sqs://", "", "amqp://a//;amqp://b//"]
+
+
+@pytest.fixture
+def scheduler(fake_app: Celery) -> Iterator[RedBeatScheduler]:
+    with leader(fake_app) as leading:
+        yield leading
+
+
+# -- without a Redis
+
+
+@pytest.mark.parametrize("url", NO_REDIS)
+def test_without_a_redis_all_but_connecting_works(url: str) -> None:
+    app = Celery("users-tests", broker=url, set_as_current=False)
+    assert ensure_conf(app).schedule_key == "redbeat::schedule"
+    entry = RedBeatSchedulerEntry("x", "t", 60, app=app)
+    assert (entry.key, entry.name, entry.due_at is not None) == ("redbeat:x", "x", True)
+    assert entry.score > 0
+    scheduler = RedBeatScheduler(app, lazy=True)
+    assert scheduler.lock_key == LOCK
+    assert "lock -> `redbeat::lock`" in scheduler.info
+    for connect in (
+        lambda: get_redis(app),
+        entry.save,
+        lambda: RedBeatScheduler(app),
+        lambda: scheduler.schedule,
+    ):
+        with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set, .* is no Redis"):
+            connect()
+
+
+def test_a_scheduler_that_nobody_ticks_connects_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = memory_app(redbeat_redis_url="redis://h")
+    monkeypatch.setattr("redbeat.store.get_redis", Mock(side_effect=AssertionError("it has connected")))
+    made = RedBeatScheduler(app, lazy=True)
+    made.close()
+    assert made.lock is None
+
+
+# -- a configuration that is set
+
+
+def test_what_2_x_lets_tests_set_can_be_set_and_counts(fake_app: Celery) -> None:
+    config, client = ensure_conf(fake_app), fake_app.redbeat_redis
+    config.key_prefix, config.schedule_key, config.statics_key = "mine:", "mine:schedule", "mine:statics"
+    config.lock_key, config.lock_timeout = "mine:lock", 30
+    config.schedule = {"static": {"task": "t", "schedule": 60}}
+    assert fake_app.conf.beat_schedule == config.schedule == {"static": {"task": "t", "schedule": 60}}
+    RedBeatSchedulerEntry("x", "t", 60, app=fake_app).save()
+    with leader(fake_app) as scheduler:
+        assert (scheduler.lock_key, scheduler.lock_timeout) == ("mine:lock", 30)
+        assert 29_000 < client.pttl("mine:lock") <= 30_000
+        assert set(client.zrange("mine:schedule", 0, -1)) == {"mine:x", "mine:static"}
+        assert client.smembers("mine:statics") == {"static"}
+        client.zadd("mine:schedule", {"mine:x": 1})
+        scheduler.tick()
+    assert RedBeatSchedulerEntry.get("x", fake_app).total_run_count == 1
+    for name in ("app", "redis_url", "redis_use_ssl", "redbeat_redis_options"):
+        setattr(config, name, getattr(config, name))
+
+
+def test_a_url_that_is_set_is_where_it_connects(fake_app: Celery) -> None:
+    config = ensure_conf(memory_app())
+    config.redis_url = "redis://127.0.0.1:1/7"
+    assert get_redis(config.app).connection_pool.connection_kwargs["db"] == 7
+
+
+# -- the lock
+
+
+def test_the_lock_is_owned_extended_and_released_as_redis_py_s_is(
+    fake_app: Celery, scheduler: RedBeatScheduler
+) -> None:
+    client, lock = fake_app.redbeat_redis, scheduler.lock
+    assert (lock.owned(), lock.locked(), lock.name, lock.timeout) == (True, True, LOCK, 1500)
+    assert lock.extend(30) is True
+    assert 29_000 < client.pttl(LOCK) <= 30_000, "2.x: so long from now on"
+    assert lock.extend(30, replace_ttl=False) is True
+    assert 59_000 < client.pttl(LOCK) <= 60_000
+    assert lock.reacquire() is True
+    assert 1_499_000 < client.pttl(LOCK) <= 1_500_000
+    assert lock.acquire(blocking=False) is True, "it is ours already"
+    assert lock.release() is None
+    assert (lock.owned(), lock.locked()) == (False, False)
+    for call in (lock.release, lambda: lock.extend(5), lock.reacquire):
+        with pytest.raises(LockError):
+            call()
+
+
+def test_another_s_lock_is_neither_extended_nor_released(
+    fake_app: Celery, scheduler: RedBeatScheduler
+) -> None:
+    lock = scheduler.lock
+    fake_app.redbeat_redis.set(LOCK, "another")
+    assert (lock.owned(), lock.locked()) == (False, True)
+    for call in (lock.release, lambda: lock.extend(5), lock.reacquire):
+        with pytest.raises(LockNotOwnedError):
+            call()
+    assert fake_app.redbeat_redis.get(LOCK) == "another"
+
+
+def test_a_lock_that_was_released_by_hand_sends_nothing_until_it_is_ours_again(
+    fake_app: Celery, scheduler: RedBeatScheduler
+) -> None:
+    RedBeatSchedulerEntry("x", "t", 60, app=fake_app).save()
+    make_due(fake_app, "x")
+    scheduler.lock.release()
+    with pytest.raises(AttributeError, match="A tick without the lock"):
+        scheduler.tick()
+    acquire_distributed_beat_lock(Mock(scheduler=scheduler))
+    assert scheduler.lock.owned()
+    scheduler.tick()
+    assert RedBeatSchedulerEntry.get("x", fake_app).total_run_count == 1
+
+
+def test_a_lock_of_the_test_s_own_is_extended_by_each_tick_and_released_at_the_end(fake_app: Celery) -> None:
+    scheduler = RedBeatScheduler(fake_app)
+    scheduler.lock = lock = Mock()
+    RedBeatSchedulerEntry("x", "t", 60, app=fake_app).save()
+    make_due(fake_app, "x")
+    scheduler.tick()
+    lock.extend.assert_called_once_with(1500)
+    assert RedBeatSchedulerEntry.get("x", fake_app).total_run_count == 1
+    scheduler.close()
+    lock.release.assert_called_once_with()
+    assert scheduler.lock is None
+
+
+def test_a_lock_of_redis_py_fences_what_is_written(fake_app: Celery) -> None:
+    client = fake_app.redbeat_redis
+    scheduler = RedBeatScheduler(fake_app)
+    scheduler.lock = client.lock(LOCK, timeout=30)
+    assert scheduler.lock.acquire(blocking=False)
+    scheduler.tick()
+    assert client.pttl(LOCK) > 1_490_000, "a tick renews it to the scheduler's own time"
+    client.set(LOCK, "another")
+    with pytest.raises(LockNotOwnedError):
+        scheduler.tick()
+
+
+def test_without_the_lock_that_was_taken_away_a_tick_fails_as_in_2_x(scheduler: RedBeatScheduler) -> None:
+    scheduler.lock = None
+    with pytest.raises(AttributeError):
+        scheduler.tick()
+    scheduler.lock_key = None
+    assert scheduler.tick() > 0
+
+
+def test_the_lock_s_timeout_can_be_set(fake_app: Celery, scheduler: RedBeatScheduler) -> None:
+    scheduler.lock_timeout = 40
+    scheduler.tick()
+    assert scheduler.lock_timeout == 40
+    assert 39_000 < fake_app.redbeat_redis.pttl(LOCK) <= 40_000
+
+
+# -- schedules
+
+
+class Named(schedule):
+    """A subclass with a name of its own."""
+
+
+class Minutes(schedule):
+    """One with another constructor, attributes and methods."""
+
+    def __init__(self, minutes: int) -> None:
+        super().__init__(timedelta(minutes=minutes))
+        self.note = "x"
+
+    def __repr__(self) -> str:
+        return f"every {self.seconds / 60:g} minutes"
+
+    def describe(self) -> str:
+        return repr(self)
+
+
+@pytest.mark.parametrize("made", [Named(60), Minutes(1)])
+def test_a_subclass_with_celery_s_idea_of_its_runs_is_stored_as_the_interval_it_is(
+    fake_app: Celery, made: Any
+) -> None:
+    entry = RedBeatSchedulerEntry("x", "t", made, app=fake_app).save()
+    entry.save()
+    found = RedBeatSchedulerEntry.get("x", fake_app)
+    assert type(found.schedule) is schedule
+    assert found.schedule.run_every == timedelta(minutes=1)
+    assert entry.next_runs(1)
+    assert isinstance(fake_app.redbeat_redis, fakeredis.FakeRedis)
