@@ -24,10 +24,11 @@ from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.keys import printable, shorten
 from redbeat.lock import TAKEN_MS
-from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Push, Target
+from redbeat.lua import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
+from redbeat.outbox import Outbox
 from redbeat.pace import Pace
 from redbeat.reports import Reports
-from redbeat.retry import LAST_WORDS_SECONDS, call_briefly, is_refusal, without_retry
+from redbeat.retry import LAST_WORDS_SECONDS, call_briefly, is_refusal, is_reset, without_retry
 from redbeat.runs import (
     Run,
     commit_failed,
@@ -256,29 +257,22 @@ class Dispatcher:
     def _record(self, batch: Batch, target: Target | None) -> None:
         if target is None:
             self._send_collected(batch)
-            self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
+            self._commit_others(batch)
             return
         recorded = [*batch.commits, *(run.sent.with_pushes(pushes) for run, pushes in batch.collected)]
         try:
-            committed = self._store.commit_runs(batch.fence, recorded, target)
+            committed = self._commit(batch, recorded, target)
         except StoreRefused as exc:
-            if _NO_PERMISSION.search(str(exc)):
-                self._store.claim_due(batch.fence, limit=1)  # refused as well: then it isn't about pushing
-                self.delivery.note_refused(str(exc))
-                self._record(batch, None)
-            elif len(recorded) > 1:
-                self._record_singly(batch, target)  # one of them may be what the server can't take
-            elif batch.collected:
-                [(run, _)] = batch.collected
-                batch.commits = [self._retry_later(run, exc, batch.claim.now)]
-                self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
-            else:
+            if not _NO_PERMISSION.search(str(exc)):
                 raise
+            self._store.claim_due(batch.fence, limit=1)  # refused as well: then it isn't about pushing
+            self.delivery.note_refused(str(exc))
+            self._record(batch, None)
             return
         if committed.is_moved:
             self.delivery.note_moved()
         results = committed.results[len(batch.commits) :]
-        batch.commits = []
+        batch.commits = self._quarantine_refused(batch.commits, committed, batch.claim.now)
         for (run, _), result in zip(batch.collected, results, strict=True):
             if isinstance(result, str) and _NO_PERMISSION.search(result):
                 self.delivery.note_refused(result)
@@ -295,14 +289,58 @@ class Dispatcher:
         self._note_changes(batch, committed)
         batch.commits = recorded
 
-    def _record_singly(self, batch: Batch, target: Target) -> None:
-        commits, collected = batch.commits, batch.collected
-        self._note_changes(batch, self._store.commit_runs(batch.fence, commits))
-        for one in collected:
-            batch.commits, batch.collected = [], [one]
-            self._record(batch, target)
-            commits = [*commits, *batch.commits]
-        batch.commits, batch.collected = commits, collected
+    def _commit_others(self, batch: Batch) -> None:
+        """Record what takes no messages with it."""
+        committed = self._commit(batch, batch.commits)
+        self._note_changes(batch, committed)
+        refused = self._quarantine_refused(batch.commits, committed, batch.claim.now)
+        self._note_changes(batch, self._store.commit_runs(batch.fence, refused))
+        batch.commits += refused
+
+    def _commit(self, batch: Batch, commits: Sequence[Commit], target: Target = NOWHERE) -> Committed:
+        """Record ``commits``; of one that the server won't take the result is a sentence."""
+        try:
+            return self._store.commit_runs(batch.fence, commits, target)
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__) or _NO_PERMISSION.search(str(exc)):
+                raise
+            results = self._commit_halves(batch, commits, target, str(exc))
+            return Committed("ok", is_moved=False, results=results)
+
+    def _commit_halves(
+        self, batch: Batch, commits: Sequence[Commit], target: Target, reason: str
+    ) -> list[bool | str]:
+        """Find out which of ``commits`` the server won't take, and record the others.
+
+        What was done before it was refused is found done, and not done again.
+        """
+        if len(commits) == 1:
+            return [reason]
+        results: list[bool | str] = []
+        middle = len(commits) // 2
+        for half in (commits[:middle], commits[middle:]):
+            try:
+                results += self._store.commit_runs(batch.fence, half, target).results
+            except StoreRefused as exc:
+                if is_refusal(exc.__cause__):
+                    raise
+                is_forbidden = _NO_PERMISSION.search(str(exc))
+                results += (
+                    [str(exc)] * len(half)
+                    if is_forbidden
+                    else self._commit_halves(batch, half, target, str(exc))
+                )
+        return results
+
+    def _quarantine_refused(
+        self, commits: Sequence[Commit], committed: Committed, now: float
+    ) -> list[Commit]:
+        """Return what is to be recorded of the entries whose commits the server didn't take."""
+        return [
+            self._quarantine(commit.claimed, StoreRefused(result), now)
+            for commit, result in zip(commits, committed.results, strict=False)
+            if isinstance(result, str)
+        ]
 
     def _find_target(self, batch: Batch) -> Target | None:
         """Return where a commit may push what was collected; give that back if it can't be known now."""
@@ -329,7 +367,7 @@ class Dispatcher:
         self._confirm()
         try:
             with hold_interrupts():
-                outcomes = self._broker.outbox.send([pushes for _, pushes in collected])
+                outcomes = _send_all(self._broker.outbox, [pushes for _, pushes in collected])
                 sent = zip(collected, outcomes, strict=True)
                 batch.commits += [run.sent for (run, _), failure in sent if failure is None]
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: nothing is known to be sent
@@ -361,7 +399,9 @@ class Dispatcher:
 
     def _record_and_send(self, batch: Batch, runs: Sequence[Run]) -> None:
         others, batch.commits = batch.commits, []
-        self._note_changes(batch, self._store.commit_runs(batch.fence, others))
+        batch.commits = others
+        self._commit_others(batch)
+        others, batch.commits = batch.commits, []
         for start in range(0, len(runs), AT_MOST_ONCE_GROUP):
             if self._broker.is_away or not self._broker.has_time():
                 batch.give_back(runs[start:])
@@ -369,9 +409,12 @@ class Dispatcher:
                 break
             group = runs[start : start + AT_MOST_ONCE_GROUP]
             self._broker.drop_stale()
-            committed = self._store.commit_runs(batch.fence, [run.sent for run in group])
+            commits = [run.sent for run in group]
+            committed = self._commit(batch, commits)
             self._note_changes(batch, committed)
-            others += [run.sent for run in group]
+            refused = self._quarantine_refused(commits, committed, batch.claim.now)
+            self._note_changes(batch, self._store.commit_runs(batch.fence, refused))
+            others += commits + refused
             for run, result in zip(group, committed.results, strict=True):
                 if result is True:
                     self._send_or_lose(run)
@@ -396,3 +439,24 @@ class Dispatcher:
                 run.entry.task,
                 reason_of(exc),
             )
+
+
+def _send_all(
+    outbox: Outbox, batches: list[tuple[Push, ...]], *, is_again: bool = False
+) -> list[Exception | None]:
+    """Send each batch by itself where one of them breaks the connection; return what went wrong with each.
+
+    Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
+    """
+    try:
+        return outbox.send(batches)
+    except Exception as exc:
+        if not is_reset(exc) or not outbox.answers():
+            raise
+        if not is_again:  # a connection that had gone stale is another one now
+            return _send_all(outbox, batches, is_again=True)
+        if len(batches) == 1:
+            return [exc]
+    middle = len(batches) // 2
+    halves = (batches[:middle], batches[middle:])
+    return [outcome for half in halves for outcome in _send_all(outbox, half, is_again=len(half) > 1)]

@@ -27,13 +27,16 @@ from redbeat.errors import StoreUnavailable
 __all__ = [
     "LAST_WORDS_SECONDS",
     "ClientError",
+    "RequestBroken",
     "RetryingConnection",
+    "WatchedConnection",
     "call_briefly",
     "call_retrying",
     "is_no_cluster",
     "is_password_missing",
     "is_period_left",
     "is_refusal",
+    "is_reset",
     "is_transient",
     "said_by_server",
     "send_once",
@@ -62,6 +65,8 @@ _PASSING_CODES = (
 )
 #: what a script is told by a node that has moved one of the entries already, and their schedule not yet
 _HALF_MOVED = "attempted to access a non local key"
+#: what a server answers before it ends the connection of a request that it finds too large
+_PROTOCOL_ERROR = "Protocol error"
 _PASSING_ERRORS = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -112,6 +117,22 @@ def is_password_missing(exc: BaseException) -> bool:
 def is_refusal(exc: BaseException | None) -> bool:
     """Tell whether ``exc`` is the answer of a server that takes nothing from anybody, for the time being."""
     return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
+
+
+class RequestBroken(redis.exceptions.ResponseError):
+    """A request that ends its connection each time it is sent, while the server answers others."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(
+            "the connection ends each time this is sent, while other commands are answered: it may be larger "
+            f"than the server's proto-max-bulk-len, or than a proxy lets through ({cause})"
+        )
+
+
+def is_reset(exc: BaseException) -> bool:
+    """Tell whether ``exc`` is the end of a connection: no answer, and no silence."""
+    answers = (redis.exceptions.ResponseError, redis.exceptions.TimeoutError)
+    return is_transient(exc) and not isinstance(said_by_server(exc), answers)
 
 
 def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
@@ -200,6 +221,55 @@ class RetryingConnection:
 
     def _retry(self, call: Callable[[], Any]) -> Any:
         return call_retrying(self.retry_period, call, self.RETRY_MAX_WAIT)
+
+
+class WatchedConnection(RetryingConnection):
+    """A proxy of a client that tells a server that is away from a request that the server won't take.
+
+    Some of those are not refused, but end the connection: what is larger than the server's
+    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so twice, while a small
+    command was answered right after it each time, raises RequestBroken. All else is as with ``client``.
+
+    Arguments:
+        client: a redis client, or a RetryingConnection of one.
+        probe: sends the small command, by the client that it is given.
+    """
+
+    #: so often a request may end its connection
+    MAX_BREAKS = 2
+
+    def __init__(self, client: Any, probe: Callable[[Any], Any]) -> None:
+        period = client.retry_period if isinstance(client, RetryingConnection) else None
+        super().__init__(0 if period is None else period, without_retry(client))
+        self._is_waiting = period is not None
+        self._probe = probe
+
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        breaks = 0
+
+        def attempt() -> Any:
+            nonlocal breaks
+            while True:
+                try:
+                    return call()
+                except (redis.exceptions.RedisError, OSError) as exc:
+                    if _PROTOCOL_ERROR in str(exc):  # the server had the time to say so, before it ended it
+                        raise RequestBroken(exc) from exc
+                    is_broken = is_reset(exc) or isinstance(exc, redis.exceptions.TimeoutError)
+                    breaks = breaks + 1 if is_broken and self._answers() else 0
+                    if not breaks:
+                        raise
+                    if breaks == self.MAX_BREAKS:
+                        raise RequestBroken(exc) from exc
+
+        return super()._retry(attempt) if self._is_waiting else attempt()
+
+    def _answers(self) -> bool:
+        try:
+            self._probe(self.wrapped_connection)
+        except (redis.exceptions.RedisError, OSError) as exc:
+            return not is_transient(exc)
+        return True
 
 
 def without_retry(client: Any) -> Any:

@@ -20,6 +20,7 @@ from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.keys import shorten
 from redbeat.owners import note_statics, plan_statics, read_owners, read_statics
 from redbeat.problems import find_name_problem
+from redbeat.retry import RequestBroken
 from redbeat.saving import encode_entry
 from redbeat.store import CHUNK_SIZE, Fence, Store, Stored, Write
 from redbeat.urls import sanitize_url
@@ -191,7 +192,17 @@ def _store_chunk(
             return None
         return write
 
-    save_by_calendars(store, made.values(), lambda: store.write_entries(list(made), decide, fence))
+    try:
+        save_by_calendars(store, made.values(), lambda: store.write_entries(list(made), decide, fence))
+    except StoreRefused as exc:
+        if not isinstance(exc.__cause__, RequestBroken):
+            raise
+        if len(chunk) == 1:
+            _report(chunk[0][0], exc)
+            return
+        middle = len(chunk) // 2
+        for half in (chunk[:middle], chunk[middle:]):
+            _store_chunk(store, fence, make_entry, half)
 
 
 def _report(name: str, exc: Exception) -> None:

@@ -22,7 +22,7 @@ from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, St
 from redbeat.keys import Keys, printable
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
 from redbeat.replicas import Replicas
-from redbeat.retry import is_refusal, without_retry
+from redbeat.retry import WatchedConnection, is_refusal, without_retry
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
 
@@ -142,10 +142,15 @@ class Store:
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
             histories = lua.Histories(self.keys.beside, self.config.history)
             committed = lua.commit_runs(
-                self.client, self.keys.schedule, fence, commits, target, histories, call
+                self.writer, self.keys.schedule, fence, commits, target, histories, call
             )
         self.check_lock(committed.status, fence)
         return committed
+
+    @property
+    def writer(self) -> Any:
+        """A client for what may be large: a request that the server won't take is a StoreRefused."""
+        return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule))
 
     def server_id(self) -> str | None:
         """Return the run id of the schedule's server; None where it has none to tell, as in a cluster."""
@@ -248,7 +253,7 @@ class Store:
                 return outcomes
             with self.translating():
                 status, changed = lua.save_entries(
-                    self.client, self.keys.schedule, fence, writes, wake=self.keys.wake
+                    self.writer, self.keys.schedule, fence, writes, wake=self.keys.wake
                 )
             self.check_lock(status, fence)
             if not changed:

@@ -11,8 +11,9 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from redbeat.lua.records import NO_HISTORIES, NOWHERE, claimed_of, stored_of
+from redbeat.lua.records import NO_HISTORIES, claimed_of, digest_of, stored_of
 from redbeat.lua.records import NO_TIMES as NO_TIMES
+from redbeat.lua.records import NOWHERE as NOWHERE
 from redbeat.lua.records import Claim as Claim
 from redbeat.lua.records import Claimed as Claimed
 from redbeat.lua.records import Commit as Commit
@@ -30,6 +31,7 @@ from redbeat.lua.records import text_of as text_of
 from redbeat.lua.script import Script as Script
 
 __all__ = [
+    "NOWHERE",
     "NO_TIMES",
     "Call",
     "Claim",
@@ -66,7 +68,7 @@ Call = Callable[[Script, Any, Sequence[str], Sequence[Any]], Any]
 
 
 _CLAIM_DUE = Script("hold_lock", "claim_due")
-_COMMIT_RUNS = Script("hold_lock", "push_messages", "commit_runs")
+_COMMIT_RUNS = Script("hold_lock", "match_text", "push_messages", "commit_runs")
 _READ_ENTRIES = Script("read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "save_entries")
 _DELETE_ENTRIES = Script("hold_lock", "delete_entries")
@@ -111,9 +113,9 @@ def commit_runs(
         claimed = commit.claimed
         is_end = commit.new_definition or commit.new_score == "delete"
         is_strict = commit.is_for_this_definition or commit.pushes or is_end
-        decided_on = f"={claimed.definition or ''}\0{claimed.policy or ''}" if is_strict else ""
+        decided_on = digest_of(f"={claimed.definition or ''}\0{claimed.policy or ''}") if is_strict else ""
         entries += [claimed.type, decided_on, claimed.score, commit.new_score]
-        entries += [claimed.meta or "", commit.new_meta, commit.new_error, commit.new_definition]
+        entries += [digest_of(claimed.meta or ""), commit.new_meta, commit.new_error, commit.new_definition]
         beside = histories.keys_of(claimed.key) if commit.record else ()
         if commit.new_score not in ("remove", "delete"):
             beside = beside[:1] if histories.kept else ()

@@ -18,7 +18,7 @@
 -- ARGV[9..] ten for each entry:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   decided_on       '' or '=' and the definition and policy it was decided on, a NUL between; others now: leave
---                    the entry alone
+--                    the entry alone. A long text, as this and claimed_meta, is '#' and its SHA-1
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        '' to leave the score, 'remove' to unschedule, 'delete' to remove the entry, hash and all,
 --                    else the next due time
@@ -66,11 +66,18 @@ for i = 3, 2 + count do
   local new_definition, record, pushes = ARGV[at + 7], ARGV[at + 8], tonumber(ARGV[at + 9])
 
   local is_end = new_score == 'remove' or new_score == 'delete'
-  local is_unchanged, has_meta, has_lease = redis.call('TYPE', key).ok == kind, false, false
+  local is_unchanged, has_meta, has_lease, meta = redis.call('TYPE', key).ok == kind, false, false, false
   if is_unchanged and kind == 'hash' then
-    local stored = redis.call('HMGET', key, 'definition', 'meta', 'lease', 'policy')
-    is_unchanged = decided_on == '' or '=' .. (stored[1] or '') .. '\0' .. (stored[4] or '') == decided_on
-    has_meta, has_lease = is_unchanged and (stored[2] or '') == claimed_meta, stored[3]
+    if decided_on ~= '' then
+      local stored = redis.call('HMGET', key, 'definition', 'meta', 'lease', 'policy')
+      is_unchanged = match_text('=' .. (stored[1] or '') .. '\0' .. (stored[4] or ''), decided_on)
+      meta, has_lease = stored[2], stored[3]
+    elseif new_meta ~= '' then
+      meta, has_lease = unpack(redis.call('HMGET', key, 'meta', 'lease'))
+    else  -- what isn't compared may be very large
+      has_lease = redis.call('HGET', key, 'lease')
+    end
+    has_meta = is_unchanged and match_text(meta or '', claimed_meta)
   end
   local has_score = is_unchanged and redis.call('ZSCORE', schedule, key) == claimed_score
   if pushes > 0 then is_unchanged = has_meta and has_score and is_moved == 0 end
@@ -89,10 +96,10 @@ for i = 3, 2 + count do
     if refused then
       -- recorded first and taken back, not pushed first: whoever may push and not record would send for ever
       redis.call('ZADD', schedule, claimed_score, key)
-      if new_meta ~= '' and claimed_meta == '' then
+      if new_meta ~= '' and not meta then
         redis.call('HDEL', key, 'meta')
       elseif new_meta ~= '' then
-        redis.call('HSET', key, 'meta', claimed_meta)
+        redis.call('HSET', key, 'meta', meta)
       end
       result = refused
     elseif has_score and new_score == 'delete' then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,7 @@ __all__ = [
     "Vitals",
     "Write",
     "claimed_of",
+    "digest_of",
     "score_text",
     "stored_of",
     "text_of",
@@ -122,6 +124,9 @@ class Histories:
 
 
 NO_HISTORIES = Histories(lambda _key: (), 0)
+
+#: longer texts, in characters, are compared by their SHA-1: to send them once more would take longer
+MAX_COMPARED = 4_096
 
 #: no push goes there
 NOWHERE = Target("", 0, 0)
@@ -276,6 +281,13 @@ def score_text(score: float | None) -> str:
 def text_of(value: Any) -> Any:
     """Return ``value`` as text also where an injected client doesn't decode its replies."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def digest_of(text: str) -> str:
+    """Return ``text`` as a script compares it: itself, and of a long one '#' and its SHA-1."""
+    if len(text) <= MAX_COMPARED:
+        return text
+    return "#" + hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
 
 def claimed_of(row: Sequence[Any]) -> Claimed:

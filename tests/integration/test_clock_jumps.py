@@ -58,9 +58,7 @@ def looks_at(client: redis.Redis) -> int:
     return int(client.info("commandstats").get("cmdstat_zrangebyscore", {"calls": 0})["calls"])
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"redbeat_lock_key": None}, {"redbeat_lock_timeout": 60}], ids=str
-)
+@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}, {"redbeat_lock_timeout": 60}], ids=str)
 def test_an_entry_leaves_as_soon_as_the_clock_has_jumped_past_its_time(
     server: Server,
     client: redis.Redis,

@@ -7,6 +7,7 @@ that come after it began. Everything here runs in the event loop of the proxy.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 import threading
@@ -40,13 +41,15 @@ class Cut:
 class Faults:
     """What all connections of a proxy suffer: withheld while not `thawed`, slowed, or the first cut.
 
-    Those of an earlier `generation` are dead, and nobody is told.
+    Those of an earlier `generation` are dead, and nobody is told. One that sends `max_request_bytes` or more
+    without an answer is reset.
     """
 
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
     delay_seconds: float = 0
     cut: Cut | None = None
     generation: int = 0
+    max_request_bytes: int | None = None
 
     def __post_init__(self) -> None:
         self.thawed.set()
@@ -60,6 +63,7 @@ class Link:
     server: socket.socket = field(default_factory=socket.socket)
     generation: int = 0  # when it was made
     cut: Cut | None = None  # one whose pattern was sent here: the next reply brings it about
+    unanswered_bytes: int = 0
 
     def __post_init__(self) -> None:
         for end in (self.client, self.server):
@@ -102,8 +106,13 @@ class Link:
                 return
             if source is self.client:
                 sent = self._look_for_cut(sent + chunk, faults)
+                self.unanswered_bytes += len(chunk)
+                if self.unanswered_bytes >= (faults.max_request_bytes or math.inf):
+                    raise _CutReached
             elif self.cut:
                 self.cut.reach()
+            else:
+                self.unanswered_bytes = 0
             await loop.sock_sendall(sink, chunk)
 
     def _look_for_cut(self, sent: bytes, faults: Faults) -> bytes:

@@ -13,7 +13,7 @@ from redis import exceptions
 
 from redbeat import lua
 from redbeat.connection import get_redis
-from redbeat.retry import RetryingConnection, is_transient
+from redbeat.retry import RequestBroken, RetryingConnection, WatchedConnection, is_transient
 from tests.support.ticks import memory_app
 
 AWAY = exceptions.ConnectionError("away")
@@ -247,3 +247,62 @@ def test_with_a_retry_period_the_apps_client_is_wrapped(retry_period: float) -> 
     assert isinstance(client, RetryingConnection)
     assert client.retry_period == retry_period
     assert isinstance(client.wrapped_connection, redis.Redis)
+
+
+class Breaking:
+    """A client whose server is away at times; `large` breaks its connection as often as it is told to."""
+
+    def __init__(self, breaks: int, away: int = 0) -> None:
+        self.breaks, self.away = breaks, away
+        self.calls: list[str] = []
+
+    def large(self) -> str:
+        self.calls.append("large")
+        if self.breaks:
+            self.breaks -= 1
+            raise exceptions.ConnectionError("reset")
+        return "done"
+
+    def small(self) -> str:
+        self.calls.append("small")
+        if self.away:
+            self.away -= 1
+            raise AWAY
+        return "here"
+
+
+def watched(client: Breaking, retry_period: float | None) -> WatchedConnection:
+    inner = client if retry_period is None else RetryingConnection(retry_period, client)
+    return WatchedConnection(inner, lambda one: one.small())
+
+
+@pytest.mark.parametrize("retry_period", [None, 60, -1])
+def test_a_request_that_breaks_its_connection_twice_while_others_are_answered_is_given_up(
+    clock: Clock, retry_period: float | None
+) -> None:
+    client = Breaking(breaks=9)
+    with pytest.raises(RequestBroken, match="proto-max-bulk-len"):
+        watched(client, retry_period).large()
+    assert client.calls == ["large", "small"] * 2
+    assert not clock.pauses
+
+
+@pytest.mark.parametrize("retry_period", [None, 60, -1])
+def test_one_that_breaks_once_is_sent_again_at_once(clock: Clock, retry_period: float | None) -> None:
+    client = Breaking(breaks=1)
+    assert watched(client, retry_period).large() == "done"
+    assert client.calls == ["large", "small", "large"]
+    assert not clock.pauses
+
+
+def test_a_server_that_is_away_is_waited_for_however_often_the_request_breaks(clock: Clock) -> None:
+    client = Breaking(breaks=7, away=7)
+    assert watched(client, -1).large() == "done"
+    assert client.calls == [*["large", "small"] * 7, "large"]
+    assert len(clock.pauses) == 7
+
+
+def test_a_server_that_is_away_is_not_waited_for_without_a_period(clock: Clock) -> None:
+    with pytest.raises(exceptions.ConnectionError, match="reset"):
+        watched(Breaking(breaks=1, away=1), None).large()
+    assert not clock.pauses
