@@ -1,4 +1,4 @@
-"""Questions before something is removed: asked on a terminal, refused where nobody can answer."""
+"""Questions before much is changed or anything removed: asked on a terminal, else refused."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ import click
 from redbeat import exits
 from redbeat.exits import CommandLineError
 
-__all__ = ["ask"]
+__all__ = ["DRY_RUN", "YES", "ask"]
+
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+YES = click.option("--yes", is_flag=True, help="Don't ask.")
+
+
+def is_somebody_there() -> bool:
+    """Tell whether there is a terminal to ask at."""
+    return sys.stdin.isatty()
 
 
 def ask(question: str, *, is_yes: bool) -> None:
     """Go on if ``--yes`` was given, or somebody says so; else end the command."""
     if is_yes:
         return
-    if not sys.stdin.isatty():
+    if not is_somebody_there():
         raise CommandLineError("Nobody can be asked here, without a terminal: give --yes.", exits.USAGE)
     try:
         is_yes = click.confirm(question, err=True)

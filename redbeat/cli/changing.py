@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from redbeat import exits
-from redbeat.cli.asking import ask
+from redbeat.cli.asking import DRY_RUN, YES
 from redbeat.cli.documents import document_of, words_of
 from redbeat.cli.names import NAME, chosen_names, entry_called, listed_entry
 from redbeat.cli.options import (
@@ -23,9 +23,10 @@ from redbeat.cli.options import (
     zone_given,
 )
 from redbeat.cli.progress import meter
+from redbeat.cli.selection import MATCH, ask_about, change_each, check_failures, select
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import zone_for
-from redbeat.cli.words import one_line, relative, when
+from redbeat.cli.words import counted, one_line, relative, when
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryChanged
 from redbeat.exits import CommandLineError
@@ -38,8 +39,6 @@ __all__ = ["add", "delete", "report_entry", "set_"]
 
 #: so often somebody else may change an entry while it is changed here
 MAX_TRIES = 10
-#: so many names are shown before a question
-MAX_SHOWN = 10
 
 #: what ``--unset`` brings back to nothing
 UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
@@ -82,7 +81,8 @@ def add(
 
 
 @click.command("set", cls=SessionCommand)
-@click.argument("name", type=NAME)
+@click.argument("name", type=NAME, required=False)
+@click.option("--match", metavar="PATTERN", help="All whose names match, instead of NAME; * and ?.")
 @entry_options
 @click.option("--task", metavar="TASK", help="The name of the task.")
 @click.option("--enabled/--disabled", default=None, help="Whether it runs; enabled, it isn't paused, either.")
@@ -93,42 +93,80 @@ def add(
     multiple=True,
     help="Take a field away, as jitter or queue; may be given several times.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object.")
+@DRY_RUN
+@YES
+@click.option(
+    "--json", "is_json", is_flag=True, help="Print the entry as one JSON object, many one a line."
+)
 @click.pass_context
 def set_(
     ctx: click.Context,
     /,
-    name: str,
+    name: str | None,
+    match: str | None,
     task: str | None,
     enabled: bool | None,
     unset: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
     is_json: bool,
     **_: Any,
 ) -> None:
-    """Change the entry NAME: only what is given changes.
+    """Change the entry NAME, or those that --match finds: only what is given changes.
 
-    Times without an offset are in the zone that the entry goes by.
+    Many are counted and asked about. Times without an offset are in the zone that the entry goes by.
     """
     session = Session.of(ctx)
+    if (name is None) == (match is None):
+        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
     given = given_options(ctx)
     removed = {field.replace("-", "_") for field in unset}
     for field in removed & given.keys():
         raise CommandLineError(f"--{field.replace('_', '-')} can't be both set and unset.", exits.USAGE)
-    if not given.keys() - {"name", "is_json"}:
+    fields = sorted(given.keys() - {"name", "match", "dry_run", "yes", "is_json"})
+    if not fields:
         raise CommandLineError("There is nothing to change; --help lists what can be.", exits.USAGE)
     now = session.now()
-    for attempt in range(MAX_TRIES):
+
+    def changed(name: str) -> RedBeatSchedulerEntry:
         entry = entry_called(session, name)
         zone = zone_given(given, session.app.timezone if "timezone" in removed else zone_for(entry))
         _change(entry, changes_of(given, zone, now, entry.options), removed, task, enabled)
-        try:
-            entry.save(if_unchanged=True)
-        except EntryChanged:
-            if attempt + 1 == MAX_TRIES:
-                raise
+        return entry
+
+    def change(name: str) -> None:
+        for attempt in range(MAX_TRIES):
+            try:
+                changed(name).save(if_unchanged=True)
+            except EntryChanged:
+                if attempt + 1 == MAX_TRIES:
+                    raise
+            else:
+                return
+
+    if name is not None:
+        if dry_run:
+            changed(name)
+            session.note(f"{one_line(name)} would be changed.")
         else:
-            break
-    report_entry(session, name, "Changed", is_json)
+            change(name)
+            report_entry(session, name, "Changed", is_json)
+        return
+    found = select(session, str(match)).names
+    if dry_run:
+        for one in found:
+            session.say(one_line(one))
+        session.note(f"{counted(len(found), 'entry', 'entries')} would be changed.")
+        return
+    if found:
+        shown = ", ".join(field.replace("_", "-") for field in fields)
+        ask_about(session, f"Change {shown} of", found, is_yes=yes)
+    with meter("Changing", len(found)) as progress:
+        done, failed = change_each(found, change, progress)
+    for one in done if is_json else ():
+        report_entry(session, one, "Changed", is_json)
+    (session.note if is_json else session.say)(f"{len(done)} changed.")
+    check_failures(session, failed, len(found))
 
 
 def _change(
@@ -194,14 +232,15 @@ def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
 
 @click.command(cls=SessionCommand)
 @click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
-@click.option("--match", metavar="PATTERN", help="All whose names match, too; * and ?, case counts.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@MATCH
+@DRY_RUN
+@YES
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def delete(
-    ctx: click.Context, /, names: tuple[str, ...], match: str | None, yes: bool, is_json: bool
+    ctx: click.Context, /, names: tuple[str, ...], match: str | None, dry_run: bool, yes: bool, is_json: bool
 ) -> None:
-    """Delete entries, with their histories; asks before.
+    """Delete entries, with their histories; counts them and asks before.
 
     Those of beat_schedule come back with the next start of a beat. Names that aren't there are an error, and
     then nothing is deleted.
@@ -210,13 +249,19 @@ def delete(
     chosen = chosen_names(session, names, match)
     if not chosen:
         session.note("There are no such entries.")
-    else:
-        shown = ", ".join(one_line(name) for name in chosen[:MAX_SHOWN])
-        more = f" and {len(chosen) - MAX_SHOWN} more" if len(chosen) > MAX_SHOWN else ""
-        ask(f"Delete {shown}{more} from {session.server}?", is_yes=yes)
+    elif not dry_run:
+        ask_about(session, "Delete", chosen, is_yes=yes)
+    if dry_run:
+        if is_json:
+            session.print_json({"deleted": 0, "names": chosen, "is_dry_run": True})
+            return
+        for name in chosen:
+            session.say(one_line(name))
+        session.note(f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
+        return
     with meter("Deleting", len(chosen)) as progress:
         total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)
     if is_json:
         session.print_json({"deleted": total, "names": chosen})
     elif chosen:
-        click.echo(f"Deleted {len(chosen)} {'entry' if len(chosen) == 1 else 'entries'}.")
+        click.echo(f"Deleted {counted(len(chosen), 'entry', 'entries')}.")

@@ -19,6 +19,7 @@ from redbeat.cli.asking import ask
 from redbeat.cli.difference import show_difference
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.words import counted
 from redbeat.djangobeat import read_django_celery_beat
 from redbeat.exits import CommandLineError, not_empty
 from redbeat.files import Declared, read_file, write_file
@@ -170,7 +171,7 @@ def export(
         click.echo(text.encode(), nl=False)
     else:
         _write(Path(file), text)
-        session.note(f"{file}: {_count(len(exported.declared.entries), 'entry', 'entries')}.")
+        session.note(f"{file}: {counted(len(exported.declared.entries), 'entry', 'entries')}.")
     for reason in exported.skipped:
         session.note(f"Left out: {reason}")
 
@@ -233,9 +234,9 @@ def import_(
         show_difference(session, made)
         return
     new, old = len(made.difference.added), len(made.difference.changed)
-    words = [_count(new + old, "entry", "entries")]
+    words = [counted(new + old, "entry", "entries")]
     words += [f"{old} of them in place of others"] if old else []
-    words += [_count(len(made.calendars), "calendar", "calendars")] if made.calendars else []
+    words += [counted(len(made.calendars), "calendar", "calendars")] if made.calendars else []
     session.say(f"Stored {', '.join(words)}.")
     for warning in made.warnings:
         session.note(warning)
@@ -243,10 +244,6 @@ def import_(
         session.note(
             "They are entries like any other now. Take them out of beat_schedule: it wins at each start."
         )
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _read(file: str) -> Declared:

@@ -25,7 +25,7 @@ from redbeat.listing import iter_names, read_listed
 from redbeat.retry import call_briefly
 from redbeat.store import Store
 
-__all__ = ["NAME", "chosen_names", "entry_called", "listed_entry", "no_such_entry"]
+__all__ = ["NAME", "check_stored", "chosen_names", "entry_called", "listed_entry", "no_such_entry"]
 
 #: so many names are looked at for the one that was meant, and for completion
 MAX_LOOKED_AT = 5000
@@ -111,14 +111,14 @@ def chosen_names(session: Session, names: Sequence[str], match: str | None) -> l
     """Return the names given, all of which are stored, and those that match a pattern."""
     if not names and match is None:
         raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
-    _check_stored(session, names)
+    check_stored(session, names)
     chosen = dict.fromkeys(names)
     if match is not None:
         chosen.update(dict.fromkeys(sorted(_matching(iter_names(session.app), match))))
     return list(chosen)
 
 
-def _check_stored(session: Session, names: Iterable[str]) -> None:
+def check_stored(session: Session, names: Iterable[str]) -> None:
     """Refuse before anything is done."""
     store = Store(session.app)
     given = list(names)

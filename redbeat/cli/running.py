@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
 from typing import Any
 
 import click
 from kombu.exceptions import OperationalError
 
 from redbeat import exits
+from redbeat.cli.asking import DRY_RUN, YES, ask
 from redbeat.cli.documents import iso
 from redbeat.cli.names import NAME, entry_called
 from redbeat.cli.progress import meter
+from redbeat.cli.selection import ask_about, change_each, check_failures, names_in_words, select
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
 from redbeat.cli.tables import zone_for
 from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
-from redbeat.cli.words import one_line, when
+from redbeat.cli.words import counted, one_line, when
 from redbeat.errors import RedBeatError
 from redbeat.exits import CommandLineError
 from redbeat.urls import sanitize_url
@@ -49,31 +52,73 @@ def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
 
 
 @click.command(cls=SessionCommand)
-@click.argument("name", type=NAME)
+@click.argument("name", type=NAME, required=False)
+@click.option("--match", metavar="PATTERN", help="All whose names match, instead of NAME; * and ?.")
 @click.option("--args", type=JSON_ARRAY, metavar="JSON", help="Arguments for this run, as '[1, 2]'.")
 @click.option("--kwargs", type=JSON_OBJECT, metavar="JSON", help="And those by name, as '{\"x\": 1}'.")
 @click.option("--queue", help="Where its message goes this time.")
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@DRY_RUN
+@YES
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, of many one a line.")
 @click.pass_context
-def trigger(ctx: click.Context, /, name: str, is_json: bool, **overrides: Any) -> None:
-    """Run the entry NAME now, once; its schedule stays as it is. A paused entry runs, too."""
+def trigger(
+    ctx: click.Context,
+    /,
+    name: str | None,
+    match: str | None,
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
+    **overrides: Any,
+) -> None:
+    """Run the entry NAME now, once, or those that --match finds; the schedule stays as it is.
+
+    Paused entries run, too. Many are counted and asked about.
+    """
     session = Session.of(ctx)
-    session.require_application("trigger")
+    if not dry_run:
+        session.require_application("trigger")
+    _check_one(name, match)
     given = {option: value for option, value in overrides.items() if value is not None}
-    entry = entry_called(session, name)
-    with _naming_the_broker(session.app, name):
-        task_id = entry.trigger(**given).id
-    if is_json:
-        session.print_json({"name": name, "task": entry.task, "task_id": task_id})
-    else:
-        session.say(f"Sent {one_line(entry.task)} for {one_line(name)}; its task id is {task_id}.")
+
+    def send(name: str) -> None:
+        entry = entry_called(session, name)
+        with _naming_the_broker(session.app, name):
+            task_id = entry.trigger(**given).id
+        if is_json:
+            session.print_json({"name": name, "task": entry.task, "task_id": task_id})
+        elif match is None:
+            session.say(f"Sent {one_line(entry.task)} for {one_line(name)}; its task id is {task_id}.")
+
+    if name is not None and not dry_run:
+        send(name)
+        return
+    chosen = select(session, str(match)).names if name is None else [entry_called(session, name).name]
+    if dry_run:
+        for one in chosen:
+            session.say(one_line(one))
+        session.note(f"{counted(len(chosen), 'run', 'runs')} would be sent.")
+        return
+    if chosen:
+        ask_about(session, "Run", chosen, is_yes=yes)
+    with meter("Sending", len(chosen)) as progress:
+        done, failed = change_each(chosen, send, progress)
+    (session.note if is_json else session.say)(f"Sent {counted(len(done), 'run', 'runs')}.")
+    check_failures(session, failed, len(chosen))
+
+
+def _check_one(name: str | None, match: str | None) -> None:
+    if (name is None) == (match is None):
+        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
 
 
 @click.command(cls=SessionCommand)
-@click.argument("name", type=NAME)
+@click.argument("name", type=NAME, required=False)
+@click.option("--match", metavar="PATTERN", help="All whose names match, instead of NAME; * and ?.")
 @click.option("--from", "begin", type=MOMENT, metavar="TIME", required=True, help="From then on.")
 @click.option("--to", "end", type=MOMENT, metavar="TIME", help="Until then; default: now.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@DRY_RUN
+@YES
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -81,50 +126,122 @@ def trigger(ctx: click.Context, /, name: str, is_json: bool, **overrides: Any) -
     show_default=True,
     help="Where there are more runs, none is sent.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, of many one a line.")
 @click.pass_context
 def backfill(
     ctx: click.Context,
     /,
-    name: str,
+    name: str | None,
+    match: str | None,
     begin: datetime,
     end: datetime | None,
     dry_run: bool,
+    yes: bool,
     limit: int,
     is_json: bool,
 ) -> None:
     """Send the runs that the schedule of NAME has from one time to another, each of them once.
 
-    Those that were sent by this command before are left out. Times without an offset are in the zone that the
-    entry goes by.
+    Shows how many there are and asks before. Those that were sent by this command before are left out. Times
+    without an offset are in the zone that the entry goes by.
     """
     session = Session.of(ctx)
     if not dry_run:
         session.require_application("backfill")
+    _check_one(name, match)
+    now = session.now()
+    names = [name] if name is not None else []
+    if match is not None:
+        found = select(session, match, lambda entry: not entry.problem, lambda entry: bool(entry.problem))
+        names = found.names
+        if found.left:
+            session.note(f"{counted(found.left, 'entry', 'entries')} can't be used, and left out.")
+    has_to_look = dry_run or not yes or match is not None
+    spans: list[_Span] = []
+    with meter("Looking") as progress:
+        try:
+            for one in names:
+                span = _span_of(session, one, begin, end, now)
+                spans.append(span)
+                if has_to_look:
+                    span.dues = span.entry.backfill(
+                        span.first, span.last, True, limit=limit, progress=progress
+                    )
+                if sum(len(span.dues) for span in spans) > limit:
+                    raise CommandLineError(
+                        f"These entries have more than {limit} runs together; name a shorter span, or a "
+                        "higher --limit.",
+                        exits.USAGE,
+                    )
+        except KeyboardInterrupt:
+            raise CommandLineError("Interrupted.", INTERRUPTED) from None
+    total = sum(len(span.dues) for span in spans)
+    if total and not dry_run:
+        ask(_question(spans), is_yes=yes)
+    sent = 0
+    for span in spans:
+        if not dry_run and (span.dues or not has_to_look):
+            span.dues = _send(session, span, limit, sent)
+            sent += len(span.dues)
+        if is_json:
+            runs = [iso(due) for due in span.dues]
+            session.print_json({"name": span.entry.name, "is_dry_run": dry_run, "runs": runs})
+        elif name is not None:
+            for due in span.dues:
+                session.say(when(due, span.zone))
+        elif dry_run:
+            session.say(f"{one_line(span.entry.name)}: {counted(len(span.dues), 'run', 'runs')}")
+    if is_json:
+        return
+    what = counted(total if dry_run else sent, "run", "runs")
+    session.note(f"{what} would be sent." if dry_run else f"Sent {what}.")
+    if any(span.last > now for span in spans):
+        session.note("Those that are still to come are left to beat.")
+
+
+@dataclass
+class _Span:
+    """Runs of an entry that were missed, as far as they are known, and the times that they lie between."""
+
+    entry: Any
+    zone: tzinfo
+    first: datetime
+    last: datetime
+    dues: Sequence[datetime] = ()
+
+
+def _span_of(session: Session, name: str, begin: datetime, end: datetime | None, now: datetime) -> _Span:
     entry = entry_called(session, name)
     zone = zone_for(entry)
-    first = in_zone(begin, zone)
-    last = session.now() if end is None else in_zone(end, zone)
+    first, last = in_zone(begin, zone), now if end is None else in_zone(end, zone)
     if last < first:
         raise CommandLineError("--to must not be before --from.", exits.USAGE)
-    with meter("Looking" if dry_run else "Sending") as progress:
+    return _Span(entry, zone, first, last)
+
+
+def _question(spans: Sequence[_Span]) -> str:
+    """Return the question how many runs of which entries shall be sent, and from when to when."""
+    found = [span for span in spans if span.dues]
+    total = counted(sum(len(span.dues) for span in found), "run", "runs")
+    earliest = min(found, key=lambda span: span.dues[0])
+    latest = max(found, key=lambda span: span.dues[-1])
+    first, last = when(earliest.dues[0], earliest.zone), when(latest.dues[-1], latest.zone)
+    times = f"due {first}" if first == last else f"due from {first} to {last}"
+    return f"Send {total} of {names_in_words([str(span.entry.name) for span in found])}, {times}?"
+
+
+def _send(session: Session, span: _Span, limit: int, sent: int) -> Sequence[datetime]:
+    with meter("Sending", len(span.dues)) as progress:
         try:
-            with _naming_the_broker(session.app, name):
-                dues = entry.backfill(first, last, dry_run, limit=limit, progress=progress)
+            with _naming_the_broker(session.app, span.entry.name):
+                dues: Sequence[datetime] = span.entry.backfill(
+                    span.first, span.last, limit=limit, progress=progress
+                )
         except CommandLineError as exc:
-            raise CommandLineError(f"{exc.message} {_rest(progress.done)}", exc.exit_code) from None
+            raise CommandLineError(f"{exc.message} {_rest(sent + progress.done)}", exc.exit_code) from None
         except KeyboardInterrupt:
-            words = "Interrupted." if dry_run else f"Interrupted. {_rest(progress.done)}"
-            raise CommandLineError(words, INTERRUPTED) from None
-    if is_json:
-        session.print_json({"name": name, "is_dry_run": dry_run, "runs": [iso(due) for due in dues]})
-        return
-    for due in dues:
-        session.say(when(due, zone))
-    runs = "run" if len(dues) == 1 else "runs"
-    session.note(f"{len(dues)} {runs} would be sent." if dry_run else f"Sent {len(dues)} {runs}.")
-    if last > session.now():
-        session.note("Those that are still to come are left to beat.")
+            raise CommandLineError(f"Interrupted. {_rest(sent + progress.done)}", INTERRUPTED) from None
+    return dues
 
 
 def _rest(done: int) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime, tzinfo
 
 from redbeat.keys import shorten
 
-__all__ = ["due_in_words", "on_one_line", "one_line", "relative", "seconds_in_words", "when"]
+__all__ = ["counted", "due_in_words", "on_one_line", "one_line", "relative", "seconds_in_words", "when"]
 
 _UNITS = (
     (365 * 86_400, "y"),
@@ -31,6 +31,11 @@ def on_one_line(text: str) -> str:
 
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """Return how many there are, as '1 entry' or '2 entries'."""
+    return f"{number} {one if number == 1 else many}"
 
 
 def when(moment: datetime | None, zone: tzinfo) -> str:

@@ -95,7 +95,7 @@ def test_deleting_is_asked_for_on_a_terminal(on_terminal: Callable[..., Terminal
     RedBeatSchedulerEntry("one", "echo", FAR, app=app).save()
     for answer, code, left in (("n\n", 1, 1), ("y\n", 0, 0)):
         with on_terminal("delete", "one") as terminal:
-            terminal.wait_for("Delete one from redis://")
+            terminal.wait_for("Delete 1 entry at redis://")
             terminal.type(answer)
             assert terminal.wait() == code, terminal.shown
         assert RedBeatSchedulerEntry.count(app) == left
@@ -116,7 +116,7 @@ def test_ctrl_c_ends_a_backfill_and_tells_how_far_it_came(
 ) -> None:
     entry = RedBeatSchedulerEntry("one", "echo", 1, app=app).save()
     with on_terminal(
-        "backfill", "one", "--from", "2024-01-01", "--to", "2024-02-01", "--limit", "9999999"
+        "backfill", "one", "--from", "2024-01-01", "--to", "2024-02-01", "--limit", "9999999", "--yes"
     ) as terminal:
         terminal.wait_for("Sending")
         terminal.type("\x03")

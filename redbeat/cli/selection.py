@@ -1,0 +1,112 @@
+"""Many entries at once, by what selects them: counted, asked about, changed, and summed up in one line.
+
+Owns the steps of such a command. Invariant: nothing is changed before somebody has agreed, and one entry
+that can't be changed doesn't stop the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from redbeat.cli.asking import ask
+from redbeat.cli.session import Session
+from redbeat.cli.words import counted, one_line
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import EntryError, EntryNotFound
+from redbeat.exits import NO_INPUT, USAGE, CommandLineError
+
+__all__ = ["MATCH", "Selection", "ask_about", "change_each", "check_failures", "names_in_words", "select"]
+
+#: so many names are shown before a question
+MAX_SHOWN = 10
+#: and so many of the entries that couldn't be changed
+MAX_FAILURES = 20
+
+#: the option of commands that take many
+MATCH = click.option("--match", metavar="PATTERN", help="All whose names match, too; * and ?, case counts.")
+
+
+@dataclass
+class Selection:
+    """What a command has found to change.
+
+    Attributes:
+        names: of the entries that it is about.
+        left: how many others were found, and stay as they are.
+    """
+
+    names: list[str]
+    left: int = 0
+
+
+def select(
+    session: Session,
+    match: str,
+    is_meant: Callable[[Any], bool] = lambda _entry: True,
+    is_left: Callable[[Any], bool] = lambda _entry: False,
+    *,
+    state: str | None = None,
+    without: Iterable[str] = (),
+) -> Selection:
+    """Return the entries whose names match and that are meant, by their names; the others are counted."""
+    found, named = Selection([]), set(without)
+    for entry in RedBeatSchedulerEntry.list(session.app, match=match, state=state):
+        if entry.name in named:
+            continue
+        if is_meant(entry):
+            found.names.append(str(entry.name))
+        elif is_left(entry):
+            found.left += 1
+    found.names.sort()
+    return found
+
+
+def names_in_words(names: Sequence[str]) -> str:
+    """Return some of the names, and how many more there are."""
+    shown = ", ".join(one_line(name, 80) for name in names[:MAX_SHOWN])
+    return f"{shown} and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else shown
+
+
+def ask_about(session: Session, verb: str, names: Sequence[str], left: str = "", *, is_yes: bool) -> None:
+    """Go on if somebody agrees that these entries be paused, say; tell how many stay as they are."""
+    if left and not is_yes:
+        session.note(left)
+    what = counted(len(names), "entry", "entries")
+    ask(f"{verb} {what} at {session.server} ({names_in_words(names)})?", is_yes=is_yes)
+
+
+def change_each(
+    names: Iterable[str], change: Callable[[str], object], progress: Callable[[int], object]
+) -> tuple[list[str], Mapping[str, str]]:
+    """Let ``change`` change the entries one by one; return those that were, and why others couldn't be.
+
+    One that was deleted since it was found is neither.
+    """
+    done, failed = [], {}
+    for number, name in enumerate(names, start=1):
+        try:
+            change(name)
+            done.append(name)
+        except EntryNotFound:
+            pass
+        except EntryError as exc:
+            failed[name] = str(exc)
+        except CommandLineError as exc:
+            if exc.exit_code != NO_INPUT:
+                failed[name] = exc.format_message()
+        progress(number)
+    return done, failed
+
+
+def check_failures(session: Session, failed: Mapping[str, str], total: int) -> None:
+    """Say why entries couldn't be changed, and end the command with an error; nothing where all could."""
+    for reason in list(failed.values())[:MAX_FAILURES]:
+        session.note(f"Error: {one_line(reason)}")
+    if len(failed) > MAX_FAILURES:
+        session.note(f"And {len(failed) - MAX_FAILURES} more.")
+    if failed:
+        raise CommandLineError(f"{len(failed)} of {total} entries are as they were.", USAGE)
