@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from redbeat.errors import EntryCorrupt, StoreRefused
 from redbeat.exclusions import exclusions_of
-from redbeat.keys import printable
 from redbeat.lua import Claimed
 from redbeat.lua import calendars as scripts
 from redbeat.policy import Policy
 from redbeat.retry import is_refusal
 from redbeat.schedules import Excluded
 from redbeat.store import Store
+from redbeat.text import is_utf8, printable
 
 __all__ = [
     "ABOUT",
@@ -111,7 +111,7 @@ def _name_in(text: str) -> str | None:
         return None
     name = values.get("exclude") if isinstance(values, dict) else None
     # a name that can't be sent would fail all of them
-    return name if isinstance(name, str) and name and name == printable(name) else None
+    return name if isinstance(name, str) and name and is_utf8(name) else None
 
 
 def save_by_calendars(store: Store, entries: Collection[Any], save: Callable[[], Result]) -> Result:

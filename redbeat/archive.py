@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 
-from celery.utils.log import get_logger
-
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
+from redbeat.logger import logger
 from redbeat.lua import release_lock, take_lock, text_of
 from redbeat.lua.owners import Beside
 from redbeat.store import Store
@@ -29,7 +28,6 @@ __all__ = [
     "server_now",
 ]
 
-logger = get_logger("celery.beat")
 
 #: so long a backfill that was killed keeps others from going on
 BACKFILLING_MS = 30_000

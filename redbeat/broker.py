@@ -13,19 +13,18 @@ from typing import Any
 
 from amqp.exceptions import MessageNacked
 from celery.beat import SchedulingError
-from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
-from redbeat.keys import shorten
+from redbeat.logger import logger
 from redbeat.lua import Push
 from redbeat.outbox import Outbox
 from redbeat.producer import BoundedProducer, declare_exchanges
 from redbeat.retry import is_password_missing, is_refusal, send_once
+from redbeat.text import shorten
 from redbeat.timing import CONNECT_SECONDS
 
 __all__ = ["Broker", "reason_of"]
 
-logger = get_logger("celery.beat")
 
 #: how long a broker is waited for when its connection is closed, seconds
 CLOSE_SECONDS = 0.5

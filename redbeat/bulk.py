@@ -15,9 +15,9 @@ from redbeat.almanac import save_by_calendars
 from redbeat.config import ensure_conf
 from redbeat.errors import EntryError
 from redbeat.garbage import garbage_kept
-from redbeat.keys import shorten
 from redbeat.problems import find_name_problem
 from redbeat.store import CHUNK_SIZE, Outcome, Store
+from redbeat.text import shorten
 
 __all__ = ["Progress", "SaveResult", "delete_many", "save_many"]
 

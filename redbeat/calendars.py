@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from celery.app import app_or_default
-from celery.utils.log import get_logger
 
 from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
 from redbeat.entry import RedBeatSchedulerEntry
@@ -21,16 +20,16 @@ from redbeat.errors import CalendarError, CalendarNotFound
 from redbeat.exclusions import Exclusions, spelled
 from redbeat.failures import failure_of
 from redbeat.icalendars import days_of_ical
-from redbeat.keys import printable
+from redbeat.logger import logger
 from redbeat.lua import calendars as scripts
 from redbeat.lua import text_of
 from redbeat.reader import try_decode
 from redbeat.schedules import Excluded, next_run
 from redbeat.store import CHUNK_SIZE, Store, Stored, Write
+from redbeat.text import is_utf8, printable
 
 __all__ = ["Calendar"]
 
-logger = get_logger("celery.beat")
 
 #: recurring events of an iCalendar file are taken from so long ago,
 ICAL_SINCE = timedelta(days=366)
@@ -60,7 +59,7 @@ class Calendar(Exclusions):
     def __init__(
         self, name: str, days: Mapping[Any, str] | Iterable[Any] = (), about: str = "", app: Any = None
     ) -> None:
-        if not isinstance(name, str) or not name or name != printable(name):
+        if not isinstance(name, str) or not name or not is_utf8(name):
             raise ValueError(f"A calendar must have a name, a non-empty string, not {name!r}.")
         if isinstance(days, str):
             raise ValueError(f"{name}: days must be many, as [{days!r}].")

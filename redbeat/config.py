@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery.app import app_or_default
-from celery.utils.log import get_logger
 
 from redbeat.errors import ConfigurationError
 from redbeat.hints import nearest_to
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
+from redbeat.logger import logger
 from redbeat.settings import OPTIONS as OPTIONS
 from redbeat.settings import SETTINGS as SETTINGS
 from redbeat.settings import Setting as Setting
@@ -21,7 +21,6 @@ from redbeat.urls import REDIS_SCHEMES, sanitize_url, scheme_of
 
 __all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf"]
 
-logger = get_logger("celery.beat")
 
 #: where nobody has said how long the lock lives, seconds
 MIN_DEFAULT_LOCK_SECONDS = 3

@@ -15,16 +15,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from redbeat.broker import Broker
+from redbeat.logger import logger
 from redbeat.lua import Target
 from redbeat.outbox import Outbox
 from redbeat.store import Store
 
 __all__ = ["Delivery", "describe_delivery"]
 
-logger = get_logger("celery.beat")
 
 #: after a failover schedule and broker may name two servers for a moment; longer than this, they are two
 DOUBT_SECONDS = 10.0

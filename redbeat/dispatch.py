@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from redbeat.almanac import read_calendars_of
 from redbeat.broker import Broker, reason_of
 from redbeat.budget import PLAN_SECONDS, limited
@@ -22,8 +20,8 @@ from redbeat.delivery import Delivery
 from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
-from redbeat.keys import printable, shorten
 from redbeat.lock import TAKEN_MS
+from redbeat.logger import logger
 from redbeat.lua import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.outbox import Outbox
 from redbeat.pace import Pace
@@ -39,10 +37,10 @@ from redbeat.runs import (
 )
 from redbeat.schedules import Excluded
 from redbeat.store import Store
+from redbeat.text import printable, shorten
 
 __all__ = ["Batch", "Dispatcher"]
 
-logger = get_logger("celery.beat")
 
 #: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20

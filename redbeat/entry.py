@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from celery.app import app_or_default
 from celery.beat import ScheduleEntry
 from celery.schedules import schedstate
-from celery.utils.log import get_logger
 
 from redbeat.almanac import bounds_of, save_by_calendars
 from redbeat.config import ensure_conf
@@ -22,6 +21,7 @@ from redbeat.descriptions import describe
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
+from redbeat.logger import logger
 from redbeat.managing import Managed
 from redbeat.misfires import ran_from
 from redbeat.policy import FIELDS, NAMES, Policy, PolicyFields, PolicyHolder
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["RedBeatSchedulerEntry", "decode_entry"]
-
-logger = get_logger("celery.beat")
 
 
 class EntryArguments(PolicyFields, total=False):

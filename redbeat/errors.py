@@ -32,6 +32,8 @@ from typing import Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockNotOwnedError, ResponseError
 
+from redbeat.text import printable
+
 __all__ = [
     "CalendarError",
     "CalendarNotFound",
@@ -55,7 +57,10 @@ __all__ = [
 
 
 class RedBeatError(Exception):
-    """The root of the tree."""
+    """The root of the tree. Its sentence is printable: whoever prints it prints no order to a terminal."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
     def __repr__(self) -> str:
         # Celery logs the repr, and redis-py's has no message

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 
 import click
 
+from redbeat.text import printable
+
 __all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite", "not_empty"]
 
 #: ``os`` has them on POSIX only
@@ -31,7 +33,7 @@ class CommandLineError(click.ClickException):
     """A sentence, and the code that the command ends with."""
 
     def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.exit_code = exit_code  # type: ignore[misc]
 
 

@@ -16,9 +16,10 @@ import yaml
 from redbeat.errors import FileError
 from redbeat.garbage import garbage_kept
 from redbeat.hints import did_you_mean
-from redbeat.keys import is_owner_name, printable
+from redbeat.keys import is_owner_name
 from redbeat.notation import SCHEDULE_FORMS
 from redbeat.policy import FIELDS
+from redbeat.text import escape, printable, printable_json
 
 __all__ = ["ENTRY_FIELDS", "PAST_FIELDS", "STATE_FIELDS", "Declared", "read_file", "write_file"]
 
@@ -89,10 +90,16 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Writes everything out: no anchors."""
+    """Writes everything out: no anchors. Text that doesn't print is in double quotes, which have escapes."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
         return True
+
+    def represent_text(self, text: str) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def read_file(text: str, origin: str = "-") -> Declared:
@@ -293,12 +300,12 @@ def write_file(declared: Declared, *, is_json: bool = False) -> str:
     if declared.calendars:
         document["calendars"] = dict(declared.calendars)
     if is_json:
-        text = json.dumps(document, indent=2, ensure_ascii=False)
-        return f"{text if text == printable(text) else json.dumps(document, indent=2)}\n"
+        return f"{printable_json(json.dumps(document, indent=2, ensure_ascii=False))}\n"
     layout: dict[str, Any] = {"sort_keys": False, "width": 110, "default_flow_style": None}
     try:
         with garbage_kept():
             written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
     except (UnicodeEncodeError, RecursionError):  # halves of characters, or more depth than its writer takes
         return write_file(declared, is_json=True)
-    return written
+    # the emitter leaves some of it as it is, what changes the direction of text, say
+    return escape(written, lambda char: f"\\U{ord(char):08x}")

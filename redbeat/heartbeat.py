@@ -12,19 +12,17 @@ import threading
 import time
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from redbeat.budget import what_is_computed
 from redbeat.connection import get_hasty_redis
 from redbeat.errors import LockLost, RedBeatError
-from redbeat.keys import printable
+from redbeat.logger import logger
 from redbeat.lua import Fence, release_lock
 from redbeat.store import Store
+from redbeat.text import printable
 from redbeat.timing import Timing
 
 __all__ = ["Heartbeat"]
 
-logger = get_logger("celery.beat")
 
 #: how long who stops it waits for a renewal that is on its way, seconds
 STOP_SECONDS = 2.0

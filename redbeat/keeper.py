@@ -30,19 +30,17 @@ from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
-from celery.utils.log import get_logger
-
 from redbeat.config import ensure_conf
 from redbeat.connection import get_hasty_redis
 from redbeat.errors import CommandFailed, LockLost, RedBeatError, StoreUnavailable
 from redbeat.lock import LeaderLock
+from redbeat.logger import logger
 from redbeat.retry import call_briefly, is_transient
 from redbeat.store import Store
 from redbeat.warden import WardenProcess, now
 
 __all__ = ["SIGNALLED", "Keeper", "Times"]
 
-logger = get_logger("celery.beat")
 
 Answer = TypeVar("Answer")
 

@@ -120,21 +120,6 @@ def keys_of(prefix: str, schedule_key: str, statics_key: str) -> Keys:
     return Keys(prefix, schedule_key, statics_key)
 
 
-def printable(text: str) -> str:
-    """Return ``text`` as every log can hold it: what is no UTF-8 (in a key, say) is escaped."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def as_stored(text: str) -> bytes:
-    """Return ``text`` as it stands in Redis, with bytes that are no UTF-8: not every client writes them."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def shorten(text: str, limit: int = 500) -> str:
-    """Return ``text``, cut to ``limit`` characters: bad values may be megabytes, a log line mustn't."""
-    return text if len(text) <= limit else f"{text[:limit]}..."
-
-
 def is_owner_name(name: object) -> bool:
     """Tell whether an owner of entries may be called ``name``: any text without control characters."""
     return isinstance(name, str) and bool(name) and name.isprintable()

@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.heartbeat import Heartbeat
 from redbeat.lock import LeaderLock, fence_of
+from redbeat.logger import logger
 from redbeat.lua import Fence
 from redbeat.retry import ClientError
 from redbeat.store import Store
@@ -21,7 +20,6 @@ from redbeat.timing import Timing
 
 __all__ = ["Leadership"]
 
-logger = get_logger("celery.beat")
 
 #: a standby that is about to take over looks no more often than this, seconds
 MIN_LOOK_SECONDS = 0.1

@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from redbeat.connection import user_of
+from redbeat.logger import logger
 from redbeat.lua import Push, text_of
 from redbeat.producer import no_queue
 from redbeat.retry import is_refusal
 
 __all__ = ["Outbox"]
 
-logger = get_logger("celery.beat")
 
 #: what was said already: once is enough, however often the connection is made anew
 _said: set[str] = set()

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from redbeat import lua
-from redbeat.keys import printable
 from redbeat.lua import Fence, text_of
 from redbeat.lua import owners as scripts
 from redbeat.store import CHUNK_SIZE, Store
+from redbeat.text import is_utf8
 
 __all__ = [
     "StaticNames",
@@ -121,7 +121,7 @@ def note_statics(store: Store, fence: Fence, owner: str, plan: StaticsPlan) -> N
     """
     _change(store, fence, "remove", owner, plan.removed)
     # a name that is no text can't be sent
-    texts = [name for name in plan.added if isinstance(name, str) and name == printable(name)]
+    texts = [name for name in plan.added if isinstance(name, str) and is_utf8(name)]
     _change(store, fence, "add", owner, texts)
     for former, names in plan.released.items():
         _change(store, fence, "release", former, names)

@@ -32,6 +32,7 @@ from redbeat.reader import try_decode
 from redbeat.saving import encode_entry, plan_write, stored_after, why_never
 from redbeat.schedules import Excluded
 from redbeat.store import CHUNK_SIZE, Store, Stored
+from redbeat.text import printable
 
 __all__ = [
     "MAX_ENTRIES",
@@ -98,7 +99,7 @@ def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
     try:
         return RedBeatSchedulerEntry.from_dict({"name": name, **given}, app)
     except (EntryError, ValueError, TypeError) as exc:
-        reason = str(exc).removeprefix(f"{name}: ")
+        reason = str(exc).removeprefix(f"{printable(name)}: ")
         named = next((one for one in given if re.match(rf"(?:a )?{one}\b", reason)), None)
         reason = reason if named is None else reason.removeprefix(named).lstrip(": ")
         raise declared.fault(path if named is None else (*path, named), reason) from exc
@@ -242,7 +243,7 @@ def _plan_entry(
             if change.write.score == -1 and entry.enabled:
                 plan.warnings.append(f"{entry.name} never runs: {why_never(entry, now)}")
     except EntryError as exc:
-        reason = str(exc).removeprefix(f"{entry.key}: ")
+        reason = str(exc).removeprefix(f"{printable(entry.key)}: ")
         raise declared.fault(("entries", entry.name), reason) from exc
     if not stored.exists:
         plan.difference.added[entry.name] = shown_of(*encoded)
@@ -307,7 +308,7 @@ def calendar_of(declared: Declared, name: str, app: Any) -> Calendar:
     try:
         return Calendar(name, fields.get("days") or (), fields.get("about", ""), app)
     except (ValueError, TypeError) as exc:
-        reason = str(exc).removeprefix(f"{name}: ")
+        reason = str(exc).removeprefix(f"{printable(name)}: ")
         raise declared.fault(("calendars", name), reason) from exc
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from celery.schedules import BaseSchedule
 
 from redbeat.decoder import decode
-from redbeat.keys import RESERVED_BEGINNINGS, printable
+from redbeat.keys import RESERVED_BEGINNINGS
 from redbeat.kinds import SCHEDULE_FIELDS
 from redbeat.schedules import KINDS
+from redbeat.text import is_utf8, printable
 
 __all__ = [
     "check_readable",
@@ -46,7 +47,7 @@ def find_problem(definition: Any, meta: Any) -> str | None:
     task = definition.get("task")
     if task is None:
         return "definition: task: is missing."
-    if not isinstance(task, str) or not task or task != printable(task):
+    if not isinstance(task, str) or not task or not is_utf8(task):
         return f"definition: task: must be the name of a task, not {_shown(task)}."
     headers = (definition.get("options") or {}).get("headers") if _is_object(definition, "options") else None
     if definition.get("args") is not None and not isinstance(definition["args"], list):
@@ -107,9 +108,9 @@ def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
 def find_unwritable(entry: Any) -> str | None:
     """Return which of an entry's parts could be written but never read again, and why; None for none."""
     name, task = entry.name, entry.task
-    if not name.isascii() and name != printable(name):
+    if not name.isascii() and not is_utf8(name):
         return f"name must be UTF-8, not {printable(name)!r}"
-    if not isinstance(task, str) or not task or (not task.isascii() and task != printable(task)):
+    if not isinstance(task, str) or not task or (not task.isascii() and not is_utf8(task)):
         return f"task must be the name of a task, not {task!r}"
     if not isinstance(entry.schedule, BaseSchedule):
         return f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"

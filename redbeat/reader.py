@@ -12,10 +12,10 @@ from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.hints import find_typos
-from redbeat.keys import printable
 from redbeat.lua import Stored
 from redbeat.policy import FIELDS, NO_POLICY, decode_policy, make_policy
 from redbeat.problems import find_problem
+from redbeat.text import is_utf8, printable
 
 __all__ = ["decode_entry", "try_decode"]
 
@@ -34,7 +34,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         EntryCorrupt: it can't be used; the message says why.
     """
     key = stored.key
-    if key != printable(key):
+    if not is_utf8(key):
         raise EntryCorrupt(f"{printable(key)}: the key is no UTF-8.", key)
     if not stored.is_hash:
         raise EntryCorrupt(f"{key}: the key holds something that is no hash.", key)

@@ -14,7 +14,6 @@ from redbeat.connection import get_hasty_redis
 from redbeat.doctor.finding import Finding, Repair
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, EntryNotFound
-from redbeat.keys import as_stored
 from redbeat.lua import Stored
 from redbeat.lua.leftovers import remove_leftovers
 from redbeat.lua.repairs import MemberRepair, repair_members
@@ -23,6 +22,7 @@ from redbeat.reader import decode_entry
 from redbeat.runs import MISSING_GRACE_SECONDS
 from redbeat.saving import next_score
 from redbeat.store import CHUNK_SIZE, Store
+from redbeat.text import as_stored
 
 __all__ = ["repair"]
 

@@ -10,16 +10,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from redbeat.config import RedBeatConfig
+from redbeat.logger import logger
 from redbeat.lua import Script
 from redbeat.retry import without_retry
 
 __all__ = ["Replicas"]
 
-logger = get_logger("celery.beat")
 
 #: how long replicas are waited for after a commit, milliseconds,
 WAIT_MS = 1_000

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 
-from celery.utils.log import get_logger
-
 from redbeat.errors import RedBeatError
-from redbeat.keys import printable, shorten
 from redbeat.lock import LeaderLock
+from redbeat.logger import logger
 from redbeat.lua import Claimed
 from redbeat.runs import Run
+from redbeat.text import printable, shorten
 
 __all__ = ["Reports", "brief", "ending_briefly"]
-
-logger = get_logger("celery.beat")
 
 
 def brief(exc: RedBeatError) -> RedBeatError:

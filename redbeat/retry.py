@@ -10,7 +10,6 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import redis.exceptions
-from celery.utils.log import get_logger
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from tenacity import (
@@ -23,6 +22,7 @@ from tenacity import (
 )
 
 from redbeat.errors import StoreUnavailable
+from redbeat.logger import logger
 
 __all__ = [
     "LAST_WORDS_SECONDS",
@@ -43,7 +43,6 @@ __all__ = [
     "without_retry",
 ]
 
-logger = get_logger("celery.beat")
 
 #: whatever the redis client raises by itself
 ClientError = redis.exceptions.RedisError

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from celery.schedules import crontab
-from celery.utils.log import get_logger
 
 from redbeat.almanac import give_calendars
 from redbeat.budget import TOO_EXPENSIVE
@@ -22,16 +21,15 @@ from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.history import GONE, failed_record, sent_record, skipped_record
 from redbeat.jitter import due_time_of
-from redbeat.keys import printable
+from redbeat.logger import logger
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
 from redbeat.policy import Policy
 from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
 from redbeat.task_ids import task_id_of
+from redbeat.text import printable
 from redbeat.zones import in_utc
-
-logger = get_logger("celery.beat")
 
 __all__ = [
     "Run",

@@ -26,9 +26,7 @@ class ScheduleField:
         def __get__(self, entry: Any, owner: type) -> Any: ...
 
     def __set__(self, entry: Any, value: Any) -> None:
-        entry.__dict__["schedule"] = as_schedule(
-            value, entry.name, entry.app, zone=entry.policy.timezone
-        )
+        entry.__dict__["schedule"] = as_schedule(value, entry.name, entry.app, zone=entry.policy.timezone)
 
 
 def as_schedule(

@@ -15,7 +15,6 @@ from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
-from celery.utils.log import get_logger
 
 from redbeat.broker import Broker
 from redbeat.config import RedBeatConfig as RedBeatConfig
@@ -37,6 +36,7 @@ from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
 from redbeat.leadership import Leadership
 from redbeat.lock import LeaderLock
+from redbeat.logger import logger
 from redbeat.lua import NO_TIMES, Claim, Claimed, Commit
 from redbeat.reports import Reports, brief, ending_briefly
 from redbeat.retry import RetryingConnection as RetryingConnection
@@ -59,7 +59,6 @@ from redbeat.wake import WakeChannel
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
-logger = get_logger("celery.beat")
 
 #: how long, in seconds, signals are held back while the lock is released;
 CLOSE_SECONDS = 3.0

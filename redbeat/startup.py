@@ -10,19 +10,19 @@ from typing import Any
 
 from celery.backends.base import DisabledBackend
 from celery.schedules import crontab
-from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
 
 from redbeat.almanac import save_by_calendars
 from redbeat.connection import get_hasty_redis
 from redbeat.delivery import describe_delivery
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
-from redbeat.keys import shorten
+from redbeat.logger import logger
 from redbeat.owners import note_statics, plan_statics, read_owners, read_statics
 from redbeat.problems import find_name_problem
 from redbeat.retry import RequestBroken
 from redbeat.saving import encode_entry
 from redbeat.store import CHUNK_SIZE, Fence, Store, Stored, Write
+from redbeat.text import shorten
 from redbeat.urls import sanitize_url
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "store_statics",
 ]
 
-logger = get_logger("celery.beat")
 
 _LOOKED_UP = (
     "task_always_eager",

@@ -19,10 +19,11 @@ from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
-from redbeat.keys import Keys, printable
+from redbeat.keys import Keys
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
 from redbeat.replicas import Replicas
 from redbeat.retry import WatchedConnection, is_refusal, without_retry
+from redbeat.text import printable
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
 

@@ -21,7 +21,6 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, FileError
 from redbeat.files import PAST_FIELDS, Declared
 from redbeat.garbage import garbage_kept
-from redbeat.keys import printable, shorten
 from redbeat.kinds import SCHEDULE_FIELDS, encode_schedule
 from redbeat.listing import scan_entries
 from redbeat.lua.owners import Change
@@ -40,6 +39,7 @@ from redbeat.problems import find_name_problem
 from redbeat.reader import try_decode
 from redbeat.saving import encode_entry, plan_save
 from redbeat.store import CHUNK_SIZE, Store, Stored, Write
+from redbeat.text import is_utf8, printable, shorten
 
 __all__ = ["Exported", "declare_beat_schedule", "export_entries", "plan_import"]
 
@@ -102,7 +102,7 @@ def export_entries(
                 continue
             if not entry.stored.exists:
                 skipped.append(f"{printable(entry.name)}: its hash is gone.")
-            elif entry.name != printable(entry.name):
+            elif not is_utf8(entry.name):
                 skipped.append(f"{printable(entry.name)}: its name is no UTF-8.")
             else:
                 items[entry.name] = _item_of(entry, entry.stored, its_owner if owner is None else "", forms)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from celery.utils.log import get_logger
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 - the client's own
+
+from redbeat.logger import logger
 
 __all__ = ["WakeChannel"]
 
-logger = get_logger("celery.beat")
 
 #: seconds without the channel after it failed, before it is tried again
 RECONNECT_SECONDS = 5.0

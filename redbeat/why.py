@@ -20,6 +20,7 @@ from redbeat.history import PastRun
 from redbeat.policy import Policy
 from redbeat.saving import why_never
 from redbeat.schedules import zone_of
+from redbeat.text import printable
 from redbeat.zones import in_utc
 
 __all__ = ["VERDICTS", "Answer", "explain"]
@@ -297,7 +298,7 @@ class _Case:
 def _quarantine(evidence: Evidence, problem: str) -> str:
     failure = failure_of(evidence.stored)
     since = f" since {failure.since[:19].replace('T', ' ')} UTC" if failure and not failure.attempts else ""
-    return closed(f"The entry can't be used{since}: {problem.removeprefix(f'{evidence.key}: ')}")
+    return closed(f"The entry can't be used{since}: {problem.removeprefix(f'{printable(evidence.key)}: ')}")
 
 
 def _moment_of(failure: Failure) -> datetime:

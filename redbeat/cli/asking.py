@@ -8,6 +8,7 @@ import click
 
 from redbeat import exits
 from redbeat.exits import CommandLineError
+from redbeat.text import printable
 
 __all__ = ["DRY_RUN", "YES", "ask"]
 
@@ -27,7 +28,7 @@ def ask(question: str, *, is_yes: bool) -> None:
     if not is_somebody_there():
         raise CommandLineError("Nobody can be asked here, without a terminal: give --yes.", exits.USAGE)
     try:
-        is_yes = click.confirm(question, err=True)
+        is_yes = click.confirm(printable(question), err=True)
     except click.Abort:
         click.echo(err=True)  # the error isn't to stand behind the question
         raise

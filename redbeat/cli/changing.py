@@ -95,9 +95,7 @@ def add(
 )
 @DRY_RUN
 @YES
-@click.option(
-    "--json", "is_json", is_flag=True, help="Print the entry as one JSON object, many one a line."
-)
+@click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object, many one a line.")
 @click.pass_context
 def set_(
     ctx: click.Context,
@@ -264,4 +262,4 @@ def delete(
     if is_json:
         session.print_json({"deleted": total, "names": chosen})
     elif chosen:
-        click.echo(f"Deleted {counted(len(chosen), 'entry', 'entries')}.")
+        session.echo(f"Deleted {counted(len(chosen), 'entry', 'entries')}.")

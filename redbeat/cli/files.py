@@ -168,7 +168,7 @@ def export(
         exported = export_entries(session.app, match, owner, progress, with_history=history)
     text = write_file(exported.declared, is_json=is_json or file.endswith(".json"))
     if file == "-":
-        click.echo(text.encode(), nl=False)
+        session.write(text)
     else:
         _write(Path(file), text)
         session.note(f"{file}: {counted(len(exported.declared.entries), 'entry', 'entries')}.")

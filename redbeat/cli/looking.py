@@ -103,7 +103,7 @@ def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
     if is_json:
         session.print_json({"count": found})
     else:
-        click.echo(found)
+        session.echo(str(found))
 
 
 @click.command(cls=SessionCommand)

@@ -44,7 +44,7 @@ def purge(ctx: click.Context, /, dry_run: bool, yes: bool, is_json: bool) -> Non
         left = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found]
         session.print_json({"leftovers": left, "removed": removed, "is_dry_run": dry_run})
     elif found and not dry_run:
-        click.echo(f"Removed {removed}.")
+        session.echo(f"Removed {removed}.")
 
 
 def _names(found: list[Any], kind: str) -> list[str]:

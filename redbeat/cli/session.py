@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -16,10 +16,11 @@ from typing import Any
 import click
 from celery import Celery
 from rich.console import Console
+from rich.segment import Segment
 
 from redbeat import exits
 from redbeat.archive import server_now
-from redbeat.cli.words import on_one_line, one_line
+from redbeat.cli.words import one_line
 from redbeat.config import ensure_conf
 from redbeat.errors import (
     CalendarError,
@@ -34,6 +35,7 @@ from redbeat.errors import (
 )
 from redbeat.exits import CommandLineError, ExitingCommand
 from redbeat.store import Store
+from redbeat.text import printable, printable_json, printable_lines
 from redbeat.urls import sanitize_url
 
 __all__ = ["Session", "SessionCommand", "stating_errors"]
@@ -67,10 +69,18 @@ class SessionCommand(ExitingCommand):
 
 
 class _Paper(Console):
-    """A console that leaves it to the command what a broken pipe means, as rich did before 13.8."""
+    """A console that prints no orders to the terminal but its own colours.
+
+    What a broken pipe means it leaves to the command, as rich did before 13.8.
+    """
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
+        for segment in super().render(*args, **kwargs):
+            is_shown = segment.control or segment.text.isprintable()
+            yield segment if is_shown else Segment(printable_lines(segment.text), segment.style)
 
 
 class Session:
@@ -114,20 +124,33 @@ class Session:
 
     def print_json(self, document: Any) -> None:
         """Print ``document`` as JSON on one line, for programs: no colours, no wrapping."""
-        text = json.dumps(document, ensure_ascii=False)
+        text = printable_json(json.dumps(document, ensure_ascii=False))
         try:
             text.encode(sys.stdout.encoding or "utf-8")
         except UnicodeEncodeError:
             text = json.dumps(document)
         click.echo(text)
 
+    def echo(self, *parts: str | tuple[str, str]) -> None:
+        """Print a line that is never wrapped, of words, and words with a colour, one after the other."""
+        pieces = [(part, "") if isinstance(part, str) else part for part in parts]
+        styled = [
+            click.style(printable(text), fg=colour, bold=True) if colour else printable(text)
+            for text, colour in pieces
+        ]
+        click.echo("".join(styled), color=False if self.no_color else None)
+
+    def write(self, document: str) -> None:
+        """Print a document of several lines as it is: its form has seen to what doesn't print."""
+        click.echo(document.encode(), nl=False)
+
     def say(self, words: str, style: str = "") -> None:
         """Print a line for people; what stands in brackets or between colons (``:x:``) is no markup."""
-        self.console.print(on_one_line(words), style=style or None, markup=False, soft_wrap=True)
+        self.console.print(printable(words), style=style or None, markup=False, soft_wrap=True)
 
     def note(self, words: str) -> None:
         """Print a line for people beside the output proper: to stderr."""
-        click.echo(words, err=True)
+        click.echo(printable(words), err=True)
 
     def now(self) -> datetime:
         """Return the server's clock, UTC."""

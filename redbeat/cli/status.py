@@ -5,7 +5,6 @@ Invariant: no exit code means two things, and it answers within some seconds, wh
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
@@ -59,12 +58,12 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
         state, problem = judge(found, late_after_seconds)
     if is_json:
         lock_key = ensure_conf(app).lock_key
-        click.echo(json.dumps(_document(url, lock_key, found, state, problem)))
+        Session.of(ctx).print_json(_document(url, lock_key, found, state, problem))
     else:
-        word = click.style(_name(state), fg=_COLOURS[state], bold=True)
-        lines = [("state", f"{word}: {problem}" if problem else word), ("server", url)]
-        for title, text in lines + _lines(found):
-            click.echo(f"{title:<11}{text}", color=False if Session.of(ctx).no_color else None)
+        session = Session.of(ctx)
+        session.echo(f"{'state':<11}", (_name(state), _COLOURS[state]), f": {problem}" if problem else "")
+        for title, text in [("server", url), *_lines(found)]:
+            session.echo(f"{title:<11}{text}")
     ctx.exit(state)
 
 

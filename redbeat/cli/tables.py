@@ -18,6 +18,7 @@ from redbeat.cli.words import due_in_words, offset_of, one_line, relative, secon
 from redbeat.history import PastRun
 from redbeat.policy import FIELDS, NO_POLICY
 from redbeat.schedules import zone_of
+from redbeat.text import printable
 
 __all__ = ["STATE_STYLES", "entries_table", "fields_table", "history_table", "runs_table", "zone_for"]
 
@@ -79,7 +80,7 @@ def _cells_of(entry: Any, now: datetime) -> dict[str, Text]:
     next_run, until_then = due_in_words(due, zone, now)
     schedule = words_of(entry)
     if entry.state in ("quarantined", "failing") and entry.error:
-        reason = one_line(entry.error.removeprefix(f"{entry.key}: "), _REASON)
+        reason = one_line(entry.error.removeprefix(f"{printable(entry.key)}: "), _REASON)
         schedule = f"{schedule}: {reason}" if schedule else reason
     return {
         "name": Text(one_line(entry.name)),

@@ -17,6 +17,7 @@ from redbeat.cli.tables import clocks_change, runs_table, zone_for
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
+from redbeat.text import printable
 
 __all__ = ["next_"]
 
@@ -67,7 +68,7 @@ def _runs_of_one(
 ) -> Iterator[tuple[datetime, Any]]:
     entry = listed_entry(session, name)
     if entry.schedule is None:
-        reason = (entry.error or "").removeprefix(f"{entry.key}: ")
+        reason = (entry.error or "").removeprefix(f"{printable(entry.key)}: ")
         raise EntryError(f"{entry.key}: can't be used, so it has no runs: {reason}", entry.key)
     if entry.state not in ("scheduled", "due"):
         session.note(f"It is {entry.state}; these are the runs that its schedule has.")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime, tzinfo
 
-from redbeat.keys import shorten
+from redbeat.text import printable, shorten
 
-__all__ = ["counted", "due_in_words", "on_one_line", "one_line", "relative", "seconds_in_words", "when"]
+__all__ = ["counted", "due_in_words", "one_line", "relative", "seconds_in_words", "when"]
 
 _UNITS = (
     (365 * 86_400, "y"),
@@ -21,16 +21,7 @@ _UNITS = (
 
 def one_line(text: object, limit: int = 500) -> str:
     """Return ``text`` on one line, without what a terminal takes for orders, cut to ``limit``."""
-    return shorten(on_one_line(str(text)), limit)
-
-
-def on_one_line(text: str) -> str:
-    """Return all of ``text`` on one line, without what a terminal takes for orders."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+    return shorten(printable(str(text)), limit)
 
 
 def counted(number: int, one: str, many: str) -> str:

@@ -11,10 +11,10 @@ from redbeat.almanac import Unusable
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient, Row
 from redbeat.failures import failure_of, sha1_of
-from redbeat.keys import printable, shorten
 from redbeat.lua import Stored
 from redbeat.saving import why_never
 from redbeat.schedules import next_run
+from redbeat.text import printable, shorten
 from redbeat.zones import in_utc
 
 __all__ = ["ENTRY_CHECKS", "excerpt_of"]
@@ -191,9 +191,8 @@ def excerpt_of(stored: Stored, reason: str) -> str:
     if len(text) <= EXCERPT_LENGTH:
         place = 0
     cut = text[place : place + EXCERPT_LENGTH]
-    return (
-        ("…" if place else "") + " ".join(printable(cut).split()) + ("…" if text[place + len(cut) :] else "")
-    )
+    shown = printable(re.sub(r"[ \t\r\n]+", " ", cut).strip())
+    return ("…" if place else "") + shown + ("…" if text[place + len(cut) :] else "")
 
 
 def _own_part(reason: str, key: str) -> str:

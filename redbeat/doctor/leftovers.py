@@ -10,11 +10,12 @@ from itertools import islice
 
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient
-from redbeat.keys import BESIDE_TYPES, as_stored, printable
+from redbeat.keys import BESIDE_TYPES
 from redbeat.lua import Stored, text_of
 from redbeat.owners import read_statics
 from redbeat.problems import find_name_problem
 from redbeat.store import CHUNK_SIZE
+from redbeat.text import as_stored, is_utf8, printable
 
 __all__ = ["LEFTOVER_CHECKS"]
 
@@ -25,7 +26,7 @@ _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "s
 def check_statics(patient: Patient) -> Iterator[Finding]:
     """Find names of static entries that there are none of."""
     store = patient.store
-    names = iter(sorted(name for name in read_statics(store).names if name == printable(name)))
+    names = iter(sorted(name for name in read_statics(store).names if is_utf8(name)))
     while chunk := list(islice(names, CHUNK_SIZE)):
         for stored in store.read_entries([store.keys.entry(name) for name in chunk])[1]:
             name = patient.name_of(stored.key)

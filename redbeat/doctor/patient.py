@@ -17,13 +17,13 @@ from redbeat.almanac import give_calendars, read_calendars
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, EntryNotFound
-from redbeat.keys import as_stored
 from redbeat.listing import PAGE_SIZE, read_all
 from redbeat.lua import Stored, text_of
 from redbeat.reader import decode_entry
 from redbeat.schedules import Excluded
 from redbeat.status import Status
 from redbeat.store import Store
+from redbeat.text import as_stored
 
 __all__ = ["Patient", "Row"]
 

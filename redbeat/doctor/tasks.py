@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from celery.utils.log import get_logger
 from dateutil.parser import isoparse
 from kombu.compression import get_encoder
 from kombu.serialization import dumps
@@ -17,12 +16,12 @@ from kombu.serialization import dumps
 from redbeat.doctor.finding import Finding, Severity, counted
 from redbeat.doctor.patient import Patient, Row
 from redbeat.hints import did_you_mean
-from redbeat.keys import shorten
+from redbeat.logger import logger
 from redbeat.routing import find_route, load_tasks
+from redbeat.text import shorten
 
 __all__ = ["Tasks", "check_message"]
 
-logger = get_logger("celery.beat")
 
 #: what Celery takes for the message itself
 _MESSAGE_OPTIONS = ("countdown", "eta", "expires", "time_limit", "soft_time_limit", "shadow")

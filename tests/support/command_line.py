@@ -79,6 +79,13 @@ class Terminal:
             if not self._read(deadline):
                 raise AssertionError(f"{text!r} wasn't shown, but:\n{self.shown}")
 
+    def wait_for_one_of(self, *texts: str, timeout: float = 30) -> None:
+        """Read until one of `texts` is shown."""
+        deadline = time.monotonic() + timeout
+        while not any(text in self.shown for text in texts):
+            if not self._read(deadline):
+                raise AssertionError(f"none of {texts!r} was shown, but:\n{self.shown}")
+
     def interrupt(self, timeout: float = 30) -> int:
         """Type Ctrl-C until its end; return its exit code.
 

@@ -16,10 +16,10 @@ from redbeat.connection import get_redis
 from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, LockLost, RedBeatError
-from redbeat.keys import shorten
 from redbeat.lua import Claimed
 from redbeat.reports import STANDBY_SECONDS, Reports
 from redbeat.runs import Run, plan_run
+from redbeat.text import shorten
 from redbeat.urls import sanitize_url
 from tests.support.ticks import memory_app
 
