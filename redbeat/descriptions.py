@@ -14,7 +14,7 @@ from dateutil.rrule import DAILY
 from redbeat.recurrence import FREQUENCIES
 from redbeat.schedules import clocked, cron, rrule, zone_of
 
-__all__ = ["describe"]
+__all__ = ["describe", "description_of"]
 
 _UNITS = (
     (timedelta(days=1), "day"),
@@ -62,6 +62,16 @@ def describe(entry: Any) -> str:
     if policy.jitter:
         words.append(f"up to {policy.jitter:g} s later")
     return ", ".join(words)
+
+
+def description_of(entry: Any) -> str:
+    """Return what ``entry.describe()`` does, '' where its schedule can't be used."""
+    if entry.schedule is None:
+        return ""
+    try:
+        return str(entry.describe())
+    except (ValueError, ArithmeticError):  # at the end of all years, say: the others shall be listed
+        return repr(entry.schedule)
 
 
 def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:

@@ -7,6 +7,7 @@ Owns the way between the two. Reading is tolerant and names what is wrong (Entry
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from redbeat.almanac import bounds_of, save_by_calendars
 from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta, read_cron
 from redbeat.descriptions import describe
+from redbeat.due import first_after_pause, paused_until, score_after_pause
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
@@ -186,13 +188,25 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         if not isinstance(key, str):
             raise EntryError(f"from_key takes an entry's key or its name, a string, not {key!r}.", str(key))
         app = app_or_default(app)
-        return decode_entry(cls, _read(Store(app), ensure_conf(app).keys.prefixed(key)), app)
+        now, stored = Store(app).read_entry(ensure_conf(app).keys.prefixed(key))
+        entry = decode_entry(cls, stored, app)
+        entry.seen_at = now
+        return entry
 
     # -- when it is due
 
     @property
     def due_at(self) -> datetime | None:
-        """When it is due next, in UTC, counted from last_run_at. None stands for never again."""
+        """When it is due next, in UTC, counted from last_run_at. None stands for never again, or at rest.
+
+        Paused until a time it is due at its first run at that time or later.
+        """
+        if self.enabled:
+            return self.due_by_schedule()
+        return None if paused_until(self) is None else first_after_pause(self, self.bounds())
+
+    def due_by_schedule(self) -> datetime | None:
+        """Return its first time after last_run_at, whether it is enabled or not; None: never again."""
         if self.last_run_at is None:
             return datetime.now(timezone.utc)
         if self.policy.is_finished(self.total_run_count):
@@ -212,8 +226,13 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @property
     def score(self) -> float:
-        """``due_at`` in UNIX seconds, -1 for never, and its jitter."""
-        return self.score_of(self.due_at)
+        """When beat looks at it next, ``due_at`` in UNIX seconds and its jitter, -1 for never.
+
+        That of an entry which rests without an end is its schedule's next time.
+        """
+        if paused_until(self) is not None:
+            return score_after_pause(self, self.bounds())
+        return self.score_of(self.due_by_schedule())
 
     def score_of(self, due_at: datetime | None) -> float:
         """Return the score of this entry when it is due at ``due_at``; None stands for never."""
@@ -230,9 +249,9 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     def is_due(self) -> schedstate:
         """Return (is it due, seconds to the next look), as Celery's schedules do."""
-        if not self.enabled:
-            return schedstate(is_due=False, next=5.0)
         now = datetime.now(timezone.utc)
+        if not self.is_enabled_at(now):
+            return schedstate(is_due=False, next=5.0)
         due_at = self.due_at
         if due_at is not None and due_at > now:
             return schedstate(is_due=False, next=(due_at - now).total_seconds())
@@ -260,8 +279,8 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     def is_enabled_at(self, now: datetime) -> bool:
         """Tell whether it runs: it is enabled, or its pause is over."""
-        until = self.policy.paused_until
-        return self.enabled or (self.policy.paused and until is not None and until <= now)
+        until = paused_until(self)
+        return self.enabled or (until is not None and until <= now)
 
     def save(self, *, if_unchanged: bool = False) -> RedBeatSchedulerEntry:
         """Store the entry, new or not, and wake the beat; return it.
@@ -305,7 +324,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
         write = plan_save(self, stored, now)
-        self.stored = stored_after(stored, write)
+        self.stored, self.seen_at, self.problem = stored_after(stored, write), now, ""
         if write.score == -1 and self.enabled:
             logger.warning("%s is saved, and never runs: %s", self.key, why_never(self, now))
         return write
@@ -314,6 +333,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         """Remove the entry; no error when it isn't there."""
         _check_name(self)
         Store(self.app).delete_entries([self.key])
+        self.seen_at = None
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
         """Count from ``last_run_at`` (default: now) as if it had run then.
@@ -334,7 +354,9 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         upcoming = _copy(self)
 
         def advance(now: datetime) -> tuple[datetime, int]:
-            ran_at = last_run_at or ran_from(self.schedule, self.policy, min(self.due_at or now, now), now)
+            ran_at = last_run_at or ran_from(
+                self.schedule, self.policy, min(self.due_by_schedule() or now, now), now
+            )
             return ran_at, upcoming.total_run_count + (0 if only_update_last_run_at else 1)
 
         upcoming._write_meta(advance)  # noqa: SLF001 - it is a copy of this very entry
@@ -348,8 +370,15 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
             if before is not None:
                 self.total_run_count = before.total_run_count
             self.last_run_at, self.total_run_count = decide(now)
-            meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
-            return Write(meta=meta, score=self.score, must_exist=True)
+            write = Write(
+                meta=encode_meta(self.last_run_at, self.total_run_count, stored.meta),
+                score=self.score,
+                must_exist=True,
+            )
+            if self.stored is not None:  # what it was loaded as stays, for save(if_unchanged=True)
+                self.stored = replace(self.stored, meta=write.meta, score=write.score)
+                self.seen_at = now
+            return write
 
         Store(self.app).write_entries([self.key], plan)
 

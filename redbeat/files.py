@@ -21,7 +21,15 @@ from redbeat.notation import SCHEDULE_FORMS
 from redbeat.policy import FIELDS
 from redbeat.text import escape, printable, printable_json
 
-__all__ = ["ENTRY_FIELDS", "PAST_FIELDS", "STATE_FIELDS", "Declared", "read_file", "write_file"]
+__all__ = [
+    "ENTRY_FIELDS",
+    "PAST_FIELDS",
+    "READ_ONLY_FIELDS",
+    "STATE_FIELDS",
+    "Declared",
+    "read_file",
+    "write_file",
+]
 
 #: what says what an entry is
 ENTRY_FIELDS = ("task", "schedule", "args", "kwargs", "options", "enabled", *FIELDS)
@@ -29,6 +37,8 @@ ENTRY_FIELDS = ("task", "schedule", "args", "kwargs", "options", "enabled", *FIE
 PAST_FIELDS = ("history", "backfilled")
 #: what ``export`` adds: what has become of it so far
 STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored", *PAST_FIELDS)
+#: what ``to_dict`` adds for readers: a file may have it, and nothing is made of it
+READ_ONLY_FIELDS = ("state", "next_due_at", "description", "error", "next_runs")
 _SECTIONS = ("owner", "entries", "calendars")
 _CALENDAR_FIELDS = ("about", "days")
 
@@ -132,7 +142,7 @@ def _check_entry(found: Declared, name: str, fields: Any) -> None:
     path = ("entries", name)
     known = ("name", *ENTRY_FIELDS, *STATE_FIELDS)
     for field_ in _mapping(found, path, fields):
-        if field_ not in known:
+        if field_ not in known and field_ not in READ_ONLY_FIELDS:
             raise found.fault((*path, field_), f"there is no such field.{did_you_mean(field_, known)}")
     if fields.get("name", name) != name:
         reason = f"must be {name!r}, as above, or be left out, not {fields['name']!r}."

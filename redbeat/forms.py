@@ -1,6 +1,7 @@
 """An entry as a dict of plain JSON, for forms, admin pages and files: each argument under its own name.
 
-Lossless: what ``from_dict`` makes of ``to_dict``'s result is the same entry. Pure.
+Lossless: what ``from_dict`` makes of ``to_dict``'s result is the same entry. What has become of the entry is
+in it as well, for whoever reads it. Pure.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
+from redbeat import files
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
 from redbeat.errors import EntryError
 from redbeat.hints import did_you_mean
@@ -16,7 +18,7 @@ from redbeat.policy import FIELDS, NO_POLICY
 from redbeat.spans import read_seconds
 from redbeat.zones import time_of
 
-__all__ = ["FORM_FIELDS", "from_dict", "to_dict"]
+__all__ = ["FORM_FIELDS", "READ_ONLY_FIELDS", "arguments_of", "from_dict", "to_dict"]
 
 EntryT = TypeVar("EntryT", bound=Any)
 
@@ -25,10 +27,28 @@ STATE_FIELDS = ("last_run_at", "total_run_count")
 LENGTHS = ("jitter", "expires_after", "misfire_grace_time")
 #: the keys of the dict, in their order
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
+#: after them, how it is; ``celery redbeat show --json`` adds the last two
+READ_ONLY_FIELDS = (*files.READ_ONLY_FIELDS, "history")
 
 
 def to_dict(entry: Any) -> dict[str, Any]:
     """Return ``entry`` as plain JSON has it; see :meth:`redbeat.RedBeatSchedulerEntry.to_dict`."""
+    due = entry.next_due_at
+    return {
+        **arguments_of(entry),
+        "state": entry.state or None,
+        "next_due_at": None if due is None else due.isoformat(),
+        "description": entry.description,
+        "error": entry.error or None,
+    }
+
+
+def arguments_of(entry: Any) -> dict[str, Any]:
+    """Return the arguments that ``entry`` was made with, as plain JSON has them, and its bookkeeping.
+
+    Raises:
+        EntryError: an argument has no form in JSON.
+    """
     values: dict[str, Any] = {name: getattr(entry, name) for name in DEFINITION_FIELDS}
     values["args"] = list(entry.args or ())
     for name in FIELDS:
@@ -50,7 +70,7 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
     if not isinstance(values, Mapping):
         raise EntryError(f"an entry must be an object, not {values!r}.", "")
     name = values.get("name")
-    for unknown in values.keys() - set(FORM_FIELDS):
+    for unknown in values.keys() - {*FORM_FIELDS, *READ_ONLY_FIELDS}:
         hint = did_you_mean(str(unknown), FORM_FIELDS)
         raise EntryError(f"{name}: there is no field {unknown!r}.{hint}", str(name))
     try:
@@ -83,7 +103,7 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
             given["last_run_at"] = time_of(moment)
         except ValueError as exc:
             raise EntryError(f"{name}: last_run_at: {moment!r} is no time.", str(name)) from exc
-    chosen = {field: value for field, value in given.items() if value is not None}
+    chosen = {field: given[field] for field in FORM_FIELDS if given.get(field) is not None}
     made: EntryT = cls(**chosen, app=app)
     if moment is None and "last_run_at" in given:
         made.last_run_at = None

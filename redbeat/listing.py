@@ -15,8 +15,9 @@ from typing import Any, TypeVar, cast
 
 from redbeat.config import ensure_conf
 from redbeat.decoder import decode
+from redbeat.due import is_quarantined, next_due
 from redbeat.errors import EntryCorrupt, EntryNotFound
-from redbeat.failures import failure_of, sha1_of
+from redbeat.failures import failure_of
 from redbeat.lua import Stored
 from redbeat.reader import decode_entry
 from redbeat.store import Store
@@ -53,6 +54,8 @@ PAGE_SIZE = 500
 #: due time; so many of them at the most
 MAX_REMEMBERED = 100_000
 SOON_SECONDS = 3600.0
+#: from here on a score is no time: somebody has written it by hand
+MAX_SCORE = 1e11
 
 
 def list_entries(
@@ -75,23 +78,29 @@ def list_entries(
     for name, number in (("offset", offset), ("limit", limit or 0)):
         if not isinstance(number, int) or number < 0:
             raise ValueError(f"{name}: must be a whole number from 0, not {number!r}.")
-    last_score = None if due_before is None else _utc(due_before).timestamp()
+    last = None if due_before is None else _utc(due_before)
+    last_score = None if last is None else last.timestamp()
 
     def wanted() -> Iterator[EntryT]:
         for _, stored, now in read_all(Store(app), last_score):
             name = ensure_conf(app).keys.name(stored.key)
             if match is not None and not fnmatchcase(name, match):
                 continue
-            entry = _entry_of(cls, stored, app)
-            entry.state = state_of(entry, stored, now)
+            entry = _entry_of(cls, stored, app, now)
             if (
                 (task is None or fnmatchcase(str(entry.task), task))
                 and (enabled is None or entry.enabled == enabled)
                 and (state is None or entry.state == state)
+                and (last is None or _is_due_by(last, entry))
             ):
                 yield entry
 
     return islice(wanted(), offset, None if limit is None else offset + limit)
+
+
+def _is_due_by(last: datetime, entry: Any) -> bool:
+    due: datetime | None = entry.next_due_at
+    return due is None or due <= last  # its score is, and may be earlier than its run
 
 
 def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
@@ -110,15 +119,13 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
         EntryNotFound: there is none.
     """
     store = Store(app)
-    now, (stored,) = store.read_entries([store.keys.entry(name)])
+    now, stored = store.read_entry(store.keys.entry(name))
     if not stored.exists:
         with store.translating():
             stored = replace(stored, score=store.client.zscore(store.keys.schedule, stored.key))
         if stored.score is None:
             raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
-    entry = _entry_of(cls, stored, app)
-    entry.state = state_of(entry, stored, now)
-    return entry
+    return _entry_of(cls, stored, app, now)
 
 
 def iter_names(app: Any, client: Any = None) -> Iterator[str]:
@@ -129,7 +136,7 @@ def iter_names(app: Any, client: Any = None) -> Iterator[str]:
 
 
 def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Iterator[EntryT]:
-    """Yield the stored entries in no order, without their ``state``.
+    """Yield the stored entries in no order.
 
     Unlike those of :func:`list_entries`, one that is there all the while is yielded just once, however its
     due time is moved meanwhile.
@@ -137,9 +144,9 @@ def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Itera
     store = Store(app)
     for page in _scan(store):
         members = [one for one in page if match is None or fnmatchcase(store.keys.name(one), match)]
-        _, entries = store.read_entries([store.keys.prefixed(member) for member in members])
+        now, entries = store.read_entries([store.keys.prefixed(member) for member in members])
         for member, stored in zip(members, entries, strict=True):
-            yield _entry_of(cls, _with_score(stored, page[member]), app)
+            yield _entry_of(cls, _with_score(stored, page[member]), app, now)
 
 
 def _scan(store: Store) -> Iterator[dict[str, float]]:
@@ -223,10 +230,12 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
                 at_begin += PAGE_SIZE
 
 
-def _entry_of(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
-    """Return the entry that ``stored`` is; one that can't be used has what can be read of it."""
+def _entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> EntryT:
+    """Return the entry that ``stored`` was at ``now``; one that can't be used has what can be read of it."""
     try:
-        return decode_entry(cls, stored, app)
+        made: Any = decode_entry(cls, stored, app)
+        made.seen_at = now
+        return cast("EntryT", made)
     except (EntryCorrupt, EntryNotFound) as exc:
         entry: Any = object.__new__(cls)
         try:
@@ -247,6 +256,7 @@ def _entry_of(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
             total_run_count=0,
             has_last_run_at=False,
             stored=stored,
+            seen_at=now,
             problem=str(exc),
         )
         return cast("EntryT", entry)
@@ -256,21 +266,19 @@ def state_of(entry: Any, stored: Stored, now: datetime) -> str:
     """Return which of the ``STATES`` an entry is in."""
     if not stored.exists:
         return "missing"
-    failure = failure_of(stored)
-    is_quarantined = (
-        failure is not None and not failure.attempts and failure.definition_sha1 == sha1_of(stored)
-    )
-    if entry.problem or is_quarantined:
+    if is_quarantined(entry, stored):
         return "quarantined"
     if not entry.is_enabled_at(now):
         return "paused" if entry.paused else "disabled"
     if stored.score is None:
         return "unscheduled"
-    if stored.score < 0:
-        return "finished"
+    due = next_due(entry, stored, now)
+    if due is None:
+        return "finished" if stored.score < MAX_SCORE else "scheduled"
+    failure = failure_of(stored)
     if failure is not None and failure.attempts and failure.retry_at:
         return "failing"
-    return "due" if stored.score <= now.timestamp() else "scheduled"
+    return "due" if due <= now else "scheduled"
 
 
 def _utc(moment: datetime) -> datetime:

@@ -15,12 +15,14 @@ from celery.result import AsyncResult
 from redbeat import bulk, manual, pauses
 from redbeat.archive import read_history
 from redbeat.config import ensure_conf
+from redbeat.descriptions import description_of
+from redbeat.due import next_due
 from redbeat.errors import EntryError
 from redbeat.failures import failure_of
 from redbeat.forms import from_dict, to_dict
 from redbeat.hints import did_you_mean
 from redbeat.history import PastRun, decode_history
-from redbeat.listing import clear_entries, count_entries, list_entries
+from redbeat.listing import clear_entries, count_entries, list_entries, state_of
 from redbeat.pauses import PauseResult
 from redbeat.policy import FIELDS, NAMES, PolicyFields
 from redbeat.store import Store, Stored
@@ -55,9 +57,9 @@ class Managed:
     name: Any
     #: what stood in Redis when it was loaded or saved last; None: it wasn't yet
     stored: Stored | None = None
-    #: one of the states that ``list`` names; '' for an entry that wasn't listed
-    state: str = ""
-    #: why it can't be used, where ``list`` found one that can't; '': it can
+    #: the server's clock when that was so
+    seen_at: datetime | None = None
+    #: why it can't be used, where one that can't was listed; '' for all others
     problem: str = ""
 
     @property
@@ -116,22 +118,35 @@ class Managed:
         return count_entries(cls, app, **filters)
 
     @property
-    def next_due_at(self) -> datetime | None:
-        """When it is due by its score in Redis, in UTC, jitter included. None stands for never or unknown.
+    def state(self) -> str:
+        """One of the states that ``list`` names, as of when it was read or saved last; '': neither yet."""
+        return (
+            "" if self.stored is None or self.seen_at is None else state_of(self, self.stored, self.seen_at)
+        )
 
-        Never is also a score after the year 9999, as 'inf', that somebody has written by hand.
+    @property
+    def next_due_at(self) -> datetime | None:
+        """When beat sends it next, in UTC, jitter included. None stands for never.
+
+        As of when it was read or saved last. A time before that: it waits to be sent; the beginning of 1970:
+        somebody has asked for a run now. Paused until a time, it is sent at its first run at that time or
+        later; of a quarantined one it is when beat tries it again. None: it rests without an end, or is
+        finished, missing or unscheduled.
         """
-        score = self.stored.score if self.stored is not None else None
-        try:
-            return None if score is None or score < 0 else datetime.fromtimestamp(score, timezone.utc)
-        except (ValueError, OverflowError, OSError):
+        if self.stored is None:
             return None
+        return next_due(self, self.stored, self.seen_at or datetime.now(timezone.utc))
 
     @property
     def error(self) -> str:
         """Why it is quarantined, or why its last run couldn't be sent; '' where all is well."""
         failure = failure_of(self.stored) if self.stored is not None else None
         return failure.reason if failure is not None else self.problem
+
+    @property
+    def description(self) -> str:
+        """When it runs, in English words; '' for one that can't be used."""
+        return description_of(self)
 
     def history(self, limit: int = 20) -> Sequence[PastRun]:
         """Return what became of its last runs, the newest first: as many as are kept, up to ``limit``."""
@@ -246,7 +261,9 @@ class Managed:
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON has it, for forms and files: each argument under its own name.
 
-        The schedule is an object with a ``__type__``, as in Redis; times are in ISO 8601.
+        The schedule is an object with a ``__type__``, as in Redis; times are in ISO 8601. Besides: ``state``,
+        ``next_due_at``, ``description`` and ``error``; None stands for none. They are for readers only:
+        :meth:`from_dict` ignores them.
 
         Raises:
             EntryError: an argument has no form in JSON.
@@ -258,7 +275,8 @@ class Managed:
         """Return the entry that ``values``, of the form of :meth:`to_dict`, describe; it isn't stored yet.
 
         A schedule and lengths of time may also be what a file has (:ref:`notation`): ``{"every": "1h30m"}``,
-        ``{"cron": "0 9 * * *"}``, ``"30s"``, a number of seconds, or a cron expression.
+        ``{"cron": "0 9 * * *"}``, ``"30s"``, a number of seconds, or a cron expression. What only tells how
+        an entry is, as ``state``, is ignored.
 
         Raises:
             EntryError: a field is missing, unknown, or has a wrong type or value; the message names it.

@@ -8,6 +8,7 @@ from itertools import chain, islice, takewhile
 from typing import Any
 
 from redbeat.budget import limited_steps
+from redbeat.due import paused_until
 from redbeat.policy import Policy
 from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
 from redbeat.zones import in_utc
@@ -19,7 +20,7 @@ _INSTANT = timedelta(microseconds=1)
 
 def next_runs(entry: Any, count: int, after: datetime | None, tz: tzinfo | None) -> list[datetime]:
     """Return the next runs of ``entry``, at most ``count``; see its method of the same name."""
-    runs = islice(_runs(entry, None if after is None else in_utc(after)), count)
+    runs = islice(_runs(entry, None if after is None else in_utc(after), rests=True), count)
     shown_in = tz or zone_of(entry.schedule, entry.policy)
     return [due.astimezone(shown_in) for due in runs]
 
@@ -32,23 +33,31 @@ def runs_between(entry: Any, begin: datetime, end: datetime) -> Iterator[datetim
         yield due.astimezone(shown_in)
 
 
-def _runs(entry: Any, after: datetime | None) -> Iterator[datetime]:
+def _runs(entry: Any, after: datetime | None, *, rests: bool = False) -> Iterator[datetime]:
     """Yield the runs of ``entry`` later than ``after``; None: from now on, and not before its first.
+
+    ``rests``: none before the end of its pause.
 
     Raises:
         EntryTooExpensive: finding one takes too long.
     """
-    return limited_steps(entry.key, _unlimited_runs(entry, entry.bounds(), after))
+    return limited_steps(entry.key, _unlimited_runs(entry, entry.bounds(), after, rests))
 
 
-def _unlimited_runs(entry: Any, policy: Policy, after: datetime | None) -> Iterator[datetime]:
+def _unlimited_runs(entry: Any, policy: Policy, after: datetime | None, rests: bool) -> Iterator[datetime]:
     limit = 1 if policy.one_off else policy.max_runs
     left = None if limit is None else max(limit - entry.total_run_count, 0)
-    anchor = None if entry.last_run_at is None else in_utc(entry.last_run_at)
-    first = None
+    never_ran_at = _score_of_new(entry)
+    anchor = never_ran_at if entry.last_run_at is None else in_utc(entry.last_run_at)
+    first, until = None, paused_until(entry)
+    now = datetime.now(timezone.utc)
+    if rests and until is not None and until > now:  # nothing is sent before
+        after = until - _INSTANT if after is None else max(after, until - _INSTANT)
     if after is None:
-        after = datetime.now(timezone.utc)
-        if anchor is not None and not entry.total_run_count:
+        after = now
+        if never_ran_at is not None:
+            first = never_ran_at
+        elif anchor is not None and not entry.total_run_count:
             first = first_run(entry.schedule, policy, anchor)
     if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # it is on its way
         runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
@@ -57,3 +66,11 @@ def _unlimited_runs(entry: Any, policy: Policy, after: datetime | None) -> Itera
             anchor = phase_before(entry.schedule, anchor, after)
         runs = runs_after(entry.schedule, policy, after, anchor)
     yield from islice(runs, left)
+
+
+def _score_of_new(entry: Any) -> datetime | None:
+    """Return when an entry is sent first that was stored without a last run; None: it is another one."""
+    if entry.last_run_at is not None or entry.stored is None or not entry.stored.score:
+        return None
+    due: datetime | None = entry.next_due_at
+    return due

@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import lru_cache
 from typing import Any, NamedTuple
-
-from celery.schedules import crontab
 
 from redbeat.almanac import give_calendars
 from redbeat.budget import TOO_EXPENSIVE
-from redbeat.config import ensure_conf
-from redbeat.decoder import encode_meta, is_sealed
+from redbeat.decoder import encode_meta
+from redbeat.due import (
+    defaults_of,
+    first_after_pause,
+    is_in_pause,
+    is_moved,
+    paused_until,
+    score_after_pause,
+)
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.history import GONE, failed_record, sent_record, skipped_record
@@ -50,9 +54,6 @@ OVERRUN_SECONDS = 1.0
 
 #: an entry without its hash is given so long for it to appear: some writers add to the schedule first
 MISSING_GRACE_SECONDS = 1.0
-
-#: scores are written to the microsecond, and where the sun stands is known to a fraction of a millisecond
-_ROUNDING = timedelta(milliseconds=1)
 
 #: none is at hand
 NO_CALENDARS: Mapping[str, Excluded] = {}
@@ -98,20 +99,28 @@ def plan_run(
     failure = failure_of(claimed)
     due = _due_of(entry, bounds, claimed, failure)
     is_retried = failure is not None and failure.attempts > 0 and failure.is_waiting_for(claimed)
-    if not is_retried and _is_moved(entry, claimed, due.at, now):
-        own_time = entry.due_at
+    moment = _moment(now)
+    if not (is_retried or claimed.is_asked) and is_moved(
+        entry, float(claimed.nominal), claimed.meta, due.at, moment
+    ):
+        own_time = entry.due_by_schedule()
         if own_time is None or own_time.timestamp() > now:
             return _put_off(entry, claimed, own_time, _record_of_excluded(entry, bounds, due))
         due = Due.at_instant(own_time)
-    if not entry.is_enabled_at(_moment(now)):
-        look_at = _moment(now) + timedelta(seconds=DISABLED_SECONDS)
-        return _commit(claimed, score_text(entry.score_of(next_run(entry.schedule, bounds, look_at, due.at))))
+    if not entry.is_enabled_at(moment):
+        return _commit(claimed, score_text(_score_of_resting(entry, bounds, due.at, moment)))
+    if not claimed.is_asked and is_in_pause(entry, due.at):
+        is_retried, at = False, first_after_pause(entry, bounds, due.at)
+        if at is None or at > moment:
+            return _put_off(entry, claimed, at)
+        is_made_up_for = bounds.run_missed and at == paused_until(entry) and entry.last_run_at is not None
+        due = Due.at_instant((entry.due_by_schedule() if is_made_up_for else None) or at)
     allowed_at = _first_allowed(entry, bounds, due.at)
     if allowed_at is None or allowed_at.timestamp() > now:
         return _put_off(entry, claimed, allowed_at, skipped_record(due.nominal, _why_not(bounds, due.at)))
     if allowed_at != due.at:
         is_retried, due = False, Due.at_instant(allowed_at)
-    choice = choose_run(entry.schedule, bounds, due.at, _moment(now), _defaults(app, entry))
+    choice = choose_run(entry.schedule, bounds, due.at, moment, defaults_of(entry))
     if choice.is_skipped:
         logger.warning(
             "beat: Skipped runs of %s from %s on: too late, or too many, to make up for them.",
@@ -226,20 +235,6 @@ def _first_allowed(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetim
     return next_run(entry.schedule, bounds, due_at, due_at)
 
 
-def _defaults(app: Any, entry: RedBeatSchedulerEntry) -> Policy:
-    """Return the app's policy for what an entry leaves open."""
-    config = ensure_conf(app)
-    grace_seconds = config.misfire_grace_time
-    if isinstance(entry.schedule, crontab) and grace_seconds is None:
-        grace_seconds = app.conf.beat_cron_starting_deadline
-    return _app_policy(config.misfire, config.misfire_limit, grace_seconds)
-
-
-@lru_cache(maxsize=64)
-def _app_policy(misfire: str, misfire_limit: int, grace_seconds: float | None) -> Policy:
-    return Policy(misfire=misfire, misfire_limit=misfire_limit, misfire_grace_time=grace_seconds)
-
-
 def commit_quarantined(
     claimed: Claimed, reason: str, now: float, retry_seconds: float
 ) -> tuple[Commit, bool]:
@@ -304,23 +299,12 @@ def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
     return Commit(claimed, new_score=score_text(now + MISSING_GRACE_SECONDS))
 
 
-def _is_moved(entry: RedBeatSchedulerEntry, claimed: Claimed, due_at: datetime, now: float) -> bool:
-    """Tell whether the schedule has it due later than at ``due_at``, which its score says.
-
-    So it is when an application has moved last_run_at, and with scores of celery-redbeat 2.x, which cuts them
-    to whole seconds, moves those of entries that never ran at each start, and asks the schedule again before
-    it sends. Taken at their word, such scores would run a crontab early and twice.
-    """
-    if entry.last_run_at is None or claimed.is_asked:
-        return False
-    if is_sealed(claimed.meta or "") and not float(claimed.nominal).is_integer():
-        return False
-    if due_at <= in_utc(entry.last_run_at) <= _moment(now):
-        return False  # somebody's way to write "now"
-    own_time = entry.due_at
-    if own_time is None:
-        return not entry.policy.is_finished(entry.total_run_count)
-    return own_time - due_at > _ROUNDING
+def _score_of_resting(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime, now: datetime) -> float:
+    """Return when to look at an entry again that isn't enabled: when its pause is over, or after a while."""
+    if paused_until(entry) is not None:
+        return score_after_pause(entry, bounds, due_at)
+    look_at = now + timedelta(seconds=DISABLED_SECONDS)
+    return entry.score_of(next_run(entry.schedule, bounds, look_at, due_at))
 
 
 def _moment(seconds: float) -> datetime:

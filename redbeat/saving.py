@@ -15,6 +15,7 @@ from celery.schedules import BaseSchedule
 
 from redbeat.budget import limited_twice
 from redbeat.decoder import encode_meta
+from redbeat.due import paused_until, score_after_pause
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
 from redbeat.kinds import encode_schedule
 from redbeat.policy import encode_policy
@@ -160,6 +161,9 @@ def next_score(entry: Any, now: datetime) -> float:
     """
     if entry.policy.is_finished(entry.total_run_count):
         return -1.0
+    until = paused_until(entry)
+    if until is not None and until > now:
+        return score_after_pause(entry, entry.bounds())
     anchor = in_utc(entry.last_run_at or now)
     score: float = entry.score_of(next_run(entry.schedule, entry.bounds(), now, anchor))
     return score

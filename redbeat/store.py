@@ -193,6 +193,14 @@ class Store:
             stored += found
         return now, stored
 
+    def read_entry(self, key: str) -> tuple[datetime, Stored]:
+        """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
+        now, (stored,) = self.read_entries([key])
+        if stored.exists and stored.score is None:
+            with self.translating():
+                stored.score = self.client.zscore(self.keys.schedule, self.keys.name(key))
+        return now, stored
+
     def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return what ``read_entries`` does where there is none of them, without asking."""
         read_at, now = self._clock

@@ -1,6 +1,6 @@
 """Entries as the JSON documents that ``--json`` prints, one shape for all commands.
 
-An entry's document is its ``to_dict`` with what only Redis knows: state, next due time, error. Pure.
+An entry's document is its ``to_dict``. Pure.
 """
 
 from __future__ import annotations
@@ -21,27 +21,21 @@ def iso(moment: datetime | None) -> str | None:
 
 def words_of(entry: RedBeatSchedulerEntry) -> str:
     """Return the entry's schedule in words, '' where it can't be used."""
-    if entry.schedule is None:
-        return ""
-    try:
-        return entry.describe()
-    except (ValueError, ArithmeticError):  # at the end of all years, say: the others shall be listed
-        return repr(entry.schedule)
+    return entry.description
 
 
 def document_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the document of an entry that was listed."""
+    """Return the document of an entry that was listed: its ``to_dict``."""
     try:
-        document = entry.to_dict()
+        return entry.to_dict()
     except EntryError as exc:  # a schedule of a class that isn't registered here
-        document = {"name": entry.name, "task": entry.task, "schedule": None, "enabled": entry.enabled}
-        error = entry.error or str(exc)
-    else:
-        error = entry.error
-    return {
-        **document,
-        "state": entry.state,
-        "next_due_at": iso(entry.next_due_at),
-        "description": words_of(entry),
-        "error": error or None,
-    }
+        return {
+            "name": entry.name,
+            "task": entry.task,
+            "schedule": None,
+            "enabled": entry.enabled,
+            "state": entry.state,
+            "next_due_at": iso(entry.next_due_at),
+            "description": entry.description,
+            "error": entry.error or str(exc),
+        }

@@ -17,7 +17,7 @@ from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import entries_table, fields_table, history_table, policy_rows, runs_table, zone_for
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import due_in_words, one_line, relative, when
+from redbeat.cli.words import next_run_in_words, one_line, relative, when
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.listing import STATES
@@ -124,7 +124,8 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         session.print_json({**document_of(entry), **runs})
         return
     now, zone, console = session.now(), zone_for(entry), session.console
-    due, last = entry.next_due_at, entry.last_run_at if entry.total_run_count else None
+    next_run = dict.fromkeys(filter(None, next_run_in_words(entry, zone, now)))
+    last = entry.last_run_at if entry.total_run_count else None
     rows = [
         ("name", one_line(entry.name)),
         ("state", f"{entry.state}: {STATES[entry.state]}"),
@@ -136,7 +137,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("options", one_line(entry.options) if entry.options else ""),
         ("enabled", "yes" if entry.enabled else "no"),
         *policy_rows(entry),
-        ("next run", ", ".join(due_in_words(due, zone, now)) if due else "never"),
+        ("next run", ", ".join(next_run)),
         ("last run", f"{when(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
         ("key", one_line(entry.key)),

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from redbeat.cli.documents import words_of
-from redbeat.cli.words import due_in_words, offset_of, one_line, relative, seconds_in_words, when
+from redbeat.cli.words import next_run_in_words, offset_of, one_line, relative, seconds_in_words, when
 from redbeat.history import PastRun
 from redbeat.policy import FIELDS, NO_POLICY
 from redbeat.schedules import zone_of
@@ -76,8 +76,7 @@ def entries_table(entries: Iterable[Any], now: datetime, width: int) -> Table:
 
 def _cells_of(entry: Any, now: datetime) -> dict[str, Text]:
     zone = zone_for(entry)
-    due = None if entry.state in ("missing", "unscheduled") else entry.next_due_at
-    next_run, until_then = due_in_words(due, zone, now)
+    next_run, until_then = next_run_in_words(entry, zone, now)
     schedule = words_of(entry)
     if entry.state in ("quarantined", "failing") and entry.error:
         reason = one_line(entry.error.removeprefix(f"{printable(entry.key)}: "), _REASON)

@@ -82,8 +82,8 @@ class Chart:
 def timeline(ctx: click.Context, /, hours: float, match: str | None, rows: int, is_json: bool) -> None:
     """Show which entries run when, and how many at a time: a row for each entry, and one for all.
 
-    Digits count the runs in a column, # stands for ten or more. Times are in the application's zone. Paused
-    and disabled entries don't run, and aren't shown.
+    Digits count the runs in a column, # stands for ten or more. Times are in the application's zone. Disabled
+    entries don't run, and aren't shown; those that are paused until a time are shown from then on.
     """
     session = Session.of(ctx)
     now, zone = session.now(), session.app.timezone
@@ -93,7 +93,7 @@ def timeline(ctx: click.Context, /, hours: float, match: str | None, rows: int, 
     with meter("Looking") as progress:
         listed = RedBeatSchedulerEntry.list(session.app, match=match, due_before=chart.end)
         for number, entry in enumerate(listed, start=1):
-            if entry.state in ("scheduled", "due", "failing"):
+            if entry.state in ("scheduled", "due", "failing", "paused"):
                 chart.add(entry.name, _counts_of(entry, now, chart))
             progress(number)
     if is_json:

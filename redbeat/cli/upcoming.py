@@ -15,6 +15,7 @@ from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import clocks_change, runs_table, zone_for
 from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.words import when
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 from redbeat.text import printable
@@ -70,7 +71,9 @@ def _runs_of_one(
     if entry.schedule is None:
         reason = (entry.error or "").removeprefix(f"{printable(entry.key)}: ")
         raise EntryError(f"{entry.key}: can't be used, so it has no runs: {reason}", entry.key)
-    if entry.state not in ("scheduled", "due"):
+    if entry.state == "paused" and entry.next_due_at is not None:
+        session.note(f"It is paused until {when(entry.paused_until, zone_for(entry))}.")
+    elif entry.state not in ("scheduled", "due"):
         session.note(f"It is {entry.state}; these are the runs that its schedule has.")
     if after is not None:
         after = in_zone(after, zone_for(entry))
@@ -81,15 +84,16 @@ def _runs_of_one(
 def first_of_all(app: Any, wanted: int) -> list[Run]:
     """Return the next runs of all entries together, the first ones first.
 
-    Entries come by their next due times, so those that are later than the last run that is wanted needn't be
-    looked at.
+    Entries come by their scores, and none is sent before its score, so those that are later than the last run
+    that is wanted needn't be looked at.
     """
     found: list[Run] = []
     for entry in RedBeatSchedulerEntry.list(app):
         due = entry.next_due_at
-        if due is None or (len(found) == wanted and due > found[-1][0]):
+        score = -1.0 if entry.stored is None or entry.stored.score is None else entry.stored.score
+        if score < 0 or (len(found) == wanted and score > found[-1][0].timestamp()):
             break
-        if entry.state in ("scheduled", "due", "failing") and entry.schedule is not None:
+        if due is not None and entry.state in ("scheduled", "due", "failing", "paused"):
             runs = ((run, entry.name, entry) for run in runs_from(entry, due, wanted, zone_for(entry)))
             found = heapq.nsmallest(wanted, chain(found, runs), key=lambda run: run[:2])
     return found

@@ -6,10 +6,19 @@ Invariant: what comes from Redis is printed on one line, and can't give orders t
 from __future__ import annotations
 
 from datetime import datetime, tzinfo
+from typing import Any
 
 from redbeat.text import printable, shorten
 
-__all__ = ["counted", "due_in_words", "one_line", "relative", "seconds_in_words", "when"]
+__all__ = [
+    "counted",
+    "due_in_words",
+    "next_run_in_words",
+    "one_line",
+    "relative",
+    "seconds_in_words",
+    "when",
+]
 
 _UNITS = (
     (365 * 86_400, "y"),
@@ -64,6 +73,13 @@ def due_in_words(due: datetime | None, zone: tzinfo, now: datetime) -> tuple[str
     if due.timestamp() == 0:
         return "at once", "now"  # 1970 is no date of anybody's
     return when(due, zone), relative(due, now)
+
+
+def next_run_in_words(entry: Any, zone: tzinfo, now: datetime) -> tuple[str, str]:
+    """Return when beat sends ``entry`` next, and how long it is until then; why not where it doesn't."""
+    if entry.next_due_at is None and entry.state in ("paused", "disabled"):
+        return entry.state, ""
+    return due_in_words(entry.next_due_at, zone, now)
 
 
 def seconds_in_words(seconds: float) -> str:

@@ -92,7 +92,7 @@ def test_a_wide_table_has_every_column(ask: Call, three: None) -> None:
         ],
         [
             *("[red]x[/red]", "proj.tasks.send", "At 2099-03-02 10:30:00+01:00"),
-            *("2099-03-02 10:30:00 +01:00", "in 72 y", "0", "disabled"),
+            *("disabled", "0", "disabled"),
         ],
     ]
 
@@ -103,14 +103,14 @@ def test_a_narrow_table_has_fewer_columns_and_whole_times(ask: Call, three: None
         "─────────────────────────────────────────────────────────────────",
         "report         2099-03-01 04:30:00 -05:00   in 72 y   scheduled",
         "spoilt         2099-03-01 10:46:40 +01:00   in 72 y   quarantined",
-        "[red]x[/red]   2099-03-02 10:30:00 +01:00   in 72 y   disabled",
+        "[red]x[/red]   disabled                               disabled",
     ]
     assert lines_of(ask("list", columns=40)) == [
         "name                     state",
         "────────────────────────────────────",
         "report         in 72 y   scheduled",
         "spoilt         in 72 y   quarantined",
-        "[red]x[/red]   in 72 y   disabled",
+        "[red]x[/red]             disabled",
     ]
 
 
@@ -257,7 +257,7 @@ def test_show_tells_all_about_an_entry(ask: Call, add: Callable[..., Any]) -> No
         timezone="Europe/Berlin",
     ).pause("[bold]holidays[/bold]", until=datetime(2099, 4, 1, tzinfo=timezone.utc))
     lines = lines_of(ask("show", "daily", columns=100))
-    fields = dict(line.split(None, 1) for line in lines[: lines.index("")] if line[:8].strip() != "next")
+    fields = dict(line.split(None, 1) for line in lines[: lines.index("")] if line.strip() != "next run")
     assert fields["name"] == "daily"
     assert fields["state"] == "paused: somebody has paused it"
     assert fields["schedule"].startswith("At 09:30 (Europe/Berlin), not before 2099-03-01 10:30+01:00")
@@ -269,12 +269,9 @@ def test_show_tells_all_about_an_entry(ask: Call, add: Callable[..., Any]) -> No
     assert fields["paused_until"] == "2099-04-01 02:00:00 +02:00"
     assert fields["jitter"] == "5"
     start = lines.index("It would run")
-    assert lines[start + 1 : start + 5] == [
-        "next run",
-        "─" * 36,
-        "2099-03-02 09:30:00 +01:00   in 72 y",
-        "2099-03-03 09:30:00 +01:00   in 72 y",
-    ]
+    assert lines[start + 3].startswith("2099-04-01 09:30:00 +02:00   in 72 y")
+    assert lines[start + 4].startswith("2099-04-02 09:30:00 +02:00   in 72 y")
+    assert fields["next"].split()[1:3] == ["2099-04-01", "09:30:03"]
 
 
 def test_show_has_the_last_runs_and_the_next_ones_as_json(

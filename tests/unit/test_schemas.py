@@ -20,8 +20,10 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.errors import EntryError
 from redbeat.failures import Failure
+from redbeat.forms import FORM_FIELDS, READ_ONLY_FIELDS
 from redbeat.history import failed_record, sent_record, skipped_record
 from redbeat.kinds import SCHEDULE_FIELDS
+from redbeat.listing import STATES
 from redbeat.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES
 from redbeat.schedules import clocked, cron
 from redbeat.store import Stored
@@ -93,6 +95,9 @@ def test_the_schemas_have_just_the_fields_that_the_code_has() -> None:
     assert set(definition["$defs"]["typed"]["properties"]["__type__"]["enum"]) == {
         *SCHEDULE_FIELDS, "weekday", "datetime",
     }  # fmt: skip
+    shown = schema_of("entry")["properties"]
+    assert set(shown) == {*FORM_FIELDS, *READ_ONLY_FIELDS} - set(FIELDS)
+    assert shown["state"]["enum"] == [*STATES, None]
     assert set(schema_of("error")["properties"]) == {field.name for field in dataclass_fields(Failure)}
     assert policy["after_finish"]["enum"] == [*AFTER_FINISH, None]
     assert policy["misfire"]["enum"] == [*MISFIRES, None]
@@ -110,6 +115,7 @@ def assert_written_well(entry: RedBeatSchedulerEntry) -> None:
     for name, text in (("definition", write.definition), ("policy", write.policy), ("meta", write.meta)):
         assert not text or find_fault(name, text) is None, text
     assert write.definition
+    assert find_fault_in("entry", entry.to_dict()) is None
     assert (
         find_fault_in("definition", {**json.loads(write.definition), **json.loads(write.policy or "{}")})
         is None
