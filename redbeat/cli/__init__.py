@@ -27,7 +27,55 @@ from redbeat.exits import ExitingGroup
 __all__ = ["redbeat"]
 
 
-@click.group(cls=ExitingGroup)
+#: what ``--help`` shows under which heading, each on one line of 80 columns
+SECTIONS: dict[str, dict[click.Command, str]] = {
+    "See the schedule": {
+        list_: "the entries by their next run, or sorted otherwise",
+        count: "how many there are",
+        show: "all about one entry: its fields, next runs and last ones",
+        next_: "the next runs of one entry or of all",
+        timeline: "who runs when, and where runs pile up, as a chart",
+        why: "why a run did or did not happen",
+        route: "where an entry's messages go, and which rule says so",
+    },
+    "Change it": {
+        add: "a new entry",
+        set_: "change some fields of an entry",
+        pause: "let entries rest, until they are resumed or until a time",
+        resume: "let them go on",
+        delete: "remove entries; asks before",
+    },
+    "Run by hand": {
+        trigger: "run an entry now, once",
+        backfill: "send the runs of a time in the past",
+    },
+    "Files": {
+        plan: "what applying a file would change",
+        apply: "let the schedule have the entries of a file",
+        export: "write the entries to a file",
+        import_: "store what export has written",
+    },
+    "Operate": {
+        status: "who leads, and whether the schedule is late",
+        doctor: "what is wrong, and what to do about it",
+        purge: "remove what is left over of entries that are gone; asks before",
+        singleton: "run any command on one machine at a time",
+    },
+}
+
+
+class SectionedGroup(ExitingGroup):
+    """A group whose help has its commands in sections."""
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        longest = max(map(len, self.commands))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(str(one.name).ljust(longest), line) for one, line in commands.items()])
+
+
+@click.group(cls=SectionedGroup)
 @click.option(
     "--url", metavar="URL", help="Redis or Valkey with the schedule; then no application is needed."
 )
@@ -40,28 +88,7 @@ def redbeat(ctx: click.Context, /, url: str | None, prefix: str | None, **_prelo
     ctx.obj = Session(ctx.obj.app, url, prefix, bool(ctx.obj.no_color))
 
 
-for command in (
-    add,
-    apply,
-    backfill,
-    count,
-    delete,
-    doctor,
-    export,
-    import_,
-    list_,
-    next_,
-    pause,
-    plan,
-    purge,
-    resume,
-    route,
-    set_,
-    show,
-    singleton,
-    status,
-    timeline,
-    trigger,
-    why,
-):
-    redbeat.add_command(command)
+for section in SECTIONS.values():
+    for command, line in section.items():
+        command.short_help = line
+        redbeat.add_command(command)

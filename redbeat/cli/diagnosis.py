@@ -6,23 +6,26 @@ Invariant: without ``--fix`` nothing is written.
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 
 import click
+from rich.text import Text
 
 from redbeat import exits
 from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.words import clock, in_words_of, label_of
+from redbeat.cli.zone import zone_options
 from redbeat.doctor import Diagnosis, Finding, Severity, examine
 from redbeat.doctor.finding import counted
 from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.evidence import Evidence, read_evidence
 from redbeat.exits import CommandLineError, finite
 from redbeat.repairs import repair
-from redbeat.schedules import zone_of
-from redbeat.why import VERDICTS, Answer, explain
-from redbeat.zones import in_utc, instant_of
+from redbeat.text import printable
+from redbeat.why import VERDICTS, explain
 
 __all__ = ["doctor", "why"]
 
@@ -57,6 +60,7 @@ SHOWN_OF_A_KIND = 10
 @click.option(
     "--all", "is_complete", is_flag=True, help=f"Show more than {SHOWN_OF_A_KIND} findings of a kind."
 )
+@zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all findings.")
 @click.pass_context
 def doctor(
@@ -144,26 +148,26 @@ def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
 
 
 def _show_finding(session: Session, finding: Finding) -> None:
-    word = f"{finding.severity.name.lower()}:"
-    session.console.print(word, style=_COLOURS[finding.severity], end=" ", markup=False)
-    session.say(f"{finding.about}: {finding.problem}")
+    words = Text(f"{finding.severity.name.lower()}:", _COLOURS[finding.severity])
+    problem = in_words_of(printable(f"{finding.about}: {finding.problem}"), session.zone)
+    session.say(Text.assemble(words, " ", problem))
     if finding.excerpt:
-        session.say(f"    {finding.excerpt}", "dim")
-    session.say(f"    {finding.advice}")
+        session.say(finding.excerpt, "dim", indent=4)
+    session.say(in_words_of(finding.advice, session.zone), indent=4)
 
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME)
 @click.option(
     "--at",
-    "at_text",
+    type=MOMENT,
     metavar="TIME",
-    help="Its due time, ISO 8601; without an offset, by the clocks of the entry's zone. Default: its "
-    "schedule's latest time before now.",
+    help="Its due time; default: the latest time of its schedule before now.",
 )
+@zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def why(ctx: click.Context, name: str, at_text: str | None, is_json: bool) -> None:
+def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> None:
     """Say why a run of the entry NAME did or did not happen.
 
     It goes by what is recorded of the entry's last runs (redbeat_history), and by what its schedule and the
@@ -173,15 +177,18 @@ def why(ctx: click.Context, name: str, at_text: str | None, is_json: bool) -> No
     """
     session = Session.of(ctx)
     evidence = _evidence_of(session, name)
-    answer = explain(evidence, None if at_text is None else _instant_of(at_text, evidence))
+    zone = session.zone
+    answer = explain(evidence, None if at is None else in_zone(at, zone))
     if is_json:
         session.print_json({"name": name, **answer.to_dict()})
         return
     word = answer.verdict.replace("-", " ")
-    when = f" at {_shown(answer.at)}" if answer.at else ""
+    when = f" at {_shown(answer.at, zone)}" if answer.at else ""
     session.say(f"{name}{when}: {word}, {VERDICTS[answer.verdict]}", "bold")
-    for title, text in _lines_of(answer):
-        session.say(f"{title:<9}{text}")
+    session.say(in_words_of(printable(answer.reason), zone), indent=9)
+    for title, time in (("before", answer.before), ("after", answer.after)):
+        if time:
+            session.say(f"{title:<9}{_shown(time, zone)}")
 
 
 def _evidence_of(session: Session, name: str) -> Evidence:
@@ -191,28 +198,6 @@ def _evidence_of(session: Session, name: str) -> Evidence:
         raise no_such_entry(session, name) from None
 
 
-def _instant_of(text: str, evidence: Evidence) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        if moment.tzinfo is not None:
-            return in_utc(moment)
-        entry = evidence.entry
-        zone = evidence.status.now.tzinfo if entry is None else zone_of(entry.schedule, entry.policy)
-        assert zone is not None  # noqa: S101 - the server's clock is in UTC
-        return instant_of(moment, zone)
-    except (ValueError, OverflowError):
-        words = f"--at: {text!r} is no time, as 2026-01-31T07:30 or 2026-01-31T07:30:00+01:00 is."
-        raise CommandLineError(words, exits.USAGE) from None
-
-
-def _lines_of(answer: Answer) -> list[tuple[str, str]]:
-    lines = [("", answer.reason)]
-    lines += [
-        (title, _shown(time)) for title, time in (("before", answer.before), ("after", answer.after)) if time
-    ]
-    return lines
-
-
-def _shown(moment: datetime) -> str:
+def _shown(moment: datetime, zone: tzinfo) -> str:
     millis = f".{moment.microsecond // 1000:03d}" if moment.microsecond else ""
-    return f"{moment:%Y-%m-%d %H:%M:%S}{millis} UTC"
+    return f"{clock(moment, zone, millis)} {label_of(zone)}"

@@ -10,16 +10,18 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 
 import click
 from celery import Celery
 from rich.console import Console
 from rich.segment import Segment
+from rich.text import Text
 
 from redbeat import exits
 from redbeat.archive import server_now
+from redbeat.cli.grid import UNLIMITED_WIDTH
 from redbeat.cli.words import one_line
 from redbeat.config import ensure_conf
 from redbeat.errors import (
@@ -38,12 +40,12 @@ from redbeat.store import Store
 from redbeat.text import printable, printable_json, printable_lines
 from redbeat.urls import sanitize_url
 
-__all__ = ["Session", "SessionCommand", "stating_errors"]
+__all__ = ["ZONE_GIVEN", "Session", "SessionCommand", "stating_errors"]
 
 #: what a shell says of a command that Ctrl-C has ended
 INTERRUPTED = 130
-#: where output isn't a terminal, nothing is cut
-UNLIMITED_WIDTH = 10_000
+#: where the options of :mod:`redbeat.cli.zone` leave what they were given, among click's own
+ZONE_GIVEN = "redbeat.zone"
 
 
 class SessionCommand(ExitingCommand):
@@ -102,6 +104,7 @@ class Session:
         if prefix is not None:
             app.conf.redbeat_key_prefix = prefix
         self.app = app
+        self._zone: tzinfo | None = None
         for stream in (sys.stdout, sys.stderr):  # a name that the terminal has no letters for
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
@@ -115,7 +118,24 @@ class Session:
         found = ctx.find_object(cls)
         if found is None:  # called without the group, as by a test
             found = ctx.obj = cls(ctx.obj.app, None, None, bool(ctx.obj.no_color))
+        found._zone = ctx.meta.get(ZONE_GIVEN)
         return found
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone of all times that the command shows: that of ``--tz`` or ``--utc``, else the app's."""
+        if self._zone is not None:
+            return self._zone
+        try:
+            zone: tzinfo = self.app.timezone
+        except (ValueError, KeyError, OSError) as exc:
+            raise ConfigurationError(f"timezone: {one_line(exc)}") from exc
+        return zone
+
+    @property
+    def is_on_terminal(self) -> bool:
+        """Whether somebody looks at it, and can't scroll a thousand rows."""
+        return self.console.is_terminal
 
     @property
     def server(self) -> str:
@@ -131,26 +151,42 @@ class Session:
             text = json.dumps(document)
         click.echo(text)
 
-    def echo(self, *parts: str | tuple[str, str]) -> None:
-        """Print a line that is never wrapped, of words, and words with a colour, one after the other."""
-        pieces = [(part, "") if isinstance(part, str) else part for part in parts]
-        styled = [
-            click.style(printable(text), fg=colour, bold=True) if colour else printable(text)
-            for text, colour in pieces
-        ]
-        click.echo("".join(styled), color=False if self.no_color else None)
+    def echo(self, words: str) -> None:
+        """Print a line that is never wrapped."""
+        click.echo(printable(words))
 
     def write(self, document: str) -> None:
         """Print a document of several lines as it is: its form has seen to what doesn't print."""
         click.echo(document.encode(), nl=False)
 
-    def say(self, words: str, style: str = "") -> None:
-        """Print a line for people; what stands in brackets or between colons (``:x:``) is no markup."""
-        self.console.print(printable(words), style=style or None, markup=False, soft_wrap=True)
+    def say(self, words: str | Text, style: str = "", indent: int = 0) -> None:
+        """Print a sentence for people, on a terminal wrapped at words; brackets and ``:x:`` are no markup.
+
+        Arguments:
+            words: with styles of their own, or a text, of which control characters are made visible.
+            indent: so many spaces in front of each line.
+        """
+        text = Text(printable(words), style) if isinstance(words, str) else words
+        lines = [text]
+        if self.is_on_terminal:
+            lines = list(text.wrap(self.console, max(self.console.width - indent, 10)))
+        for line in lines:
+            line.rstrip()
+            line.pad_left(indent)
+        self.draw(lines)
+
+    def draw(self, lines: Iterable[Text]) -> None:
+        """Print lines that fit already."""
+        for line in lines:
+            self.console.print(line, soft_wrap=True)
 
     def note(self, words: str) -> None:
-        """Print a line for people beside the output proper: to stderr."""
-        click.echo(printable(words), err=True)
+        """Print a line for people beside the output proper: to stderr, on a terminal wrapped at words."""
+        lines = [printable(words)]
+        if sys.stderr is not None and sys.stderr.isatty():
+            wrapped = Text(lines[0]).wrap(self.console, Console(stderr=True).width)
+            lines = [line.plain.rstrip() for line in wrapped]
+        click.echo("\n".join(lines), err=True)
 
     def now(self) -> datetime:
         """Return the server's clock, UTC."""

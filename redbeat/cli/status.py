@@ -12,15 +12,24 @@ import click
 
 from redbeat import exits
 from redbeat.cli.session import Session
+from redbeat.cli.tables import fields_lines
+from redbeat.cli.words import in_words_of
+from redbeat.cli.zone import zone_options
 from redbeat.config import ensure_conf
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.exits import CommandLineError, ExitingCommand, finite
 from redbeat.status import State, Status, judge, read_status
+from redbeat.text import printable
 from redbeat.urls import sanitize_url
 
 __all__ = ["status"]
 
-_COLOURS = {State.HEALTHY: "green", State.NO_LEADER: "red", State.LATE: "red", State.UNREACHABLE: "red"}
+_COLOURS = {
+    State.HEALTHY: "bold green",
+    State.NO_LEADER: "bold red",
+    State.LATE: "bold red",
+    State.UNREACHABLE: "bold red",
+}
 
 
 @click.command(cls=ExitingCommand)
@@ -34,6 +43,7 @@ _COLOURS = {State.HEALTHY: "green", State.NO_LEADER: "red", State.LATE: "red", S
     callback=finite,
     help="So old may the oldest due entry, and the leader's last tick, be.",
 )
+@zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None:
@@ -42,9 +52,11 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
     Exit codes: 0 healthy, 1 no leader, 2 late, 3 Redis can't be reached or used, 64 wrong options, 78 wrong
     settings. Answers within some seconds, whatever Redis does.
     """
-    app = Session.of(ctx).app
+    session = Session.of(ctx)
+    app = session.app
     try:
         url = sanitize_url(ensure_conf(app).redis_url)
+        zone = session.zone
     except ConfigurationError as exc:
         raise CommandLineError(str(exc), exits.CONFIG) from None
     found: Status | None = None
@@ -60,10 +72,10 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
         lock_key = ensure_conf(app).lock_key
         Session.of(ctx).print_json(_document(url, lock_key, found, state, problem))
     else:
-        session = Session.of(ctx)
-        session.echo(f"{'state':<11}", (_name(state), _COLOURS[state]), f": {problem}" if problem else "")
-        for title, text in [("server", url), *_lines(found)]:
-            session.echo(f"{title:<11}{text}")
+        word = _name(state)
+        lines = [("state", f"{word}: {problem}" if problem else word), ("server", url), *_lines(found)]
+        shown = [(title, in_words_of(printable(text), zone)) for title, text in lines]
+        session.draw(fields_lines(shown, session.console, _COLOURS[state], indent=11))
     ctx.exit(state)
 
 

@@ -1,26 +1,47 @@
-"""What people see on a terminal: the list of entries, one entry, its runs. Values in, rich objects out.
+"""What people see on a terminal: the list of entries, one entry, its runs. Values in, lines out.
 
 Invariant: no text of an entry's is taken for markup, and a narrow terminal loses columns, not sense.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime, tzinfo
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from redbeat.cli.documents import words_of
-from redbeat.cli.words import next_run_in_words, offset_of, one_line, relative, seconds_in_words, when
+from redbeat.cli.grid import UNLIMITED_WIDTH, Column, Row, cut_end, cut_middle, cut_start, lines_of
+from redbeat.cli.words import (
+    clock,
+    in_words_of,
+    label_of,
+    next_run_in_words,
+    offset_of,
+    one_line,
+    relative,
+    seconds_in_words,
+    when_in,
+)
 from redbeat.history import PastRun
 from redbeat.policy import FIELDS, NO_POLICY
 from redbeat.schedules import zone_of
 from redbeat.text import printable
 
-__all__ = ["STATE_STYLES", "entries_table", "fields_table", "history_table", "runs_table", "zone_for"]
+__all__ = [
+    "STATE_STYLES",
+    "clock_changes",
+    "entries_lines",
+    "fields_lines",
+    "history_lines",
+    "runs_lines",
+    "zone_for",
+]
 
 STATE_STYLES = {
     "scheduled": "green",
@@ -34,23 +55,14 @@ STATE_STYLES = {
     "unscheduled": "red",
 }
 
-#: from which width on a column is shown
-_COLUMNS = {
-    "name": 0,
-    "task": 110,
-    "schedule": 80,
-    "next run": 60,
-    "": 0,
-    "last run": 130,
-    "runs": 100,
-    "state": 0,
-}
-#: of a reason in a table
-_REASON = 60
+#: from which width on a list has what
+WITH_TASKS, WITH_LAST_RUNS, WITH_DATES, WITH_BOTH = 70, 100, 120, 160
+#: of a reason below a row; `show` has all of it
+_REASON = 300
 
 
 def zone_for(entry: Any) -> tzinfo:
-    """Return the zone that times of ``entry`` are shown in: whose clocks its schedule goes by."""
+    """Return the zone whose clocks the schedule of ``entry`` goes by."""
     zone: tzinfo = entry.app.timezone if entry.schedule is None else zone_of(entry.schedule, entry.policy)
     return zone
 
@@ -59,54 +71,82 @@ def plain_table() -> Table:
     return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
 
 
-def entries_table(entries: Iterable[Any], now: datetime, width: int) -> Table:
-    """Return the table of ``entries``, with the columns for which there is room."""
-    shown = [title for title, from_width in _COLUMNS.items() if width >= from_width]
-    table = plain_table()
-    for title in shown:
-        # a date that is broken in two is no date
-        is_whole = title in ("next run", "last run", "runs", "state", "")
-        right = "right" if title == "runs" else "left"
-        table.add_column(title, no_wrap=is_whole, overflow="fold", justify=right)  # type: ignore[arg-type]
-    for entry in entries:
-        cells = _cells_of(entry, now)
-        table.add_row(*(cells[title] for title in shown))
-    return table
+def entries_lines(entries: Iterable[Any], now: datetime, zone: tzinfo, console: Console) -> Iterator[Text]:
+    """Yield the table of ``entries``, with the columns for which there is room; times in ``zone``."""
+    width = console.width
+    with_dates = width >= WITH_DATES
+    next_run, last_run = Column(_titled("next run", zone, with_dates)), Column("last run")
+    columns = {
+        "name": (0, Column("name", share=4, cut=cut_middle)),
+        "task": (WITH_TASKS, Column("task", share=2, cut=cut_start)),
+        "schedule": (WITH_TASKS, Column("schedule", share=2, cut=cut_end)),
+        "next run": (0, next_run),
+        "until then": (WITH_BOTH, Column("")),
+        "last run": (WITH_LAST_RUNS, last_run),
+        "runs": (WITH_TASKS, Column("runs", is_right=True)),
+        "state": (0, Column("state")),
+    }
+    shown = {title: column for title, (from_width, column) in columns.items() if width >= from_width}
+
+    def rows() -> Iterator[Row]:
+        for entry in entries:
+            cells = _cells_of(entry, now, zone, with_dates=with_dates)
+            yield Row([cells[title] for title in shown], below=_error_of(entry, zone, width))
+
+    return lines_of(list(shown.values()), rows(), console, beside="error")
 
 
-def _cells_of(entry: Any, now: datetime) -> dict[str, Text]:
-    zone = zone_for(entry)
+def _titled(title: str, zone: tzinfo, with_dates: bool = True) -> str:
+    return f"{title}, {label_of(zone)}" if with_dates else title
+
+
+def _cells_of(entry: Any, now: datetime, zone: tzinfo, *, with_dates: bool) -> dict[str, Text]:
     next_run, until_then = next_run_in_words(entry, zone, now)
-    schedule = words_of(entry)
-    if entry.state in ("quarantined", "failing") and entry.error:
-        reason = one_line(entry.error.removeprefix(f"{printable(entry.key)}: "), _REASON)
-        schedule = f"{schedule}: {reason}" if schedule else reason
+    last = entry.last_run_at if entry.total_run_count else None
+    last_run = "" if last is None else clock(last, zone) if with_dates else relative(last, now)
     return {
-        "name": Text(one_line(entry.name)),
-        "task": Text(one_line(entry.task or "")),
-        "schedule": Text(one_line(schedule)),
-        "next run": Text(next_run),
-        "": Text(until_then),
-        "last run": Text(when(entry.last_run_at, zone) if entry.total_run_count else ""),
+        "name": Text(printable(str(entry.name))),
+        "task": Text(printable(entry.task or "")),
+        "schedule": Text(printable(words_of(entry))),
+        "next run": Text(next_run if with_dates else until_then),
+        "until then": Text(until_then),
+        "last run": Text(last_run),
         "runs": Text(str(entry.total_run_count)),
         "state": Text(entry.state, style=STATE_STYLES.get(entry.state, "")),
     }
 
 
-def fields_table(rows: Sequence[tuple[str, str]], state: str = "") -> Table:
-    """Return titles with their texts; the one called 'state' in the colour of ``state``."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+def _error_of(entry: Any, zone: tzinfo, width: int) -> Text:
+    """Return why an entry doesn't run, nothing where it does."""
+    if entry.state not in ("quarantined", "failing") or not entry.error:
+        return Text()
+    reason = in_words_of(printable(entry.error.removeprefix(f"{printable(entry.key)}: ")), zone)
+    return Text(reason if width >= UNLIMITED_WIDTH else one_line(reason, _REASON), style="red")
+
+
+def fields_lines(
+    rows: Sequence[tuple[str, str]], console: Console, state_style: str = "", indent: int = 0
+) -> Iterator[Text]:
+    """Yield titles with their texts, wrapped at words on a terminal; the state itself in its style.
+
+    Arguments:
+        indent: where the texts begin; 0: beside the longest title.
+    """
+    indent = indent or max(cell_len(title) for title, _ in rows) + 2
     for title, text in rows:
-        style = STATE_STYLES.get(state, "") if title == "state" else ""
-        table.add_row(title, Text(text, style=style))
-    return table
+        shown = Text(text)
+        if title == "state":
+            shown.stylize(state_style, 0, len(text.partition(":")[0]))
+        lines = shown.wrap(console, max(console.width - indent, 10)) if console.is_terminal else [shown]
+        for number, line in enumerate(lines):
+            head = Text("" if number else title, "bold")
+            head.pad_right(indent - cell_len(head.plain))
+            line.rstrip()
+            yield head.append_text(line)
 
 
-def policy_rows(entry: Any) -> list[tuple[str, str]]:
+def policy_rows(entry: Any, zone: tzinfo) -> list[tuple[str, str]]:
     """Return the fields of the policy that say something."""
-    zone = zone_for(entry)
     rows = []
     for field in FIELDS:
         value = getattr(entry.policy, field)
@@ -114,59 +154,77 @@ def policy_rows(entry: Any) -> list[tuple[str, str]]:
             if isinstance(value, bool):
                 text = "yes" if value else "no"
             else:
-                text = when(value, zone) if isinstance(value, datetime) else one_line(value)
+                text = when_in(value, zone) if isinstance(value, datetime) else one_line(value)
             rows.append((field, text))
     return rows
 
 
-def runs_table(
-    runs: Iterable[tuple[Any, datetime]], now: datetime, offsets: dict[str, Any], *, with_names: bool
-) -> Table:
-    """Return the next runs, with a mark where the clocks of an entry have changed since the row before.
+def runs_lines(
+    runs: Sequence[tuple[Any, datetime]], now: datetime, zone: tzinfo, console: Console, *, with_names: bool
+) -> Iterator[Text]:
+    """Yield the table of next runs, with a line between two of them where clocks change.
 
     Arguments:
-        runs: entries with the due times of theirs, in the zone to show them in.
-        offsets: the offsets from UTC at first, by the entries' names.
+        runs: entries with the due times of theirs, in the order of time.
     """
+    columns = [Column(_titled("next run", zone)), Column("")]
+    columns += [Column("name", share=1, cut=cut_middle)] if with_names else []
     rows = []
-    for entry, due in runs:
-        before, offsets[entry.name] = offsets.get(entry.name), due.utcoffset()
-        rows.append((entry, due, clocks_change(before, due)))
-    has_change = any(change for _, _, change in rows)
-    table = plain_table()
-    for title in ("next run", "", *(["name"] if with_names else []), *(["clocks"] if has_change else [])):
-        table.add_column(title, no_wrap=title in ("next run", ""), overflow="fold")
-    for entry, due, change in rows:
-        name = [Text(one_line(entry.name))] if with_names else []
-        clocks = [Text(change, style="yellow")] if has_change else []
-        table.add_row(when(due, due.tzinfo or zone_for(entry)), relative(due, now), *name, *clocks)
-    return table
+    for (entry, due), changes in zip(runs, clock_changes(runs, zone), strict=True):
+        cells = [Text(clock(due, zone)), Text(relative(due, now))]
+        cells += [Text(printable(str(entry.name)))] if with_names else []
+        rows.append(Row(cells, above=Text("; ".join(changes), style="yellow")))
+    return lines_of(columns, rows, console, beside="clocks" if any(row.above for row in rows) else "")
 
 
-def clocks_change(before: Any, due: datetime) -> str:
-    """Return how the clocks have changed since the run before, whose offset was ``before``; '': not."""
-    offset = due.utcoffset()
-    if before is None or offset is None or before == offset:
-        return ""
-    way = "forward" if offset > before else "back"
-    hours = seconds_in_words(abs((offset - before).total_seconds()))
-    return f"clocks went {way} {hours}, now {offset_of(due)}"
+def clock_changes(runs: Sequence[tuple[Any, datetime]], zone: tzinfo) -> Iterator[list[str]]:
+    """Yield for each run how clocks have changed since the run before it in the list, in words.
+
+    Those of ``zone``, in which they are shown, and those that the entries go by.
+    """
+    zones = {label_of(one): one for one in (zone, *(zone_for(entry) for entry, _ in runs))}
+    before: datetime | None = None
+    for _, due in runs:
+        changes = []
+        for label, one in zones.items() if before is not None else ():
+            was, now = (_offset(before, one), _offset(due, one)) if before is not None else (None, None)
+            if was is not None and now is not None and was != now:
+                way = "forward" if now > was else "back"
+                by = seconds_in_words(abs((now - was).total_seconds()))
+                after = offset_of(due.astimezone(one))
+                changes.append(f"clocks go {way} here: {label} by {by}, to {after}")
+        yield changes
+        before = due
 
 
-def history_table(history: Sequence[PastRun], zone: tzinfo) -> Table:
-    """Return the last runs, the newest first."""
-    table = plain_table()
-    for title in ("due", "late", "outcome", "why", "task id"):
-        table.add_column(title, no_wrap=title in ("due", "late", "outcome"), overflow="fold")
+def _offset(moment: datetime, zone: tzinfo) -> timedelta | None:
+    try:
+        return moment.astimezone(zone).utcoffset()
+    except OverflowError:  # at the end of all years
+        return None
+
+
+def history_lines(
+    history: Sequence[PastRun], now: datetime, zone: tzinfo, console: Console
+) -> Iterator[Text]:
+    """Yield the table of the last runs, the newest first; the reasons stand below their rows."""
+    with_dates = console.width >= WITH_DATES
+    columns = [
+        Column(_titled("due", zone, with_dates)),
+        Column("late"),
+        Column("outcome"),
+        Column("task id", share=1, cut=cut_end),
+    ]
+    rows = []
     for run in history:
         outcome = one_line(f"{run.outcome}, by hand" if run.is_manual else run.outcome)
         late = seconds_in_words(run.late_seconds) if run.late_seconds >= 0.0005 else ""
         style = "" if run.outcome == "sent" else "red" if run.outcome == "failed" else "yellow"
-        table.add_row(
-            when(run.due, zone),
-            late,
+        cells = [
+            Text(clock(run.due, zone) if with_dates else relative(run.due, now)),
+            Text(late),
             Text(outcome, style=style),
-            Text(one_line(run.why)),
-            Text(one_line(run.task_id or "")),
-        )
-    return table
+            Text(printable(run.task_id or "")),
+        ]
+        rows.append(Row(cells, below=Text(in_words_of(one_line(run.why), zone))))
+    return lines_of(columns, rows, console, beside="why" if any(row.below for row in rows) else "")

@@ -1,41 +1,69 @@
-"""``celery redbeat timeline``: who runs when, as a chart of letters, so that pile-ups can be seen.
+"""``celery redbeat timeline``: who runs when, as a chart of shaded cells, so that pile-ups can be seen.
 
 Invariant: the chart fits the terminal's width, and its total counts all entries, shown or not.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import click
 from celery.schedules import schedule
+from rich.cells import cell_len
 from rich.text import Text
 
+from redbeat.budget import limited
 from redbeat.cli.documents import iso
+from redbeat.cli.grid import UNLIMITED_WIDTH, cut_middle
 from redbeat.cli.progress import meter
-from redbeat.cli.session import UNLIMITED_WIDTH, Session, SessionCommand
-from redbeat.cli.words import offset_of, one_line, when
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.upcoming import RUNNING, note_untold
+from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.words import clock, label_of, one_line
+from redbeat.cli.zone import zone_options
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 from redbeat.preview import runs_between
 from redbeat.schedules import is_own_kind
+from redbeat.text import printable
 
 __all__ = ["timeline"]
 
 #: lengths of a column, minutes
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_080)
 _BARS = " ▁▂▃▄▅▆▇█"
-MAX_NAME = 24
+#: cells without runs, and with more and more of them
+_SHADES = "·░▒▓█"
+_SHADE_STYLES = ("dim", "blue", "cyan", "yellow", "red")
+MOST_FOR_NAMES = 44
 _TICK = timedelta(microseconds=1)
+#: so much processor time may be taken for the runs of one entry
+MOST_SECONDS = 2.0
 #: columns where the output is no terminal
 PIPED_WIDTH = 120
 
+#: what a row is called that an entry belongs to
+GROUPS: dict[str, Callable[[Any], str]] = {
+    "load": lambda entry: str(entry.name),
+    "task": lambda entry: str(entry.task),
+    "prefix": lambda entry: _prefix_of(str(entry.name)),
+    "next": lambda entry: str(entry.name),
+}
 
-#: an entry's name, and how many runs it has in which columns
-Row = tuple[str, dict[int, int]]
+
+def _prefix_of(name: str) -> str:
+    """Return the pattern of ``name`` up to its first separator, as 'billing.*' of 'billing.send-invoices'."""
+    found = re.match(r".+?[.:/_\-\s]+", name)
+    return f"{found[0]}*" if found is not None else name
+
+
+#: what it is called, and how many runs it has in which columns
+Row = tuple[str, Counter[int]]
 
 
 @dataclass
@@ -45,112 +73,184 @@ class Chart:
     Attributes:
         begin: where the first column begins.
         step: the length of a column.
-        rows: name and columns of the entries that run first.
+        total: the runs of all entries.
+        rows: how many runs which row has in which columns.
     """
 
     begin: datetime
     step: timedelta
     columns: int
-    most_rows: int
     total: list[int] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    entries: int = 0
+    rows: dict[str, Counter[int]] = field(default_factory=dict)
 
     @property
     def end(self) -> datetime:
         return self.begin + self.columns * self.step
 
-    def add(self, name: str, counts: dict[int, int]) -> None:
-        """Count the runs of an entry."""
-        if not counts:
-            return
-        self.entries += 1
-        for column, runs in counts.items():
-            self.total[column] += runs
-        if len(self.rows) < self.most_rows:
-            self.rows.append((name, counts))
+    def add(self, row: str, counts: Mapping[int, int]) -> None:
+        """Count the runs of an entry in its ``row``."""
+        if counts:
+            self.rows.setdefault(row, Counter()).update(counts)
+            for column, runs in counts.items():
+                self.total[column] += runs
 
 
 @click.command(cls=SessionCommand)
 @click.option("--hours", type=click.FloatRange(0.25, 24 * 366), default=24.0, show_default=True)
-@click.option("--match", metavar="PATTERN", help="Only entries whose names match; * and ?, case counts.")
+@click.option("--start", type=MOMENT, metavar="TIME", help="Where it begins, instead of now.")
 @click.option(
-    "--rows", type=click.IntRange(0), default=40, show_default=True, help="So many entries at the most."
+    "--by",
+    "group",
+    type=click.Choice(list(GROUPS)),
+    default="load",
+    show_default=True,
+    help="A row for each entry, the busiest first (load) or the next one to run first (next); for each task; "
+    "for each prefix of names, up to the first of . : / _ -",
 )
+@click.option("--match", metavar="PATTERN", help="Only entries whose names match; * and ?, case counts.")
+@click.option("--rows", type=click.IntRange(0), default=40, show_default=True, help="So many at the most.")
+@zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def timeline(ctx: click.Context, /, hours: float, match: str | None, rows: int, is_json: bool) -> None:
-    """Show which entries run when, and how many at a time: a row for each entry, and one for all.
+def timeline(
+    ctx: click.Context,
+    /,
+    hours: float,
+    start: datetime | None,
+    group: str,
+    match: str | None,
+    rows: int,
+    is_json: bool,
+) -> None:
+    """Show which entries run when, and how many at a time: a row for each of them, and one for all.
 
-    Digits count the runs in a column, # stands for ten or more. Times are in the application's zone. Disabled
-    entries don't run, and aren't shown; those that are paused until a time are shown from then on.
+    The more runs, the darker the cell; the line below says what it stands for. Disabled entries don't run,
+    and aren't shown; those that are paused until a time are shown from then on. With --start in the past they
+    are the runs that the schedules have had then, whether or not they were sent.
     """
     session = Session.of(ctx)
-    now, zone = session.now(), session.app.timezone
-    width = session.console.width if session.console.width != UNLIMITED_WIDTH else PIPED_WIDTH
-    name_width = min(MAX_NAME, max(width // 3, 5))
-    chart = _empty_chart(now, zone, hours, max(width - name_width - 2, 5), rows)
+    now, zone = session.now(), session.zone
+    since = now if start is None else in_zone(start, zone)
+    width = session.console.width if session.console.width < UNLIMITED_WIDTH else PIPED_WIDTH
+    name_width = min(MOST_FOR_NAMES, max(width * 3 // 10, 5))
+    chart = _empty_chart(since, zone, hours, max(width - name_width - 2, 5))
+    untold: list[str] = []
     with meter("Looking") as progress:
-        listed = RedBeatSchedulerEntry.list(session.app, match=match, due_before=chart.end)
+        # in the past also ran what is due later
+        last = chart.end if since >= now else None
+        listed = RedBeatSchedulerEntry.list(session.app, match=match, due_before=last)
         for number, entry in enumerate(listed, start=1):
-            if entry.state in ("scheduled", "due", "failing", "paused"):
-                chart.add(entry.name, _counts_of(entry, now, chart))
+            if entry.state in RUNNING:
+                counts: Counter[int] = Counter()
+                try:
+                    limited(entry.key, _count, counts, entry, since, now, chart, seconds=MOST_SECONDS)
+                except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
+                    untold.append(f"{one_line(entry.name)}: {one_line(exc)}")
+                chart.add(GROUPS[group](entry), counts)
             progress(number)
+    note_untold(session, untold)
+    shown = list(chart.rows.items())
+    if group != "next":
+        shown.sort(key=lambda row: (-sum(row[1].values()), row[0]))
+    del shown[rows:]
     if is_json:
-        session.print_json(_document(chart))
+        session.print_json(_document(chart, shown))
         return
-    for line in _lines(chart, zone, name_width):
+    session.draw(Text(_heading(chart, zone), "bold").wrap(session.console, width))
+    for line in _lines(chart, shown, zone, name_width):
         session.console.print(line, no_wrap=True, overflow="crop", crop=True)
     peak = max(chart.total)
     if peak:
         at = chart.begin + chart.total.index(peak) * chart.step
-        minutes = int(chart.step.total_seconds() // 60)
-        session.say(
-            f"{sum(chart.total)} runs; the most, {peak}, in the {minutes} min from {when(at, zone)} on."
-        )
+        session.draw(Text(_legend(_peak(shown)), "dim").wrap(session.console, width))
+        most = f"the most, {peak}, in the {_length(chart.step)} from {clock(at, zone)} on"
+        session.say(f"{sum(chart.total)} runs; {most}.")
     else:
         session.say("Nothing is going to run.")
 
 
-def _empty_chart(now: datetime, zone: tzinfo, hours: float, room: int, rows: int) -> Chart:
+def _length(step: timedelta) -> str:
+    minutes = int(step.total_seconds() // 60)
+    for unit, name in ((1440, "d"), (60, "h")):
+        if minutes % unit == 0:
+            return f"{minutes // unit} {name}"
+    return f"{minutes} min"
+
+
+def _heading(chart: Chart, zone: tzinfo) -> str:
+    begin, end = chart.begin.astimezone(zone), chart.end.astimezone(zone)
+    change = ", clocks change in between" if begin.utcoffset() != end.utcoffset() else ""
+    return (
+        f"{begin:%A %Y-%m-%d %H:%M} to {end:%A %Y-%m-%d %H:%M}, {label_of(zone)}{change}; "
+        f"a column is {_length(chart.step)}"
+    )
+
+
+def _empty_chart(since: datetime, zone: tzinfo, hours: float, room: int) -> Chart:
     """Return a chart whose columns begin at full hours, or at parts of them, on the clocks of ``zone``."""
     minutes = next((step for step in _STEPS if hours * 60 / step <= room), _STEPS[-1])
     step = timedelta(minutes=minutes)
-    local = now.astimezone(zone)
+    local = since.astimezone(zone)
     into = timedelta(hours=local.hour, minutes=local.minute, seconds=local.second)
-    begin = now.replace(microsecond=0) - into % step
+    begin = since.replace(microsecond=0) - into % step
     columns = max(min(int(-(-hours * 60 // minutes)), room), 1)
-    return Chart(begin, step, columns, rows, total=[0] * columns)
+    return Chart(begin, step, columns, total=[0] * columns)
 
 
-def _counts_of(entry: Any, now: datetime, chart: Chart) -> dict[int, int]:
-    """Return how many runs ``entry`` has in which columns: the one in Redis, and those after it."""
+def _count(counts: Counter[int], entry: Any, since: datetime, now: datetime, chart: Chart) -> None:
+    """Count the runs of ``entry`` by their columns: the one in Redis, and those after it.
+
+    Arguments:
+        since: before now: those that its schedule had until then are counted, too.
+    """
     due = entry.next_due_at
-    counts: Counter[int] = Counter()
-    if due is None or due >= chart.end:
-        return counts
-    counts[max((due - chart.begin) // chart.step, 0)] += 1  # what is due already runs at once
+    if due is None:
+        return
     policy = entry.policy
     most = 1 if policy.one_off else policy.max_runs
-    left = None if most is None else most - entry.total_run_count - 1
-    if left is not None and left <= 0:
-        return counts
-    is_interval = isinstance(entry.schedule, schedule) and not is_own_kind(entry.schedule, schedule)
-    is_plain = is_interval and not entry.schedule.relative and not policy.exclude and left is None
-    try:
-        first = max(due, now) + timedelta(microseconds=1)
-        last = chart.end - timedelta(microseconds=1)
-        if is_plain:
-            end = last if policy.end_time is None else min(last, policy.end_time)
-            _count_interval(counts, due, now, entry.schedule.run_every, end, chart)
-            return counts
-        for number, run in enumerate(runs_between(entry, first, last), start=1):
-            if left is not None and number > left:
-                break
+    left = None if most is None else most - entry.total_run_count
+    last = chart.end - _TICK if policy.end_time is None else min(chart.end - _TICK, policy.end_time)
+    at_once = max(due, now)  # what is due already runs at once
+    if since < now and left is None:
+        _count_past(counts, entry, since, due - _TICK, chart)
+    if at_once >= chart.end or (left is not None and left <= 0):
+        return
+    if at_once >= chart.begin:
+        counts[(at_once - chart.begin) // chart.step] += 1
+    every = _interval_of(entry) if left is None else None
+    if every is not None:
+        _count_interval(counts, due, max(now, chart.begin - _TICK), every, last, chart)
+        return
+    first = due if left is not None else max(due, now, chart.begin - _TICK)
+    for number, run in enumerate(runs_between(entry, first + _TICK, last), start=2):
+        if left is not None and number > left:
+            break
+        if run >= chart.begin:
             counts[(run - chart.begin) // chart.step] += 1
-    except (EntryError, ValueError, OverflowError):  # its calendar is missing, say
-        pass
-    return counts
+
+
+def _interval_of(entry: Any) -> timedelta | None:
+    """Return how often ``entry`` runs, where that is all that its schedule says."""
+    schedule_ = entry.schedule
+    is_interval = isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
+    is_plain = is_interval and not schedule_.relative and not entry.policy.exclude
+    return schedule_.run_every if is_plain else None
+
+
+def _count_past(counts: Counter[int], entry: Any, since: datetime, until: datetime, chart: Chart) -> None:
+    """Count the runs that the schedule of ``entry`` has from ``since`` to ``until``."""
+    until = min(until, chart.end - _TICK)
+    every, due = _interval_of(entry), entry.next_due_at
+    if every is None:
+        for run in runs_between(entry, since, until):
+            counts[(run - chart.begin) // chart.step] += 1
+        return
+    if entry.policy.start_time is not None:
+        since = max(since, entry.policy.start_time)
+    first = due - ((due - since) // every) * every
+    if first <= until:
+        counts[(first - chart.begin) // chart.step] += 1
+        _count_interval(counts, first, first, every, until, chart)
 
 
 def _count_interval(
@@ -169,7 +269,7 @@ def _count_interval(
             before = upto
 
 
-def _document(chart: Chart) -> dict[str, Any]:
+def _document(chart: Chart, shown: list[Row]) -> dict[str, Any]:
     return {
         "begin": iso(chart.begin),
         "end": iso(chart.end),
@@ -177,34 +277,60 @@ def _document(chart: Chart) -> dict[str, Any]:
         "total": chart.total,
         "entries": [
             {"name": name, "runs": [counts.get(column, 0) for column in range(chart.columns)]}
-            for name, counts in chart.rows
+            for name, counts in shown
         ],
     }
 
 
-def _lines(chart: Chart, zone: tzinfo, name_width: int) -> list[Text]:
-    lines = [Text(_fit(offset_of(chart.begin.astimezone(zone)), name_width) + _ruler(chart, zone), "bold")]
-    for name, counts in chart.rows:
-        marks = "".join(_digit(counts.get(column, 0)) for column in range(chart.columns))
-        lines.append(Text(_fit(one_line(name), name_width) + marks))
-    if chart.entries > len(chart.rows):
-        lines.append(Text(f"and {chart.entries - len(chart.rows)} more entries, in the total", "dim"))
-    peak = max(chart.total) or 1
-    bars = "".join(_BARS[-(-runs * (len(_BARS) - 1) // peak)] for runs in chart.total)
+def _lines(chart: Chart, shown: list[Row], zone: tzinfo, name_width: int) -> list[Text]:
+    lines = [Text(_fit("", name_width) + _ruler(chart, zone), "bold")]
+    edges = _edges(_peak(shown))
+    for name, counts in shown:
+        line = Text(_fit(printable(name), name_width))
+        for column in range(chart.columns):
+            level = _level(counts.get(column, 0), edges)
+            line.append(_SHADES[level], _SHADE_STYLES[level])
+        lines.append(line)
+    if len(chart.rows) > len(shown):
+        lines.append(Text(f"and {len(chart.rows) - len(shown)} more, in the total", "dim"))
+    most = max(chart.total) or 1
+    bars = "".join(_BARS[-(-runs * (len(_BARS) - 1) // most)] for runs in chart.total)
     lines.append(Text(_fit("total", name_width) + bars, "bold"))
-    digits = "".join(_digit(runs) for runs in chart.total)
-    lines.append(Text(_fit("", name_width) + digits, "bold"))
     return lines
 
 
-def _digit(runs: int) -> str:
-    return "·" if not runs else str(runs) if runs < 10 else "#"
+def _edges(peak: int) -> list[int]:
+    """Return the most runs of each shade, of which there are four: in equal ratios up to ``peak``."""
+    edges: list[int] = []
+    for level in range(1, len(_SHADES)):
+        edges.append(max(round(peak ** (level / (len(_SHADES) - 1))), edges[-1] + 1 if edges else 1))
+    edges[-1] = max(edges[-1], peak)
+    return edges
+
+
+def _level(runs: int, edges: list[int]) -> int:
+    return 0 if not runs else next(level for level, most in enumerate(edges, start=1) if runs <= most)
+
+
+def _peak(shown: list[Row]) -> int:
+    return max((max(counts.values()) for _, counts in shown), default=0)
+
+
+def _legend(peak: int) -> str:
+    """Return which shade stands for how many runs."""
+    words, least = [f"{_SHADES[0]} none"], 1
+    for shade, most in zip(_SHADES[1:], _edges(peak), strict=True):
+        if least > peak:
+            break
+        most = min(most, peak)
+        words.append(f"{shade} {least}" if least == most else f"{shade} {least} to {most}")
+        least = most + 1
+    return ",  ".join(words)
 
 
 def _fit(text: str, width: int) -> str:
-    shown = Text(text)
-    shown.truncate(width, overflow="ellipsis", pad=True)
-    return shown.plain + "  "
+    shown = cut_middle(text, width)
+    return shown + " " * (width - cell_len(shown)) + "  "
 
 
 def _ruler(chart: Chart, zone: tzinfo) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from itertools import chain, islice
 from typing import Any
 
 import click
 
+from redbeat.budget import limited
 from redbeat.cli.documents import iso
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import clocks_change, runs_table, zone_for
+from redbeat.cli.tables import clock_changes, runs_lines
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import when
+from redbeat.cli.words import local_time, one_line, when_in
+from redbeat.cli.zone import zone_options
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 from redbeat.text import printable
@@ -23,89 +25,122 @@ from redbeat.text import printable
 __all__ = ["next_"]
 
 Run = tuple[datetime, str, Any]
+_INSTANT = timedelta(microseconds=1)
+#: so much processor time may be taken for the runs of one entry
+MOST_SECONDS = 2.0
+MOST_NOTED = 3
+#: entries in these states are going to run; paused ones where they go on by themselves
+RUNNING = ("scheduled", "due", "failing", "paused")
 
 
 @click.command("next", cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
 @click.option("-n", "--count", "wanted", type=click.IntRange(1, 10_000), default=10, show_default=True)
-@click.option("--after", type=MOMENT, metavar="TIME", help="Runs later than this instead of now; needs NAME.")
+@click.option("--after", type=MOMENT, metavar="TIME", help="Runs later than this, instead of now.")
+@click.option("--match", metavar="PATTERN", help="Only entries whose names match; * and ?, case counts.")
+@zone_options
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a line, a run each.")
 @click.pass_context
-def next_(ctx: click.Context, name: str | None, wanted: int, after: datetime | None, is_json: bool) -> None:
+def next_(
+    ctx: click.Context,
+    name: str | None,
+    wanted: int,
+    after: datetime | None,
+    match: str | None,
+    is_json: bool,
+) -> None:
     """Show the next runs of the entry NAME, or of all entries that run.
 
-    With the offset from UTC, and a word where the clocks change in between.
+    With a line where clocks change between two of them.
     """
     session = Session.of(ctx)
-    now = session.now()
+    now, zone = session.now(), session.zone
+    since = None if after is None else in_zone(after, zone)
     if name is None:
-        if after is not None:
-            raise click.UsageError("--after needs a NAME.")
-        runs = [(due, entry) for due, _, entry in first_of_all(session.app, wanted)]
+        found = first_of_all(session, wanted, since, match)
+        runs = [(entry, due) for due, _, entry in found]
+    elif match is not None:
+        raise click.UsageError("--match chooses among all entries: give it, or a NAME.")
     else:
-        runs = [(due, entry) for due, entry in _runs_of_one(session, name, wanted, after)]
-    offsets = {entry.name: (after or now).astimezone(zone_for(entry)).utcoffset() for _, entry in runs}
+        runs = list(_runs_of_one(session, name, wanted, since, zone))
     if is_json:
-        for due, entry in runs:
-            before, offsets[entry.name] = offsets[entry.name], due.utcoffset()
+        for (entry, due), changes in zip(runs, clock_changes(runs, zone), strict=True):
             session.print_json(
                 {
                     "name": entry.name,
                     "due": iso(due),
                     "seconds": (due - now).total_seconds(),
-                    "clocks": clocks_change(before, due) or None,
+                    "clocks": "; ".join(changes) or None,
                 }
             )
         return
     if runs:
-        pairs = ((entry, due) for due, entry in runs)
-        session.console.print(runs_table(pairs, now, offsets, with_names=name is None))
+        session.draw(runs_lines(runs, now, zone, session.console, with_names=name is None))
     if len(runs) < wanted:
         session.note("There are no more runs." if runs else "Nothing is going to run.")
 
 
 def _runs_of_one(
-    session: Session, name: str, wanted: int, after: datetime | None
-) -> Iterator[tuple[datetime, Any]]:
+    session: Session, name: str, wanted: int, after: datetime | None, zone: tzinfo
+) -> Iterator[tuple[Any, datetime]]:
     entry = listed_entry(session, name)
     if entry.schedule is None:
         reason = (entry.error or "").removeprefix(f"{printable(entry.key)}: ")
         raise EntryError(f"{entry.key}: can't be used, so it has no runs: {reason}", entry.key)
-    if entry.state == "paused" and entry.next_due_at is not None:
-        session.note(f"It is paused until {when(entry.paused_until, zone_for(entry))}.")
+    if entry.state == "paused" and entry.paused_until is not None:
+        session.note(f"It is paused until {when_in(entry.paused_until, zone)}.")
     elif entry.state not in ("scheduled", "due"):
         session.note(f"It is {entry.state}; these are the runs that its schedule has.")
-    if after is not None:
-        after = in_zone(after, zone_for(entry))
-    for due in entry.next_runs(wanted, after=after):
-        yield due, entry
+    for due in entry.next_runs(wanted, after=after, tz=zone):
+        yield entry, due
 
 
-def first_of_all(app: Any, wanted: int) -> list[Run]:
-    """Return the next runs of all entries together, the first ones first.
+def first_of_all(session: Session, wanted: int, after: datetime | None, match: str | None) -> list[Run]:
+    """Return the next runs of all entries together, or those later than ``after``, the first ones first.
 
     Entries come by their scores, and none is sent before its score, so those that are later than the last run
     that is wanted needn't be looked at.
     """
     found: list[Run] = []
-    for entry in RedBeatSchedulerEntry.list(app):
+    untold: list[str] = []
+    for entry in RedBeatSchedulerEntry.list(session.app, match=match):
         due = entry.next_due_at
         score = -1.0 if entry.stored is None or entry.stored.score is None else entry.stored.score
         if score < 0 or (len(found) == wanted and score > found[-1][0].timestamp()):
             break
-        if due is not None and entry.state in ("scheduled", "due", "failing", "paused"):
-            runs = ((run, entry.name, entry) for run in runs_from(entry, due, wanted, zone_for(entry)))
+        if due is not None and entry.state in RUNNING and entry.schedule is not None:
+            try:
+                dues = limited(entry.key, _upcoming, entry, due, wanted, after, seconds=MOST_SECONDS)
+            except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
+                untold.append(f"{one_line(entry.name)}: {one_line(exc)}")
+                dues = [due] if after is None or due > after else []
+            runs = ((local_time(run, session.zone), entry.name, entry) for run in dues)
             found = heapq.nsmallest(wanted, chain(found, runs), key=lambda run: run[:2])
+    note_untold(session, untold)
     return found
 
 
-def runs_from(entry: Any, due: datetime, wanted: int, zone: tzinfo) -> Iterator[datetime]:
-    """Yield the run that ``entry`` has in Redis, at ``due``, and those that its schedule has after it."""
+def note_untold(session: Session, untold: list[str]) -> None:
+    """Say of which entries not all runs are shown, and why."""
+    for words in untold[:MOST_NOTED]:
+        session.note(f"Not all of its runs are shown: {words}")
+    if len(untold) > MOST_NOTED:
+        session.note(f"Nor are those of {len(untold) - MOST_NOTED} more entries.")
+
+
+def _upcoming(entry: Any, due: datetime, wanted: int, after: datetime | None) -> list[datetime]:
+    """Return the run that ``entry`` has in Redis, at ``due``, and those that its schedule has after it.
+
+    With ``after`` those that are later; they count among the runs that a policy allows from ``due`` on.
+    """
     policy = entry.policy
     most = 1 if policy.one_off else policy.max_runs
-    left = wanted if most is None else max(min(most - entry.total_run_count, wanted), 0)
-    try:
-        later = entry.next_runs(left, after=due, tz=zone) if left > 1 else []
-    except (EntryError, ValueError, OverflowError):  # its calendar is missing, say
-        later = []
-    return islice(chain([due.astimezone(zone)], later), left)
+    left = None if most is None else max(most - entry.total_run_count, 0)
+    if after is None or due > after:
+        count = wanted if left is None else min(left, wanted)
+        return [due, *entry.next_runs(count - 1, after=due)] if count else []
+    if left is not None:
+        before = islice(entry.runs_between(due + _INSTANT, after), left)
+        left = max(left - 1 - sum(1 for _ in before), 0)
+    count = wanted if left is None else min(left, wanted)
+    return list(entry.next_runs(count, after=after)) if count else []

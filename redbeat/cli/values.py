@@ -19,7 +19,7 @@ from celery.schedules import solar
 from redbeat.crontabs import CRON_FIELDS, cron
 from redbeat.kinds import read_cron
 from redbeat.spans import is_span, read_seconds
-from redbeat.zones import instant_of
+from redbeat.zones import instant_of, zone_called
 
 __all__ = [
     "CRON",
@@ -30,6 +30,7 @@ __all__ = [
     "JSON_OBJECT",
     "MOMENT",
     "SOLAR",
+    "ZONE",
     "Future",
     "in_zone",
 ]
@@ -180,3 +181,4 @@ JSON_ARRAY = Value("JSON", _json_reader(list, "an array, as [1, 2]"))
 JSON_OBJECT = Value("JSON", _json_reader(dict, 'an object, as {"key": 1}'))
 CRON = Value("cron", _read_cron)
 SOLAR = Value("solar", _read_solar)
+ZONE = Value("zone", zone_called)

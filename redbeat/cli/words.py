@@ -5,19 +5,28 @@ Invariant: what comes from Redis is printed on one line, and can't give orders t
 
 from __future__ import annotations
 
-from datetime import datetime, tzinfo
+import re
+from collections.abc import Callable
+from datetime import datetime, timezone, tzinfo
 from typing import Any
 
 from redbeat.text import printable, shorten
+from redbeat.zones import zone_name
 
 __all__ = [
+    "clock",
     "counted",
     "due_in_words",
+    "in_words_of",
+    "label_of",
+    "local_time",
     "next_run_in_words",
+    "offset_of",
     "one_line",
     "relative",
     "seconds_in_words",
     "when",
+    "when_in",
 ]
 
 _UNITS = (
@@ -26,6 +35,8 @@ _UNITS = (
     (3600, "h"),
     (60, "min"),
 )
+#: how the modules below write a time in a sentence
+_IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? UTC\b", re.ASCII)
 
 
 def one_line(text: object, limit: int = 500) -> str:
@@ -42,11 +53,52 @@ def when(moment: datetime | None, zone: tzinfo) -> str:
     """Return ``moment`` on the clocks of ``zone``, with the offset from UTC; '' for None."""
     if moment is None:
         return ""
-    try:
-        local = moment.astimezone(zone)
-    except OverflowError:  # at the end of all years
-        local = moment
+    local = local_time(moment, zone)
     return f"{local:%Y-%m-%d %H:%M:%S} {offset_of(local)}"
+
+
+def when_in(moment: datetime, zone: tzinfo) -> str:
+    """Return ``moment`` on the clocks of ``zone``, with the zone's name."""
+    return f"{clock(moment, zone)} {label_of(zone)}"
+
+
+def clock(moment: datetime, zone: tzinfo, fraction: str = "") -> str:
+    """Return what the clocks of ``zone`` show, with the offset from UTC where they show that twice.
+
+    Arguments:
+        fraction: of the second, as '.25'.
+    """
+    local = local_time(moment, zone)
+    text = f"{local:%Y-%m-%d %H:%M:%S}{fraction}"
+    is_repeated = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
+    return f"{text} {offset_of(local)}" if is_repeated else text
+
+
+def local_time(moment: datetime, zone: tzinfo) -> datetime:
+    """Return ``moment`` in ``zone``; at the end of all years as it is."""
+    try:
+        return moment.astimezone(zone)
+    except OverflowError:
+        return moment
+
+
+def in_words_of(sentence: str, zone: tzinfo) -> str:
+    """Return ``sentence`` with its times, which are in UTC and say so, on the clocks of ``zone``."""
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            moment = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        except ValueError:  # somebody's own words
+            return found[0]
+        return f"{clock(moment, zone, found[2] or '')} {label_of(zone)}"
+
+    return _IN_UTC.sub(shown, sentence)
+
+
+def label_of(zone: tzinfo) -> str:
+    """Return how ``zone`` is called beside its times: its name, or what it is ahead of UTC."""
+    name = zone_name(zone) or str(zone).strip("<>")
+    return "UTC" if name.upper() in ("UTC", "ETC/UTC") else name
 
 
 def offset_of(moment: datetime) -> str:
@@ -66,20 +118,24 @@ def relative(moment: datetime | None, now: datetime) -> str:
     return f"in {words}" if seconds > 0 else f"{words} ago"
 
 
-def due_in_words(due: datetime | None, zone: tzinfo, now: datetime) -> tuple[str, str]:
+def due_in_words(
+    due: datetime | None, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
+) -> tuple[str, str]:
     """Return when something is due next by its score, and how long it is until then; None: never."""
     if due is None:
         return "never", "never"
     if due.timestamp() == 0:
         return "at once", "now"  # 1970 is no date of anybody's
-    return when(due, zone), relative(due, now)
+    return tell(due, zone), relative(due, now)
 
 
-def next_run_in_words(entry: Any, zone: tzinfo, now: datetime) -> tuple[str, str]:
+def next_run_in_words(
+    entry: Any, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
+) -> tuple[str, str]:
     """Return when beat sends ``entry`` next, and how long it is until then; why not where it doesn't."""
     if entry.next_due_at is None and entry.state in ("paused", "disabled"):
         return entry.state, ""
-    return due_in_words(entry.next_due_at, zone, now)
+    return due_in_words(entry.next_due_at, zone, now, tell)
 
 
 def seconds_in_words(seconds: float) -> str:

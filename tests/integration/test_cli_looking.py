@@ -77,19 +77,19 @@ def three(add: Callable[..., Any], client: redis.Redis) -> None:
     write_raw(client, "spoilt", '{"task": [red]', score=FAR.timestamp() + 1000)
 
 
-def test_a_wide_table_has_every_column(ask: Call, three: None) -> None:
+def test_a_wide_table_has_every_column_and_an_error_below_its_row(ask: Call, three: None) -> None:
     title, rule, *rows = lines_of(ask("list", columns=180))
-    assert re.split(" {2,}", title) == ["name", "task", "schedule", "next run", "last run", "runs", "state"]
+    assert re.split(" {2,}", title) == [
+        *("name", "task", "schedule", "next run, Europe/Berlin", "last run", "runs", "state")
+    ]
     assert set(rule) == {"─"}
     assert [re.split(" {2,}", row) for row in rows] == [
         [
             *("report", "echo", "At 2099-03-01 04:30:00-05:00"),
-            *("2099-03-01 04:30:00 -05:00", "in 72 y", "0", "scheduled"),
+            *("2099-03-01 10:30:00", "in 72 y", "0", "scheduled"),
         ],
-        [
-            *("spoilt", "definition: no valid JSON: Expecting value: line 1 column 11..."),
-            *("2099-03-01 10:46:40 +01:00", "in 72 y", "0", "quarantined"),
-        ],
+        ["spoilt", "2099-03-01 10:46:40", "in 72 y", "0", "quarantined"],
+        ["", "definition: no valid JSON: Expecting value: line 1 column 11 (char 10)."],
         [
             *("[red]x[/red]", "proj.tasks.send", "At 2099-03-02 10:30:00+01:00"),
             *("disabled", "0", "disabled"),
@@ -97,31 +97,16 @@ def test_a_wide_table_has_every_column(ask: Call, three: None) -> None:
     ]
 
 
-def test_a_narrow_table_has_fewer_columns_and_whole_times(ask: Call, three: None) -> None:
-    assert lines_of(ask("list", columns=75)) == [
-        "name           next run                               state",
-        "─────────────────────────────────────────────────────────────────",
-        "report         2099-03-01 04:30:00 -05:00   in 72 y   scheduled",
-        "spoilt         2099-03-01 10:46:40 +01:00   in 72 y   quarantined",
-        "[red]x[/red]   disabled                               disabled",
+def test_a_narrow_table_has_fewer_columns_and_times_from_now_on(ask: Call, three: None) -> None:
+    assert lines_of(ask("list", columns=69)) == [
+        "name          next run  state",
+        "─" * 35,
+        "report        in 72 y   scheduled",
+        "spoilt        in 72 y   quarantined",
+        "  definition: no valid JSON: Expecting value: line 1 column 11 (char",
+        "  10).",
+        "[red]x[/red]            disabled",
     ]
-    assert lines_of(ask("list", columns=40)) == [
-        "name                     state",
-        "────────────────────────────────────",
-        "report         in 72 y   scheduled",
-        "spoilt         in 72 y   quarantined",
-        "[red]x[/red]             disabled",
-    ]
-
-
-def test_a_name_too_long_for_the_terminal_is_folded_and_loses_nothing(
-    ask: Call, add: Callable[..., Any]
-) -> None:
-    name = "".join(f"part{number:02}." for number in range(12))
-    add(name)
-    lines = lines_of(ask("list", columns=50))
-    assert max(map(len, lines)) <= 50
-    assert "".join(line.split()[0] for line in lines[2:]) == name
 
 
 def test_piped_a_table_is_as_wide_as_it_needs_to_be(ask: Call, add: Callable[..., Any]) -> None:
@@ -192,17 +177,6 @@ def test_a_list_and_a_count_choose_alike(
         assert documents_of(ask("count", "--json", *arguments)) == [{"count": len(names)}]
 
 
-def test_a_table_ends_after_a_thousand_rows_and_says_so(ask: Call, app: Celery) -> None:
-    RedBeatSchedulerEntry.save_many(
-        RedBeatSchedulerEntry(f"many-{number}", "echo", 86_400, app=app) for number in range(1001)
-    )
-    done = ask("list")
-    assert len(done.stdout.splitlines()) == 2 + 1000
-    assert "There are more than these 1000" in done.stderr
-    assert len(documents_of(ask("list", "--json"))) == 1001
-    assert ask("list", "--limit", "1001").stderr == ""
-
-
 def test_every_state_has_a_row(ask: Call, app: Celery, add: Callable[..., Any], client: redis.Redis) -> None:
     now = server_now(client)
     add("scheduled")
@@ -266,11 +240,11 @@ def test_show_tells_all_about_an_entry(ask: Call, add: Callable[..., Any]) -> No
     assert fields["options"] == "{'queue': 'fast'}"
     assert fields["pause_note"] == "[bold]holidays[/bold]"
     assert fields["paused"] == "yes"
-    assert fields["paused_until"] == "2099-04-01 02:00:00 +02:00"
+    assert fields["paused_until"] == "2099-04-01 02:00:00 Europe/Berlin"
     assert fields["jitter"] == "5"
     start = lines.index("It would run")
-    assert lines[start + 3].startswith("2099-04-01 09:30:00 +02:00   in 72 y")
-    assert lines[start + 4].startswith("2099-04-02 09:30:00 +02:00   in 72 y")
+    assert lines[start + 3].startswith("2099-04-01 09:30:00      in 72 y")
+    assert lines[start + 4].startswith("2099-04-02 09:30:00      in 72 y")
     assert fields["next"].split()[1:3] == ["2099-04-01", "09:30:03"]
 
 
@@ -317,17 +291,19 @@ def test_what_is_due_at_once_has_no_date_of_1970(ask: Call, client: redis.Redis)
 
 def test_next_marks_where_the_clocks_change(ask: Call, add: Callable[..., Any]) -> None:
     add("daily", crontab(hour=9, minute=30), timezone="Europe/Berlin")
-    done = ask("next", "daily", "-n", "3", "--after", "2099-03-27T12:00")
+    done = ask("next", "daily", "-n", "3", "--after", "2099-03-27T12:00", columns=80)
+    change = "clocks go forward here: Europe/Berlin by 60 min, to +02:00"
     assert lines_of(done) == [
-        "next run                               clocks",
-        "─" * 77,
-        "2099-03-28 09:30:00 +01:00   in 72 y",
-        "2099-03-29 09:30:00 +02:00   in 72 y   clocks went forward 60 min, now +02:00",
-        "2099-03-30 09:30:00 +02:00   in 72 y",
+        "next run, Europe/Berlin",
+        "─" * 32,
+        "2099-03-28 09:30:00      in 72 y",
+        f"  {change}",
+        "2099-03-29 09:30:00      in 72 y",
+        "2099-03-30 09:30:00      in 72 y",
     ]
     found = documents_of(ask("next", "daily", "-n", "2", "--after", "2099-03-27T12:00", "--json"))
     assert [run["due"] for run in found] == ["2099-03-28T09:30:00+01:00", "2099-03-29T09:30:00+02:00"]
-    assert [run["clocks"] for run in found] == [None, "clocks went forward 60 min, now +02:00"]
+    assert [run["clocks"] for run in found] == [None, change]
 
 
 def test_the_next_runs_of_all_are_in_the_order_of_time(ask: Call, add: Callable[..., Any]) -> None:

@@ -195,9 +195,13 @@ def test_a_time_that_is_none_of_its_schedule(ask: Ask, client: redis.Redis) -> N
     assert f"{hour(client, 5):%Y-%m-%d %H}:00:00 UTC" in lines[2]
 
 
-def test_a_time_without_an_offset_is_by_the_entrys_clocks(answer: Answer, app: Celery) -> None:
+def test_a_time_without_an_offset_is_by_the_clocks_that_times_are_shown_in(
+    answer: Answer, app: Celery
+) -> None:
     RedBeatSchedulerEntry("report", "t", "30 7 * * *", timezone="Asia/Tokyo", app=app).save()
-    assert answer("report", "--at", "2026-01-31 07:30")["at"] == "2026-01-30T22:30:00+00:00"
+    assert answer("report", "--at", "2026-01-30 22:30")["at"] == "2026-01-30T22:30:00+00:00"
+    asked = answer("report", "--at", "2026-01-31 07:30", "--tz", "Asia/Tokyo")
+    assert asked["at"] == "2026-01-30T22:30:00+00:00"
     assert answer("report", "--at", "2026-01-30T22:30Z")["at"] == "2026-01-30T22:30:00+00:00"
 
 

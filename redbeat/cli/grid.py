@@ -1,0 +1,211 @@
+"""Tables for a terminal of any width: columns that share its room, and texts that are shortened to fit.
+
+Invariant: no line is wider than the terminal, and nothing is broken in two: what doesn't fit is shortened,
+with an ellipsis in its place. Where there is no terminal, nothing is shortened. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+__all__ = ["UNLIMITED_WIDTH", "Column", "Row", "cut_end", "cut_middle", "cut_start", "lines_of"]
+
+#: the width of what is no terminal
+UNLIMITED_WIDTH = 10_000
+#: by so many rows the widths are chosen; more are drawn as they come
+SAMPLE = 1000
+GAP = 2
+INDENT = 2
+#: what is left of a column that has to share
+_LEAST = 4
+
+Cut = Callable[[str, int], str]
+
+
+def cut_end(text: str, width: int) -> str:
+    """Return ``text``, or as much of its beginning as fits into ``width`` cells with an ellipsis."""
+    if cell_len(text) <= width:
+        return text
+    return f"{_first(text, width - 1)}…" if width > 0 else ""
+
+
+def cut_start(text: str, width: int) -> str:
+    """Return ``text``, or as much of its end as fits: the last part of a dotted name says most."""
+    if cell_len(text) <= width:
+        return text
+    return f"…{_last(text, width - 1)}" if width > 0 else ""
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Return ``text``, or its beginning and its end: names that begin alike often differ there."""
+    if cell_len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{_first(text, width - 1 - tail)}…{_last(text, tail)}" if width > 0 else ""
+
+
+def _first(text: str, width: int) -> str:
+    used = 0
+    for number, char in enumerate(text):
+        used += cell_len(char)
+        if used > width:
+            return text[:number]
+    return text
+
+
+def _last(text: str, width: int) -> str:
+    used = 0
+    for number in range(len(text), 0, -1):
+        used += cell_len(text[number - 1])
+        if used > width:
+            return text[number:]
+    return text
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        share: how much of the room that is left this one gets, beside the others' shares. 0: it is as wide as
+            its longest cell, and never shortened.
+        cut: how it is shortened.
+    """
+
+    title: str
+    share: int = 0
+    cut: Cut = cut_end
+    is_right: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of a row, and what stands above and below it in lines of its own: nothing by default."""
+
+    cells: Sequence[Text]
+    below: Text = field(default_factory=Text)
+    above: Text = field(default_factory=Text)
+
+
+def lines_of(
+    columns: Sequence[Column], rows: Iterable[Row], console: Console, beside: str = ""
+) -> Iterator[Text]:
+    """Yield the lines of a table on ``console``: its titles, a rule, and the rows as they come.
+
+    Where there is no terminal, what would stand above or below a row is a last cell of it instead, under the
+    title ``beside``: a row a line.
+    """
+    is_piped = console.width >= UNLIMITED_WIDTH
+    coming = iter(rows)
+    sample = list(islice(coming, SAMPLE))
+    widths = _widths(columns, sample, console.width)
+    titles = [_wrapped(column.title, width) for column, width in zip(columns, widths, strict=True)]
+    for number in range(max(map(len, titles), default=0)):
+        texts = [Text(lines[number] if number < len(lines) else "", "bold") for lines in titles]
+        line = _line(columns, widths, texts, [Text(beside, "bold")] if is_piped else [])
+        line.truncate(console.width)
+        yield line
+    rule = "-" if console.options.ascii_only else "─"
+    yield Text(rule * min(sum(widths) + GAP * (len(widths) - 1), console.width))
+    for row in chain(sample, coming):
+        if is_piped:
+            yield _line(columns, widths, row.cells, [text for text in (row.above, row.below) if text])
+            continue
+        yield from _indented(row.above, console)
+        cells = [
+            _shortened(cell, column, width)
+            for cell, column, width in zip(row.cells, columns, widths, strict=True)
+        ]
+        line = _line(columns, widths, cells)
+        line.truncate(console.width, overflow="ellipsis")
+        yield line
+        yield from _indented(row.below, console)
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
+    """Return how wide each column is: as its cells are, or what the terminal has for it."""
+    longest = [max((cell_len(row.cells[at].plain) for row in rows), default=0) for at in range(len(columns))]
+    natural = [max(cells, cell_len(one.title)) for cells, one in zip(longest, columns, strict=True)]
+    room = width - GAP * (len(columns) - 1)
+    if sum(natural) <= room:
+        return natural
+    # titles are wrapped at words before anything is shortened
+    narrow = [
+        max(cells, max(map(cell_len, one.title.split()), default=0))
+        for cells, one in zip(longest, columns, strict=True)
+    ]
+    if sum(narrow) <= room:
+        spare = room - sum(narrow)
+        for at, most in enumerate(natural):
+            more = min(most - narrow[at], spare)
+            if narrow[at] + more == most:
+                narrow[at], spare = most, spare - more
+        return narrow
+    sharing = {at: column.share for at, column in enumerate(columns) if column.share}
+    room -= sum(wanted for at, wanted in enumerate(narrow) if at not in sharing)
+    while sharing:
+        shares = sum(sharing.values())
+        modest = [at for at, share in sharing.items() if narrow[at] <= max(room * share // shares, _LEAST)]
+        if not modest:
+            break
+        for at in modest:
+            room -= narrow[at]
+            del sharing[at]
+    for at, share in list(sharing.items()):
+        narrow[at] = max(room * share // sum(sharing.values()), _LEAST)
+        room -= narrow[at]
+        del sharing[at]
+    return narrow
+
+
+def _wrapped(title: str, width: int) -> list[str]:
+    lines = [""]
+    for word in title.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if cell_len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _shortened(cell: Text, column: Column, width: int) -> Text:
+    if cell_len(cell.plain) <= width:
+        return cell
+    return Text(column.cut(cell.plain, width) if column.share else cell.plain, cell.style)
+
+
+def _line(
+    columns: Sequence[Column], widths: Sequence[int], cells: Sequence[Text], more: Sequence[Text] = ()
+) -> Text:
+    line = Text()
+    for number, (column, width, cell) in enumerate(zip(columns, widths, cells, strict=True)):
+        padding = " " * (width - cell_len(cell.plain))
+        if number:
+            line.append(" " * GAP)
+        if column.is_right:
+            line.append(padding)
+        line.append_text(cell)
+        if not column.is_right:
+            line.append(padding)
+    for text in more:
+        line.append(" " * GAP)
+        line.append_text(text)
+    line.rstrip()
+    return line
+
+
+def _indented(text: Text, console: Console) -> Iterator[Text]:
+    """Yield ``text`` wrapped at words, a little to the right."""
+    if not text:
+        return
+    for line in text.wrap(console, max(console.width - INDENT, 1)):
+        line.rstrip()
+        line.pad_left(INDENT)
+        yield line

@@ -1,0 +1,50 @@
+"""The zone of the times that a command shows: ``--tz``, else ``--utc``, else the application's ``timezone``.
+
+The same options on every command that shows times. Where a command has them, times that are typed without an
+offset are on the same clocks: what is read can be typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timezone, tzinfo
+from typing import Any, TypeVar
+
+import click
+
+from redbeat.cli.session import ZONE_GIVEN
+from redbeat.cli.values import ZONE
+
+__all__ = ["zone_options"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def zone_options(command: Command) -> Command:
+    """Give ``command`` the options ``--tz`` and ``--utc``, for ``Session.zone``."""
+    for option in (
+        click.option(
+            "--utc", is_flag=True, expose_value=False, callback=_note_utc, help="Show times in UTC."
+        ),
+        click.option(
+            "--tz",
+            type=ZONE,
+            metavar="ZONE",
+            expose_value=False,
+            is_eager=True,
+            callback=_note,
+            help="Show times in this zone, as Europe/Berlin, instead of the application's.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _note(ctx: click.Context, _parameter: click.Parameter, zone: tzinfo | None) -> None:
+    if zone is not None:
+        ctx.meta[ZONE_GIVEN] = zone
+
+
+def _note_utc(ctx: click.Context, _parameter: click.Parameter, is_utc: bool) -> None:
+    if is_utc:  # --tz comes first, and wins
+        ctx.meta.setdefault(ZONE_GIVEN, timezone.utc)
