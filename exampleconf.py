@@ -87,6 +87,9 @@ beat_schedule = {
 # How many due entries are read, sent and recorded at a time, at most.
 # redbeat_batch_size = 500
 
+# How many bytes an entry may have in Redis, 8 MiB. A larger one isn't read, but quarantined.
+# redbeat_max_entry_bytes = 8388608
+
 # A run is never lost, and never doubled where schedule and broker are on one server. "at_most_once": a run is
 # never doubled, and a crash, or a broker that is away, may lose it.
 # redbeat_delivery = "exactly_once"

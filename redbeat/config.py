@@ -45,7 +45,7 @@ class RedBeatConfig:
         None), takeover_after (seconds or None), lock_lost ('exit' or 'standby'), redis_url,
         redis_use_ssl (bool or dict), redbeat_redis_options (dict),
         misfire, misfire_limit, misfire_grace_time (seconds), history,
-        key_expiry_check, batch_size, delivery, publish_timeout (seconds), wait_replicas,
+        key_expiry_check, batch_size, max_entry_bytes, delivery, publish_timeout (seconds), wait_replicas,
         statics_owners (the first counts, the others are former ones).
 
     They may be set, as tests do; what is checked is what the settings say. Reading a configuration needs no
@@ -72,6 +72,7 @@ class RedBeatConfig:
         self.lock_lost: str = self._value("redbeat_lock_lost")
         self.key_expiry_check: str = self._value("redbeat_key_expiry_check")
         self.batch_size: int = self._value("redbeat_batch_size")
+        self.max_entry_bytes: int = self._value("redbeat_max_entry_bytes")
         self.misfire: str = self._value("redbeat_misfire")
         self.misfire_limit: int = self._value("redbeat_misfire_limit")
         self.misfire_grace_time: float | None = self._value("redbeat_misfire_grace_time")

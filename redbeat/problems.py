@@ -24,6 +24,7 @@ __all__ = [
     "find_meta_problem",
     "find_name_problem",
     "find_problem",
+    "find_size_problem",
     "find_state_problem",
     "find_unwritable",
 ]
@@ -123,6 +124,16 @@ def find_unwritable(entry: Any) -> str | None:
     if not isinstance(entry.enabled, bool):
         return f"enabled must be True or False, not {entry.enabled!r}"
     return None
+
+
+def find_size_problem(size_bytes: int, max_bytes: int) -> str | None:
+    """Return what is wrong with an entry of so many bytes, as a sentence; None when nothing is."""
+    if size_bytes <= max_bytes:
+        return None
+    return (
+        f"it has {size_bytes:,} bytes, and redbeat_max_entry_bytes allows {max_bytes:,}: put large data "
+        "somewhere else and its address into the entry, or raise the setting."
+    )
 
 
 def check_readable(definition: str) -> None:

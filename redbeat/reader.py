@@ -14,7 +14,7 @@ from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.hints import find_typos
 from redbeat.lua import Stored
 from redbeat.policy import FIELDS, NO_POLICY, decode_policy, make_policy
-from redbeat.problems import find_problem
+from redbeat.problems import find_problem, find_size_problem
 from redbeat.text import is_utf8, printable
 
 __all__ = ["decode_entry", "try_decode"]
@@ -40,6 +40,9 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         raise EntryCorrupt(f"{key}: the key holds something that is no hash.", key)
     if not stored.exists:
         raise EntryNotFound(f"{key}: there is no such entry.", key)
+    problem = find_size_problem(stored.unread_bytes, ensure_conf(app).max_entry_bytes)
+    if problem:
+        raise EntryCorrupt(f"{key}: {problem}", key)
     if stored.definition is None:
         raise EntryCorrupt(f"{key}: the hash has no field 'definition'.", key)
     try:

@@ -249,7 +249,7 @@ def commit_quarantined(
         claimed,
         new_score=retry_at,
         new_error=failure.to_json() if claimed.type == "hash" else "",
-        is_for_this_definition=claimed.type == "hash",
+        is_for_this_definition=claimed.type == "hash" and not claimed.unread_bytes,
         record=failed_record(claimed.nominal, reason) if is_news else "",
     )
     return commit, is_news

@@ -14,12 +14,13 @@ from typing import Any
 from celery.schedules import BaseSchedule
 
 from redbeat.budget import limited_twice
+from redbeat.config import ensure_conf
 from redbeat.decoder import encode_meta
 from redbeat.due import paused_until, score_after_pause
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
 from redbeat.kinds import encode_schedule
 from redbeat.policy import encode_policy
-from redbeat.problems import check_readable, find_meta_problem
+from redbeat.problems import check_readable, find_meta_problem, find_size_problem
 from redbeat.reader import try_decode
 from redbeat.routing import find_queue_problem
 from redbeat.schedules import clocked, next_run, rrule, zone_of
@@ -92,7 +93,18 @@ def plan_write(entry: Any, stored: Stored, now: datetime, encoded: tuple[str, st
         check_readable(definition)
     except (ValueError, RecursionError) as exc:
         raise EntryError(f"{entry.key}: couldn't be read again: {exc}", entry.key) from exc
+    _check_size(entry, definition, meta or (stored.meta or ""), policy)
     return Write(definition, meta, score, policy=policy)
+
+
+def _check_size(entry: Any, *texts: str) -> None:
+    max_bytes = ensure_conf(entry.app).max_entry_bytes
+    if 4 * sum(map(len, texts)) <= max_bytes:  # UTF-8 takes no more
+        return
+    size_bytes = sum(len(text.encode("utf-8", "surrogateescape")) for text in texts)
+    problem = find_size_problem(size_bytes, max_bytes)
+    if problem:
+        raise EntryError(f"{entry.key}: {problem}", entry.key)
 
 
 def encode_entry(entry: Any, stored: Stored) -> tuple[str, str]:

@@ -16,6 +16,8 @@ from redbeat.urls import REDIS_SCHEMES, scheme_of
 
 __all__ = ["MAX_MISFIRE_LIMIT", "OPTIONS", "SETTINGS", "Setting"]
 
+MEBIBYTE = 1024 * 1024
+
 #: each run that is made up for costs as many looks at the schedule
 MAX_MISFIRE_LIMIT = 1000
 
@@ -122,6 +124,12 @@ def _expiry_check(value: Any) -> str:
 
 def _batch_size(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 5_000:
+        raise ValueError
+    return value
+
+
+def _max_entry_bytes(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1_000 <= value <= 512 * MEBIBYTE:
         raise ValueError
     return value
 
@@ -274,6 +282,16 @@ SETTINGS: dict[str, Setting] = {
             _batch_size,
             "a whole number from 1 to 5000",
             "How many due entries are read, sent and recorded at a time.",
+        ),
+        Setting(
+            "redbeat_max_entry_bytes",
+            8 * MEBIBYTE,
+            _max_entry_bytes,
+            "a whole number of bytes from 1000 to 536870912 (512 MiB)",
+            "How large an entry may be: its definition, its policy and its bookkeeping in Redis. The server "
+            "itself measures them. A larger one isn't read: it is quarantined with a sentence that says so, "
+            "and the others go on. Saving one is refused.",
+            default_words="8388608, which is 8 MiB",
         ),
         Setting(
             "redbeat_delivery",

@@ -30,7 +30,7 @@ __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", 
 #: how many entries one script reads, stores or deletes
 CHUNK_SIZE = 500
 
-#: a claim stops after so many bytes of entries, whatever the batch size
+#: a claim takes so many bytes of large entries, whatever the batch size; small ones don't wait for them
 CLAIM_MAX_BYTES = 8 * 1024 * 1024
 
 #: for so long the server's clock isn't read again: the local one tells how much has passed
@@ -97,6 +97,7 @@ class Store:
                 fence,
                 limit=limit,
                 max_bytes=CLAIM_MAX_BYTES,
+                entry_bytes=self.config.max_entry_bytes,
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
             )
@@ -187,7 +188,9 @@ class Store:
         now = datetime.now(timezone.utc)
         for chunk in _chunks(keys):
             with self.translating():
-                seconds, found = lua.read_entries(self.client, self.keys.schedule, chunk)
+                seconds, found = lua.read_entries(
+                    self.client, self.keys.schedule, chunk, entry_bytes=self.config.max_entry_bytes
+                )
             now = datetime.fromtimestamp(seconds, timezone.utc)
             self._clock = time.monotonic(), now
             stored += found
@@ -412,6 +415,7 @@ def read_claimed(claimed: Claimed) -> Stored:
         claimed.policy,
         claimed.error,
         claimed.type,
+        claimed.unread_bytes,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
 from redbeat.archive import past_of, read_pasts
+from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encode_meta
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, FileError
@@ -35,7 +36,7 @@ from redbeat.plans import (
     read_with_owners,
     shown_fields,
 )
-from redbeat.problems import find_name_problem
+from redbeat.problems import find_name_problem, find_size_problem
 from redbeat.reader import try_decode
 from redbeat.saving import encode_entry, plan_save
 from redbeat.store import CHUNK_SIZE, Store, Stored, Write
@@ -102,6 +103,8 @@ def export_entries(
                 continue
             if not entry.stored.exists:
                 skipped.append(f"{printable(entry.name)}: its hash is gone.")
+            elif entry.stored.unread_bytes:
+                skipped.append(f"{entry.problem}")
             elif not is_utf8(entry.name):
                 skipped.append(f"{printable(entry.name)}: its name is no UTF-8.")
             else:
@@ -323,7 +326,7 @@ def plan_import(
         change.owner = declared.entries[name].get("owner") or owner
         change.owned_key = store.keys.owner(change.owner) if change.owner else ""
         try:
-            _plan_item(change, declared, entries.get(name), now)
+            _plan_item(app, change, declared, entries.get(name), now)
             _plan_past(change, declared.entries[name], store)
         except EntryError as exc:
             raise declared.fault(("entries", name), str(exc)) from exc
@@ -336,7 +339,7 @@ def plan_import(
     return plan
 
 
-def _plan_item(change: Change, declared: Declared, entry: Any, now: datetime) -> None:
+def _plan_item(app: Any, change: Change, declared: Declared, entry: Any, now: datetime) -> None:
     """Decide what becomes of one entry."""
     fields = declared.entries[change.name]
     raw = fields.get("stored") or {}
@@ -358,6 +361,10 @@ def _plan_item(change: Change, declared: Declared, entry: Any, now: datetime) ->
     score = _score(declared, change.name)
     change.is_replaced = change.stored.exists
     change.is_unscheduled = score is None
+    size_bytes = sum(len(text.encode("utf-8", "surrogateescape")) for text in (definition, meta, policy))
+    problem = find_size_problem(size_bytes, ensure_conf(app).max_entry_bytes)
+    if problem:
+        raise declared.fault(("entries", change.name), problem)
     change.write = Write(definition, meta, score, policy=policy)
     change.error = raw.get("error")
 

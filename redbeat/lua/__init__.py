@@ -67,10 +67,10 @@ __all__ = [
 Call = Callable[[Script, Any, Sequence[str], Sequence[Any]], Any]
 
 
-_CLAIM_DUE = Script("hold_lock", "claim_due")
+_CLAIM_DUE = Script("hold_lock", "measure_entry", "claim_due")
 _COMMIT_RUNS = Script("hold_lock", "match_text", "push_messages", "commit_runs")
-_READ_ENTRIES = Script("read_entries")
-_SAVE_ENTRIES = Script("hold_lock", "save_entries")
+_READ_ENTRIES = Script("measure_entry", "read_entries")
+_SAVE_ENTRIES = Script("hold_lock", "match_text", "measure_entry", "save_entries")
 _DELETE_ENTRIES = Script("hold_lock", "delete_entries")
 _CHANGE_STATICS = Script("hold_lock", "change_statics")
 _TAKE_LOCK = Script("take_lock")
@@ -81,10 +81,21 @@ _READ_STATUS = Script("read_status")
 
 
 def claim_due(
-    client: Any, schedule_key: str, fence: Fence, *, limit: int, max_bytes: int, lease_ms: int, prefix: str
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    *,
+    limit: int,
+    max_bytes: int,
+    entry_bytes: int,
+    lease_ms: int,
+    prefix: str,
 ) -> Claim:
-    """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time."""
-    args = [*fence.args(), limit, max_bytes, lease_ms, prefix]
+    """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time.
+
+    Of an entry of more than ``entry_bytes`` nothing is read.
+    """
+    args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix]
     status, now, upcoming, has_more, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
     return Claim(
         status=text_of(status),
@@ -135,9 +146,14 @@ def commit_runs(
     )
 
 
-def read_entries(client: Any, schedule_key: str, keys: Sequence[str]) -> tuple[float, list[Stored]]:
-    """Read the entries under ``keys``, in their order; return the server's clock in UNIX seconds, too."""
-    now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [])
+def read_entries(
+    client: Any, schedule_key: str, keys: Sequence[str], *, entry_bytes: int
+) -> tuple[float, list[Stored]]:
+    """Read the entries under ``keys``, in their order; return the server's clock in UNIX seconds, too.
+
+    Of an entry of more than ``entry_bytes`` nothing is read.
+    """
+    now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [entry_bytes])
     if not rows:
         return float(now), [Stored(key) for key in keys]
     return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
@@ -156,10 +172,16 @@ def save_entries(
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
     states: dict[tuple[str, str, str, str], str] = {}
     for stored, write in writes:
-        read = (
-            f"{stored.definition or ''}\0{stored.meta or ''}\0{stored.policy or ''}" if stored.exists else ""
+        read = ""
+        if stored.unread_bytes:
+            read = f"={stored.unread_bytes}"
+        elif stored.exists:
+            read = digest_of(f"{stored.definition or ''}\0{stored.meta or ''}\0{stored.policy or ''}")
+        policy = (
+            ""
+            if write.policy is None or not (write.policy or stored.policy or stored.unread_bytes)
+            else f"={write.policy}"
         )
-        policy = "" if write.policy is None or not (write.policy or stored.policy) else f"={write.policy}"
         state = (read, write.meta, score_text(write.score), policy)
         keys.append(stored.key)
         args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition

@@ -11,7 +11,7 @@
 -- ARGV[4..] eleven for each entry:
 --   change      'save', 'replace': nothing of before stays, 'delete', or 'keep': it is only looked at
 --   read        what the caller read: '' for no key, else the SHA-1 of definition, policy and owner with NULs
---               between
+--               between; of an entry that wasn't read '=' and its bytes
 --   read_meta   '' for whatever it is by now, else the SHA-1 of the meta that the caller read
 --   name        its name
 --   owned       which of KEYS is the set of its owner's names, 0 for none
@@ -35,7 +35,9 @@ for i = 2, 1 + count do
   local key, at = KEYS[i], 4 + (i - 2) * 11
   local change, read, read_meta = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local kind, found, found_meta = redis.call('TYPE', key).ok, '', ''
-  if kind == 'hash' then
+  if kind == 'hash' and string.sub(read, 1, 1) == '=' then
+    found = '=' .. measure_entry(key)
+  elseif kind == 'hash' then
     local fields = redis.call('HMGET', key, 'definition', 'policy', 'owner', 'meta')
     found = redis.sha1hex((fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or ''))
     found_meta = redis.sha1hex(fields[4] or '')

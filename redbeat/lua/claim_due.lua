@@ -5,9 +5,10 @@
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at the most
--- ARGV[4] max_bytes  stop after this many bytes of entries (at least one is returned)
--- ARGV[5] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
--- ARGV[6] prefix     what every entry's key starts with
+-- ARGV[4] max_bytes  what goes beyond so many bytes of entries stays due, but one is returned, and small ones are
+-- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
+-- ARGV[6] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
+-- ARGV[7] prefix     what every entry's key starts with
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
 -- the entry's key. A score of 0 is how people write "now", and is rewritten to that, so that the run has one
 -- due time at every try. What is hidden or asked for so has a field lease, '<score it has> <nominal>', and
@@ -19,13 +20,15 @@
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
---   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked} each; nominal is the
---             score the entry was due at, score is what it has now, is_asked 1 when that was 0; what is missing
---             is nil, as are a score that is the nominal one and the type of a hash. A row ends with the last
---             that isn't nil.
+--   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes} each; nominal
+--             is the score the entry was due at, score is what it has now, is_asked 1 when that was 0,
+--             unread_bytes how many it has when it wasn't read; what is missing is nil, as are a score that is
+--             the nominal one and the type of a hash. A row ends with the last that isn't nil.
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local max_bytes, lease_ms, prefix = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
+local lease_ms, prefix = tonumber(ARGV[6]), ARGV[7]
+local small_bytes = 16384
 
 local time = redis.call('TIME')
 -- never a whole second: such a score may be taken for one that celery-redbeat 2.x has rounded
@@ -49,7 +52,12 @@ for i = 1, #due, 2 do
     if not seen[full_key] then redis.call('ZADD', schedule, 'LT', nominal, full_key) end
     key, kind = full_key, redis.call('TYPE', full_key).ok
   end
-  if not seen[key] then  -- both its key and its bare name may be due
+  local size, own_size = 0, 0
+  if kind == 'hash' then size, own_size = measure_entry(key) end
+  local is_read = kind == 'hash' and size <= entry_bytes
+  if is_read and size > small_bytes and bytes > 0 and bytes + size > max_bytes then
+    has_more = true
+  elseif not seen[key] then  -- both its key and its bare name may be due
     seen[key] = true
     local name = string.sub(key, #prefix + 1)
     if string.sub(name, 1, #prefix) ~= prefix then  -- else it is another entry's key
@@ -65,7 +73,7 @@ for i = 1, #due, 2 do
     local score = nominal
     local fields = {false, false, false, false}
     if kind == 'hash' then
-      fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error', 'lease')
+      fields = read_fields(key, entry_bytes, size, own_size)
       local hidden_by, hidden_nominal, asked = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
       local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
       if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
@@ -83,17 +91,14 @@ for i = 1, #due, 2 do
     row[7] = score ~= nominal and score
     row[8] = kind ~= 'hash' and kind
     row[9] = is_asked and 1
+    row[10] = kind == 'hash' and not is_read and size
     -- most end with the meta, and each nil costs the reader as much as a value
-    for last = 9, 3, -1 do
+    for last = 10, 3, -1 do
       if row[last] then break end
       row[last] = nil
     end
-    for f = 1, 4 do bytes = bytes + (fields[f] and #fields[f] or 0) end
+    if is_read and size > small_bytes then bytes = bytes + size end
     rows[#rows + 1] = row
-    if bytes >= max_bytes then
-      has_more = has_more or i + 1 < #due
-      break
-    end
   end
 end
 

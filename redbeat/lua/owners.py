@@ -14,7 +14,7 @@ from redbeat.lua import Script, Stored, Write, score_text, text_of
 __all__ = ["Beside", "Change", "apply_entries", "read_owners"]
 
 _READ_OWNERS = Script("read_owners")
-_APPLY_ENTRIES = Script("apply_entries")
+_APPLY_ENTRIES = Script("measure_entry", "apply_entries")
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Change:
     def args(self, place_of: Mapping[str, int]) -> list[Any]:
         """Return its group of ARGV; ``place_of`` says which of KEYS an owner's set is."""
         kind, stored, write = self.kind, self.stored, self.write
-        read = (
-            sha1_of(f"{stored.definition or ''}\0{stored.policy or ''}\0{self.read_owner}")
-            if stored.exists
-            else ""
-        )
+        read = ""
+        if stored.unread_bytes:
+            read = f"={stored.unread_bytes}"
+        elif stored.exists:
+            read = sha1_of(f"{stored.definition or ''}\0{stored.policy or ''}\0{self.read_owner}")
         if kind in ("keep", "delete"):
             return [kind, read, "", self.name, place_of.get(self.owned_key, 0), "", "", "", "", "", ""]
         read_meta = sha1_of(stored.meta or "") if write and (write.meta or write.score is not None) else ""
@@ -87,7 +87,7 @@ class Change:
         return [
             kind,
             read,
-            read_meta if stored.exists else "",
+            read_meta if stored.exists and not stored.unread_bytes else "",
             self.name,
             place_of.get(self.owned_key, 0),
             owner,

@@ -2,12 +2,15 @@
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2..] entries  the entries' keys
+-- ARGV[1] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 --
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
---   rows  {definition, meta, score, policy, error, type} for each entry; what is missing is nil, the type of
---         a hash, too. A row ends with the last that isn't nil, and is nil when there is no such key. No rows at all: there is none of the keys.
+--   rows  {definition, meta, score, policy, error, type, unread_bytes} for each entry; unread_bytes is how many it
+--         has when it wasn't read; what is missing is nil, the type of a hash, too. A row ends with the last that
+--         isn't nil, and is nil when there is no such key. No rows at all: there is none of the keys.
 local schedule = KEYS[1]
+local entry_bytes = tonumber(ARGV[1])
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -18,10 +21,12 @@ for i = 2, #KEYS do
   local key, row = KEYS[i], false
   local kind = redis.call('TYPE', key).ok
   if kind == 'hash' then
-    local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
-    row = {fields[1], fields[2], redis.call('ZSCORE', schedule, key), fields[3], fields[4]}
+    local size, own_size = measure_entry(key)
+    local fields = read_fields(key, entry_bytes, size, own_size)
+    row = {fields[1], fields[2], redis.call('ZSCORE', schedule, key), fields[3], fields[4], false}
+    row[7] = size > entry_bytes and size
     -- most have neither policy nor error, and each nil costs the reader as much as a value
-    for last = 5, 1, -1 do
+    for last = 7, 1, -1 do
       if row[last] then break end
       row[last] = nil
     end

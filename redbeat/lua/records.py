@@ -58,6 +58,7 @@ class Claimed:
         nominal: the score it was due at.
         score: the score it has now (another one only where claims are leased).
         is_asked: somebody wrote the score 0 to run it now.
+        unread_bytes: how many bytes it has when it is too large to be read; 0: it was read.
     """
 
     key: str
@@ -69,6 +70,7 @@ class Claimed:
     score: str = ""
     type: str = "hash"
     is_asked: bool = False
+    unread_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,7 @@ class Stored:
     Attributes:
         score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
         type: what the key holds, 'hash' where all is well.
+        unread_bytes: how many bytes it has when it is too large to be read; 0: it was read.
     """
 
     key: str
@@ -199,6 +202,7 @@ class Stored:
     policy: str | None = None
     error: str | None = None
     type: str = "none"
+    unread_bytes: int = 0
 
     @property
     def is_hash(self) -> bool:
@@ -296,6 +300,7 @@ def claimed_of(row: Sequence[Any]) -> Claimed:
     claimed.is_asked = bool(claimed.is_asked)
     claimed.score = claimed.score or claimed.nominal
     claimed.type = claimed.type or "hash"
+    claimed.unread_bytes = claimed.unread_bytes or 0
     return claimed
 
 
@@ -304,8 +309,8 @@ def stored_of(key: str, row: Sequence[Any] | None) -> Stored:
     if row is None:
         return Stored(key)
     values = [*map(text_of, row), *_ALL_MISSING[len(row) :]]
-    definition, meta, score, policy, error, kind = values
-    return Stored(key, definition, meta, score and float(score), policy, error, kind or "hash")
+    definition, meta, score, policy, error, kind, unread = values
+    return Stored(key, definition, meta, score and float(score), policy, error, kind or "hash", unread or 0)
 
 
-_ALL_MISSING = (None,) * 6
+_ALL_MISSING = (None,) * 7

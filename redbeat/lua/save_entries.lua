@@ -10,7 +10,8 @@
 --   state       which of the states, 1 for the first
 --   definition  '' to leave it
 -- ARGV[..] four for each state; new entries that are saved together share a few:
---   read        what the caller read: '' for no entry, else definition, meta and policy with NULs between
+--   read        what the caller read: '' for no entry, else definition, meta and policy with NULs between, of a
+--               long text '#' and its SHA-1; of an entry that wasn't read '=' and its bytes
 --   meta        '' to leave it
 --   score       '' to leave it, else the next due time
 --   policy      '' to leave it, else '=' and the policy; '=' alone removes it
@@ -40,11 +41,17 @@ for i = 3, #KEYS do
   local state = ARGV[at]
   local kind, found = is_any_there and redis.call('TYPE', key).ok or 'none', ''
   if kind == 'hash' then
-    local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy')
-    found, is_hash[i] = (fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or ''), true
+    is_hash[i] = true
+    if string.match(states[state].read, '^=%d+$') then
+      found = '=' .. measure_entry(key)
+    else
+      local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy')
+      found = (fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or '')
+    end
   end
   states_of[i] = states[state]
-  if (kind ~= 'hash' and kind ~= 'none') or found ~= states_of[i].read then return {status, i - 2} end
+  local is_same = match_text(found, states_of[i].read)
+  if (kind ~= 'hash' and kind ~= 'none') or not is_same then return {status, i - 2} end
 end
 
 local scored = {}

@@ -194,9 +194,9 @@ def test_the_servers_clock_counts_and_is_read_again_when_that_is_long_ago(
 ) -> None:
     server_now, sizes, read = 5e9, [], lua.read_entries
 
-    def read_in_2128(client: Any, schedule_key: str, keys: Any) -> Any:
+    def read_in_2128(client: Any, schedule_key: str, keys: Any, **options: Any) -> Any:
         sizes.append(len(keys))
-        return server_now, read(client, schedule_key, keys)[1]
+        return server_now, read(client, schedule_key, keys, **options)[1]
 
     monkeypatch.setattr(lua, "read_entries", read_in_2128)
     monkeypatch.setattr(store, "CLOCK_SECONDS", clock_seconds)

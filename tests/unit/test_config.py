@@ -31,6 +31,7 @@ DEFAULTS = {
     "redbeat_redis_options": {},
     "key_expiry_check": "error",
     "batch_size": 500,
+    "max_entry_bytes": 8_388_608,
 }
 
 ALLOWED: list[tuple[str, Any, str, Any]] = [
@@ -56,6 +57,8 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_lock_timeout", None, "lock_timeout", None),
     ("redbeat_key_expiry_check", "raise", "key_expiry_check", "raise"),
     ("redbeat_batch_size", 5000, "batch_size", 5000),
+    ("redbeat_max_entry_bytes", 1000, "max_entry_bytes", 1000),
+    ("redbeat_max_entry_bytes", 512 * 1024 * 1024, "max_entry_bytes", 536_870_912),
     ("redbeat_misfire", "all", "misfire", "all"),
     ("redbeat_misfire_limit", 1, "misfire_limit", 1),
     ("redbeat_misfire_grace_time", 1.5, "misfire_grace_time", 1.5),
@@ -103,6 +106,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("redbeat_misfire_limit", True),
     ("redbeat_misfire_grace_time", -1),
     ("redbeat_batch_size", 0),
+    ("redbeat_max_entry_bytes", 999),
+    ("redbeat_max_entry_bytes", None),
+    ("redbeat_max_entry_bytes", "8 MB"),
+    ("redbeat_max_entry_bytes", 1e6),
     ("redbeat_batch_size", 5001),
     ("redbeat_batch_size", 10.0),
     ("redbeat_batch_size", True),

@@ -31,10 +31,17 @@ CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
     "claim_due": (
         lambda client: lua.claim_due(
-            client, "the-schedule", FENCE, limit=3, max_bytes=4, lease_ms=5, prefix="the-prefix"
+            client,
+            "the-schedule",
+            FENCE,
+            limit=3,
+            max_bytes=4,
+            entry_bytes=9,
+            lease_ms=5,
+            prefix="the-prefix",
         ),
         ["ok", "1.5", "", 0, []],
-        {**FENCED, "limit": 3, "max_bytes": 4, "lease_ms": 5, "prefix": "the-prefix"},
+        {**FENCED, "limit": 3, "max_bytes": 4, "entry_bytes": 9, "lease_ms": 5, "prefix": "the-prefix"},
         {},
     ),
     "commit_runs": (
@@ -62,9 +69,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
     ),
     "read_entries": (
-        lambda client: lua.read_entries(client, "the-schedule", ["k", "k"]),
+        lambda client: lua.read_entries(client, "the-schedule", ["k", "k"], entry_bytes=9),
         ["1.5", [None, None]],
-        {"schedule": "the-schedule"},
+        {"schedule": "the-schedule", "entry_bytes": 9},
         {},
     ),
     "save_entries": (
@@ -310,7 +317,7 @@ class Replying:
 
 
 def test_a_lost_lock_is_told_apart() -> None:
-    options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "lease_ms": 0, "prefix": "p"}
+    options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "entry_bytes": 9, "lease_ms": 0, "prefix": "p"}
     assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).status == "lost"
     assert lua.commit_runs(Replying([b"lost", 0, []]), "s", FENCE, [COMMIT]).status == "lost"
     assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == ("lost", 0)
@@ -320,7 +327,14 @@ def test_a_lost_lock_is_told_apart() -> None:
 def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
     row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
     claim = lua.claim_due(
-        Replying([b"ok", b"1.5", b"2.5", 1, [row]]), "s", FENCE, limit=1, max_bytes=1, lease_ms=0, prefix="p"
+        Replying([b"ok", b"1.5", b"2.5", 1, [row]]),
+        "s",
+        FENCE,
+        limit=1,
+        max_bytes=1,
+        entry_bytes=9,
+        lease_ms=0,
+        prefix="p",
     )
     assert claim == lua.Claim(
         status="ok",

@@ -1,0 +1,31 @@
+-- measure_entry(key): how many bytes an entry's definition, meta and policy have together, and its error and
+-- lease; read_fields(key, entry_bytes, bytes, own_bytes): its fields, where it was measured so.
+-- The fields are definition, meta, policy, error and lease: of an entry of more than entry_bytes the first three
+-- are false, and where error and lease can't be RedBeat's own, as they are long, the error is 'too large'.
+-- Not scripts of their own, but put in front of those that read entries.
+-- Nothing is read to measure it, unless the caller may not ask for lengths, as by rules for users of an earlier
+-- version.
+local may_measure, long_bytes = true, 16384
+local function measure_entry(key)
+  local bytes = may_measure and redis.pcall('HSTRLEN', key, 'definition')
+  if type(bytes) == 'number' then
+    bytes = bytes + redis.call('HSTRLEN', key, 'meta') + redis.call('HSTRLEN', key, 'policy')
+    return bytes, redis.call('HSTRLEN', key, 'error') + redis.call('HSTRLEN', key, 'lease')
+  end
+  may_measure = false
+  local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error', 'lease')
+  bytes = #(fields[1] or '') + #(fields[2] or '') + #(fields[3] or '')
+  return bytes, #(fields[4] or '') + #(fields[5] or '')
+end
+
+local function read_fields(key, entry_bytes, bytes, own_bytes)
+  if bytes <= entry_bytes and own_bytes <= long_bytes then
+    return redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error', 'lease')
+  end
+  local fields = {false, false, false}
+  if bytes <= entry_bytes then fields = redis.call('HMGET', key, 'definition', 'meta', 'policy') end
+  fields[4], fields[5] = 'too large', false
+  if own_bytes <= long_bytes then fields[4], fields[5] = unpack(redis.call('HMGET', key, 'error', 'lease')) end
+  return fields
+end
+
