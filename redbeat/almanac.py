@@ -18,7 +18,7 @@ from redbeat.lua import calendars as scripts
 from redbeat.policy import Policy
 from redbeat.retry import is_refusal
 from redbeat.schedules import Excluded
-from redbeat.store import Store
+from redbeat.store import Store, Stored
 from redbeat.text import is_utf8, printable
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "bounds_of",
     "calendar_from",
     "give_calendars",
+    "names_in",
     "read_calendars",
     "read_calendars_of",
     "read_fields",
@@ -48,11 +49,16 @@ class Unusable:
 
     Attributes:
         reason: a sentence.
-        is_missing: there is none.
+        kind: what stands under its key: a type of Redis, 'none' for no key; None: that isn't known.
     """
 
     reason: str
-    is_missing: bool = False
+    kind: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is none."""
+        return self.kind == "none"
 
     def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:  # noqa: ARG002 - Excluded's
         """Raise ValueError: whether the instant is excluded isn't known."""
@@ -76,9 +82,10 @@ def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] 
 
 def _usable(store: Store, name: str, fields: dict[str, str] | str) -> dict[str, str] | Unusable:
     if fields == "none":
-        return Unusable(f"there is no calendar {name!r} ({store.keys.calendar(name)}).", is_missing=True)
+        return Unusable(f"there is no calendar {name!r} ({store.keys.calendar(name)}).", fields)
     if isinstance(fields, str):
-        return Unusable(f"the calendar {name!r}: {store.keys.calendar(name)} holds a {fields}, not a hash.")
+        place = store.keys.calendar(name)
+        return Unusable(f"the calendar {name!r}: {place} holds a {fields}, not a hash.", fields)
     return fields
 
 
@@ -99,8 +106,13 @@ def calendar_from(name: str, fields: dict[str, str] | Unusable) -> Excluded:
 
 def read_calendars_of(store: Store, rows: Collection[Claimed]) -> dict[str, Excluded]:
     """Return the calendars that the policies of claimed entries name; one round trip, none without any."""
-    texts = {text for row in rows for text in (row.policy, row.definition) if text and '"exclude"' in text}
-    return read_calendars(store, set(filter(None, map(_name_in, texts))))
+    return read_calendars(store, {name for row in rows for name in names_in(row)})
+
+
+def names_in(row: Claimed | Stored) -> set[str]:
+    """Return the calendars that an entry names; of two, its policy's counts."""
+    texts = {text for text in (row.policy, row.definition) if text and '"exclude"' in text}
+    return set(filter(None, map(_name_in, texts)))
 
 
 def _name_in(text: str) -> str | None:

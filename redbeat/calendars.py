@@ -7,19 +7,28 @@ become excluded, whoever wrote the calendar.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
 from celery.app import app_or_default
 
-from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
+from redbeat.almanac import (
+    ABOUT,
+    Unusable,
+    calendar_from,
+    give_calendars,
+    names_in,
+    read_calendars,
+    read_fields,
+)
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CalendarError, CalendarNotFound
 from redbeat.exclusions import Exclusions, spelled
 from redbeat.failures import failure_of
 from redbeat.icalendars import days_of_ical
+from redbeat.keys import glob_of
 from redbeat.logger import logger
 from redbeat.lua import calendars as scripts
 from redbeat.lua import text_of
@@ -28,8 +37,11 @@ from redbeat.schedules import Excluded, next_run
 from redbeat.store import CHUNK_SIZE, Store, Stored, Write
 from redbeat.text import is_utf8, printable
 
-__all__ = ["Calendar"]
+__all__ = ["Calendar", "find_users"]
 
+
+#: so often somebody else may change a calendar while it is changed here
+MAX_CHANGES = 100
 
 #: recurring events of an iCalendar file are taken from so long ago,
 ICAL_SINCE = timedelta(days=366)
@@ -159,6 +171,56 @@ class Calendar(Exclusions):
         self.retime(before)
         return self
 
+    @classmethod
+    def change(
+        cls,
+        name: str,
+        days: Mapping[Any, str] | Iterable[Any] = (),
+        *,
+        without: Iterable[Any] = (),
+        about: str | None = None,
+        app: Any = None,
+    ) -> Calendar:
+        """Add days to the stored calendar, and take others away; return it. One that isn't there is made.
+
+        Atomic, whoever else changes it meanwhile. Entries are due as it says then.
+
+        Arguments:
+            days: what is added, or gets another label; as of the constructor.
+            without: what is taken away.
+            about: free text; None: it stays.
+
+        Raises:
+            CalendarError: what is there can't be used, or there is no such day to take away.
+            ValueError: one of ``days`` is none.
+        """
+        app = app_or_default(app)
+        store, added = Store(app), cls(name, days, app=app).days
+        for _ in range(MAX_CHANGES):
+            before = read_fields(store, [name])[name]
+            if isinstance(before, Unusable) and not before.is_missing:
+                raise CalendarError(before.reason, name)
+            fields = {} if isinstance(before, Unusable) else before
+            kept = {day: label for day, label in fields.items() if day != ABOUT}
+            for day in map(spelled, without):
+                if kept.pop(day, None) is None:
+                    raise CalendarError(f"{name}: there is no {day} to take away.", name)
+            changed = cls(name, {**kept, **added}, fields.get(ABOUT, "") if about is None else about, app)
+            read = "none" if isinstance(before, Unusable) else before
+            if changed._replace(store, {ABOUT: changed.about, **changed.days}, read):
+                changed.retime(calendar_from(name, before))
+                return changed
+        raise CalendarError(f"{name}: somebody changes it all the time.", name)
+
+    @staticmethod
+    def names(app: Any = None) -> list[str]:
+        """Return the names of the stored calendars; all keys under the prefix are looked at for them."""
+        store = Store(app_or_default(app))
+        start = store.keys.calendar("")
+        with store.translating():
+            found = store.client.scan_iter(match=f"{glob_of(start)}*", count=2 * CHUNK_SIZE)
+            return sorted({text_of(key).removeprefix(start) for key in found})
+
     def retime(self, before: Excluded) -> None:
         """Let entries be due as the calendar says, which stands in Redis by now in place of ``before``."""
         store = Store(self.app)
@@ -172,11 +234,16 @@ class Calendar(Exclusions):
         """
         self._replace(Store(self.app), {})
 
-    def _replace(self, store: Store, fields: Mapping[str, str]) -> None:
+    def _replace(
+        self, store: Store, fields: Mapping[str, str], read: Mapping[str, str] | str | None = None
+    ) -> bool:
+        """Store these fields, if what stands there is what was ``read``; tell whether it was."""
+        key = store.keys.calendar(self.name)
         with store.translating():
-            scripts.replace_calendar(
-                store.client, store.keys.calendar(self.name), fields.items(), wake=store.keys.wake
+            replaced = scripts.replace_calendar(
+                store.client, key, fields.items(), wake=store.keys.wake, read=read
             )
+        return replaced is not None
 
 
 def _plan_retiming(
@@ -237,6 +304,23 @@ def _score_at(entry: Any, stored: Stored, now: datetime) -> float | None:
 
 def _is_soon(stored: Stored, now: datetime) -> bool:
     return stored.score is not None and 0 <= stored.score <= now.timestamp() + SOON_SECONDS
+
+
+def find_users(
+    store: Store, names: Collection[str], *, without: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """Return which entries of the schedule name these calendars; name of a calendar to theirs.
+
+    Arguments:
+        without: keys of entries that don't count.
+    """
+    users: dict[str, set[str]] = {}
+    for keys in _scheduled_keys(store):
+        _, found = store.read_entries([key for key in map(store.keys.prefixed, keys) if key not in without])
+        for stored in found:
+            for name in names_in(stored) & set(names):
+                users.setdefault(name, set()).add(store.keys.name(stored.key))
+    return {name: sorted(entries) for name, entries in users.items()}
 
 
 def _scheduled_keys(store: Store) -> Iterator[list[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from datetime import date, datetime, timezone, tzinfo
+from datetime import date, datetime, time, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -40,6 +40,11 @@ class _Ranges(Generic[Point]):
             else:
                 self.starts.append(start)
                 self.ends.append(end)
+
+    def start_after(self, point: Point) -> Point | None:
+        """Return the start of the range that ``point`` is in, or of the next one; None: there is none."""
+        place = bisect_right(self.ends, point)
+        return self.starts[place] if place < len(self.starts) else None
 
     def end_around(self, point: Point) -> Point | None:
         """Return the end of the range that ``point`` is in, None: it is in none."""
@@ -87,6 +92,23 @@ class Exclusions:
                 break
             free = end
         return None if free == instant else free
+
+
+    def next_excluded(self, instant: datetime, tz: tzinfo) -> date | datetime | None:
+        """Return the day, or the instant in UTC, at which the next exclusion begins, or this one goes on.
+
+        Arguments:
+            instant: the first that counts, in UTC.
+            tz: whose days.
+        """
+        found: list[tuple[datetime, date | datetime]] = []
+        today = instant.astimezone(tz).toordinal()
+        if (start := self._days.start_after(today)) is not None:
+            day = date.fromordinal(max(start, today))
+            found.append((instant_of(datetime.combine(day, time()), tz), day))
+        if (begin := self._spans.start_after(instant)) is not None:
+            found.append((max(begin, instant), max(begin, instant)))
+        return min(found, key=lambda one: one[0])[1] if found else None
 
 
 @lru_cache(maxsize=64)  # each batch reads the calendars again, and they seldom change

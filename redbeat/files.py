@@ -27,6 +27,7 @@ __all__ = [
     "READ_ONLY_FIELDS",
     "STATE_FIELDS",
     "Declared",
+    "read_calendar",
     "read_file",
     "write_file",
 ]
@@ -41,6 +42,9 @@ STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored",
 READ_ONLY_FIELDS = ("state", "next_due_at", "description", "error", "next_runs")
 _SECTIONS = ("owner", "entries", "calendars")
 _CALENDAR_FIELDS = ("about", "days")
+
+#: a day or a span, and what it is called
+_DAY_LINE = re.compile(r"(\d{4}-[^\s,;]*[^\s,;:])(?:[\s,;]+(.*))?", re.ASCII)
 
 #: deeper nesting overflows the stack of the parser
 MAX_DEPTH = 1000
@@ -136,6 +140,33 @@ def read_file(text: str, origin: str = "-") -> Declared:
     for name, fields in calendars.items():
         _check_calendar(found, name, fields)
     return Declared(origin, owner, entries, calendars, lines)
+
+
+def read_calendar(text: str, name: str, origin: str = "-") -> dict[str, Any]:
+    """Return the ``about`` and ``days`` of a file that is about one calendar.
+
+    It may be a file of entries that has a calendar called ``name``; YAML or JSON of these two, of a list of
+    days or of a mapping of days to labels; or text with a day in each line, and its label behind it.
+
+    Raises:
+        FileError: it is none of these.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    as_lines = [_DAY_LINE.fullmatch(line) for line in lines]
+    if lines and all(as_lines):
+        return {"days": {found[1]: (found[2] or "").strip() for found in as_lines if found}}
+    value, places = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    if isinstance(value, dict) and value.keys() & {"calendars", "entries"}:
+        calendars = read_file(text, origin).calendars
+        if name not in calendars:
+            known = ", ".join(calendars) or "none"
+            raise FileError(f"{origin}: has no calendar {name!r}; those it has: {known}.", origin)
+        return calendars[name]
+    if not isinstance(value, (dict, list)):
+        raise FileError(f"{origin}: holds {_kind(value)}, and no days.", origin)
+    fields = value if isinstance(value, dict) and value.keys() <= {*_CALENDAR_FIELDS} else {"days": value}
+    _check_calendar(Declared(origin, lines=places), name, fields)
+    return fields
 
 
 def _check_entry(found: Declared, name: str, fields: Any) -> None:

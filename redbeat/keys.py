@@ -6,6 +6,7 @@ double colon of ``redbeat::schedule``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +25,8 @@ OWNER_NAMES = ":owner:"
 #: what is kept beside entries, and of which type; a key of another type is somebody's
 BESIDE_TYPES = {HISTORY_NAMES: "list", BACKFILLED_NAMES: "set"}
 RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES)
+
+_GLOB = re.compile(r"([*?\[\]\\^])")
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,10 @@ class Keys:
         """Return the key of the calendar called ``name``: a hash of excluded days and their labels."""
         return f"{self.prefix}{CALENDAR_NAMES}{name}"
 
+    def calendar_member(self, name: str) -> str:
+        """Return what stands among an owner's names for a calendar: no entry can be called so."""
+        return f"{CALENDAR_NAMES}{name}"
+
     def history(self, name: str) -> str:
         """Return the key of the history of the entry called ``name``: a list, the newest run first."""
         return f"{self.prefix}{HISTORY_NAMES}{name}"
@@ -118,6 +125,11 @@ class Keys:
 def keys_of(prefix: str, schedule_key: str, statics_key: str) -> Keys:
     """Return the names under ``prefix``, with these keys of the schedule and the statics."""
     return Keys(prefix, schedule_key, statics_key)
+
+
+def glob_of(text: str) -> str:
+    """Return the pattern that matches ``text`` alone, for SCAN."""
+    return _GLOB.sub(r"\\\1", text)
 
 
 def is_owner_name(name: object) -> bool:

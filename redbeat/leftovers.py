@@ -6,13 +6,12 @@ to an entry that is there, or is there again by the time of the removal, is left
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from redbeat.keys import BESIDE_TYPES
+from redbeat.keys import BESIDE_TYPES, glob_of
 from redbeat.lua import text_of
 from redbeat.lua.leftovers import remove_leftovers
 from redbeat.owners import read_statics
@@ -27,8 +26,6 @@ KINDS_LEFT = {
     "history": "the record of its runs is there, and its hash is gone",
     "backfilled": "the record of its runs that were sent by hand is there, and its hash is gone",
 }
-
-_GLOB = re.compile(r"([*?\[\]\\^])")
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def _candidates(store: Store) -> Iterator[Leftover]:
         yield Leftover("static", name, name)
     for names, type_ in BESIDE_TYPES.items():
         kind, start = names.strip(":"), f"{keys.prefix}{names}"
-        pattern = _GLOB.sub(r"\\\1", start) + "*"
+        pattern = f"{glob_of(start)}*"
         with store.translating():
             for key in store.client.scan_iter(match=pattern, count=2 * CHUNK_SIZE, _type=type_):
                 yield Leftover(kind, _raw(key).removeprefix(start), _raw(key))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, calendar_from, give_calendars, read_calendars, read_fields
 from redbeat.archive import past_of
-from redbeat.calendars import Calendar
+from redbeat.calendars import Calendar, find_users
 from redbeat.config import ensure_conf
 from redbeat.differences import Difference, differing
 from redbeat.entry import RedBeatSchedulerEntry
@@ -23,9 +23,9 @@ from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
 from redbeat.files import ENTRY_FIELDS, STATE_FIELDS, Declared
 from redbeat.garbage import garbage_kept
 from redbeat.lua import owners as scripts
-from redbeat.lua.owners import Beside, Change
+from redbeat.lua.owners import CalendarChange, Change
 from redbeat.notation import write_schedule
-from redbeat.owners import read_names_of, read_owners, read_statics
+from redbeat.owners import find_other_owners, read_names_of, read_owners, read_statics
 from redbeat.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.problems import find_name_problem
 from redbeat.reader import try_decode
@@ -67,20 +67,24 @@ class Plan:
     Attributes:
         difference: for people.
         changes: one for each entry of the file, and for each that is removed.
-        calendars: name to fields, of those that are stored besides.
+        calendars: for people, too; the fields of a calendar are its days and spans, and what it is about.
+        calendar_changes: one for each calendar that is stored or removed, or becomes the owner's.
         calendars_before: those and all that entries name, as they were when the plan was made.
         warnings: sentences.
+        is_pruned: what isn't in the file any more was to be removed.
     """
 
     app: Any
     difference: Difference = field(default_factory=Difference)
     changes: list[Change] = field(default_factory=list)
-    calendars: dict[str, dict[str, str]] = field(default_factory=dict)
+    calendars: Difference = field(default_factory=Difference)
+    calendar_changes: list[CalendarChange] = field(default_factory=list)
     calendars_before: dict[str, Excluded] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    is_pruned: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.difference) or bool(self.calendars)
+        return bool(self.difference) or bool(self.calendar_changes)
 
 
 def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
@@ -125,7 +129,7 @@ def make_plan(
     Raises:
         FileError: something in the file can't be used, or (OwnedByOthers) belongs to others.
     """
-    store, plan = Store(app), Plan(app)
+    store, plan = Store(app), Plan(app, is_pruned=prune)
     if len(declared.entries) > MAX_ENTRIES:
         count = len(declared.entries)
         raise FileError(
@@ -134,14 +138,13 @@ def make_plan(
             declared.origin,
         )
     entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
-    gone = sorted(read_names_of(store, owner) - declared.entries.keys())
+    names, calendar_names = read_names_of(store, owner)
+    gone = sorted(names - declared.entries.keys())
     now, found = read_with_owners(store, [*entries, *map(store.keys.entry, gone)], progress)
     if not take_over:
         _check_owners(store, declared, owner, found[: len(entries)])
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    plan.calendars, plan.calendars_before = plan_calendars(
-        store, declared, {entry.policy.exclude for entry in named}
-    )
+    plan_calendars(plan, declared, {entry.policy.exclude for entry in named}, owner, calendar_names)
     declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
     give_calendars(named, {**plan.calendars_before, **declared_calendars})
     for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
@@ -164,13 +167,14 @@ def make_plan(
                 is_deleted=True,
             )
         )
+    _plan_gone_calendars(plan, calendar_names - declared.calendars.keys(), owner, entries, prune=prune)
     check_size(plan, declared)
     return plan
 
 
 def check_size(plan: Plan, declared: Declared) -> None:
     """Raise FileError where ``plan`` is more than one step takes."""
-    count = 4 * len(plan.calendars)
+    count = 8 * len(plan.calendar_changes)
     for change in plan.changes:
         count += 12 + sum(4 if one.content else 1 for one in change.beside)
     if count > MAX_ARGUMENTS:
@@ -288,18 +292,95 @@ def shown_of(definition: str, policy: str) -> dict[str, Any]:
 
 
 def plan_calendars(
-    store: Store, declared: Declared, named: Iterable[str | None]
-) -> tuple[dict[str, dict[str, str]], dict[str, Excluded]]:
-    """Return the calendars of the file that aren't stored just so, and what all of them are now."""
-    names = {*declared.calendars, *filter(None, named)}
-    found = read_fields(store, names)
-    wanted: dict[str, dict[str, str]] = {}
+    plan: Plan, declared: Declared, named: Iterable[str | None], owner: str, owned: Collection[str] = ()
+) -> None:
+    """Plan the calendars of the file that aren't stored just so, and note what all of them are now.
+
+    Arguments:
+        named: calendars that entries name besides.
+        owner: whose they become besides whoever has applied them, too; '': nobody's.
+        owned: names of those that are this owner's already.
+    """
+    store = Store(plan.app)
+    found = read_fields(store, {*declared.calendars, *filter(None, named)})
+    plan.calendars_before = {name: calendar_from(name, fields) for name, fields in found.items()}
+    owned_key = store.keys.owner(owner) if owner else ""
     for name in declared.calendars:
-        calendar = calendar_of(declared, name, store.config.app)
+        calendar, before = calendar_of(declared, name, plan.app), found[name]
         fields = {ABOUT: calendar.about, **calendar.days}
-        if fields != found[name]:
-            wanted[name] = fields
-    return wanted, {name: calendar_from(name, fields) for name, fields in found.items()}
+        is_new_owner = bool(owner) and name not in owned
+        is_same = not isinstance(before, Unusable) and {ABOUT: "", **before} == fields
+        if is_same and not is_new_owner:
+            plan.calendars.same.append(name)
+            continue
+        read = before.kind if isinstance(before, Unusable) else before
+        key, member = store.keys.calendar(name), store.keys.calendar_member(name)
+        plan.calendar_changes.append(
+            CalendarChange(member, key, read, None if is_same else fields, owned_key if is_new_owner else "")
+        )
+        if isinstance(before, Unusable) and before.is_missing:
+            plan.calendars.added[name] = _shown_calendar(fields)
+            continue
+        if isinstance(before, Unusable):
+            shown = differing({"stored": "unusable"}, _shown_calendar(fields))
+        else:
+            shown = differing(_shown_calendar(before), _shown_calendar(fields))
+        if is_new_owner:
+            shown["owner"] = (None, owner)
+        plan.calendars.changed[name] = shown
+
+
+def _shown_calendar(fields: Mapping[str, str]) -> dict[str, str]:
+    return {day: label for day, label in sorted(fields.items()) if day != ABOUT or label}
+
+
+def _plan_gone_calendars(
+    plan: Plan, gone: Collection[str], owner: str, entries: Mapping[str, Any], *, prune: bool
+) -> None:
+    """Plan what becomes of the calendars that are the owner's, and in the file no more.
+
+    Arguments:
+        entries: those of the file, by their keys.
+    """
+    store = Store(plan.app)
+    found = {name: fields for name, fields in read_fields(store, gone).items() if not _is_missing(fields)}
+    if not prune or not found:
+        plan.calendars.left.extend(sorted(found))
+        return
+    removed = {change.stored.key for change in plan.changes if change.is_deleted}
+    users = find_users(store, found, without=removed | entries.keys())
+    for entry in entries.values():
+        if entry.policy.exclude in found:
+            users.setdefault(entry.policy.exclude, []).append(entry.name)
+    others = find_other_owners(store, owner, found)
+    for name, fields in sorted(found.items()):
+        is_shared = name in others
+        if name in users and not is_shared:
+            plan.calendars.left.append(name)
+            rest = len(users[name]) - 1
+            more = f" and {rest} more {'entry names' if rest == 1 else 'entries name'}" if rest else " names"
+            plan.warnings.append(
+                f"The calendar {name} isn't in the file any more, and stays: {users[name][0]}{more} it."
+            )
+            continue
+        plan.calendar_changes.append(
+            CalendarChange(
+                store.keys.calendar_member(name),
+                store.keys.calendar(name),
+                fields.kind if isinstance(fields, Unusable) else fields,
+                None if is_shared else {},
+                store.keys.owner(owner),
+                is_owned=False,
+            )
+        )
+        if is_shared:
+            plan.calendars.changed[name] = {"owner": (owner, ", ".join(others[name]))}
+        else:
+            plan.calendars.removed[name] = _shown_calendar({} if isinstance(fields, Unusable) else fields)
+
+
+def _is_missing(fields: Mapping[str, str] | Unusable) -> bool:
+    return isinstance(fields, Unusable) and fields.is_missing
 
 
 def calendar_of(declared: Declared, name: str, app: Any) -> Calendar:
@@ -316,19 +397,16 @@ def commit(plan: Plan) -> None:
     """Carry ``plan`` out, all of it in one step.
 
     Raises:
-        EntryChanged: an entry is another one by now; nothing was written.
+        EntryChanged: an entry or a calendar is another one by now; nothing was written.
     """
-    store = Store(plan.app)
-    calendars = [
-        Beside("calendar", store.keys.calendar(name), fields) for name, fields in plan.calendars.items()
-    ]
-    with store.translating(sets={change.owned_key for change in plan.changes if change.owned_key}):
+    store, calendars = Store(plan.app), plan.calendar_changes
+    owned = {change.owned_key for change in plan.changes} | {change.owned_key for change in calendars}
+    with store.translating(sets=owned - {""}):
         changed = scripts.apply_entries(
             store.client, store.keys.schedule, plan.changes, calendars=calendars, wake=store.keys.wake
         )
-    if changed and not _stands(store, plan):
-        name = plan.changes[changed - 1].name
-        raise EntryChanged(f"{name} has changed meanwhile; nothing was written.", store.keys.entry(name))
+    if changed is not None and not _stands(store, plan):
+        raise EntryChanged(f"{store.keys.name(changed)} has changed meanwhile; nothing was written.", changed)
     # other entries refer to a calendar that is another one now, and they may have changed meanwhile
     for calendar_name, before in read_calendars(store, plan.calendars_before).items():
         if before != plan.calendars_before[calendar_name] and not isinstance(before, Unusable):
@@ -351,7 +429,12 @@ def _stands(store: Store, plan: Plan) -> bool:
             change.owner or "",
         ):
             return False
-    return True
+    changed = {one.key: dict(one.fields) for one in plan.calendar_changes if one.fields is not None}
+    calendars = read_fields(store, [key.removeprefix(store.keys.calendar("")) for key in changed])
+    return all(
+        changed[store.keys.calendar(name)] == ({} if _is_missing(fields) else fields)
+        for name, fields in calendars.items()
+    )
 
 
 def apply_plan(
@@ -371,7 +454,7 @@ def apply_plan(
     """
     plan, why, shown = make(), "", None
     for _ in range(MAX_ATTEMPTS):
-        document = json.dumps([plan.difference.to_dict(), sorted(plan.calendars)], sort_keys=True)
+        document = json.dumps([plan.difference.to_dict(), plan.calendars.to_dict()], sort_keys=True)
         if document != shown and not confirm(plan, why):
             return None
         shown = document

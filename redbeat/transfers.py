@@ -25,7 +25,7 @@ from redbeat.garbage import garbage_kept
 from redbeat.kinds import SCHEDULE_FIELDS, encode_schedule
 from redbeat.listing import scan_entries
 from redbeat.lua.owners import Change
-from redbeat.owners import read_owners, read_statics
+from redbeat.owners import read_names_of, read_owners, read_statics
 from redbeat.plans import (
     MAX_ENTRIES,
     Plan,
@@ -310,12 +310,11 @@ def plan_import(
             raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
     entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    plan.calendars, plan.calendars_before = plan_calendars(
-        store, declared, {entry.policy.exclude for entry in named}
-    )
+    owned = read_names_of(store, owner)[1] if owner else ()
+    plan_calendars(plan, declared, {entry.policy.exclude for entry in named}, owner, owned)
     if not replace_existing:
-        for name in plan.calendars:
-            if not isinstance(read_fields(store, [name])[name], Unusable):
+        for name, shown in plan.calendars.changed.items():
+            if shown.keys() - {"owner", "stored"}:
                 raise declared.fault(
                     ("calendars", name), "is stored already, and another one; use --replace."
                 )

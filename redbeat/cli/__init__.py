@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from redbeat.cli.calendars import calendar
 from redbeat.cli.changing import add, delete, set_
 from redbeat.cli.diagnosis import doctor, why
 from redbeat.cli.files import apply, export, import_, plan
@@ -44,6 +45,7 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
         pause: "let entries rest, until they are resumed or until a time",
         resume: "let them go on",
         delete: "remove entries; asks before",
+        calendar: "the days on which nothing runs: list, show, set, import, delete",
     },
     "Run by hand": {
         trigger: "run an entry now, once",

@@ -1,5 +1,5 @@
 -- apply_entries: store and remove entries and calendars, and note whose they are, all of it or nothing: only
--- while each entry is still what the caller read.
+-- while each entry and each calendar is still what the caller read.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2..] entries  the entries' keys, and after them
@@ -21,12 +21,15 @@
 --   policy      '' to leave it, else '=' and the policy; '=' alone removes it
 --   error       '' to leave it, else '=' and the error; '=' alone removes it
 --   score       '' to leave it, 'remove' to unschedule it, else the next due time
--- ARGV[..] three for each of gone that is stored anew:
---   kind        'calendar', 'history' or 'backfilled'
+-- ARGV[..] three for each thing beside the entries:
+--   kind        'calendar', 'history' or 'backfilled': one of gone that is stored anew; 'read': a calendar that
+--               must still be so; 'own' or 'disown': names come into a set of owned, or leave it
 --   place       which of KEYS it is
---   content     JSON: an array of texts; for a calendar an object, days or spans or 'about' to labels
+--   content     JSON: an array of texts; for a calendar an object, days or spans or 'about' to labels, and for
+--               'read' also the type of the key as a text, 'none' for no key
 --
--- Returns 0, or which entry, counted from 1, is another one than was read (then nothing was written)
+-- Returns 0, or which entry, counted from 1, is another one than was read, or as a negative number which of
+-- KEYS is a calendar that is another one (then nothing was written)
 local schedule = KEYS[1]
 local wake, count, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -49,6 +52,12 @@ for i = 2, 1 + count do
 end
 local contents = {}
 for place = 4 + count * 11, #ARGV, 3 do contents[place] = cjson.decode(ARGV[place + 2]) end
+for place, content in pairs(contents) do
+  if ARGV[place] == 'read' then
+    local key = KEYS[tonumber(ARGV[place + 1])]
+    if not match_calendar(key, content) then return -tonumber(ARGV[place + 1]) end
+  end
+end
 
 -- these are checked before the first write, as a script that fails leaves what it has written
 redis.call('ZCARD', schedule)
@@ -86,9 +95,9 @@ for place, content in pairs(contents) do
   local kind, key = ARGV[place], KEYS[tonumber(ARGV[place + 1])]
   if kind == 'calendar' then
     for day, label in pairs(content) do redis.call('HSET', key, day, label) end
-  else
-    local command = kind == 'history' and 'RPUSH' or 'SADD'
-    for _, text in ipairs(content) do redis.call(command, key, text) end
+  elseif kind ~= 'read' then
+    local commands = {['history'] = 'RPUSH', ['backfilled'] = 'SADD', ['own'] = 'SADD', ['disown'] = 'SREM'}
+    for _, text in ipairs(content) do redis.call(commands[kind], key, text) end
   end
 end
 -- a wake-up only makes it quicker: who may not publish may still apply

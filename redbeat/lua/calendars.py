@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,7 @@ from redbeat.lua import Script, text_of
 __all__ = ["read_calendars", "replace_calendar"]
 
 _READ_CALENDARS = Script("read_calendars")
-_REPLACE_CALENDAR = Script("replace_calendar")
+_REPLACE_CALENDAR = Script("match_calendar", "replace_calendar")
 
 
 def read_calendars(client: Any, keys: Sequence[str]) -> list[dict[str, str] | str]:
@@ -23,6 +24,20 @@ def read_calendars(client: Any, keys: Sequence[str]) -> list[dict[str, str] | st
     return found
 
 
-def replace_calendar(client: Any, key: str, fields: Iterable[tuple[str, str]], *, wake: str) -> bool:
-    """Let a calendar have just these fields, and with none be removed; return whether there was one."""
-    return bool(_REPLACE_CALENDAR(client, [key], [wake, *chain.from_iterable(fields)]))
+def replace_calendar(
+    client: Any,
+    key: str,
+    fields: Iterable[tuple[str, str]],
+    *,
+    wake: str,
+    read: Mapping[str, str] | str | None = None,
+) -> bool | None:
+    """Let a calendar have just these fields, and with none be removed; return whether there was one.
+
+    Arguments:
+        read: only while it still has these fields, or its key this type ('none' for no key); else None is
+            returned, and nothing is written.
+    """
+    before = "" if read is None else json.dumps(read, ensure_ascii=False)
+    found = int(_REPLACE_CALENDAR(client, [key], [wake, before, *chain.from_iterable(fields)]))
+    return None if found < 0 else bool(found)

@@ -11,24 +11,45 @@ from typing import Any
 
 from redbeat.lua import Script, Stored, Write, score_text, text_of
 
-__all__ = ["Beside", "Change", "apply_entries", "read_owners"]
+__all__ = ["Beside", "CalendarChange", "Change", "apply_entries", "read_owners"]
 
 _READ_OWNERS = Script("read_owners")
-_APPLY_ENTRIES = Script("measure_entry", "apply_entries")
+_APPLY_ENTRIES = Script("measure_entry", "match_calendar", "apply_entries")
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A key that is kept beside an entry, or a calendar's, and what becomes of it.
+    """A key that is kept beside an entry, and what becomes of it.
 
     Attributes:
-        kind: 'calendar', 'history' or 'backfilled'.
-        content: a calendar's days and labels, or the texts of the others; nothing: the key is removed.
+        kind: 'history' or 'backfilled'.
+        content: its texts; nothing: the key is removed.
     """
 
     kind: str
     key: str
-    content: Mapping[str, str] | Sequence[str] = ()
+    content: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class CalendarChange:
+    """What becomes of one calendar.
+
+    Attributes:
+        name: as it stands among the names of an owner.
+        read: the fields that the caller read, or what else the key was: a type, 'none' for no key; None: that
+            doesn't matter.
+        fields: what is stored in place of that; {}: the calendar is removed; None: it stays as it is.
+        owned_key: key of the set of names that it comes into; '': none.
+        is_owned: False: it leaves that set instead.
+    """
+
+    name: str
+    key: str
+    read: Mapping[str, str] | str | None = None
+    fields: Mapping[str, str] | None = None
+    owned_key: str = ""
+    is_owned: bool = True
 
 
 @dataclass
@@ -120,21 +141,38 @@ def apply_entries(
     schedule_key: str,
     changes: Sequence[Change],
     *,
-    calendars: Sequence[Beside],
+    calendars: Sequence[CalendarChange] = (),
     wake: str,
-) -> int:
-    """Make all ``changes`` and store the ``calendars``, or none of it.
+) -> str | None:
+    """Make all ``changes`` and those of ``calendars``, or none of it.
 
-    Returns 0, or which change, counted from 1, is of an entry that is another one than was read.
+    Returns None, or the key of an entry or a calendar that is another one than was read.
     """
-    gone = [*chain.from_iterable(change.beside for change in changes), *calendars]
-    owned = sorted({change.owned_key for change in changes if change.owned_key})
-    keys = [schedule_key, *(change.stored.key for change in changes), *(one.key for one in gone), *owned]
+    beside = list(chain.from_iterable(change.beside for change in changes))
+    written = [one for one in calendars if one.fields is not None]
+    owned = sorted({one.owned_key for one in chain[Change | CalendarChange](changes, calendars)} - {""})
+    gone = [*(one.key for one in beside), *(one.key for one in written)]
+    keys = [schedule_key, *(change.stored.key for change in changes), *gone, *owned]
     place_of = {key: len(keys) - len(owned) + 1 + number for number, key in enumerate(owned)}
     args: list[Any] = [wake, len(changes), len(gone)]
     for change in changes:
         args += change.args(place_of)
-    for place, one in enumerate(gone, 2 + len(changes)):
-        if one.content:
-            args += [one.kind, place, json.dumps(one.content, ensure_ascii=False)]
-    return int(_APPLY_ENTRIES(client, keys, args))
+
+    def add(kind: str, place: int, content: Any) -> None:
+        args.extend((kind, place, json.dumps(content, ensure_ascii=False)))
+
+    for place, past in enumerate(beside, 2 + len(changes)):
+        if past.content:
+            add(past.kind, place, past.content)
+    for place, calendar in enumerate(written, 2 + len(changes) + len(beside)):
+        if calendar.read is not None:
+            add("read", place, calendar.read)
+        if calendar.fields:
+            add("calendar", place, calendar.fields)
+    for calendar in calendars:
+        if calendar.owned_key:
+            add("own" if calendar.is_owned else "disown", place_of[calendar.owned_key], [calendar.name])
+    other = int(_APPLY_ENTRIES(client, keys, args))
+    if not other:
+        return None
+    return str(keys[other] if other > 0 else keys[-other - 1])

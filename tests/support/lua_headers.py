@@ -10,7 +10,7 @@ from redbeat import lua
 
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
-FRAGMENTS = ["hold_lock", "match_text", "measure_entry", "push_messages"]
+FRAGMENTS = ["hold_lock", "match_calendar", "match_text", "measure_entry", "push_messages"]
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - set(FRAGMENTS))
 NUMBERS = {
     "one": 1,

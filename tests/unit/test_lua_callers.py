@@ -160,7 +160,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             client,
             "the-schedule",
             [CHANGE, CHANGE],
-            calendars=[owners.Beside("calendar", "c", {"d": "l"})],
+            calendars=[owners.CalendarChange("the-calendar", "c", fields={"d": "l"})],
             wake="the-wake",
         ),
         0,
@@ -181,10 +181,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "replace_calendar": (
         lambda client: calendars.replace_calendar(
-            client, "the-key", [("d", "l"), ("d", "l")], wake="the-wake"
+            client, "the-key", [("d", "l"), ("d", "l")], wake="the-wake", read={"d": "l"}
         ),
         1,
-        {"calendar": "the-key", "wake": "the-wake"},
+        {"calendar": "the-key", "wake": "the-wake", "read": '{"d": "l"}'},
         {"day": "d", "label": "l"},
     ),
     "remove_leftovers": (

@@ -16,7 +16,7 @@ LUA_WORDS = set(
         r"\w+",
         "and break do else elseif end false for function if in local nil not or repeat return then true "
         "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson "
-        "hold_lock match_text measure_entry read_fields push_messages",
+        "hold_lock match_calendar match_text measure_entry read_fields push_messages",
     )
 )
 

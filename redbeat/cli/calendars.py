@@ -1,0 +1,318 @@
+"""``celery redbeat calendar …``: the days on which nothing runs, shown, changed, imported and removed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from redbeat import exits
+from redbeat.almanac import ABOUT, Unusable, calendar_from, read_fields
+from redbeat.calendars import Calendar, find_users
+from redbeat.cli.asking import DRY_RUN, YES, ask
+from redbeat.cli.progress import meter
+from redbeat.cli.selection import names_in_words
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import plain_table
+from redbeat.cli.values import Value
+from redbeat.cli.words import counted, one_line
+from redbeat.exclusions import Exclusions, spelled
+from redbeat.exits import CommandLineError, ExitingGroup, not_empty
+from redbeat.files import read_calendar
+from redbeat.hints import did_you_mean
+from redbeat.store import Store
+
+__all__ = ["calendar"]
+
+#: so many days are shown on a terminal; --json has all of them
+MAX_DAYS_SHOWN = 100
+
+_json_lines = click.option("--json", "is_json", is_flag=True, help="One JSON object a line, a calendar each.")
+_json = click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+
+
+def _read_day(text: str) -> tuple[str, str]:
+    """Return the day or span of 'DAY=LABEL', and the label."""
+    day, _, label = text.partition("=")
+    return spelled(day.strip()), label.strip()
+
+
+DAY = Value("day", lambda text: spelled(text.strip()))
+LABELLED_DAY = Value("day", _read_day)
+
+
+@click.group(cls=ExitingGroup)
+def calendar() -> None:
+    """Calendars: named sets of days and spans on which entries with --exclude NAME don't run."""
+
+
+@calendar.command("list", cls=SessionCommand)
+@_json_lines
+@click.pass_context
+def list_(ctx: click.Context, /, is_json: bool) -> None:
+    """List the calendars: how many days and spans each has, how many entries name it, and what comes next."""
+    session = Session.of(ctx)
+    names = Calendar.names(session.app)
+    documents = [
+        {**document, "days": _count(document["days"])[0], "spans": _count(document["days"])[1]}
+        for document in _documents(session, names)
+    ]
+    if is_json:
+        for document in documents:
+            session.print_json({**document, "entries": len(document["entries"])})
+        return
+    if not documents:
+        session.say("There are no calendars.")
+        return
+    table = plain_table()
+    for title in ("name", "days", "spans", "entries", "next excluded", "about"):
+        is_number = title in ("days", "spans", "entries")
+        table.add_column(title, no_wrap=title != "about", justify="right" if is_number else "left")
+    for document in documents:
+        about = document["error"] or document["about"]
+        numbers = (document["days"], document["spans"], len(document["entries"]))
+        following = document["next_excluded"] or "none"
+        table.add_row(one_line(document["name"], 60), *map(str, numbers), following, one_line(about))
+    session.console.print(table)
+
+
+@calendar.command(cls=SessionCommand)
+@click.argument("name")
+@_json
+@click.pass_context
+def show(ctx: click.Context, /, name: str, is_json: bool) -> None:
+    """Show the days and spans of the calendar NAME, and the entries that name it."""
+    session = Session.of(ctx)
+    (document,) = _documents(session, [_existing(session, name)])
+    if is_json:
+        session.print_json(document)
+        return
+    session.say(one_line(name), "bold")
+    if document["error"]:
+        session.say(document["error"], "red")
+    if document["about"]:
+        session.say(one_line(document["about"]))
+    days: Mapping[str, str] = document["days"]
+    for day, label in list(days.items())[:MAX_DAYS_SHOWN]:
+        session.say(f"  {one_line(day)}{f'  {one_line(label)}' if label else ''}")
+    if len(days) > MAX_DAYS_SHOWN:
+        session.say(f"  and {len(days) - MAX_DAYS_SHOWN} more; --json has all of them")
+    session.say(f"Next excluded: {document['next_excluded'] or 'none'}")
+    session.say(f"Named by {_in_words(document['entries'])}")
+
+
+@calendar.command("set", cls=SessionCommand)
+@click.argument("name", callback=not_empty)
+@click.argument("days", type=LABELLED_DAY, nargs=-1, metavar="[DAY[=LABEL]]...")
+@click.option("--remove", "without", type=DAY, metavar="DAY", multiple=True, help="Take this one away.")
+@click.option("--about", metavar="TEXT", help="What the calendar is about.")
+@_json
+@click.pass_context
+def set_(
+    ctx: click.Context,
+    /,
+    name: str,
+    days: tuple[tuple[str, str], ...],
+    without: tuple[str, ...],
+    about: str | None,
+    is_json: bool,
+) -> None:
+    """Add days and spans to the calendar NAME, or take some away; one that isn't there is made.
+
+    A DAY is 2026-12-25, 2026-12-24/2026-12-31, both included, or a span of two times with offsets, as
+    2026-12-24T18:00+01:00/2026-12-25T06:00+01:00. Entries that name it are due as it says then.
+    """
+    session = Session.of(ctx)
+    if not days and not without and about is None and name in Calendar.names(session.app):
+        raise CommandLineError("There is nothing to change; give a DAY, --remove or --about.", exits.USAGE)
+    changed = _stating_errors(
+        lambda: Calendar.change(name, dict(days), without=without, about=about, app=session.app)
+    )
+    _report(session, changed, is_json)
+
+
+@calendar.command("import", cls=SessionCommand)
+@click.argument("name", callback=not_empty)
+@click.argument("file", metavar="FILE", callback=not_empty)
+@click.option("--replace", "is_replacing", is_flag=True, help="In place of the days that are there.")
+@click.option("--add", "is_adding", is_flag=True, help="Besides the days that are there.")
+@click.option("--about", metavar="TEXT", help="What the calendar is about.")
+@click.option(
+    "--until",
+    type=Value("date", date.fromisoformat),
+    metavar="DATE",
+    help="Up to when events of an iCalendar file count; default: five years from now.",
+)
+@DRY_RUN
+@_json
+@click.pass_context
+def import_(
+    ctx: click.Context,
+    /,
+    name: str,
+    file: str,
+    is_replacing: bool,
+    is_adding: bool,
+    about: str | None,
+    until: date | None,
+    dry_run: bool,
+    is_json: bool,
+) -> None:
+    """Store the days of FILE as the calendar NAME; - is stdin.
+
+    FILE is an iCalendar file (.ics), which needs celery-redbeat[calendar]; a file of entries with a section
+    'calendars'; YAML or JSON, a list of days or a mapping of days to labels; or text with a day in each line
+    and its label behind it.
+    """
+    session = Session.of(ctx)
+    if is_replacing and is_adding:
+        raise CommandLineError("Give one of --replace and --add.", exits.USAGE)
+    read = _stating_errors(lambda: _read(session, name, file, about, until))
+    known = name in Calendar.names(session.app)
+    if known and not (is_replacing or is_adding):
+        raise CommandLineError(
+            f"There is a calendar {one_line(name)!r} already: --replace puts the file's days in place of its "
+            "own, and --add adds them.",
+            exits.USAGE,
+        )
+    if dry_run:
+        for day, label in read.days.items():
+            session.say(f"{one_line(day)}{f'  {one_line(label)}' if label else ''}")
+        session.note(f"{_counted(read.days)} would be stored.")
+        return
+    if is_replacing:
+        _stating_errors(read.save)
+    else:
+        text = about if about is not None else read.about or None
+        read = _stating_errors(lambda: Calendar.change(name, read.days, about=text, app=session.app))
+    _report(session, read, is_json)
+
+
+@calendar.command(cls=SessionCommand)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--force", is_flag=True, help="Also those that entries name: they are quarantined then.")
+@DRY_RUN
+@YES
+@_json
+@click.pass_context
+def delete(
+    ctx: click.Context, /, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, is_json: bool
+) -> None:
+    """Delete calendars; asks before. One that entries still name is refused without --force."""
+    session = Session.of(ctx)
+    chosen = [_existing(session, name) for name in dict.fromkeys(names)]
+    users = find_users(Store(session.app), chosen)
+    if users and not force:
+        name, entries = next(iter(users.items()))
+        raise CommandLineError(
+            f"The calendar {one_line(name)!r} is named by {_in_words(entries)}: let them name another one, "
+            "or none (celery redbeat set --unset exclude); or give --force, and they are quarantined when "
+            "they are due.",
+            exits.USAGE,
+        )
+    for name, entries in users.items():
+        session.note(f"{one_line(name)} is named by {_in_words(entries)}.")
+    what = counted(len(chosen), "calendar", "calendars")
+    if not dry_run:
+        ask(f"Delete {what} at {session.server} ({names_in_words(chosen)})?", is_yes=yes)
+        for name in chosen:
+            Calendar(name, app=session.app).delete()
+    if is_json:
+        session.print_json({"deleted": 0 if dry_run else len(chosen), "names": chosen, "is_dry_run": dry_run})
+    elif dry_run:
+        session.note(f"{what} would be deleted: {names_in_words(chosen)}.")
+    else:
+        session.say(f"Deleted {what}.")
+
+
+def _in_words(entries: Sequence[str]) -> str:
+    words = counted(len(entries), "entry", "entries")
+    return f"{words}, {names_in_words(entries)}" if entries else words
+
+
+def _existing(session: Session, name: str) -> str:
+    """Return ``name`` if there is such a calendar."""
+    fields = read_fields(Store(session.app), [name])[name]
+    if isinstance(fields, Unusable) and fields.is_missing:
+        hint = one_line(did_you_mean(name, Calendar.names(session.app)))
+        raise CommandLineError(
+            f"There is no calendar {one_line(name)!r} at {session.server}.{hint}", exits.NO_INPUT
+        )
+    return name
+
+
+def _documents(session: Session, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return what there is to know of calendars."""
+    store, zone, now = Store(session.app), session.app.timezone, session.now()
+    found = read_fields(store, names)
+    with meter("Reading"):
+        users = find_users(store, found) if found else {}
+    documents = []
+    for name, fields in found.items():
+        read = calendar_from(name, fields)
+        days = (
+            {}
+            if isinstance(fields, Unusable)
+            else {day: fields[day] for day in sorted(fields) if day != ABOUT}
+        )
+        following = read.next_excluded(now, zone) if isinstance(read, Exclusions) else None
+        if isinstance(following, datetime):
+            following = following.astimezone(zone)
+        documents.append(
+            {
+                "name": name,
+                "about": "" if isinstance(fields, Unusable) else fields.get(ABOUT, ""),
+                "days": days,
+                "entries": users.get(name, []),
+                "next_excluded": following and following.isoformat(),
+                "error": read.reason if isinstance(read, Unusable) else None,
+            }
+        )
+    return documents
+
+
+def _count(days: Mapping[str, str]) -> tuple[int, int]:
+    """Return how many of these are days, and how many are spans."""
+    spans = sum("T" in day or ":" in day for day in days)
+    return len(days) - spans, spans
+
+
+def _counted(fields: Mapping[str, str]) -> str:
+    days, spans = _count(fields)
+    words = [counted(days, "day", "days")] if days or not spans else []
+    return " and ".join([*words, *([counted(spans, "span", "spans")] if spans else [])])
+
+
+def _report(session: Session, stored: Calendar, is_json: bool) -> None:
+    if is_json:
+        session.print_json(_documents(session, [stored.name])[0])
+    else:
+        session.say(f"Stored the calendar {one_line(stored.name)}: {_counted(stored.days)}.")
+
+
+def _stating_errors(call: Callable[[], Calendar]) -> Calendar:
+    try:
+        return call()
+    except ValueError as exc:
+        raise CommandLineError(one_line(exc), exits.USAGE) from None
+
+
+def _read(session: Session, name: str, file: str, about: str | None, until: date | None) -> Calendar:
+    origin = "stdin" if file == "-" else file
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = data.decode("utf-8-sig")
+    except OSError as exc:
+        raise CommandLineError(f"{origin}: can't be read: {exc.strerror}.", exits.NO_INPUT) from None
+    except UnicodeDecodeError:
+        raise CommandLineError(f"{origin}: is no UTF-8.", exits.USAGE) from None
+    if file.lower().endswith(".ics") or text.lstrip()[:15].upper() == "BEGIN:VCALENDAR":
+        return Calendar.from_ical(name, data, until, about or "", session.app)
+    fields = read_calendar(text, name, origin)
+    return Calendar(
+        name, fields.get("days") or (), about if about is not None else fields.get("about", ""), session.app
+    )
