@@ -9,8 +9,9 @@ from typing import Any
 from redbeat.evidence import Evidence
 from redbeat.failures import failure_of
 from redbeat.history import PastRun
+from redbeat.zones import shown as shown
 
-__all__ = ["VERDICTS", "Answer", "closed", "sent_text", "shown", "told_by"]
+__all__ = ["VERDICTS", "Answer", "closed", "sent_text", "shown", "told_by", "told_of_left_out"]
 
 #: what may have become of a run
 VERDICTS = {
@@ -73,8 +74,8 @@ def told_by(evidence: Evidence, run: PastRun) -> Answer:
         by = " by hand" if run.is_manual else ""
         reason = f"It was sent{by} at {shown(run.at)}, {run.late_seconds:.1f} s after its time"
         return Answer("sent", run.due, f"{reason}, with the task id {run.task_id}.", run)
-    if run.outcome == "skipped":
-        return Answer("skipped", run.due, closed(f"It was skipped at {shown(run.at)}: {run.why}"), run)
+    if run.outcome in ("skipped", "merged"):
+        return Answer(run.outcome, run.due, *told_of_left_out(evidence, run))
     covering = next(
         (
             other
@@ -98,18 +99,27 @@ def told_by(evidence: Evidence, run: PastRun) -> Answer:
     return Answer("failed", run.due, f"{closed(why)} What became of it then isn't recorded.", run)
 
 
+def told_of_left_out(evidence: Evidence, run: PastRun) -> tuple[str, PastRun]:
+    """Return why a run wasn't sent, by the record of it and perhaps of others, and the record to show.
+
+    That of a run which stands for another is the sent one's: they are recorded in one step.
+    """
+    among = ""
+    if run.last is not None:
+        many = "those" if run.count is None else f"the {run.count} runs"
+        among = f" among {many} from {shown(run.due)} to {shown(run.last)}"
+    if run.outcome != "merged":
+        return closed(f"It was skipped at {shown(run.at)}{among}: {run.why}"), run
+    sent = (one for one in evidence.history if one.outcome == "sent" and one.at == run.at)
+    by = next(sent, None)
+    if by is None:
+        return closed(f"It was missed{among}: {run.why}"), run
+    return f"It was missed{among}, and the run {sent_text(by)} stands for it.", by
+
+
 def sent_text(run: PastRun) -> str:
     return f"that was due at {shown(run.due)} and sent at {shown(run.at)} ({run.task_id})"
 
 
 def closed(sentence: str) -> str:
     return sentence if sentence.endswith((".", "...")) else f"{sentence}."
-
-
-def shown(moment: datetime | None) -> str:
-    if moment is None:
-        return "an unknown time"
-    shown = moment.astimezone(timezone.utc)
-    return (
-        f"{shown:%Y-%m-%d %H:%M:%S}{f'.{shown.microsecond:06d}'.rstrip('0') if shown.microsecond else ''} UTC"
-    )

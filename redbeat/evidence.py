@@ -28,7 +28,7 @@ from redbeat.store import Store
 from redbeat.task_ids import task_id_of
 from redbeat.zones import in_utc
 
-__all__ = ["TOLERANCE", "Evidence", "id_of", "read_evidence", "record_of", "times_around"]
+__all__ = ["TOLERANCE", "Evidence", "id_of", "read_evidence", "record_of", "span_of", "times_around"]
 
 #: a time that is given is meant, and a run is the one of that time, when they are no further apart
 TOLERANCE = timedelta(seconds=1)
@@ -93,11 +93,18 @@ def read_evidence(app: Any, name: str) -> Evidence:
 
 
 def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
-    """Return what is recorded of the run at ``at``: that it was sent, or else the latest."""
-    about = [run for run in history if abs(run.due - at) < TOLERANCE]
+    """Return what is recorded of the run at ``at`` by itself: that it was sent, or else the latest."""
+    about = [run for run in history if abs(run.due - at) < TOLERANCE and run.last is None]
     nearest = min((abs(run.due - at) for run in about), default=None)
     about = [run for run in about if abs(run.due - at) == nearest]
     return next((run for run in about if run.outcome == "sent"), about[0] if about else None)
+
+
+def span_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
+    """Return the record of several runs that weren't sent, if one was due at ``at``, or nearly."""
+    spans = [run for run in history if run.last is not None]
+    exact = next((run for run in spans if run.covers(at)), None)
+    return exact or next((run for run in spans if run.covers(at, TOLERANCE)), None)
 
 
 def times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:

@@ -8,10 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
-__all__ = ["GONE", "PastRun", "decode_history", "failed_record", "sent_record", "skipped_record"]
+__all__ = [
+    "GONE",
+    "PastRun",
+    "decode_history",
+    "dropped_record",
+    "failed_record",
+    "sent_record",
+    "skipped_record",
+]
 
 
 @dataclass(frozen=True)
@@ -21,10 +29,14 @@ class PastRun:
     Attributes:
         due: its nominal time, UTC.
         at: when that was recorded, UTC: for one that was sent, when it was sent.
-        outcome: 'sent', 'skipped' or 'failed' (it is tried again).
+        outcome: 'sent', 'skipped', 'merged' (another run was sent that stands for it), or 'failed' (it is
+            tried again).
         task_id: of its message; None: it has none.
         why: why it wasn't sent; '' for one that was.
         is_manual: somebody asked for it by name: it isn't one of the schedule's.
+        last: the nominal time of the last of several runs that weren't sent, ``due`` that of the first; None:
+            it is about one run.
+        count: how many runs it is about; None: too many to count, or it was written by an older version.
     """
 
     due: datetime
@@ -33,6 +45,17 @@ class PastRun:
     task_id: str | None = None
     why: str = ""
     is_manual: bool = False
+    last: datetime | None = None
+    count: int | None = None
+
+    @property
+    def is_span(self) -> bool:
+        """Whether it tells which runs weren't sent: one, or all from the first to the last."""
+        return self.last is not None or (self.count is not None and self.outcome != "sent")
+
+    def covers(self, due: datetime, tolerance: timedelta = timedelta(0)) -> bool:
+        """Tell whether it is about the run that was due at ``due``, if there was one."""
+        return self.due - tolerance <= due <= (self.last or self.due) + tolerance
 
     @property
     def late_seconds(self) -> float:
@@ -45,6 +68,7 @@ class PastRun:
             **asdict(self),
             "due": self.due.isoformat(),
             "at": self.at.isoformat(),
+            "last": self.last and self.last.isoformat(),
             "late_seconds": self.late_seconds,
         }
 
@@ -69,6 +93,18 @@ def sent_record(due: str, own_task_id: str | None = None, is_manual: bool = Fals
 def skipped_record(due: str, why: str) -> str:
     """Return the record of a run that was due at ``due`` and won't be sent."""
     return f'"due":{due},"outcome":"skipped","why":{json.dumps(why)}'
+
+
+def dropped_record(due: str, why: str, last: str, count: int | None, *, is_merged: bool) -> str:
+    """Return the record of the ``count`` runs from ``due`` to ``last`` that won't be sent.
+
+    ``count`` None: they are too many to count.
+    """
+    outcome = "merged" if is_merged else "skipped"
+    record = f'"due":{due},"outcome":"{outcome}","why":{json.dumps(why)}'
+    if last != due:
+        record += f',"last":{last}'
+    return record if count is None else f'{record},"count":{count}'
 
 
 def failed_record(due: str, why: str) -> str:
@@ -99,6 +135,8 @@ def _decode(text: str, id_of: Callable[[datetime], str]) -> PastRun | None:
             task_id=None if task_id is None else str(task_id),
             why=str(record.get("why", "")),
             is_manual=bool(record.get("manual")),
+            last=_moment(record["last"]) if "last" in record else None,
+            count=int(record["count"]) if "count" in record else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError, RecursionError):
         return None

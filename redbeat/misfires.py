@@ -38,6 +38,10 @@ class Choice:
         ran_at: what to record as last_run_at.
         following: the next due time after it; None: never. Not later than now: another missed run.
         is_skipped: a run that was missed is not made up for.
+        in_time: the first run that isn't too late; None: all of them are.
+        why_late: why those before it aren't sent.
+        why_left_out: why those from it to the run to send aren't; '': that one stands for them.
+        stands_until: the last run after it that it stands for; None: there is none.
     """
 
     due: datetime | None
@@ -45,6 +49,10 @@ class Choice:
     following: datetime | None
     is_skipped: bool
     first: datetime | None = field(default=None, compare=False)
+    in_time: datetime | None = field(default=None, compare=False)
+    why_late: str = field(default="", compare=False)
+    why_left_out: str = field(default="", compare=False)
+    stands_until: datetime | None = field(default=None, compare=False)
 
 
 def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime, defaults: Policy) -> Choice:
@@ -59,22 +67,42 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
     has_time = limits == (None, None, None)
     if has_time and now - nominal < _IN_TIME and (following is None or following > now):
         ran_at = nominal if way == "all" else _recorded(schedule_, nominal, now)
-        return Choice(nominal, ran_at, following, is_skipped=False, first=nominal)
-    patience = _patience_seconds(policy, defaults, way)
-    first: datetime | None = nominal
+        return Choice(nominal, ran_at, following, is_skipped=False, first=nominal, in_time=nominal)
+    patience, why_late = _patience(policy, defaults, way)
+    first = nominal
     if patience is not None and nominal < now - timedelta(seconds=patience):
-        first = next_run(schedule_, policy, now - timedelta(seconds=patience) - _INSTANT, nominal)
-        if first is None or first > now:
-            return Choice(None, now, first, is_skipped=True)
+        kept = next_run(schedule_, policy, now - timedelta(seconds=patience) - _INSTANT, nominal)
+        if kept is None or kept > now:
+            return Choice(None, now, kept, is_skipped=True, why_late=why_late)
+        first = kept
     limit = (policy.misfire_limit or defaults.misfire_limit or MISFIRE_LIMIT) if way == "all" else 1
-    missed, following = last_runs(schedule_, policy, first or nominal, now, limit)
+    missed, following = last_runs(schedule_, policy, first, now, limit)
     if way == "all":
         is_last = len(missed) == 1
         upcoming = following if is_last else missed[1]
-        return Choice(missed[0], missed[0], upcoming, is_skipped=missed[0] != nominal, first=missed[0])
+        return Choice(
+            missed[0],
+            missed[0],
+            upcoming,
+            is_skipped=missed[0] != nominal,
+            first=missed[0],
+            in_time=first,
+            why_late=why_late,
+            why_left_out=f"older than the limit of {limit} (misfire_limit)",
+        )
     ran_at = _recorded(schedule_, missed[-1], now)
-    due = (first or nominal) if way == "earliest" else missed[-1]
-    return Choice(due, ran_at, following, is_skipped=way == "skip" and due != nominal, first=first)
+    due = first if way == "earliest" else missed[-1]
+    return Choice(
+        due,
+        ran_at,
+        following,
+        is_skipped=way == "skip" and due != nominal,
+        first=first,
+        in_time=first,
+        why_late=why_late,
+        why_left_out="only the latest run is sent (misfire: skip)" if way == "skip" else "",
+        stands_until=missed[-1],
+    )
 
 
 def ran_from(schedule_: Any, policy: Policy, nominal: datetime, now: datetime) -> datetime:
@@ -88,12 +116,20 @@ def _recorded(schedule_: Any, latest: datetime, now: datetime) -> datetime:
     return latest if isinstance(schedule_, schedule) and not schedule_.relative else now
 
 
-def _patience_seconds(policy: Policy, defaults: Policy, way: str) -> float | None:
-    patiences = [policy.misfire_grace_time]
-    if policy.misfire_grace_time is None:
-        patiences = [defaults.misfire_grace_time]
-    if patiences == [None] and way == "skip":
-        patiences = [SKIP_SECONDS]
-    patiences.append(policy.expires_after)  # a worker would drop the message
-    given = [seconds for seconds in patiences if seconds is not None]
-    return min(given) + policy.jitter if given else None
+def _patience(policy: Policy, defaults: Policy, way: str) -> tuple[float | None, str]:
+    """Return how late a run may be, seconds (None: ever so late), and what is said of one that is later."""
+    given = []
+    grace_seconds = policy.misfire_grace_time
+    if grace_seconds is None:
+        grace_seconds = defaults.misfire_grace_time
+    if grace_seconds is not None:
+        given.append((grace_seconds, f"older than misfire_grace_time of {grace_seconds:g} s"))
+    elif way == "skip":
+        given.append((SKIP_SECONDS, f"more than {SKIP_SECONDS:g} s late (misfire: skip)"))
+    if policy.expires_after is not None:  # a worker would drop the message
+        why = f"its message would have expired (expires_after: {policy.expires_after:g} s)"
+        given.append((policy.expires_after, why))
+    if not given:
+        return None, ""
+    seconds, why_late = min(given)
+    return seconds + policy.jitter, why_late

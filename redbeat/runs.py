@@ -5,14 +5,15 @@ A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that record
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from redbeat.almanac import give_calendars
 from redbeat.budget import TOO_EXPENSIVE
 from redbeat.decoder import encode_meta
+from redbeat.dropped import Dropped, dropped_by, dropped_until
 from redbeat.due import (
     defaults_of,
     first_after_pause,
@@ -23,7 +24,7 @@ from redbeat.due import (
 )
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.failures import Failure, failure_of, new_failure, sha1_of
-from redbeat.history import GONE, failed_record, sent_record, skipped_record
+from redbeat.history import GONE, dropped_record, failed_record, sent_record, skipped_record
 from redbeat.jitter import due_time_of
 from redbeat.logger import logger
 from redbeat.lua import Claimed, Commit, score_text
@@ -33,7 +34,7 @@ from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
 from redbeat.task_ids import task_id_of
 from redbeat.text import printable
-from redbeat.zones import in_utc
+from redbeat.zones import in_utc, shown
 
 __all__ = [
     "Run",
@@ -54,6 +55,8 @@ OVERRUN_SECONDS = 1.0
 
 #: an entry without its hash is given so long for it to appear: some writers add to the schedule first
 MISSING_GRACE_SECONDS = 1.0
+
+_INSTANT = timedelta(microseconds=1)
 
 #: none is at hand
 NO_CALENDARS: Mapping[str, Excluded] = {}
@@ -100,6 +103,7 @@ def plan_run(
     due = _due_of(entry, bounds, claimed, failure)
     is_retried = failure is not None and failure.attempts > 0 and failure.is_waiting_for(claimed)
     moment = _moment(now)
+    dropped: list[Dropped] = []
     if not (is_retried or claimed.is_asked) and is_moved(
         entry, float(claimed.nominal), claimed.meta, due.at, moment
     ):
@@ -115,10 +119,12 @@ def plan_run(
             return _put_off(entry, claimed, at)
         is_made_up_for = bounds.run_missed and at == paused_until(entry) and entry.last_run_at is not None
         due = Due.at_instant((entry.due_by_schedule() if is_made_up_for else None) or at)
+    dropped += _dropped_in_pause(entry, bounds, due.at)
     allowed_at = _first_allowed(entry, bounds, due.at)
-    if allowed_at is None or allowed_at.timestamp() > now:
-        return _put_off(entry, claimed, allowed_at, skipped_record(due.nominal, _why_not(bounds, due.at)))
     if allowed_at != due.at:
+        dropped.append(_dropped_outside(entry, bounds, due.at, allowed_at, moment))
+        if allowed_at is None or allowed_at > moment:
+            return _put_off(entry, claimed, allowed_at, _records_of(dropped))
         is_retried, due = False, Due.at_instant(allowed_at)
     choice = choose_run(entry.schedule, bounds, due.at, moment, defaults_of(entry))
     if choice.is_skipped:
@@ -130,15 +136,18 @@ def plan_run(
     if entry.policy.is_finished(entry.total_run_count):
         return _put_off(entry, claimed, None)
     if choice.due is None:
-        return _put_off(entry, claimed, choice.following, skipped_record(due.nominal, "too late"))
+        dropped += dropped_by(entry.schedule, bounds, choice, due.at, None, moment)
+        return _put_off(entry, claimed, choice.following, _records_of(dropped))
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
     own_id = entry.options.get("task_id")
     sent.new_meta = encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta)
     # the run that couldn't be sent keeps its due time, and so its id, unless it is too late for it by now
-    if choice.due != due.at and not (is_retried and choice.first == due.at):
+    first = due.at
+    if choice.due != first and not (is_retried and choice.first == first):
         due = Due.at_instant(choice.due)
-    sent.record = sent_record(due.nominal, own_id)
+    dropped += dropped_by(entry.schedule, bounds, choice, first, due.at, moment)
+    sent.record = _records_of(dropped, sent_record(due.nominal, own_id))
     _prepare(entry, claimed.key, due.at)
     lifetime = entry.policy.expires_after
     left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
@@ -201,6 +210,49 @@ def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None
         commit.new_definition = entry.encode(read_claimed(claimed))
         entry.enabled = True
     return commit
+
+
+def _dropped_in_pause(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> list[Dropped]:
+    """Return the runs that weren't sent as ``entry`` was paused, if ``due_at`` is its first after that."""
+    until = paused_until(entry)
+    if until is None or entry.last_run_at is None or bounds.run_missed or due_at < until:
+        return []
+    if in_utc(entry.last_run_at) >= until:
+        return []
+    own_time = entry.due_by_schedule()
+    if own_time is None or own_time >= until or first_after_pause(entry, bounds) != due_at:
+        return []
+    note = f": {bounds.pause_note}" if bounds.pause_note else ""
+    why = f"paused until {shown(until)}{note}"
+    return [dropped_until(entry.schedule, bounds, own_time, until - _INSTANT, why)]
+
+
+def _dropped_outside(
+    entry: RedBeatSchedulerEntry,
+    bounds: Policy,
+    due_at: datetime,
+    allowed_at: datetime | None,
+    now: datetime,
+) -> Dropped:
+    """Return the runs from ``due_at`` on that the policy doesn't let be, until the one that it does."""
+    bare = replace(bounds, start_time=None, end_time=None, calendar=None)
+    end = now if allowed_at is None or allowed_at > now else allowed_at - _INSTANT
+    return dropped_until(entry.schedule, bare, due_at, end, _why_not(bounds, due_at))
+
+
+def _records_of(dropped: Iterable[Dropped], sent: str = "") -> str:
+    """Return the records of runs that aren't sent, and after them that of the one that is."""
+    records = [
+        dropped_record(
+            score_text(one.first.timestamp()),
+            one.why,
+            score_text(one.last.timestamp()),
+            one.count,
+            is_merged=one.is_merged,
+        )
+        for one in dropped
+    ]
+    return "\n".join([*records, sent] if sent else records)
 
 
 def _record_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> str:

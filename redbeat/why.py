@@ -6,15 +6,15 @@ so. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from redbeat.almanac import Unusable
 from redbeat.answers import VERDICTS as VERDICTS
-from redbeat.answers import Answer, closed, sent_text, shown, told_by
+from redbeat.answers import Answer, closed, sent_text, shown, told_by, told_of_left_out
 from redbeat.errors import EntryCorrupt
-from redbeat.evidence import TOLERANCE, Evidence, id_of, record_of, times_around
+from redbeat.evidence import TOLERANCE, Evidence, id_of, record_of, span_of, times_around
 from redbeat.failures import Failure, failure_of
 from redbeat.history import PastRun
 from redbeat.policy import Policy
@@ -24,6 +24,10 @@ from redbeat.text import printable
 from redbeat.zones import in_utc
 
 __all__ = ["VERDICTS", "Answer", "explain"]
+
+
+#: a record is of this very time, and of no other that is near
+NEARLY = timedelta(milliseconds=10)
 
 
 def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
@@ -38,9 +42,11 @@ def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
     if at is None:
         return Answer("quarantined", None, _quarantine(evidence, problem))
     at = in_utc(at)
-    run = record_of(evidence.history, at)
-    if run is not None:
+    run, span = record_of(evidence.history, at), span_of(evidence.history, at)
+    if run is not None and (span is None or abs(run.due - at) < NEARLY):
         return told_by(evidence, run)
+    if entry is None and span is not None:
+        return replace(told_by(evidence, span), at=at)
     if entry is None:
         return Answer("quarantined", at, _quarantine(evidence, problem))
     before, after = times_around(entry, at)
@@ -91,6 +97,7 @@ class _Case:
     def decide(self) -> _Told:
         for look in (
             self._of_policy,
+            self._of_span,
             self._of_failure,
             self._of_future,
             self._of_other_runs,
@@ -143,6 +150,10 @@ class _Case:
             return None
         return "excluded", f"The calendar {policy.exclude} excludes it, as it is now.", None
 
+    def _of_span(self) -> _Told | None:
+        span = span_of(self.evidence.history, self.at)
+        return None if span is None else (span.outcome, *told_of_left_out(self.evidence, span))
+
     def _of_failure(self) -> _Told | None:
         failure = self.failure
         if failure is None or self.has_later:
@@ -166,10 +177,11 @@ class _Case:
         return over or ("to-come", "Its time is still to come.", None)
 
     def _of_other_runs(self) -> _Told | None:
+        way = self.policy.misfire or self.evidence.misfire
         for run in self.evidence.history:
-            if run.is_manual or not run.due < self.at <= run.at:
+            if run.is_manual or run.is_span or not run.due < self.at <= run.at:
                 continue
-            if run.outcome == "sent":
+            if run.outcome == "sent" and way != "all":
                 return "merged", f"The run {sent_text(run)} stands for those that were missed by then.", run
             if run.outcome == "skipped":
                 return (
@@ -181,7 +193,10 @@ class _Case:
         is_known = any(run.due < self.at for run in self.evidence.history) or not self._may_be_forgotten
         if following is None or not is_known or following.late_seconds < TOLERANCE.total_seconds():
             return None
-        way = self.policy.misfire or self.evidence.misfire
+        if way in ("skip", "all"):
+            why = "only those that aren't too late" if way == "skip" else "no more than misfire_limit"
+            reason = f"It was missed, and of such runs {why} are sent (misfire: {way})."
+            return "skipped", f"{reason} The next that was sent is the one {sent_text(following)}.", following
         return (
             "merged",
             f"It was missed, and the run {sent_text(following)} stands for it (misfire: {way}).",

@@ -23,6 +23,7 @@ __all__ = [
     "instant_of",
     "next_fixed",
     "next_in_real_time",
+    "shown",
     "time_of",
     "wall_of",
     "zone_called",
@@ -175,3 +176,12 @@ def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datet
             return due
         else:  # far away: the clocks may change again until then
             moment = max(horizon, due - 2 * _DAY)
+
+
+def shown(moment: datetime | None) -> str:
+    """Return ``moment`` as sentences have it, in UTC; the command line shows it in other zones."""
+    if moment is None:
+        return "an unknown time"
+    in_utc_ = moment.astimezone(timezone.utc)
+    fraction = f".{in_utc_.microsecond:06d}".rstrip("0") if in_utc_.microsecond else ""
+    return f"{in_utc_:%Y-%m-%d %H:%M:%S}{fraction} UTC"

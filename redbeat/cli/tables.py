@@ -204,6 +204,14 @@ def _offset(moment: datetime, zone: tzinfo) -> timedelta | None:
         return None
 
 
+def _reason_of(run: PastRun, zone: tzinfo) -> str:
+    """Return why a run wasn't sent, and which others weren't either."""
+    if run.last is None:
+        return run.why
+    many = "" if run.count is None else f", {run.count} runs"
+    return f"until {when_in(run.last, zone)}{many}: {run.why}"
+
+
 def history_lines(
     history: Sequence[PastRun], now: datetime, zone: tzinfo, console: Console
 ) -> Iterator[Text]:
@@ -226,5 +234,5 @@ def history_lines(
             Text(outcome, style=style),
             Text(printable(run.task_id or "")),
         ]
-        rows.append(Row(cells, below=Text(in_words_of(one_line(run.why), zone))))
+        rows.append(Row(cells, below=Text(in_words_of(one_line(_reason_of(run, zone)), zone))))
     return lines_of(columns, rows, console, beside="why" if any(row.below for row in rows) else "")

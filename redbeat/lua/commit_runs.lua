@@ -29,6 +29,7 @@
 --                    error is left as it is
 --   new_definition   '' to leave the definition
 --   record           '' for none, else the members of a JSON object about the run, to which the time is added;
+--                    of several objects each on a line of its own, the oldest first;
 --                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
 --   pushes           how many writes to queues it takes with it. With any, the entry is left alone as soon as
 --                    one thing about it is another than claimed
@@ -120,7 +121,9 @@ for i = 3, 2 + count do
         -- a right that is missing, or a key of another type, costs the record and not the run; a list that
         -- can't be cut would grow for ever
         if not redis.pcall('LTRIM', history, 0, kept - 1).err then
-          redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. record .. '}')
+          for members in string.gmatch(record, '[^\n]+') do
+            redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. members .. '}')
+          end
           redis.pcall('LTRIM', history, 0, kept - 1)
         end
       end

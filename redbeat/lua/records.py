@@ -144,6 +144,7 @@ class Commit:
     Attributes:
         is_for_this_definition: nothing is recorded when the entry has another definition by then.
         pushes: made in the same step, if nothing about the entry has changed by then.
+        record: what goes into the history, the oldest first, a line each.
     """
 
     claimed: Claimed

@@ -77,7 +77,7 @@ def test_turned_off_nothing_is_kept(make_scheduler: MakeScheduler, client: redis
 @pytest.mark.parametrize(
     ("policy", "definition", "why"),
     [
-        ({"misfire": "skip", "misfire_grace_time": 60}, {}, "too late"),
+        ({"misfire": "skip", "misfire_grace_time": 60}, {}, "older than misfire_grace_time of 60 s"),
         ({"exclude": "always"}, {}, "excluded by its calendar always"),
         ({"end_time": "2020-01-01T00:00:00Z"}, {}, "after its end_time, 2020-01-01T00:00:00+00:00"),
     ],

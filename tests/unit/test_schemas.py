@@ -21,7 +21,7 @@ from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.errors import EntryError
 from redbeat.failures import Failure
 from redbeat.forms import FORM_FIELDS, READ_ONLY_FIELDS
-from redbeat.history import failed_record, sent_record, skipped_record
+from redbeat.history import dropped_record, failed_record, sent_record, skipped_record
 from redbeat.kinds import SCHEDULE_FIELDS
 from redbeat.listing import STATES
 from redbeat.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES
@@ -185,6 +185,8 @@ def test_failures_are_written_well() -> None:
         sent_record("1769844600"),
         sent_record("1769844600.25", "0d3f3e5a-9f54-4c5e-8b0e-3a2f2f8f7f10", is_manual=True),
         skipped_record("1769844600", 'too "late"'),
+        dropped_record("1769844600", "too late", "1769844600", 1, is_merged=False),
+        dropped_record("1769844600", "too late", "1769844700", None, is_merged=True),
         failed_record("1769844600", "the broker is away"),
     ],
 )

@@ -90,6 +90,11 @@ def evidence(
     return Evidence("redbeat:x", entry, stored, problem, history, kept, status)
 
 
+#: those of 7, 8 and 9 o'clock were skipped, the one of 10 was merged into that of 11
+OUTAGE = [
+    PastRun(hours(-2), hours(-2 / 3), "merged", why="the run of 11 stands for it", count=1),
+    PastRun(hours(-5), hours(-2 / 3), "skipped", why="older than the limit of 1", last=hours(-3), count=3),
+]
 LONG = [sent(-hour) for hour in range(1, 21)]
 DUE = NOON.timestamp()
 NEVER = {"score": -1.0}
@@ -152,7 +157,29 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (1, [sent(0)], {"policy": {"max_runs": 5}, **NEVER}, "finished", "max_runs is 5"),
         # other runs stand for it
         (-3, [sent(-1, 1200), sent(-4)], {}, "merged", "misfire: latest"),
-        (-3, [sent(-1, 1200), sent(-4)], {"policy": {"misfire": "all"}}, "merged", "misfire: all"),
+        (-3, [sent(-1, 1200), sent(-4)], {"policy": {"misfire": "all"}}, "skipped", "misfire: all"),
+        (-3, [sent(-1, 1200), sent(-4)], {"policy": {"misfire": "skip"}}, "skipped", "misfire: skip"),
+        # each run of an outage by its own reason
+        (
+            -3,
+            [sent(-1, 1200), *OUTAGE, sent(-6)],
+            {},
+            "skipped",
+            "the 3 runs from 2026-06-01 07:00:00 UTC to 2026-06-01 09:00:00 UTC: older than",
+        ),
+        (-4, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "skipped", "older than the limit of 1."),
+        (-2, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "merged", "(id--1) stands for it."),
+        (-1, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "sent", "id--1"),
+        (-6, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "sent", "id--6"),
+        (-3.5, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "no-time", "The last before is 2026-06-01 08:00:00"),
+        (
+            -4,
+            [sent(-1, 1200), *OUTAGE, sent(-6)],
+            {"policy": {"exclude": "holidays"}, "calendar": HOLIDAY},
+            "excluded",
+            "holidays",
+        ),
+        (-4, [sent(-1, 1200), *OUTAGE], {"task": None}, "skipped", "older than the limit of 1."),
         (-2, [sent(-3, 2.5 * 3600), sent(-4)], {}, "merged", "those that were missed"),
         (-2, [sent(-1), skipped(-3, -1.5), sent(-4)], {}, "skipped", "too late"),
         (-3, [sent(-1), sent(-4)], {}, "unknown", "saved, changed, paused or disabled"),

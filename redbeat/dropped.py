@@ -1,0 +1,96 @@
+"""The runs of an outage that aren't sent: which they are, how many, and why. Pure.
+
+Invariant: what is said of them is true, or left out. To count them may not cost more than to plan a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.schedules import schedule
+
+from redbeat.misfires import Choice
+from redbeat.policy import Policy
+from redbeat.schedules import is_own_kind, last_runs, runs_after
+from redbeat.zones import shown
+
+__all__ = ["Dropped", "dropped_by", "dropped_until"]
+
+_INSTANT = timedelta(microseconds=1)
+
+#: so many runs are counted one by one at the most, and so much processor time is spent on it
+MAX_COUNTED, MAX_SECONDS = 2000, 0.005
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Runs, one after the other, that aren't sent.
+
+    Attributes:
+        first, last: the due times of the first and the last of them, UTC.
+        count: how many there are; None: too many to count.
+        why: what came between.
+        is_merged: another run is sent that stands for them.
+    """
+
+    first: datetime
+    last: datetime
+    count: int | None
+    why: str
+    is_merged: bool = False
+
+
+def dropped_by(
+    schedule_: Any, bounds: Policy, choice: Choice, nominal: datetime, sent: datetime | None, now: datetime
+) -> Iterator[Dropped]:
+    """Yield the runs from ``nominal`` until ``now`` that ``choice`` leaves out, the earliest first.
+
+    Arguments:
+        sent: the due time of the run that is sent; None: there is none.
+    """
+    in_time = choice.in_time
+    if in_time is None or nominal < in_time:
+        end = now if in_time is None else in_time - _INSTANT
+        yield dropped_until(schedule_, bounds, nominal, end, choice.why_late)
+    if in_time is None or sent is None:
+        return
+    if in_time < sent:
+        why = choice.why_left_out or _stands(sent, "them")
+        found = dropped_until(
+            schedule_, bounds, in_time, sent - _INSTANT, why, is_merged=not choice.why_left_out
+        )
+        yield found if choice.why_left_out or found.count != 1 else replace(found, why=_stands(sent, "it"))
+    if choice.stands_until is not None and sent < choice.stands_until:
+        first = next(runs_after(schedule_, bounds, sent, sent))
+        found = dropped_until(
+            schedule_, bounds, first, choice.stands_until, _stands(sent, "them"), is_merged=True
+        )
+        yield found if found.count != 1 else replace(found, why=_stands(sent, "it"))
+
+
+def _stands(sent: datetime, whom: str) -> str:
+    return f"the run of {shown(sent)} stands for {whom}"
+
+
+def dropped_until(
+    schedule_: Any, bounds: Policy, first: datetime, end: datetime, why: str, *, is_merged: bool = False
+) -> Dropped:
+    """Return the runs from ``first``, which is one, until ``end``."""
+    if isinstance(schedule_, schedule) and not (
+        is_own_kind(schedule_, schedule) or schedule_.relative or bounds.calendar
+    ):
+        more = max((end - first) // schedule_.run_every, 0)
+        return Dropped(first, first + more * schedule_.run_every, more + 1, why, is_merged)
+    last, count, deadline = first, 1, time.thread_time() + MAX_SECONDS
+    for due in runs_after(schedule_, bounds, first, first):
+        if due > end:
+            return Dropped(first, last, count, why, is_merged)
+        last, count = due, count + 1
+        if count > MAX_COUNTED or time.thread_time() > deadline:
+            last = last_runs(schedule_, bounds, last, end, 1)[0][-1]
+            return Dropped(first, last, None, why, is_merged)
+    return Dropped(first, last, count, why, is_merged)
