@@ -15,7 +15,9 @@ DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
 #: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
-RESERVED_NAMES = frozenset({":schedule", ":statics", ":static-owners", ":lock", ":tick", ":wake"})
+RESERVED_NAMES = frozenset(
+    {":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":tick", ":wake"}
+)
 #: and what no entry's name may begin with
 CALENDAR_NAMES = ":calendar:"
 HISTORY_NAMES = ":history:"
@@ -51,6 +53,11 @@ class Keys:
     def static_owners(self) -> str:
         """set: whose ``beat_schedule`` has an entry: the owner, a tab, and the entry's name."""
         return f"{self.prefix}:static-owners"
+
+    @property
+    def downgraded(self) -> str:
+        """hash: key of each entry that is out of celery-redbeat 2.x's way, to the score that it had."""
+        return f"{self.prefix}:downgraded"
 
     @property
     def lock(self) -> str:

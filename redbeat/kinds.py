@@ -26,6 +26,7 @@ __all__ = [
     "encode_interval",
     "encode_schedule",
     "from_timestamp",
+    "is_only_ours",
     "read_cron",
     "to_timestamp",
 ]
@@ -127,6 +128,11 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
 _OURS = re.compile(r"#|l(?:-\d+)?\s*(?:,|$)|w\s*(?:,|$)", re.IGNORECASE)
 
 
+def is_only_ours(given: dict[str, Any]) -> bool:
+    """Tell whether a crontab's fields say what Celery's takes for something else, or refuses."""
+    return any(_OURS.search(str(given.get(name))) for name in ("day_of_month", "day_of_week"))
+
+
 def _decode_crontab(d: dict[str, Any]) -> crontab:
     given = {name: d[name] for name in CRONTAB_FIELDS if d.get(name) is not None}
     return _crontab_or_cron(given)
@@ -134,7 +140,7 @@ def _decode_crontab(d: dict[str, Any]) -> crontab:
 
 def _crontab_or_cron(given: dict[str, Any]) -> crontab:
     """Return Celery's crontab of these fields, and ours for what only that one knows."""
-    is_ours = any(_OURS.search(str(given.get(name))) for name in ("day_of_month", "day_of_week"))
+    is_ours = is_only_ours(given)
     try:
         if is_ours:
             raise ValueError("Celery takes 'mon#1' and 'monL' for 'mon'")

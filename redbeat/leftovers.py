@@ -23,6 +23,7 @@ __all__ = ["KINDS_LEFT", "Leftover", "find_leftovers", "purge_leftovers"]
 KINDS_LEFT = {
     "member": "it stands in the schedule, and its hash is gone",
     "static": "its name stands among those of beat_schedule, and its hash is gone",
+    "downgraded": "it is out of celery-redbeat 2.x's way, and its hash is gone",
     "history": "the record of its runs is there, and its hash is gone",
     "backfilled": "the record of its runs that were sent by hand is there, and its hash is gone",
 }
@@ -78,6 +79,8 @@ def _candidates(store: Store) -> Iterator[Leftover]:
     statics = read_statics(store)
     for name in sorted(statics.names | statics.owners.keys()):
         yield Leftover("static", name, name)
+    for key in store.read_downgraded():
+        yield Leftover("downgraded", keys.name(key), key)
     for names, type_ in BESIDE_TYPES.items():
         kind, start = names.strip(":"), f"{keys.prefix}{names}"
         pattern = f"{glob_of(start)}*"
@@ -101,9 +104,7 @@ def purge_leftovers(
         owned = [statics.pairs_of(name) for name in chunk]
         beside = [key for entry, _, _ in entries for key in keys.beside(entry)]
         with store.translating():
-            removed += remove_leftovers(
-                store.client, keys.schedule, keys.statics, keys.static_owners, entries, owned, beside
-            )
+            removed += remove_leftovers(store.client, keys, entries, owned, beside)
         if progress is not None:
             progress(first + len(chunk))
     return removed

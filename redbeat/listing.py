@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -47,6 +47,7 @@ STATES = {
     "quarantined": "it can't be used, and error says why",
     "missing": "it stands in the schedule, and its hash is gone",
     "unscheduled": "it doesn't stand in the schedule, so beat doesn't know it",
+    "downgraded": "it is out of celery-redbeat 2.x's way, and comes back when a beat of version 3 leads",
 }
 
 PAGE_SIZE = 500
@@ -82,7 +83,9 @@ def list_entries(
     last_score = None if last is None else last.timestamp()
 
     def wanted() -> Iterator[EntryT]:
-        for _, stored, now in read_all(Store(app), last_score):
+        store = Store(app)
+        members = ((stored, now) for _, stored, now in read_all(store, last_score))
+        for stored, now in chain(members, _read_away(store, last_score)):
             name = ensure_conf(app).keys.name(stored.key)
             if match is not None and not fnmatchcase(name, match):
                 continue
@@ -108,7 +111,8 @@ def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
     if not any(value is not None for value in filters.values()):
         store = Store(app)
         with store.translating():
-            return int(store.client.zcard(store.keys.schedule))
+            count = int(store.client.zcard(store.keys.schedule))
+        return count + sum(1 for _ in _read_away(store))
     return sum(1 for _ in list_entries(cls, app, **filters))
 
 
@@ -126,6 +130,16 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
         if stored.score is None:
             raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
     return _entry_of(cls, stored, app, now)
+
+
+def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
+    """Yield what is out of celery-redbeat 2.x's way, with the scores it had, and the server's clock."""
+    scores = store.read_downgraded()
+    now, found = store.read_entries(list(scores)) if scores else (datetime.now(timezone.utc), [])
+    for stored in found:
+        score = scores[stored.key]
+        if stored.exists and stored.score is None and (last_score is None or score <= last_score):
+            yield replace(stored, score=score, is_away=True), now
 
 
 def iter_names(app: Any, client: Any = None) -> Iterator[str]:
@@ -163,7 +177,9 @@ def _scan(store: Store) -> Iterator[dict[str, float]]:
                 page[_text(member)] = score
         yield page
         if not int(cursor):
-            return
+            break
+    away = ((stored.key, stored.score) for stored, _ in _read_away(store))
+    yield {key: score for key, score in away if score is not None and store.keys.name(key) not in seen}
 
 
 def _with_score(stored: Stored, score: float) -> Stored:
@@ -178,6 +194,7 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
         with store.translating():
             members = store.client.zrange(store.keys.schedule, 0, PAGE_SIZE - 1)
         if not members:
+            store.delete_entries([stored.key for stored, _ in _read_away(store)])
             return total
         store.delete_entries([store.keys.prefixed(_text(member)) for member in members])
         with store.translating():
@@ -266,6 +283,8 @@ def state_of(entry: Any, stored: Stored, now: datetime) -> str:
     """Return which of the ``STATES`` an entry is in."""
     if not stored.exists:
         return "missing"
+    if stored.is_away:
+        return "downgraded"
     if is_quarantined(entry, stored):
         return "quarantined"
     if not entry.is_enabled_at(now):

@@ -120,9 +120,7 @@ def _remove(
     is_history = beside == keys.history_of(entry)
     kept = [beside or entry, entry] if is_history else [entry, beside or entry]
     with store.translating():
-        removed = remove_leftovers(
-            store.client, keys.schedule, keys.statics, keys.static_owners, [(entry, "", name)], [owned], kept
-        )
+        removed = remove_leftovers(store.client, keys, [(entry, "", name)], [owned], kept)
     return removed > 0
 
 

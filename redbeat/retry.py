@@ -33,6 +33,7 @@ __all__ = [
     "call_briefly",
     "call_retrying",
     "is_no_cluster",
+    "is_no_permission",
     "is_password_missing",
     "is_period_left",
     "is_refusal",
@@ -106,6 +107,11 @@ def said_by_server(exc: BaseException) -> BaseException:
 def is_no_cluster(exc: BaseException) -> bool:
     """Tell whether ``exc`` says that a server is there, and isn't part of a cluster."""
     return any(words in str(exc) for words in ("cluster support disabled", "Cluster mode is not enabled"))
+
+
+def is_no_permission(exc: BaseException | None) -> bool:
+    """Tell whether the server has refused a command or a key that its user has no right to."""
+    return isinstance(exc, redis.exceptions.NoPermissionError) or "NOPERM" in str(exc)
 
 
 def is_password_missing(exc: BaseException) -> bool:

@@ -40,7 +40,7 @@ from redbeat.logger import logger
 from redbeat.lua import NO_TIMES, Claim, Claimed, Commit
 from redbeat.reports import Reports, brief, ending_briefly
 from redbeat.retry import RetryingConnection as RetryingConnection
-from redbeat.retry import is_period_left
+from redbeat.retry import is_no_permission, is_period_left
 from redbeat.runs import Run, plan_run
 from redbeat.schedules import Excluded
 from redbeat.service import BeatService
@@ -328,6 +328,7 @@ class RedBeatScheduler(Scheduler):
         if self._beat is not None:
             self._leadership.keep_alive()
         if not self._has_statics:
+            self._bring_back()
             try:
                 self.setup_schedule()
             except StoreCorrupt as exc:
@@ -336,6 +337,22 @@ class RedBeatScheduler(Scheduler):
                 logger.warning("beat: beat_schedule isn't stored, the rest goes on: %s", exc)
                 self._has_statics = True
         return True
+
+    def _bring_back(self) -> None:
+        """Put back what ``celery redbeat downgrade`` has taken out of the schedule for a beat of 2.x."""
+        try:
+            found = self.store.bring_back(self._leadership.fence)
+        except StoreRefused as exc:
+            if exc.is_login or not is_no_permission(exc.__cause__):
+                raise
+            logger.warning("beat: What was out of celery-redbeat 2.x's way can't be looked for: %s", exc)
+            return
+        if found.returned or found.gone:
+            logger.info(
+                "beat: Brought back %d entries that were out of celery-redbeat 2.x's way; %d are deleted.",
+                found.returned,
+                found.gone,
+            )
 
     def run_under(self, service: Any) -> None:
         """Let ticks wait and stand for leader: ``service``, Celery's beat, is about to call them."""

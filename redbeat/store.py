@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -21,8 +21,9 @@ from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
 from redbeat.keys import Keys
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
+from redbeat.lua.downgrades import BroughtBack, bring_back
 from redbeat.replicas import Replicas
-from redbeat.retry import WatchedConnection, is_refusal, without_retry
+from redbeat.retry import WatchedConnection, is_no_permission, is_refusal, without_retry
 from redbeat.text import printable
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
@@ -202,6 +203,8 @@ class Store:
         if stored.exists and stored.score is None:
             with self.translating():
                 stored.score = self.client.zscore(self.keys.schedule, self.keys.name(key))
+            if stored.score is None and key in (away := self.read_downgraded()):
+                stored.score, stored.is_away = away[key], True
         return now, stored
 
     def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
@@ -296,6 +299,31 @@ class Store:
             self.check_lock(status, fence)
             total += deleted
         return total
+
+    def read_downgraded(self) -> dict[str, float]:
+        """Return the keys of the entries that are out of celery-redbeat 2.x's way, and the scores they had.
+
+        Nothing where it can't be read, or something else stands there: it isn't needed to run the schedule.
+        """
+        try:
+            with suppress(StoreCorrupt), self.translating(self.keys.downgraded, "hash"):
+                found = self.client.hgetall(self.keys.downgraded)
+                return {str(text_of(key)): _score_of(text_of(text)) for key, text in found.items()}
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):
+                raise
+        return {}
+
+    def bring_back(self, fence: Fence) -> BroughtBack:
+        """Put the entries back into the schedule that were out of celery-redbeat 2.x's way.
+
+        Raises:
+            LockLost: another beat holds the lock; nothing was written.
+        """
+        with self.translating():
+            found = bring_back(self.client, self.keys, fence)
+        self.check_lock(found.status, fence)
+        return found
 
     def rank(self, key: str) -> int | None:
         """Return the entry's place in the schedule, 0 for the next one due; None: it isn't there."""
@@ -417,6 +445,13 @@ def read_claimed(claimed: Claimed) -> Stored:
         claimed.type,
         claimed.unread_bytes,
     )
+
+
+def _score_of(text: str) -> float:
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (ValueError, IndexError):
+        return 0.0
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -12,6 +12,7 @@ import click
 from redbeat.cli.calendars import calendar
 from redbeat.cli.changing import add, delete, set_
 from redbeat.cli.diagnosis import doctor, why
+from redbeat.cli.downgrading import downgrade
 from redbeat.cli.files import apply, export, import_, plan
 from redbeat.cli.looking import count, list_, show
 from redbeat.cli.purging import purge
@@ -60,6 +61,7 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
     "Operate": {
         status: "who leads, and whether the schedule is late",
         doctor: "what is wrong, and what to do about it",
+        downgrade: "what 2.x can't run; take it out of its way",
         purge: "remove what is left over of entries that are gone; asks before",
         singleton: "run any command on one machine at a time",
     },

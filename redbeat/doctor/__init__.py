@@ -25,6 +25,7 @@ from redbeat.doctor.leftovers import LEFTOVER_CHECKS
 from redbeat.doctor.patient import Patient
 from redbeat.doctor.server import SERVER_CHECKS
 from redbeat.doctor.tasks import Tasks, check_message
+from redbeat.doctor.versions import Versions
 from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
 from redbeat.retry import is_refusal
 from redbeat.status import Status, read_status
@@ -119,8 +120,15 @@ def examine(
 
 
 def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Patient], Iterable[Finding]]]:
-    tasks = Tasks()
-    of_entries = (*ENTRY_CHECKS, check_writer, check_message, tasks.check_task, tasks.note_queue)
+    tasks, versions = Tasks(), Versions()
+    of_entries = (
+        *ENTRY_CHECKS,
+        check_writer,
+        check_message,
+        tasks.check_task,
+        tasks.note_queue,
+        versions.note_entry,
+    )
 
     def check_entries(patient: Patient) -> Iterator[Finding]:
         for row in patient.rows():
@@ -133,6 +141,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Patient], Iterable[Findi
     yield tasks.load
     yield check_entries
     yield tasks.check_queues
+    yield versions.tell
     yield from LEFTOVER_CHECKS
 
 

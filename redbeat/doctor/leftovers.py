@@ -75,7 +75,8 @@ def check_keys(patient: Patient) -> Iterator[Finding]:
         entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(patient, key)]
         unscheduled += [stored.key for stored in _without_score(patient, entries)]
     is_complete = len(patient.unseen) == unseen_before
-    ours = [key for key in unscheduled if not key.startswith(tuple(others))]
+    away = patient.store.read_downgraded()  # what celery redbeat downgrade has taken out comes back
+    ours = [key for key in unscheduled if not key.startswith(tuple(others)) and key not in away]
     # again, now that some time has passed: programs write the hash first
     for stored in _without_score(patient, ours):
         key, problem = stored.key, patient.row_of(stored.key, stored).problem

@@ -194,6 +194,7 @@ class Stored:
         score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
         type: what the key holds, 'hash' where all is well.
         unread_bytes: how many bytes it has when it is too large to be read; 0: it was read.
+        is_away: it is out of celery-redbeat 2.x's way, and ``score`` the one that it had and will have again.
     """
 
     key: str
@@ -204,6 +205,7 @@ class Stored:
     error: str | None = None
     type: str = "none"
     unread_bytes: int = 0
+    is_away: bool = False
 
     @property
     def is_hash(self) -> bool:

@@ -3,7 +3,8 @@
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] statics    set of the names of entries that came from beat_schedule
 -- KEYS[3] owners     set of 'owner, tab, name': whose beat_schedule has an entry
--- KEYS[4..] entries  the entries' keys, and after them
+-- KEYS[4] away     hash of the keys of entries that are out of celery-redbeat 2.x's way
+-- KEYS[5..] entries  the entries' keys, and after them
 -- KEYS[..] beside    two for each entry: its history, and its runs that were sent by hand
 -- ARGV[1] count      how many entries there are
 -- ARGV[2..] two for each entry:
@@ -14,7 +15,7 @@
 --   owned            the member
 --
 -- Returns how many members, names and keys were removed; of an entry that is there by now none are
-local schedule, statics, owners = KEYS[1], KEYS[2], KEYS[3]
+local schedule, statics, owners, away = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local count = tonumber(ARGV[1])
 
 local is_owned = {}
@@ -26,13 +27,14 @@ for place = 2 + count * 2, #ARGV, 2 do
 end
 
 local removed = 0
-for i = 4, 3 + count do
-  local key, at, beside = KEYS[i], 2 + (i - 4) * 2, 4 + count + 2 * (i - 4)
+for i = 5, 4 + count do
+  local key, at, beside = KEYS[i], 2 + (i - 5) * 2, 5 + count + 2 * (i - 5)
   local member, name = ARGV[at], ARGV[at + 1]
   if redis.call('EXISTS', key) == 0 then
     local history, backfilled = KEYS[beside], KEYS[beside + 1]
     if redis.call('SREM', statics, name) == 1 or is_owned[i] then removed = removed + 1 end
     removed = removed + redis.call('ZREM', schedule, member)
+    if redis.call('TYPE', away).ok == 'hash' then removed = removed + redis.call('HDEL', away, key) end
     -- what holds anything else is somebody's
     if redis.call('TYPE', history).ok == 'list' then removed = removed + redis.call('DEL', history) end
     if redis.call('TYPE', backfilled).ok == 'set' then removed = removed + redis.call('DEL', backfilled) end

@@ -14,9 +14,11 @@ import pytest
 from redis.exceptions import NoScriptError
 
 from redbeat import lua
-from redbeat.lua import calendars, leftovers, owners, repairs
+from redbeat.keys import Keys
+from redbeat.lua import calendars, downgrades, leftovers, owners, repairs
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
+KEYS = Keys("the-", "the-schedule", "the-statics")
 FENCE = lua.Fence("the-lock", "the-token", 12)
 FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
 CLAIMED = lua.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
@@ -190,16 +192,40 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     "remove_leftovers": (
         lambda client: leftovers.remove_leftovers(
             client,
-            "the-schedule",
-            "the-statics",
-            "the-owners",
+            KEYS,
             [("k", "m", "n"), ("k", "m", "n")],
             [["o"], []],
             [],
         ),
         5,
-        {"schedule": "the-schedule", "statics": "the-statics", "owners": "the-owners", "count": 2},
+        {
+            "schedule": "the-schedule",
+            "statics": "the-statics",
+            "owners": "the-:static-owners",
+            "away": "the-:downgraded",
+            "count": 2,
+        },
         {"member": "m", "name": "n"},
+    ),
+    "put_away": (
+        lambda client: downgrades.put_away(
+            client, KEYS, "the-lock", "the-mark", [("the-member", lua.Stored("k", type="string"))] * 2
+        ),
+        ["", [1, 0]],
+        {
+            "schedule": "the-schedule",
+            "lock": "the-lock",
+            "away": "the-:downgraded",
+            "statics": "the-statics",
+            "mark": "the-mark",
+        },
+        {"member": "the-member", "name": "k", "read": "string"},
+    ),
+    "bring_back": (
+        lambda client: downgrades.bring_back(client, KEYS, FENCE),
+        ["ok", 1, 2],
+        {**FENCED, "away": "the-:downgraded", "statics": "the-statics", "prefix": "the-"},
+        {},
     ),
     "repair_members": (
         lambda client: repairs.repair_members(
@@ -222,7 +248,7 @@ BESIDE = {
 #: script to what it is sent after all entries, once, as these two share it
 SHARED = {
     "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"},
-    "remove_leftovers": {"entry": 4, "owned": "o"},
+    "remove_leftovers": {"entry": 5, "owned": "o"},
     "apply_entries": {"kind": "calendar", "place": 4, "content": '{"d": "l"}'},
 }
 
@@ -270,7 +296,7 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 def test_a_script_is_made_of_files_only() -> None:
     trees = [
         ast.parse(Path(module.__file__).read_text("utf-8"))
-        for module in (lua, calendars, leftovers, owners, repairs)
+        for module in (lua, calendars, downgrades, leftovers, owners, repairs)
     ]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]

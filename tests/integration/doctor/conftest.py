@@ -59,7 +59,7 @@ def ask(make_app: MakeApp) -> Ask:
 
 @pytest.fixture
 def findings(ask: Ask) -> Callable[..., Findings]:
-    """What it finds, by kind."""
+    """What it finds, by kind; what celery-redbeat 2.x would make of entries that tests write is left out."""
 
     def run(*arguments: str, **settings: Any) -> Findings:
         done = ask("--json", *arguments, **settings)
@@ -68,6 +68,8 @@ def findings(ask: Ask) -> Callable[..., Findings]:
         found: Findings = {}
         for finding in document["findings"]:
             assert finding["problem"][-1] in ".?", finding
+            if finding["kind"] == "downgrade":
+                continue
             found.setdefault(finding["kind"], []).append(finding)
         return found
 

@@ -1,0 +1,136 @@
+"""``celery redbeat downgrade``: what celery-redbeat 2.x can't run, shown, and taken out of its way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from redbeat import exits
+from redbeat.cli.progress import meter
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.words import one_line
+from redbeat.compatibility import EFFECTS
+from redbeat.doctor.finding import counted
+from redbeat.downgrade import Findings, Obstacle, examine, put_all_away
+from redbeat.exits import CommandLineError
+from redbeat.status import read_status
+
+__all__ = ["downgrade"]
+
+#: so many entries of a kind are shown to people, unless they want all
+MAX_SHOWN = 20
+
+
+@click.command(cls=SessionCommand)
+@click.option("--yes", "is_yes", is_flag=True, help="Take what 2.x can't run out of its way.")
+@click.option("--all", "is_complete", is_flag=True, help=f"Show more than {MAX_SHOWN} entries of a kind.")
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all entries.")
+@click.pass_context
+def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: bool) -> None:
+    """Show what celery-redbeat 2.x can't run, and what it would ignore; take the first out of its way.
+
+    Such entries leave the schedule, and nothing else about them is changed. They come back by themselves
+    when a beat of version 3 leads again. Stop all beats of version 3 before you call it with --yes.
+
+    Exit codes: 0, with --yes 75: a beat of version 3 leads, or entries were changed meanwhile.
+    """
+    session = Session.of(ctx)
+    with meter("Looking") as progress:
+        found = examine(session.app, progress)
+    leader = _leader_of(session)
+    if not is_json:
+        _show(session, found, is_complete)
+    taken: list[str] = []
+    changed: list[str] = []
+    if is_yes and found.obstacles:
+        with meter("Taking out", len(found.obstacles)) as progress:
+            for one, is_away in put_all_away(session.app, found.obstacles, progress):
+                (taken if is_away else changed).append(one.name)
+    if is_json:
+        session.print_json(_document(found, leader, taken, changed, is_dry_run=not is_yes))
+    else:
+        _conclude(session, found, leader, taken, changed, is_yes=is_yes)
+    if changed:
+        raise CommandLineError(
+            f"{counted(len(changed))} were changed meanwhile, and left alone: call it again.", exits.TRY_AGAIN
+        )
+
+
+def _leader_of(session: Session) -> str | None:
+    """Return where the leader of version 3 runs; None: there is none."""
+    leader = read_status(session.app).leader
+    return f"process {leader.pid} on {leader.host}" if leader is not None and leader.host else None
+
+
+def _document(
+    found: Findings, leader: str | None, taken: list[str], changed: list[str], *, is_dry_run: bool
+) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    return {
+        "entries": found.seen,
+        "unreadable": [
+            {
+                "name": one.name,
+                "effect": one.trouble.effect,
+                "reason": one.trouble.reason,
+                "due": one.stored.score,
+            }
+            for one in found.obstacles
+        ],
+        "ignored": [{"name": name, "what": what} for name, what in found.ignored.items()],
+        "away": list(found.away),
+        "leader": leader,
+        "is_dry_run": is_dry_run,
+        "taken": taken,
+        "changed": changed,
+    }
+
+
+def _show(session: Session, found: Findings, is_complete: bool) -> None:
+    if found.obstacles:
+        count = counted(len(found.obstacles))
+        session.say(f"celery-redbeat 2.x can't run {count} of {found.seen}:", "bold")
+        lines = [_line_of(one) for one in found.obstacles]
+        _show_some(session, lines, is_complete)
+    if found.ignored:
+        session.say(f"It would run {counted(len(found.ignored))} otherwise than asked for:", "bold")
+        lines = [f"{one_line(name)}: {'; '.join(what)}." for name, what in found.ignored.items()]
+        _show_some(session, lines, is_complete)
+    if found.away:
+        session.say(f"{counted(len(found.away))} out of its way already:", "bold")
+        _show_some(session, [one_line(name) for name in found.away], is_complete)
+
+
+def _line_of(one: Obstacle) -> str:
+    return f"{one_line(one.name)}: {EFFECTS[one.trouble.effect]}: {one_line(one.trouble.reason)}"
+
+
+def _show_some(session: Session, lines: Sequence[str], is_complete: bool) -> None:
+    shown = lines if is_complete else lines[:MAX_SHOWN]
+    for line in shown:
+        session.say(f"  {line}")
+    if len(shown) < len(lines):
+        session.say(f"  and {len(lines) - len(shown)} more; --all shows them.")
+
+
+def _conclude(
+    session: Session,
+    found: Findings,
+    leader: str | None,
+    taken: list[str],
+    changed: list[str],
+    *,
+    is_yes: bool,
+) -> None:
+    if is_yes and taken:
+        session.say(f"Took {counted(len(taken))} out of the schedule, until a beat of version 3 leads again.")
+    elif not found.obstacles and not found.ignored:
+        session.say(f"celery-redbeat 2.x runs the schedule as it is: {counted(found.seen)}.", "green")
+    elif not found.obstacles:
+        session.say("There is nothing that celery-redbeat 2.x can't run.")
+    elif not changed:
+        session.say("Nothing was changed. --yes takes what 2.x can't run out of its way.")
+    if leader is not None:
+        session.note(f"A beat of version 3 leads ({leader}): stop all of them first.")

@@ -1,0 +1,42 @@
+-- bring_back: put the entries back into the schedule that were put away from celery-redbeat 2.x, all of them.
+--
+-- KEYS[1] schedule   zset of entry keys, scored by due time
+-- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
+-- KEYS[3] away       hash: entry's key to its score, ' static' after it where its name stood among the statics
+-- KEYS[4] statics    set of the names of entries that came from beat_schedule
+-- ARGV[1] token      the caller's token, '' when no lock is configured
+-- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
+-- ARGV[3] prefix     what every entry's key starts with
+-- Looks whether the entries are there, whose names stand in the hash. One that was deleted meanwhile is forgotten;
+-- one that was saved again keeps its newer score.
+--
+-- Returns {status, returned, gone}
+--   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--             holds it (then nothing was written)
+--   returned  how many entries are in the schedule again
+--   gone      how many were deleted meanwhile
+local schedule, lock, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, lock_ms, prefix = ARGV[1], ARGV[2], ARGV[3]
+
+local status = hold_lock(lock, token, lock_ms)
+if status == 'lost' then return {status, 0, 0} end
+if redis.call('TYPE', away).ok ~= 'hash' then return {status, 0, 0} end
+
+local returned, gone = 0, 0
+local remembered = redis.call('HGETALL', away)
+local is_set = redis.call('TYPE', statics).ok
+is_set = is_set == 'set' or is_set == 'none'
+for i = 1, #remembered, 2 do
+  local key, text = remembered[i], remembered[i + 1]
+  local score, static = string.match(text, '^(%S+)( ?%l*)$')
+  -- other keys may be out of reach: another slot, an ACL
+  if string.sub(key, 1, #prefix) == prefix and redis.call('EXISTS', key) == 1 then
+    redis.call('ZADD', schedule, 'NX', tonumber(score or '') and score or 0, key)
+    if static == ' static' and is_set then redis.call('SADD', statics, string.sub(key, #prefix + 1)) end
+    returned = returned + 1
+  else
+    gone = gone + 1
+  end
+end
+redis.call('DEL', away)
+return {status, returned, gone}

@@ -1,0 +1,65 @@
+"""The scripts about entries that are put away from celery-redbeat 2.x: their KEYS, ARGV and replies."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redbeat.keys import Keys
+from redbeat.lua.records import Fence, Stored, text_of
+from redbeat.lua.script import Script
+
+__all__ = ["BroughtBack", "PutAway", "bring_back", "put_away"]
+
+_PUT_AWAY = Script("put_away")
+_BRING_BACK = Script("hold_lock", "bring_back")
+
+
+class PutAway(NamedTuple):
+    """What became of entries that were to be put away.
+
+    Attributes:
+        token: that of a leader of version 3, who has kept all of it from happening; '': there was none.
+        results: of each entry, whether it was.
+    """
+
+    token: str
+    results: list[bool]
+
+
+class BroughtBack(NamedTuple):
+    """What became of entries that were put away: how many are back, and how many were deleted meanwhile."""
+
+    status: str
+    returned: int
+    gone: int
+
+
+def put_away(
+    client: Any, keys: Keys, lock_key: str | None, mark: str, entries: Sequence[tuple[str, Stored]]
+) -> PutAway:
+    """Put entries away that haven't changed since they were read: of each its member, and what was read."""
+    names = [keys.schedule, lock_key or keys.schedule, keys.downgraded, keys.statics]
+    args: list[Any] = [mark if lock_key else ""]
+    for member, stored in entries:
+        names.append(stored.key)
+        args += member, keys.name(stored.key), _read_of(stored)
+    token, results = _PUT_AWAY(client, names, args)
+    return PutAway(text_of(token), [bool(result) for result in results])
+
+
+def bring_back(client: Any, keys: Keys, fence: Fence) -> BroughtBack:
+    """Put all that was put away back into the schedule."""
+    names = [*fence.keys(keys.schedule), keys.downgraded, keys.statics]
+    status, returned, gone = _BRING_BACK(client, names, [*fence.args(), keys.prefix])
+    return BroughtBack(text_of(status), int(returned), int(gone))
+
+
+def _read_of(stored: Stored) -> str:
+    if not stored.is_hash:
+        return stored.type
+    if stored.unread_bytes:
+        return ""
+    text = f"{stored.definition or ''}\0{stored.policy or ''}\0{stored.meta or ''}"
+    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()

@@ -1,0 +1,46 @@
+-- put_away: take entries out of the schedule that celery-redbeat 2.x can't run, and remember their due times, while
+-- no beat of version 3 leads.
+--
+-- KEYS[1] schedule   zset of entry keys, scored by due time
+-- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
+-- KEYS[3] away       hash: entry's key to its score, ' static' after it where its name stood among the statics
+-- KEYS[4] statics    set of the names of entries that came from beat_schedule
+-- KEYS[5..] entries  the entries' keys
+-- ARGV[1] mark       how a token of version 3 begins, '' when no lock is configured
+-- ARGV[2..] three for each entry:
+--   member           as it stands in the schedule: its key or its bare name
+--   name             its name
+--   read             what the caller read: SHA-1 of definition, policy and meta with NULs between, or the type of a
+--                    key that is no hash; '' where it is too large to be read
+--
+-- Returns {token, results}
+--   token    '', or that of the leader of version 3 (then nothing was written)
+--   results  for each entry 1 when it was put away, 0 when it has changed or left the schedule meanwhile
+local schedule, lock, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local mark = ARGV[1]
+
+if mark ~= '' then
+  local token = redis.call('GET', lock)
+  if token and string.sub(token, 1, #mark) == mark then return {token, {}} end
+end
+redis.call('SREM', statics, '')  -- nobody's name; it fails here, before the first write, where that is no set
+
+local results = {}
+for i = 5, #KEYS do
+  local key, at = KEYS[i], 2 + (i - 5) * 3
+  local member, name, read = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local kind = redis.call('TYPE', key).ok
+  local found, score = kind, redis.call('ZSCORE', schedule, member)
+  if kind == 'hash' and read ~= '' then
+    local fields = redis.call('HMGET', key, 'definition', 'policy', 'meta')
+    found = redis.sha1hex((fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or ''))
+  end
+  results[i - 4] = 0
+  if score and (found == read or (read == '' and kind == 'hash')) then
+    redis.call('HSET', away, key, score)
+    redis.call('ZREM', schedule, member)
+    if redis.call('SREM', statics, name) == 1 then redis.call('HSET', away, key, score .. ' static') end
+    results[i - 4] = 1
+  end
+end
+return {'', results}

@@ -1,0 +1,236 @@
+"""Going back to celery-redbeat 2.4.2: what it can't run is out of its way, and comes back with version 3."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, solar
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar
+from redbeat.downgrade import examine
+from redbeat.schedules import cron, rrule
+from tests.contract.legacy_forms import DROPPED, ENDING, OTHERWISE, READABLE, Form
+from tests.support.apps import celery_beat, write_app
+from tests.support.command_line import call
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.schedule import LOCK, SCHEDULE, STATICS, field, messages, server_now, write_raw
+from tests.support.servers import Server
+from tests.support.ticks import leader
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+DOWNGRADED = "redbeat::downgraded"
+DUE = 1.5
+
+
+def store_form(client: redis.Redis, form: Form) -> None:
+    key = f"redbeat:{form.name}"
+    if form.definition is None:
+        client.set(key, "a string")
+    elif form.definition:
+        client.hset(key, "definition", form.definition)
+    if form.meta is not None:
+        client.hset(key, "meta", form.meta)
+    client.zadd(SCHEDULE, {form.member: DUE})
+
+
+def start_legacy(python: Path, directory: Path, server: Server, **settings: Any) -> Process:
+    write_app(
+        directory,
+        "legacy_app",
+        server.url(0),
+        redbeat_redis_url=server.url(1),
+        beat_max_loop_interval=1,
+        **settings,
+    )
+    return celery_beat(directory, "legacy_app", python=python)
+
+
+def sent_by(broker: redis.Redis) -> Counter[str]:
+    """How often each entry was sent: its first argument is its name."""
+    bodies = [json.loads(base64.b64decode(message["body"])) for message in messages(broker)]
+    return Counter(body[0][0] for body in bodies if body[0])
+
+
+def effects(app: Celery) -> dict[str, str]:
+    return {one.name: one.trouble.effect for one in examine(app).obstacles}
+
+
+# -- what 2.4.2 makes of each form
+
+
+@pytest.mark.parametrize("form", ENDING, ids=lambda form: form.name)
+def test_it_ends_with_what_we_say_ends_it(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path, form: Form
+) -> None:
+    store_form(client, form)
+    assert effects(app) == {form.name: "ends"}
+    with start_legacy(redbeat2_python, tmp_path, server) as beat:
+        assert beat.wait() != 0
+
+
+def test_it_drops_what_we_say_it_drops(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    for form in DROPPED:
+        store_form(client, form)
+    assert effects(app) == {form.name: "drops" for form in DROPPED}
+    members = {form.member for form in DROPPED}
+    with start_legacy(redbeat2_python, tmp_path, server) as beat:
+        eventually(lambda: not members & set(client.zrange(SCHEDULE, 0, -1)), 30)
+        assert beat.is_running, beat.output()
+
+
+def test_it_runs_otherwise_what_we_say_it_does(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    for form in OTHERWISE:
+        store_form(client, form)
+    write_raw(
+        client, "canary", schedule={"__type__": "interval", "every": 1, "relative": False}, args=["canary"]
+    )
+    assert effects(app) == {form.name: "differs" for form in OTHERWISE}
+    with start_legacy(redbeat2_python, tmp_path, server) as beat, server.client() as broker:
+        eventually(lambda: sent_by(broker)["canary"] >= 4, 30)
+        assert beat.is_running, beat.output()
+        sent = sent_by(broker)
+    assert sent["no-name"] > 2
+    assert sent["other-name"] > 2
+    assert client.zscore(SCHEDULE, "redbeat:no-dtstart") == DUE, "it never comes due"
+
+
+def test_it_runs_what_we_say_nothing_about(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    for form in READABLE:
+        store_form(client, form)
+    assert effects(app) == {}
+    names = {form.name for form in READABLE}
+    with start_legacy(redbeat2_python, tmp_path, server) as beat, server.client() as broker:
+        moved = {f"redbeat:{name}" for name in names}
+        eventually(lambda: not moved & set(client.zrangebyscore(SCHEDULE, 0, DUE)) or not beat.is_running, 60)
+        assert beat.is_running, beat.output()
+        assert sent_by(broker).keys() | {"no-args"} >= names
+
+
+def test_a_rule_that_it_counts_from_long_ago_stops_all_others(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    rule = {"__type__": "rrule", "freq": 6, "interval": 1, "dtstart": 1_500_000_000, "dtstart_tz": 0}
+    write_raw(client, "secondly", schedule=rule, args=["secondly"], score=DUE)
+    interval = {"__type__": "interval", "every": 1, "relative": False}
+    write_raw(client, "canary", schedule=interval, args=["canary"], score=DUE + 1)
+    assert effects(app) == {"secondly": "stalls"}
+    with start_legacy(redbeat2_python, tmp_path, server) as beat, server.client() as broker:
+        beat.wait_for("beat: Acquired lock")
+        time.sleep(5)  # what this test is about
+        assert sent_by(broker)["canary"] <= 1
+        beat.kill()
+    assert call(app, "downgrade", "--yes").exit_code == 0
+    client.delete(LOCK)
+    with start_legacy(redbeat2_python, tmp_path, server), server.client() as broker:
+        eventually(lambda: sent_by(broker)["canary"] >= 4, 30)
+
+
+# -- there and back
+
+
+def fill(app: Celery) -> None:
+    """A schedule as people have it: what both versions run, what only we do, policies, pauses, statics."""
+    Calendar("holidays", ["2026-12-25"], app=app).save()
+    daily = "0 4 * * *"
+    Entry.save_many(
+        [
+            Entry("second", "echo", 1, ["second"], app=app),
+            Entry("two-seconds", "echo", 2, ["two-seconds"], app=app),
+            Entry("ending", "echo", 1, ["ending"], end_time="2099-01-01", max_runs=10**6, app=app),
+            Entry("hourly", "echo", crontab(minute=0), ["hourly"], app=app),
+            Entry("last-day", "echo", cron("0 9 L-1 * *"), ["last-day"], app=app),
+            Entry("sunset", "echo", solar("sunset", 52.5, 13.4), ["sunset"], app=app),
+            Entry("zoned", "echo", daily, timezone="Asia/Tokyo", exclude="holidays", app=app),
+            Entry("rule", "echo", rrule("WEEKLY", dtstart=None), app=app),
+        ]
+    )
+    Entry.get("zoned", app).pause(until=None)
+
+
+def test_what_2_4_2_cant_run_is_away_for_a_minute_and_back_with_version_3(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    app.conf.beat_schedule = {"static-cron": {"task": "echo", "schedule": cron("0 9 LW * *")}}
+    fill(app)
+    write_raw(client, "bare", score=None)
+    client.zadd(SCHEDULE, {"bare": server_now(client) + 3600.25})
+    write_raw(client, "quarantined", "no json", score=5.5)
+    with leader(app):
+        pass  # stores the statics
+    # something is due, and was missed for an hour
+    late = server_now(client) - 3600.125
+    client.zadd(SCHEDULE, {"redbeat:last-day": late, "redbeat:static-cron": late})
+    expected = {"last-day", "sunset", "static-cron", "bare", "quarantined"}
+    before = {name: client.zscore(SCHEDULE, f"redbeat:{name}") for name in expected - {"bare"}}
+    before["bare"] = client.zscore(SCHEDULE, "bare")
+    hashes = {name: client.hgetall(f"redbeat:{name}") for name in expected}
+
+    dry = call(app, "downgrade")
+    assert dry.exit_code == 0, dry.output
+    assert "Nothing was changed" in dry.output
+    assert client.exists(DOWNGRADED) == 0
+    done = call(app, "downgrade", "--yes", "--json")
+    assert done.exit_code == 0, done.output
+    assert set(json.loads(done.stdout)["taken"]) == expected
+    assert client.smembers(STATICS) == set()
+    assert call(app, "downgrade", "--yes").exit_code == 0, "twice does no harm"
+
+    statics = {"theirs": {"task": "echo", "schedule": 1, "args": ["theirs"]}}
+    with server.client() as broker:
+        with start_legacy(redbeat2_python, tmp_path, server, beat_schedule=statics) as beat:
+            beat.wait_for("beat: Acquired lock")
+            began = time.monotonic()
+            eventually(lambda: time.monotonic() > began + 60 or not beat.is_running, 90)
+            assert beat.is_running, beat.output()
+            assert not [line for line in beat.output().splitlines() if "Failed" in line or "Error" in line]
+            sent = sent_by(broker)
+            for name, least in {"second": 30, "two-seconds": 15, "ending": 30, "theirs": 30}.items():
+                assert sent[name] >= least, (name, sent)
+            assert not expected & sent.keys()
+            # meanwhile somebody deletes one, and saves another anew
+            client.delete("redbeat:quarantined")
+            write_raw(client, "bare", score=4e9)
+            assert beat.stop() == 0
+        states = {
+            one["name"]: one["state"]
+            for one in map(json.loads, call(app, "list", "--json").stdout.splitlines())
+        }
+        assert {name for name, state in states.items() if state == "downgraded"} == {
+            "last-day",
+            "sunset",
+            "static-cron",
+        }
+
+        assert {
+            name: client.hgetall(f"redbeat:{name}") for name in ("last-day", "sunset", "static-cron")
+        } == {name: hashes[name] for name in ("last-day", "sunset", "static-cron")}
+        with leader(app) as scheduler:
+            assert client.exists(DOWNGRADED) == 0
+            members = dict(client.zrange(SCHEDULE, 0, -1, withscores=True))
+            assert members["redbeat:bare"] == 4e9, "saved since"
+            assert "redbeat:quarantined" not in members
+            for name in ("last-day", "sunset", "static-cron"):
+                assert members[f"redbeat:{name}"] == before[name], name
+            assert client.smembers(STATICS) >= {"static-cron"}
+            sent = sent_by(broker)
+            while scheduler.tick() == 0:
+                pass
+            assert sent_by(broker)["last-day"] == sent["last-day"] + 1, "made up for, as after an outage"
+            assert field(client, "last-day", "meta")["total_run_count"] == 1
