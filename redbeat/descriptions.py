@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -104,6 +105,7 @@ def _shown_interval(every: timedelta) -> str:
     return f"{every.total_seconds():f}".rstrip("0").rstrip(".") + " seconds"
 
 
+@lru_cache(maxsize=1024)  # it takes longer than to read the entry
 def _describe_cron(expression: str) -> str:
     from cron_descriptor import Options, get_description  # here: beat has no use for it
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from celery.schedules import schedule
 
+from redbeat.history import dropped_record
+from redbeat.lua import score_text
 from redbeat.misfires import Choice
 from redbeat.policy import Policy
 from redbeat.schedules import is_own_kind, last_runs, runs_after
 from redbeat.zones import shown
 
-__all__ = ["Dropped", "dropped_by", "dropped_until"]
+__all__ = ["Dropped", "dropped_at_rest", "dropped_by", "dropped_until"]
 
 _INSTANT = timedelta(microseconds=1)
 
@@ -42,6 +44,22 @@ class Dropped:
     count: int | None
     why: str
     is_merged: bool = False
+
+    @property
+    def record(self) -> str:
+        """What the entry's history has of them."""
+        first, last = score_text(self.first.timestamp()), score_text(self.last.timestamp())
+        return dropped_record(first, self.why, last, self.count, is_merged=self.is_merged)
+
+
+def dropped_at_rest(entry: Any, bounds: Policy, end: datetime, is_paused: bool) -> Dropped | None:
+    """Return the runs since the last one that weren't sent as ``entry`` rested until ``end``; None: none."""
+    first: datetime | None = None if entry.last_run_at is None else entry.due_by_schedule()
+    if first is None or first >= end:
+        return None
+    note = f": {bounds.pause_note}" if is_paused and bounds.pause_note else ""
+    why = f"{'paused' if is_paused else 'disabled'} until {shown(end)}{note}"
+    return dropped_until(entry.schedule, bounds, first, end - _INSTANT, why)
 
 
 def dropped_by(

@@ -93,7 +93,6 @@ class Exclusions:
             free = end
         return None if free == instant else free
 
-
     def next_excluded(self, instant: datetime, tz: tzinfo) -> date | datetime | None:
         """Return the day, or the instant in UTC, at which the next exclusion begins, or this one goes on.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from redbeat.almanac import give_calendars
 from redbeat.budget import TOO_EXPENSIVE
 from redbeat.decoder import encode_meta
-from redbeat.dropped import Dropped, dropped_by, dropped_until
+from redbeat.dropped import Dropped, dropped_at_rest, dropped_by, dropped_until
 from redbeat.due import (
     defaults_of,
     first_after_pause,
@@ -24,7 +24,7 @@ from redbeat.due import (
 )
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.failures import Failure, failure_of, new_failure, sha1_of
-from redbeat.history import GONE, dropped_record, failed_record, sent_record, skipped_record
+from redbeat.history import GONE, failed_record, sent_record, skipped_record
 from redbeat.jitter import due_time_of
 from redbeat.logger import logger
 from redbeat.lua import Claimed, Commit, score_text
@@ -34,7 +34,7 @@ from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
 from redbeat.task_ids import task_id_of
 from redbeat.text import printable
-from redbeat.zones import in_utc, shown
+from redbeat.zones import in_utc
 
 __all__ = [
     "Run",
@@ -217,14 +217,10 @@ def _dropped_in_pause(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: date
     until = paused_until(entry)
     if until is None or entry.last_run_at is None or bounds.run_missed or due_at < until:
         return []
-    if in_utc(entry.last_run_at) >= until:
+    if in_utc(entry.last_run_at) >= until or first_after_pause(entry, bounds) != due_at:
         return []
-    own_time = entry.due_by_schedule()
-    if own_time is None or own_time >= until or first_after_pause(entry, bounds) != due_at:
-        return []
-    note = f": {bounds.pause_note}" if bounds.pause_note else ""
-    why = f"paused until {shown(until)}{note}"
-    return [dropped_until(entry.schedule, bounds, own_time, until - _INSTANT, why)]
+    dropped = dropped_at_rest(entry, bounds, until, is_paused=True)
+    return [] if dropped is None else [dropped]
 
 
 def _dropped_outside(
@@ -242,16 +238,7 @@ def _dropped_outside(
 
 def _records_of(dropped: Iterable[Dropped], sent: str = "") -> str:
     """Return the records of runs that aren't sent, and after them that of the one that is."""
-    records = [
-        dropped_record(
-            score_text(one.first.timestamp()),
-            one.why,
-            score_text(one.last.timestamp()),
-            one.count,
-            is_merged=one.is_merged,
-        )
-        for one in dropped
-    ]
+    records = [one.record for one in dropped]
     return "\n".join([*records, sent] if sent else records)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from redbeat.budget import limited_twice
+from redbeat.budget import limited, limited_twice
 from redbeat.config import ensure_conf
 from redbeat.decoder import encode_meta
+from redbeat.dropped import dropped_at_rest
 from redbeat.due import paused_until, score_after_pause
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
 from redbeat.kinds import encode_schedule
@@ -94,7 +95,24 @@ def plan_write(entry: Any, stored: Stored, now: datetime, encoded: tuple[str, st
     except (ValueError, RecursionError) as exc:
         raise EntryError(f"{entry.key}: couldn't be read again: {exc}", entry.key) from exc
     _check_size(entry, definition, meta or (stored.meta or ""), policy)
-    return Write(definition, meta, score, policy=policy)
+    return Write(definition, meta, score, policy=policy, record=_record_of_rest(entry, before, now))
+
+
+def _record_of_rest(entry: Any, before: Any, now: datetime) -> str:
+    """Return the record of the runs that weren't sent while ``entry`` rested, if it goes on now, else ''."""
+    if before is None or before.enabled or not entry.enabled or entry.policy.run_missed:
+        return ""
+    if not ensure_conf(entry.app).history:
+        return ""
+    until = paused_until(before)
+    if until is not None and before.last_run_at is not None and in_utc(before.last_run_at) >= until:
+        return ""  # the pause was over before, and beat has told of it
+    end, is_paused = now if until is None else min(now, until), before.policy.paused
+    try:
+        dropped = limited(entry.key, dropped_at_rest, before, before.bounds(), end, is_paused)
+    except (EntryError, ValueError, OverflowError, RuntimeError):
+        return ""
+    return "" if dropped is None else dropped.record
 
 
 def _check_size(entry: Any, *texts: str) -> None:

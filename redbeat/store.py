@@ -18,7 +18,15 @@ from typing import Any, Literal
 from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
-from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound, LockLost, StoreCorrupt, StoreRefused
+from redbeat.errors import (
+    EntryCorrupt,
+    EntryError,
+    EntryNotFound,
+    LockLost,
+    StoreCorrupt,
+    StoreRefused,
+    StoreUnavailable,
+)
 from redbeat.keys import Keys
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
 from redbeat.lua.downgrades import BroughtBack, bring_back
@@ -272,6 +280,7 @@ class Store:
                 )
             self.check_lock(status, fence)
             if not changed:
+                self._add_records(writes, now)
                 return outcomes
             changed_key = writes[changed - 1][0].key
         raise EntryError(
@@ -279,6 +288,24 @@ class Store:
             "saved; look for a program that writes it all the time.",
             changed_key,
         )
+
+    def _add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
+        """Add what ``writes`` have for histories, if that may be: who writes entries needs no right to it."""
+        kept = self.config.history
+        records = [(stored.key, write.record) for stored, write in writes if write.record]
+        if not kept or not records:
+            return
+        with (
+            suppress(StoreRefused, StoreCorrupt, StoreUnavailable),
+            self.translating(),
+            self.writer.pipeline(transaction=False) as pipeline,
+        ):
+            for key, record in records:
+                history = self.keys.history_of(key)
+                # room first: who may not make any must not let it grow
+                pipeline.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
+                pipeline.lpush(history, f'{{"at":{now.timestamp():.6f},{record}}}')
+            pipeline.execute(raise_on_error=True)
 
     def delete_entries(
         self,

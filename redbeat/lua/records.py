@@ -222,7 +222,7 @@ class Stored:
 class Write:
     """What to store of an entry; an empty field is left as it is, and None as policy; '' removes that.
 
-    ``score`` is UNIX seconds.
+    ``score`` is UNIX seconds. ``record`` goes into the entry's history, if it can, once the rest is written.
     """
 
     definition: str = ""
@@ -230,6 +230,7 @@ class Write:
     score: float | None = None
     must_exist: bool = False
     policy: str | None = None
+    record: str = ""
 
     def changes(self, stored: Stored) -> bool:
         """Tell whether ``stored`` is another one after this write."""

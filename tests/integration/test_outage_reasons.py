@@ -282,6 +282,51 @@ def test_runs_in_a_pause_that_has_ended_say_so(
     assert len(spans(app)) == 2, "told once"
 
 
+@pytest.mark.parametrize("way", ["resume", "save", "resume_many", "disabled"])
+def test_runs_in_a_rest_that_somebody_ends_say_so(
+    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery, way: str
+) -> None:
+    before = now_on_server(client)
+    policy = {} if way == "disabled" else {"paused": True, "pause_note": "repairs"}
+    dues = write_missed(client, enabled=False, **policy)
+    scheduler.tick()
+    entry = Entry.get("entry", app)
+    if way == "resume":
+        entry.resume()
+    elif way == "resume_many":
+        assert Entry.resume_many(["entry"], app).changed == ("entry",)
+    else:
+        entry.enabled = True
+        entry.save()
+    [(outcome, due, last, count, why)] = spans(app)
+    assert (outcome, count) == ("skipped", 8)
+    assert (abs(due - dues[0]), abs(last - dues[7])) < (timedelta(milliseconds=1),) * 2
+    rest, _, until = why.partition(" until ")
+    assert rest == ("disabled" if way == "disabled" else "paused")
+    assert until.endswith(" UTC" if way == "disabled" else " UTC: repairs")
+    assert f"{before:%Y-%m-%d %H:%M}"[:-1] in until
+    assert [verdict for verdict, _ in reasons(app, dues)] == ["skipped"] * 8
+    entry.save()
+    assert len(spans(app)) == 1, "told once"
+
+
+def test_a_rest_that_is_made_up_for_or_had_no_runs_leaves_no_record(
+    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery
+) -> None:
+    write_missed(client, enabled=False, run_missed=True)
+    Entry.get("entry", app).resume()
+    Entry("quick", "t", 3600, app=app).save().pause()
+    Entry.get("quick", app).resume()
+    assert not client.exists("redbeat::history:entry", "redbeat::history:quick")
+
+
+def test_whoever_may_not_write_histories_may_resume_all_the_same(app: Celery, client: redis.Redis) -> None:
+    write_missed(client, enabled=False)
+    client.set("redbeat::history:entry", "no list")
+    Entry.get("entry", app).resume()
+    assert Entry.get("entry", app).state == "scheduled"
+
+
 def test_runs_that_were_sent_in_time_leave_no_other_records(
     scheduler: RedBeatScheduler, client: redis.Redis, app: Celery
 ) -> None:
