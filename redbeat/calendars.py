@@ -307,18 +307,19 @@ def _is_soon(stored: Stored, now: datetime) -> bool:
 
 
 def find_users(
-    store: Store, names: Collection[str], *, without: Collection[str] = ()
+    store: Store, names: Collection[str] | None = None, *, without: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return which entries of the schedule name these calendars; name of a calendar to theirs.
+    """Return which entries of the schedule name calendars; name of a calendar to theirs.
 
     Arguments:
+        names: of the calendars that are asked about; None: all.
         without: keys of entries that don't count.
     """
     users: dict[str, set[str]] = {}
     for keys in _scheduled_keys(store):
         _, found = store.read_entries([key for key in map(store.keys.prefixed, keys) if key not in without])
         for stored in found:
-            for name in names_in(stored) & set(names):
+            for name in names_in(stored).intersection(names_in(stored) if names is None else names):
                 users.setdefault(name, set()).add(store.keys.name(stored.key))
     return {name: sorted(entries) for name, entries in users.items()}
 

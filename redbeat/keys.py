@@ -87,10 +87,6 @@ class Keys:
         """Return the key of the calendar called ``name``: a hash of excluded days and their labels."""
         return f"{self.prefix}{CALENDAR_NAMES}{name}"
 
-    def calendar_member(self, name: str) -> str:
-        """Return what stands among an owner's names for a calendar: no entry can be called so."""
-        return f"{CALENDAR_NAMES}{name}"
-
     def history(self, name: str) -> str:
         """Return the key of the history of the entry called ``name``: a list, the newest run first."""
         return f"{self.prefix}{HISTORY_NAMES}{name}"
@@ -114,6 +110,11 @@ class Keys:
     def owner(self, owner: str) -> str:
         """Return the key of the names that ``owner`` has applied from a file: a set."""
         return f"{self.prefix}{OWNER_NAMES}{owner}"
+
+    @property
+    def calendar_owners(self) -> str:
+        """set: who has applied calendars from a file: the owner, a tab, and the calendar's name."""
+        return self.owner("")  # an owner's name isn't empty
 
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""

@@ -5,6 +5,8 @@ owner's names only helps to find them, and may hold names that aren't the owner'
 ``beat_schedule`` stand in a set of plain names, which celery-redbeat 2.x reads and writes, too, and beside it
 in a set of owners with names: several apps may have the same one.
 
+A calendar may be several owners', too; a set has the pairs of all.
+
 Invariant: nobody's entries are removed for somebody else's sake.
 """
 
@@ -14,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from redbeat import lua
-from redbeat.keys import CALENDAR_NAMES, glob_of
 from redbeat.lua import Fence, text_of
 from redbeat.lua import owners as scripts
 from redbeat.store import CHUNK_SIZE, Store
@@ -23,9 +24,9 @@ from redbeat.text import is_utf8
 __all__ = [
     "StaticNames",
     "StaticsPlan",
-    "find_other_owners",
     "note_statics",
     "plan_statics",
+    "read_calendar_owners",
     "read_names_of",
     "read_owners",
     "read_statics",
@@ -147,28 +148,21 @@ def read_owners(store: Store, keys: Sequence[str]) -> list[str]:
     return owners
 
 
-def read_names_of(store: Store, owner: str) -> tuple[set[str], set[str]]:
-    """Return the names of the entries and of the calendars that ``owner`` has applied.
-
-    Some of the entries may be another's by now, and a calendar may be several owners'.
-    """
+def read_names_of(store: Store, owner: str) -> set[str]:
+    """Return the names that ``owner`` has applied; some may be another's by now."""
     key = store.keys.owner(owner)
     with store.translating(key, "set"):
         found: Iterable[str] = store.client.smembers(key)
-    names = {text_of(name) for name in found}
-    calendars = {name for name in names if name.startswith(CALENDAR_NAMES)}
-    return names - calendars, {name.removeprefix(CALENDAR_NAMES) for name in calendars}
+    return {text_of(name) for name in found}
 
 
-def find_other_owners(store: Store, owner: str, calendars: Collection[str]) -> dict[str, list[str]]:
-    """Return which of ``calendars`` others than ``owner`` have applied, too, and who.
-
-    All keys under the prefix are looked at, a thousand at a time.
-    """
-    start, others = store.keys.owner(""), dict[str, list[str]]()
-    with store.translating():
-        found = store.client.scan_iter(match=f"{glob_of(start)}*", count=2 * CHUNK_SIZE, _type="set")
-        for other in sorted({text_of(key).removeprefix(start) for key in found} - {owner}):
-            for name in read_names_of(store, other)[1] & set(calendars):
-                others.setdefault(name, []).append(other)
-    return others
+def read_calendar_owners(store: Store) -> dict[str, set[str]]:
+    """Return who has applied calendars: their names to the owners, of which there may be several."""
+    key = store.keys.calendar_owners
+    with store.translating(key, "set"):
+        pairs: Iterable[str] = store.client.smembers(key)
+    owners: dict[str, set[str]] = {}
+    for pair in pairs:
+        owner, _, name = str(text_of(pair)).partition("\t")
+        owners.setdefault(name, set()).add(owner)
+    return owners

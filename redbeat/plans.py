@@ -25,7 +25,7 @@ from redbeat.garbage import garbage_kept
 from redbeat.lua import owners as scripts
 from redbeat.lua.owners import CalendarChange, Change
 from redbeat.notation import write_schedule
-from redbeat.owners import find_other_owners, read_names_of, read_owners, read_statics
+from redbeat.owners import read_calendar_owners, read_names_of, read_owners, read_statics
 from redbeat.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.problems import find_name_problem
 from redbeat.reader import try_decode
@@ -138,13 +138,13 @@ def make_plan(
             declared.origin,
         )
     entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
-    names, calendar_names = read_names_of(store, owner)
-    gone = sorted(names - declared.entries.keys())
+    gone = sorted(read_names_of(store, owner) - declared.entries.keys())
+    calendar_owners = read_calendar_owners(store)
     now, found = read_with_owners(store, [*entries, *map(store.keys.entry, gone)], progress)
     if not take_over:
         _check_owners(store, declared, owner, found[: len(entries)])
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    plan_calendars(plan, declared, {entry.policy.exclude for entry in named}, owner, calendar_names)
+    plan_calendars(plan, declared, {entry.policy.exclude for entry in named}, owner, calendar_owners)
     declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
     give_calendars(named, {**plan.calendars_before, **declared_calendars})
     for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
@@ -167,7 +167,8 @@ def make_plan(
                 is_deleted=True,
             )
         )
-    _plan_gone_calendars(plan, calendar_names - declared.calendars.keys(), owner, entries, prune=prune)
+    owners = {name: those for name, those in calendar_owners.items() if name not in declared.calendars}
+    _plan_gone_calendars(plan, owner, owners, entries, prune=prune)
     check_size(plan, declared)
     return plan
 
@@ -292,57 +293,71 @@ def shown_of(definition: str, policy: str) -> dict[str, Any]:
 
 
 def plan_calendars(
-    plan: Plan, declared: Declared, named: Iterable[str | None], owner: str, owned: Collection[str] = ()
+    plan: Plan,
+    declared: Declared,
+    named: Iterable[str | None],
+    owner: str,
+    owners: Mapping[str, Collection[str]],
 ) -> None:
     """Plan the calendars of the file that aren't stored just so, and note what all of them are now.
 
     Arguments:
         named: calendars that entries name besides.
         owner: whose they become besides whoever has applied them, too; '': nobody's.
-        owned: names of those that are this owner's already.
+        owners: names of calendars to whose they are already.
     """
     store = Store(plan.app)
     found = read_fields(store, {*declared.calendars, *filter(None, named)})
     plan.calendars_before = {name: calendar_from(name, fields) for name, fields in found.items()}
-    owned_key = store.keys.owner(owner) if owner else ""
     for name in declared.calendars:
         calendar, before = calendar_of(declared, name, plan.app), found[name]
         fields = {ABOUT: calendar.about, **calendar.days}
-        is_new_owner = bool(owner) and name not in owned
+        is_new_owner = bool(owner) and owner not in owners.get(name, ())
         is_same = not isinstance(before, Unusable) and {ABOUT: "", **before} == fields
         if is_same and not is_new_owner:
             plan.calendars.same.append(name)
             continue
         read = before.kind if isinstance(before, Unusable) else before
-        key, member = store.keys.calendar(name), store.keys.calendar_member(name)
         plan.calendar_changes.append(
-            CalendarChange(member, key, read, None if is_same else fields, owned_key if is_new_owner else "")
+            CalendarChange(
+                f"{owner}\t{name}",
+                store.keys.calendar(name),
+                read,
+                None if is_same else fields,
+                store.keys.calendar_owners if is_new_owner else "",
+            )
         )
         if isinstance(before, Unusable) and before.is_missing:
             plan.calendars.added[name] = _shown_calendar(fields)
             continue
-        if isinstance(before, Unusable):
-            shown = differing({"stored": "unusable"}, _shown_calendar(fields))
-        else:
-            shown = differing(_shown_calendar(before), _shown_calendar(fields))
+        shown = differing(_shown_calendar(before), _shown_calendar(fields))
         if is_new_owner:
             shown["owner"] = (None, owner)
         plan.calendars.changed[name] = shown
 
 
-def _shown_calendar(fields: Mapping[str, str]) -> dict[str, str]:
+def _shown_calendar(fields: Mapping[str, str] | Unusable) -> dict[str, str]:
+    if isinstance(fields, Unusable):
+        return {"stored": "unusable"}
     return {day: label for day, label in sorted(fields.items()) if day != ABOUT or label}
 
 
 def _plan_gone_calendars(
-    plan: Plan, gone: Collection[str], owner: str, entries: Mapping[str, Any], *, prune: bool
+    plan: Plan,
+    owner: str,
+    owners: Mapping[str, Collection[str]],
+    entries: Mapping[str, Any],
+    *,
+    prune: bool,
 ) -> None:
     """Plan what becomes of the calendars that are the owner's, and in the file no more.
 
     Arguments:
+        owners: names of the calendars that aren't in the file to whose they are.
         entries: those of the file, by their keys.
     """
     store = Store(plan.app)
+    gone = {name for name, those in owners.items() if owner in those}
     found = {name: fields for name, fields in read_fields(store, gone).items() if not _is_missing(fields)}
     if not prune or not found:
         plan.calendars.left.extend(sorted(found))
@@ -352,10 +367,9 @@ def _plan_gone_calendars(
     for entry in entries.values():
         if entry.policy.exclude in found:
             users.setdefault(entry.policy.exclude, []).append(entry.name)
-    others = find_other_owners(store, owner, found)
     for name, fields in sorted(found.items()):
-        is_shared = name in others
-        if name in users and not is_shared:
+        others = sorted(set(owners[name]) - {owner})
+        if name in users and not others:
             plan.calendars.left.append(name)
             rest = len(users[name]) - 1
             more = f" and {rest} more {'entry names' if rest == 1 else 'entries name'}" if rest else " names"
@@ -365,18 +379,18 @@ def _plan_gone_calendars(
             continue
         plan.calendar_changes.append(
             CalendarChange(
-                store.keys.calendar_member(name),
+                f"{owner}\t{name}",
                 store.keys.calendar(name),
                 fields.kind if isinstance(fields, Unusable) else fields,
-                None if is_shared else {},
-                store.keys.owner(owner),
+                None if others else {},
+                store.keys.calendar_owners,
                 is_owned=False,
             )
         )
-        if is_shared:
-            plan.calendars.changed[name] = {"owner": (owner, ", ".join(others[name]))}
+        if others:
+            plan.calendars.changed[name] = {"owner": (owner, ", ".join(others))}
         else:
-            plan.calendars.removed[name] = _shown_calendar({} if isinstance(fields, Unusable) else fields)
+            plan.calendars.removed[name] = _shown_calendar(fields)
 
 
 def _is_missing(fields: Mapping[str, str] | Unusable) -> bool:

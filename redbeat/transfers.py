@@ -25,7 +25,7 @@ from redbeat.garbage import garbage_kept
 from redbeat.kinds import SCHEDULE_FIELDS, encode_schedule
 from redbeat.listing import scan_entries
 from redbeat.lua.owners import Change
-from redbeat.owners import read_names_of, read_owners, read_statics
+from redbeat.owners import read_calendar_owners, read_owners, read_statics
 from redbeat.plans import (
     MAX_ENTRIES,
     Plan,
@@ -310,8 +310,8 @@ def plan_import(
             raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
     entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    owned = read_names_of(store, owner)[1] if owner else ()
-    plan_calendars(plan, declared, {entry.policy.exclude for entry in named}, owner, owned)
+    owners = read_calendar_owners(store) if owner else {}
+    plan_calendars(plan, declared, {entry.policy.exclude for entry in named}, owner, owners)
     if not replace_existing:
         for name, shown in plan.calendars.changed.items():
             if shown.keys() - {"owner", "stored"}:

@@ -20,6 +20,7 @@ from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import plain_table
 from redbeat.cli.values import Value
 from redbeat.cli.words import counted, one_line
+from redbeat.errors import StoreRefused
 from redbeat.exclusions import Exclusions, spelled
 from redbeat.exits import CommandLineError, ExitingGroup, not_empty
 from redbeat.files import read_calendar
@@ -56,7 +57,7 @@ def calendar() -> None:
 def list_(ctx: click.Context, /, is_json: bool) -> None:
     """List the calendars: how many days and spans each has, how many entries name it, and what comes next."""
     session = Session.of(ctx)
-    names = Calendar.names(session.app)
+    names = _names(session)
     documents = [
         {**document, "days": _count(document["days"])[0], "spans": _count(document["days"])[1]}
         for document in _documents(session, names)
@@ -127,7 +128,7 @@ def set_(
     2026-12-24T18:00+01:00/2026-12-25T06:00+01:00. Entries that name it are due as it says then.
     """
     session = Session.of(ctx)
-    if not days and not without and about is None and name in Calendar.names(session.app):
+    if not days and not without and about is None and _exists(session, name):
         raise CommandLineError("There is nothing to change; give a DAY, --remove or --about.", exits.USAGE)
     changed = _stating_errors(
         lambda: Calendar.change(name, dict(days), without=without, about=about, app=session.app)
@@ -172,8 +173,7 @@ def import_(
     if is_replacing and is_adding:
         raise CommandLineError("Give one of --replace and --add.", exits.USAGE)
     read = _stating_errors(lambda: _read(session, name, file, about, until))
-    known = name in Calendar.names(session.app)
-    if known and not (is_replacing or is_adding):
+    if _exists(session, name) and not (is_replacing or is_adding):
         raise CommandLineError(
             f"There is a calendar {one_line(name)!r} already: --replace puts the file's days in place of its "
             "own, and --add adds them.",
@@ -234,11 +234,24 @@ def _in_words(entries: Sequence[str]) -> str:
     return f"{words}, {names_in_words(entries)}" if entries else words
 
 
+def _exists(session: Session, name: str) -> bool:
+    fields = read_fields(Store(session.app), [name])[name]
+    return not (isinstance(fields, Unusable) and fields.is_missing)
+
+
+def _names(session: Session) -> list[str]:
+    """Return the names of the calendars; where nobody may look at every key, of those that entries name."""
+    try:
+        return Calendar.names(session.app)
+    except StoreRefused:
+        session.note("Calendars that no entry names aren't seen: this user may not look at every key (SCAN).")
+        return sorted(find_users(Store(session.app)))
+
+
 def _existing(session: Session, name: str) -> str:
     """Return ``name`` if there is such a calendar."""
-    fields = read_fields(Store(session.app), [name])[name]
-    if isinstance(fields, Unusable) and fields.is_missing:
-        hint = one_line(did_you_mean(name, Calendar.names(session.app)))
+    if not _exists(session, name):
+        hint = one_line(did_you_mean(name, _names(session)))
         raise CommandLineError(
             f"There is no calendar {one_line(name)!r} at {session.server}.{hint}", exits.NO_INPUT
         )

@@ -36,15 +36,15 @@ class CalendarChange:
     """What becomes of one calendar.
 
     Attributes:
-        name: as it stands among the names of an owner.
+        pair: the owner, a tab, and the calendar's name.
         read: the fields that the caller read, or what else the key was: a type, 'none' for no key; None: that
             doesn't matter.
         fields: what is stored in place of that; {}: the calendar is removed; None: it stays as it is.
-        owned_key: key of the set of names that it comes into; '': none.
+        owned_key: key of the set that the pair comes into; '': none.
         is_owned: False: it leaves that set instead.
     """
 
-    name: str
+    pair: str
     key: str
     read: Mapping[str, str] | str | None = None
     fields: Mapping[str, str] | None = None
@@ -171,7 +171,7 @@ def apply_entries(
             add("calendar", place, calendar.fields)
     for calendar in calendars:
         if calendar.owned_key:
-            add("own" if calendar.is_owned else "disown", place_of[calendar.owned_key], [calendar.name])
+            add("own" if calendar.is_owned else "disown", place_of[calendar.owned_key], [calendar.pair])
     other = int(_APPLY_ENTRIES(client, keys, args))
     if not other:
         return None

@@ -17,6 +17,8 @@ from click.testing import Result
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.lua import calendars as scripts
+from tests.conftest import MakeApp
+from tests.support.applying import apply
 from tests.support.command_line import call
 from tests.support.servers import Server
 
@@ -216,3 +218,21 @@ def test_a_file_that_is_no_calendar_is_refused(app: Celery, tmp_path: Path, text
     done = call(app, "calendar", "import", "school", str(tmp_path / "file"))
     assert (done.exit_code, words in done.stderr) == (64, True), done.output
     assert Calendar.names(app) == []
+
+
+def test_who_may_not_look_at_every_key_sees_what_entries_name(
+    make_app: MakeApp, client: redis.Redis, server: Server, holidays: Calendar
+) -> None:
+    client.acl_setuser("hand", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-scan"])
+    try:
+        app = make_app(redbeat_redis_url=f"redis://hand:secret@127.0.0.1:{server.port}/1")
+        done = call(app, "calendar", "list", "--json")
+        assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["holidays"]
+        assert "may not look at every key (SCAN)" in done.stderr
+        assert call(app, "calendar", "set", "free", "2098-01-01").exit_code == 0
+        text = "{calendars: {own: {days: [2098-01-01]}}, entries: {}}"
+        apply(app, text)
+        apply(app, "entries: {}", prune=True)
+    finally:
+        client.acl_deluser("hand")
+    assert Calendar.names(holidays.app) == ["free", "holidays"]
