@@ -6,6 +6,7 @@ with an ellipsis in its place. Where there is no terminal, nothing is shortened.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -20,6 +21,8 @@ __all__ = ["UNLIMITED_WIDTH", "Column", "Row", "cut_end", "cut_middle", "cut_sta
 UNLIMITED_WIDTH = 10_000
 #: by so many rows the widths are chosen; more are drawn as they come
 SAMPLE = 1000
+#: where there is no terminal, what is longer stands out of its column
+PIPED_COLUMN = 80
 GAP = 2
 INDENT = 2
 #: what is left of a column that has to share
@@ -132,13 +135,16 @@ def _widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[
     """Return how wide each column is: as its cells are, or what the terminal has for it."""
     longest = [max((cell_len(row.cells[at].plain) for row in rows), default=0) for at in range(len(columns))]
     natural = [max(cells, cell_len(one.title)) for cells, one in zip(longest, columns, strict=True)]
+    if width >= UNLIMITED_WIDTH:  # one endless text isn't to push all other rows aside
+        return [
+            min(wide, PIPED_COLUMN) if one.share else wide for wide, one in zip(natural, columns, strict=True)
+        ]
     room = width - GAP * (len(columns) - 1)
     if sum(natural) <= room:
         return natural
-    # titles are wrapped at words before anything is shortened
+    # titles are wrapped at their commas before anything is shortened
     narrow = [
-        max(cells, max(map(cell_len, one.title.split()), default=0))
-        for cells, one in zip(longest, columns, strict=True)
+        max(cells, *map(cell_len, _parts(one.title))) for cells, one in zip(longest, columns, strict=True)
     ]
     if sum(narrow) <= room:
         spare = room - sum(narrow)
@@ -164,15 +170,12 @@ def _widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[
     return narrow
 
 
+def _parts(title: str) -> list[str]:
+    return [part.strip() for part in re.split(r"(?<=,) ", title)]
+
+
 def _wrapped(title: str, width: int) -> list[str]:
-    lines = [""]
-    for word in title.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if cell_len(longer) <= width or not lines[-1]:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return lines
+    return [title] if cell_len(title) <= width else _parts(title)
 
 
 def _shortened(cell: Text, column: Column, width: int) -> Text:

@@ -17,14 +17,13 @@ from celery.schedules import schedule
 from rich.cells import cell_len
 from rich.text import Text
 
-from redbeat.budget import limited
 from redbeat.cli.documents import iso
 from redbeat.cli.grid import UNLIMITED_WIDTH, cut_middle
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.upcoming import RUNNING, note_untold
+from redbeat.cli.upcoming import RUNNING, in_time, note_untold, reason_of
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import clock, label_of, one_line
+from redbeat.cli.words import clock, label_of
 from redbeat.cli.zone import zone_options
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
@@ -42,8 +41,6 @@ _SHADES = "·░▒▓█"
 _SHADE_STYLES = ("dim", "blue", "cyan", "yellow", "red")
 MOST_FOR_NAMES = 44
 _TICK = timedelta(microseconds=1)
-#: so much processor time may be taken for the runs of one entry
-MOST_SECONDS = 2.0
 #: columns where the output is no terminal
 PIPED_WIDTH = 120
 
@@ -143,9 +140,9 @@ def timeline(
             if entry.state in RUNNING:
                 counts: Counter[int] = Counter()
                 try:
-                    limited(entry.key, _count, counts, entry, since, now, chart, seconds=MOST_SECONDS)
+                    _count(counts, entry, since, now, chart)
                 except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
-                    untold.append(f"{one_line(entry.name)}: {one_line(exc)}")
+                    untold.append(reason_of(entry, exc))
                 chart.add(GROUPS[group](entry), counts)
             progress(number)
     note_untold(session, untold)
@@ -222,7 +219,7 @@ def _count(counts: Counter[int], entry: Any, since: datetime, now: datetime, cha
         _count_interval(counts, due, max(now, chart.begin - _TICK), every, last, chart)
         return
     first = due if left is not None else max(due, now, chart.begin - _TICK)
-    for number, run in enumerate(runs_between(entry, first + _TICK, last), start=2):
+    for number, run in enumerate(in_time(entry, runs_between(entry, first + _TICK, last)), start=2):
         if left is not None and number > left:
             break
         if run >= chart.begin:
@@ -242,7 +239,7 @@ def _count_past(counts: Counter[int], entry: Any, since: datetime, until: dateti
     until = min(until, chart.end - _TICK)
     every, due = _interval_of(entry), entry.next_due_at
     if every is None:
-        for run in runs_between(entry, since, until):
+        for run in in_time(entry, runs_between(entry, since, until)):
             counts[(run - chart.begin) // chart.step] += 1
         return
     if entry.policy.start_time is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from datetime import datetime, timedelta, tzinfo
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain, islice
 from typing import Any
 
 import click
 
-from redbeat.budget import limited
 from redbeat.cli.documents import iso
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.session import Session, SessionCommand
@@ -19,13 +19,14 @@ from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import local_time, one_line, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryError
+from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.text import printable
 
 __all__ = ["next_"]
 
 Run = tuple[datetime, str, Any]
 _INSTANT = timedelta(microseconds=1)
+_END = datetime.max.replace(tzinfo=timezone.utc)
 #: so much processor time may be taken for the runs of one entry
 MOST_SECONDS = 2.0
 MOST_NOTED = 3
@@ -110,14 +111,19 @@ def first_of_all(session: Session, wanted: int, after: datetime | None, match: s
             break
         if due is not None and entry.state in RUNNING and entry.schedule is not None:
             try:
-                dues = limited(entry.key, _upcoming, entry, due, wanted, after, seconds=MOST_SECONDS)
+                dues = _upcoming(entry, due, wanted, after)
             except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
-                untold.append(f"{one_line(entry.name)}: {one_line(exc)}")
+                untold.append(reason_of(entry, exc))
                 dues = [due] if after is None or due > after else []
             runs = ((local_time(run, session.zone), entry.name, entry) for run in dues)
             found = heapq.nsmallest(wanted, chain(found, runs), key=lambda run: run[:2])
     note_untold(session, untold)
     return found
+
+
+def reason_of(entry: Any, exc: Exception) -> str:
+    """Return the name of ``entry``, once, and why its runs can't be told."""
+    return f"{one_line(entry.name)}: {one_line(str(exc).removeprefix(f'{printable(entry.key)}: '))}"
 
 
 def note_untold(session: Session, untold: list[str]) -> None:
@@ -128,6 +134,20 @@ def note_untold(session: Session, untold: list[str]) -> None:
         session.note(f"Nor are those of {len(untold) - MOST_NOTED} more entries.")
 
 
+def in_time(entry: Any, runs: Iterable[datetime]) -> Iterator[datetime]:
+    """Yield the ``runs`` of ``entry`` while they don't take too much processor time together.
+
+    Raises:
+        EntryTooExpensive: they do.
+    """
+    until = time.thread_time() + MOST_SECONDS
+    for run in runs:
+        yield run
+        if time.thread_time() > until:
+            words = f"its schedule has more of them than {MOST_SECONDS:.0f} s of processor time suffice for."
+            raise EntryTooExpensive(words, entry.key)
+
+
 def _upcoming(entry: Any, due: datetime, wanted: int, after: datetime | None) -> list[datetime]:
     """Return the run that ``entry`` has in Redis, at ``due``, and those that its schedule has after it.
 
@@ -135,12 +155,11 @@ def _upcoming(entry: Any, due: datetime, wanted: int, after: datetime | None) ->
     """
     policy = entry.policy
     most = 1 if policy.one_off else policy.max_runs
-    left = None if most is None else max(most - entry.total_run_count, 0)
-    if after is None or due > after:
-        count = wanted if left is None else min(left, wanted)
-        return [due, *entry.next_runs(count - 1, after=due)] if count else []
-    if left is not None:
-        before = islice(entry.runs_between(due + _INSTANT, after), left)
-        left = max(left - 1 - sum(1 for _ in before), 0)
-    count = wanted if left is None else min(left, wanted)
-    return list(entry.next_runs(count, after=after)) if count else []
+    left = wanted if most is None else max(most - entry.total_run_count, 0)
+    begin = after if after is not None and due <= after else due
+    if most is not None and begin > due:
+        before = in_time(entry, entry.runs_between(due + _INSTANT, begin))
+        left = max(left - 1 - sum(1 for _ in islice(before, left)), 0)
+    first = [due] if begin == due and due != after else []
+    later = in_time(entry, entry.runs_between(begin + _INSTANT, _END))
+    return list(islice(chain(first, later), min(left, wanted)))

@@ -133,9 +133,10 @@ def next_run_in_words(
     entry: Any, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
 ) -> tuple[str, str]:
     """Return when beat sends ``entry`` next, and how long it is until then; why not where it doesn't."""
-    if entry.next_due_at is None and entry.state in ("paused", "disabled"):
+    due = entry.next_due_at
+    if due is None and entry.state in ("paused", "disabled"):
         return entry.state, ""
-    return due_in_words(entry.next_due_at, zone, now, tell)
+    return due_in_words(due, zone, now, tell)
 
 
 def seconds_in_words(seconds: float) -> str:
