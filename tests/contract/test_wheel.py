@@ -114,7 +114,7 @@ def test_celery_beat_runs_from_the_wheel_by_its_short_name(
         celery_beat(tmp_path, "shop", python=python, scheduler="redbeat") as beat,
         redis.Redis.from_url(valkey.url(0)) as broker,
     ):
-        eventually(lambda: broker.llen("celery") >= 3 or not beat.is_running, 20)
+        eventually(lambda: broker.llen("celery") >= 3 or not beat.is_running)
         assert beat.is_running, beat.output()
         assert set(sent_names(broker)) == {"often"}
     assert beat.returncode == 0, beat.output()

@@ -36,7 +36,6 @@ LEASE_SECONDS = 0.1
 Wiring = Callable[[Fuse, pytest.MonkeyPatch], None]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_at_every_round_trip(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
@@ -44,7 +43,6 @@ def test_a_scheduler_killed_at_every_round_trip(
     report(kill_at_every_step(layout, between_round_trips, itertools.count(1), monkeypatch))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("layout", ["rabbitmq"], indirect=True)
 def test_a_scheduler_killed_at_every_message(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
@@ -52,7 +50,6 @@ def test_a_scheduler_killed_at_every_message(
     report(kill_at_every_step(layout, between_messages, itertools.count(1), monkeypatch))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_on_the_wire(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report

@@ -55,7 +55,6 @@ Dispatcher.dispatch = dispatch
 """
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("wire", [between_round_trips, on_the_wire])
 def test_a_scheduler_paused_at_every_step_while_another_sends_what_it_claimed(
     layout: Layout, wire: object, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
@@ -100,7 +99,6 @@ def pause_once(send: partial[None], wire: object, step: int, patch: pytest.Monke
     return code == blown
 
 
-@pytest.mark.timeout(600)
 def test_beats_paused_past_the_lease_killed_and_restarted_lose_and_double_no_run(
     layout: Layout, chance: random.Random, tmp_path: Path, report: Report
 ) -> None:
@@ -147,7 +145,7 @@ class Crew:
         new = [celery_beat(self._directory, "module") for _ in range(BEATS - len(self._beats))]
         self._beats += new
         for beat in new:
-            eventually(partial(self._has_more_notes, beat, 1), 60)
+            eventually(partial(self._has_more_notes, beat, 1))
         eventually(lambda: self._layout.client.exists(STATICS))
 
     def suffer(self, burst: Burst) -> None:
@@ -168,7 +166,7 @@ class Crew:
             self._beats.remove(other)
         self.faults += FAULTS
         self._resume(pauses, burst)
-        eventually(burst.is_out, 30)
+        eventually(burst.is_out)
         for beat in (paused, other):
             assert beat in self._beats or not beat.is_running
             assert "Traceback" not in beat.output(), beat.output()
@@ -200,13 +198,13 @@ class Crew:
         self._chance.shuffle(pauses)
         for beat, since, notes in pauses:
             if self._chance.random() < 0.5:
-                eventually(burst.is_out, 30)
+                eventually(burst.is_out)
             else:
                 eventually(partial(self._is_past, since + LEASE_SECONDS), interval=0.001)
                 time.sleep(self._chance.uniform(0, 0.02))  # the instant, again
             beat.signal(signal.SIGCONT)
             if notes % 2:  # it was amid a batch
-                eventually(partial(self._has_more_notes, beat, notes), 30)
+                eventually(partial(self._has_more_notes, beat, notes))
                 self._pauses += is_something_hidden
 
     def _is_past(self, at: float) -> bool:

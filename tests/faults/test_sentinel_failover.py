@@ -112,9 +112,9 @@ def fail_over(topology: SentinelTopology) -> Failover:
                 return False
             return bool(replication["role"] == "master")
 
-        eventually(is_master, 20, 0.005)
+        eventually(is_master, interval=0.005)
         promoted_at, before = time.monotonic(), _written(schedule)
-        eventually(lambda: _written(schedule) != before, 30, 0.005)
+        eventually(lambda: _written(schedule) != before, interval=0.005)
         return Failover(replica, time.monotonic() - promoted_at)
 
 
@@ -125,12 +125,12 @@ def _written(schedule: redis.Redis) -> object:
 
 def await_messages(server: Server, count: int) -> None:
     with server.client() as client:
-        eventually(lambda: client.llen("celery") >= count, 20, 0.001)
+        eventually(lambda: client.llen("celery") >= count, interval=0.001)
 
 
 def await_all_sent(server: Server) -> None:
     with server.client(db=1) as client:
-        eventually(lambda: due_count(client) <= 1, 60)
+        eventually(lambda: due_count(client) <= 1)
         assert client.zcount("redbeat::schedule", 0, 10**6) == 0
 
 
@@ -182,10 +182,10 @@ def test_who_reads_meanwhile_gets_a_run_twice_only_with_the_same_id(
 ) -> None:
     with beat(sentinel, tmp_path), Reader(sentinel) as reader:
         start_burst(sentinel)
-        eventually(lambda: len(reader.read) >= len(NAMES) // 4, 20, 0.001)
+        eventually(lambda: len(reader.read) >= len(NAMES) // 4, interval=0.001)
         failover = fail_over(sentinel)
         await_all_sent(failover.master)
-        eventually(partial(_is_empty, failover.master), 20)
+        eventually(partial(_is_empty, failover.master))
     ids = ids_of([one for one in reader.read if one["headers"]["redbeat_entry"] in set(NAMES)])
     print(f"of {len(NAMES)} runs lost: {len(IDS.keys() - ids.keys())}, read twice: {doubled(ids)}")
     assert ids.keys() == IDS.keys()

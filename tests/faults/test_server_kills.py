@@ -77,7 +77,6 @@ def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, bu
     return kills
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("is_killed", [True, False], ids=["server killed", "only the connection"])
 def test_a_server_killed_before_its_replies(
     layout: Layout,

@@ -18,7 +18,7 @@ import redis
 from tests.support.apps import write_app
 from tests.support.servers import Server
 
-pytestmark = [pytest.mark.parametrize("server", ["valkey"], indirect=True), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 ENTRIES = 1_000_000 if os.environ.get("REDBEAT_FAULTS") == "long" else 40_000
 FEW_ENTRIES = 2_000

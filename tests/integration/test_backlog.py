@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.rabbitmq import RabbitMQ
@@ -23,10 +24,11 @@ from tests.support.schedule import LOCK, SCHEDULE, SELDOM, sent_names, write_bur
 from tests.support.servers import Server
 from tests.support.ticks import memory_app, names_of, take_messages
 
-pytestmark = [pytest.mark.parametrize("server", ["valkey"], indirect=True), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 RUNS = 100_000 if os.environ.get("REDBEAT_FAULTS") == "long" else 20_000
 FEW_RUNS = 2_000
+LOCK_SECONDS = 5
 PATIENCE_SECONDS = 20 + RUNS / 500
 
 
@@ -48,7 +50,9 @@ def peak_mb(beat: Process) -> float:
 def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=3)
+    write_app(
+        tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=LOCK_SECONDS
+    )
     often = [f"often-{number}" for number in range(20)]
     peaks: dict[int, float] = {}
     for runs in (FEW_RUNS, RUNS):
@@ -58,9 +62,9 @@ def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
         for name in often:  # due again all the time
             write_raw(client, name, score=0.5, schedule={"__type__": "interval", "every": 0.2})
         holders: set[str] = set()
-        shortest_ms = 3000
+        shortest_ms = LOCK_SECONDS * 1000
         with celery_beat(tmp_path, "module") as beat:
-            eventually(lambda: broker.llen("celery"), 20)
+            eventually(lambda: broker.llen("celery"))
             began = time.monotonic()
             while backlog_count(client):
                 holders.add(client.get(LOCK))
@@ -71,7 +75,7 @@ def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
             assert beat.stop() == 0
         print(
             f"{runs} due runs in {took:.1f} s, {runs / took:.0f} a second; at the most {peaks[runs]:.1f} MB; "
-            f"of the lock's 3000 ms {shortest_ms} were left"
+            f"of the lock's {LOCK_SECONDS} s {shortest_ms} ms were left"
         )
         assert len(holders) == 1
         assert shortest_ms > 500
@@ -110,7 +114,7 @@ def test_a_beat_that_is_stopped_amid_a_backlog_leaves_the_rest_to_the_next(
             assert beat.returncode == 0, beat.output()
         left = backlog_count(client)
         print(f"{broker_is}: it ended in {took:.2f} s, {left} of {runs} runs were left")
-        assert took < 3
+        assert took < patience(3)
         assert client.get(LOCK) is None
     assert 0 < left < runs
     with celery_beat(tmp_path, "module") as beat:
@@ -134,7 +138,7 @@ def test_arguments_of_a_megabyte_arrive_whole(
         for letter in "ab":
             write_raw(client, f"small-{number}-{letter}", score=1.5 + number, schedule=SELDOM)
     with celery_beat(tmp_path, "module") as beat:
-        eventually(lambda: not backlog_count(client), 30)
+        eventually(lambda: not backlog_count(client))
         print(f"{broker_is}: 30 times 1 MB, at the most {peak_mb(beat):.0f} MB")
         assert beat.stop() == 0
     taken = take_messages(memory_app(broker_url=chosen.url(0), task_default_queue="celery"))

@@ -13,6 +13,7 @@ from tests.benchmarks import cases, targets
 from tests.benchmarks.bench import QUICK, ROOT, Sizes
 from tests.benchmarks.results import FLOOR, LOOP, NOT_YET, OLD, OURS, Results
 from tests.benchmarks.table import figure_rows
+from tests.support.deadlines import patience
 
 pytest.importorskip("matplotlib")
 
@@ -21,10 +22,11 @@ PNG_MARK = b"\x89PNG\r\n\x1a\n"
 
 def run_benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=patience(200), check=False
+    )
 
 
-@pytest.mark.timeout(330)  # it takes 20 s, and beside seven busy programs a hundred
 @pytest.mark.usefixtures("redbeat2_python")  # its first making takes longer than a run may
 def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path) -> None:
     cases_run = "burst,sharing,trips,idle,saving,files"

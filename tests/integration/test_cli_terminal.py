@@ -18,6 +18,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import clocked
 from tests.support.apps import write_app
 from tests.support.command_line import ROOT, Terminal, call, celery_arguments, installed
+from tests.support.deadlines import patience
 from tests.support.servers import Server
 
 FAR = clocked(datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc))
@@ -50,7 +51,7 @@ def run(project: dict[str, str], tmp_path: Path) -> Run:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(),
             check=False,
         )
 
@@ -115,8 +116,9 @@ def test_ctrl_c_ends_a_backfill_and_tells_how_far_it_came(
     on_terminal: Callable[..., Terminal], app: Celery, broker: redis.Redis
 ) -> None:
     entry = RedBeatSchedulerEntry("one", "echo", 1, app=app).save()
+    # so many that they aren't all sent by then, and so few that finding them doesn't take long
     with on_terminal(
-        "backfill", "one", "--from", "2024-01-01", "--to", "2024-02-01", "--limit", "9999999", "--yes"
+        "backfill", "one", "--from", "2024-01-01", "--to", "2024-01-02", "--limit", "99999", "--yes"
     ) as terminal:
         terminal.wait_for("Sending")
         terminal.type("\x03")

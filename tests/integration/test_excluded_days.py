@@ -18,6 +18,7 @@ from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
 from redbeat.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.support.deadlines import patience
 from tests.support.schedule import (
     SCHEDULE,
     field,
@@ -403,10 +404,10 @@ def test_one_entry_that_cannot_be_timed_stops_no_other(
 def test_a_change_wakes_the_beat(app: Celery, client: redis.Redis) -> None:
     with client.pubsub(ignore_subscribe_messages=True) as channel:
         channel.subscribe("redbeat::wake")
-        channel.get_message(timeout=1)
+        channel.get_message(timeout=patience())
         for change in (Calendar("holidays", app=app).save, Calendar("holidays", app=app).delete):
             change()
-            assert channel.get_message(timeout=5)
+            assert channel.get_message(timeout=patience())
 
 
 def test_an_ical_file_is_imported_and_counts(app: Celery, client: redis.Redis) -> None:

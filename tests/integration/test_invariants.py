@@ -292,7 +292,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(120 + 60 * EFFORT)
+@pytest.mark.timeout(900 + 60 * EFFORT)
 @pytest.mark.usefixtures("quiet")
 def test_every_step_of_every_beat_keeps_the_invariants(
     valkey: Server, second: Server, monkeypatch: pytest.MonkeyPatch

@@ -91,7 +91,7 @@ def test_four_sigterms_to_a_beat_whose_redis_is_far_away_leave_no_lock(
         for _ in range(4):
             beat.signal(signal.SIGTERM)
             time.sleep(0.06)
-        beat.wait(timeout=10)  # not for 0: the last of them may come when Python has no handler any more
+        beat.wait()  # not for 0: the last of them may come when Python has no handler any more
         assert client.get(LOCK) is None, beat.output()
 
 
@@ -108,7 +108,7 @@ def test_a_sigterm_to_a_beat_that_is_taking_the_lock_leaves_none(
         eventually(lambda: client.get(LOCK), interval=0.001)
         time.sleep(moment)
         beat.signal(signal.SIGTERM)
-        assert beat.wait(timeout=10) == 0, beat.output()
+        assert beat.wait() == 0, beat.output()
         assert client.get(LOCK) is None, beat.output()
 
 
@@ -133,6 +133,6 @@ def test_a_sigterm_whose_exit_is_swallowed_by_a_handler_ends_beat_all_the_same(
     with celery_beat(tmp_path, "module") as beat:
         beat.wait_for("the handler begins")
         beat.signal(signal.SIGTERM)
-        assert beat.wait(timeout=10) == 0, beat.output()
+        assert beat.wait() == 0, beat.output()
         assert "has swallowed it" in beat.output()
         assert client.get(LOCK) is None, beat.output()

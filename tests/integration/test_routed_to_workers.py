@@ -94,7 +94,7 @@ def test_scheduled_tasks_reach_the_workers_of_their_queues_and_nobody_else(
         beat = stack.enter_context(celery_beat(tmp_path, "module", env={"BEAT": "1"}))
         noted = stack.enter_context(server.client(db=2))
         wanted = sum(len(queues) for _, _, queues in expected.values())
-        eventually(lambda: len(runs(noted)) >= wanted, timeout=30, message=f"{wanted} runs")
+        eventually(lambda: len(runs(noted)) >= wanted, message=f"{wanted} runs")
         assert beat.stop() == 0
         found = Counter((run.headers["redbeat_entry"], run.args[0].partition("@")[0]) for run in runs(noted))
     assert found == Counter((name, queue) for name, (_, _, queues) in expected.items() for queue in queues)
@@ -174,7 +174,7 @@ def test_the_examples_of_the_guide_are_run_by_the_workers_of_their_queues_and_by
             write_raw(client, name, task=task, options=options, schedule=SELDOM, score=1)
         beat = stack.enter_context(celery_beat(tmp_path, "module"))
         noted = stack.enter_context(server.client(db=2))
-        eventually(lambda: len(runs(noted)) >= expected.total(), timeout=30)
+        eventually(lambda: len(runs(noted)) >= expected.total())
         assert beat.stop() == 0
         found = Counter((run.headers["redbeat_entry"], run.args[0].partition("@")[0]) for run in runs(noted))
     assert found == expected

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.apps import celery_beat
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
@@ -46,7 +47,7 @@ def test_the_walk_prints_what_the_page_shows(server: Server, rabbitmq: RabbitMQ,
             env=env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(),
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -57,9 +58,7 @@ def test_the_walk_prints_what_the_page_shows(server: Server, rabbitmq: RabbitMQ,
         if " beat " in command:  # in the foreground here: the test must end it
             with celery_beat(tmp_path, "proj", env=env) as beat:
                 beat.wait_for("Sending due task greet")
-                eventually(
-                    lambda: "messages:1" in run("celery -A proj amqp queue.declare testqueue"), timeout=30
-                )
+                eventually(lambda: "messages:1" in run("celery -A proj amqp queue.declare testqueue"))
         else:
             output = run(command)
             for line in filter(None, shown.splitlines()):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,24 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat import lua
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import SCHEDULE, messages, monitoring, score_of, sent_names, server_now, write_raw
+from tests.support.schedule import (
+    SCHEDULE,
+    Seen,
+    messages,
+    monitored,
+    monitoring,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
 from tests.support.servers import Server
+from tests.support.stopwatch import Stopwatch
 
 HOUR = timedelta(hours=1)
 
@@ -53,16 +68,26 @@ def summary(seconds: list[float]) -> str:
 
 
 def test_a_saved_entry_that_is_due_is_on_its_queue_within_250_ms(
-    beat: Process, app: Celery, broker: redis.Redis
+    beat: Process, server: Server, app: Celery, broker: redis.Redis
 ) -> None:
     seconds = []
-    for number in range(10):
-        due = datetime.now(timezone.utc) - HOUR
-        Entry(f"entry-{number}", "echo", HOUR, last_run_at=due, app=app).save()
-        seconds.append(seconds_until_sent(broker, f"entry-{number}"))
+    with monitored(server) as commands:
+        for number in range(10):
+            due = datetime.now(timezone.utc) - HOUR
+            Entry(f"entry-{number}", "echo", HOUR, last_run_at=due, app=app).save()
+            seconds.append(seconds_until_sent(broker, f"entry-{number}"))
     print(f"save() to queue: {summary(seconds)}")
-    assert sorted(seconds)[7] <= 0.25, "two of ten may meet a busy machine"
+    assert woken(commands) >= 8, "two of ten may meet a look that was on its way"
+    assert sorted(seconds)[7] <= patience(0.25), "two of ten may meet a busy machine"
     assert beat.is_running
+
+
+def woken(commands: list[Seen]) -> int:
+    """How often a wake-up was followed by a claim, before any look that beat has once a second."""
+    claim = f"EVALSHA {lua._CLAIM_DUE.sha1}"
+    told = re.compile(rf"(PUBLISH redbeat::wake)|({claim})|(ZRANGEBYSCORE)", re.IGNORECASE)
+    steps = [found.lastindex for seen in commands if (found := told.match(seen.command))]
+    return sum(pair == (1, 2) for pair in pairwise(steps))
 
 
 def test_a_raw_zadd_is_on_its_queue_within_1_2_s(
@@ -74,7 +99,7 @@ def test_a_raw_zadd_is_on_its_queue_within_1_2_s(
         write_raw(client, f"entry-{number}", score=server_now(client))
         seconds.append(seconds_until_sent(broker, f"entry-{number}"))
     print(f"raw zadd to queue: {summary(seconds)}")
-    assert sorted(seconds)[1] <= 1.2, "one of three may meet a busy machine"
+    assert sorted(seconds)[1] <= patience(1.2), "one of three may meet a busy machine"
     assert beat.is_running
 
 
@@ -87,7 +112,7 @@ def test_a_run_goes_out_when_it_is_due_and_not_before(
     eventually(lambda: sent_names(broker) == ["soon"], interval=0.002)
     lateness = server_now(client) - due
     print(f"sent {lateness * 1000:.0f} ms after it was due")
-    assert 0 <= lateness < 1
+    assert 0 <= lateness < patience(1)
     assert beat.is_running
 
 
@@ -126,7 +151,7 @@ def test_an_entry_enabled_again_raw_runs_in_a_running_beat(
     write_raw(client, "paused", enabled=False)
     eventually(lambda: (client.zscore(SCHEDULE, "redbeat:paused") or 0) > 0)
     write_raw(client, "paused", enabled=True)
-    assert seconds_until_sent(broker, "paused") < 5
+    assert seconds_until_sent(broker, "paused") < patience(5)
 
 
 def calls(client: redis.Redis, command: str) -> int:
@@ -151,9 +176,9 @@ def test_waiting_costs_under_two_commands_a_second(
     window = 4.0
 
     def commands_per_second() -> float:
-        with monitoring(server) as commands:
+        with Stopwatch() as watch, monitoring(server) as commands:
             time.sleep(window)
-        return len(commands) / window
+        return len(commands) / watch.seconds
 
     eventually(lambda: is_only_waiting(client), message="its start is not over")
     leader = commands_per_second()

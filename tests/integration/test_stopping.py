@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, field, messages, server_now, write_raw
 from tests.support.servers import Server
@@ -50,9 +51,9 @@ def test_sigterm_ends_a_leader_whose_redis_is_away_for_ever(
         beat.wait_for("Sending due task often")
         second.kill()
         beat.wait_for("Retrying Redis connection in")
-        took = beat.seconds_to_end(timeout=10)
+        took = beat.seconds_to_end()
         print(f"it ended in {took:.2f} s")
-        assert took < 5
+        assert took < patience(5)
 
 
 def test_two_sigterms_a_millisecond_apart_leave_no_lock(
@@ -68,7 +69,7 @@ def test_two_sigterms_a_millisecond_apart_leave_no_lock(
             beat.signal(signal.SIGTERM)
             time.sleep(0.001)  # what this test is about
             beat.signal(signal.SIGTERM)
-            beat.wait(timeout=10)
+            beat.wait()
             assert client.get(LOCK) is None, beat.output()
 
 
@@ -83,7 +84,7 @@ def test_stops_at_random_moments_of_a_burst_double_and_lose_nothing(
             wanted = broker.llen("celery") + chance.randint(1, ENTRIES)
             eventually(lambda wanted=wanted: broker.llen("celery") >= wanted, interval=0.0005)
             beat.signal(signal.SIGTERM)
-            assert beat.wait(timeout=10) == 0, beat.output()
+            assert beat.wait() == 0, beat.output()
             assert client.get(LOCK) is None
             stops.append(wanted)
     sent = [(run["headers"]["redbeat_entry"], run["headers"]["redbeat_due"]) for run in messages(broker)]

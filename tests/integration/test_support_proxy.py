@@ -142,7 +142,7 @@ def test_a_delay_counts_in_each_direction(proxy: Proxy, patient: redis.Redis) ->
     proxy.delay_seconds = 0.1
     started = time.monotonic()
     patient.ping()
-    assert 0.2 <= time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.2
 
 
 def test_a_healed_proxy_is_an_ordinary_one(proxy: Proxy, patient: redis.Redis) -> None:

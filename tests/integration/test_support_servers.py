@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -138,11 +137,9 @@ def test_a_cluster_has_all_slots_and_comes_back_after_a_crash(cluster: topologie
 
 
 def test_a_process_that_ends_early_fails_the_wait_at_once_with_its_log() -> None:
-    started = time.monotonic()
     process = Process([sys.executable, "-c", "print('last words'); raise SystemExit(3)"])
     with pytest.raises(AssertionError, match="ended with 3 before 'never' came; its output:\nlast words"):
         process.wait_for("never")
-    assert time.monotonic() - started < 10
 
 
 def test_a_process_that_ignores_sigterm_is_killed_with_its_children() -> None:

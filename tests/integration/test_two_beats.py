@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -89,14 +90,22 @@ def test_a_killed_leader_is_followed_when_its_lock_has_timed_out(server: Server,
 
 
 def test_an_idle_leader_renews_its_lock_in_time(server: Server, tmp_path: Path) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=3)
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=6)
     with server.client(db=1) as client, celery_beat(tmp_path, "module") as beat:
         beat.wait_for("beat: Acquired lock")
         token = client.get(LOCK)
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
+        acquired_at = time.monotonic()
+        ends: list[int] = []  # of the lock: it rises whenever it is renewed
+
+        def has_outlived_its_timeout() -> bool:
             assert client.get(LOCK) == token
-            time.sleep(0.05)
+            ends.append(client.pttl(LOCK))
+            return time.monotonic() > acquired_at + 8
+
+        eventually(has_outlived_its_timeout, retry_on=())
+        renewals = sum(later > earlier for earlier, later in pairwise(ends))
+        print(f"{renewals} renewals in 8 s")
+        assert renewals >= 2
         assert beat.is_running
 
 

@@ -18,6 +18,10 @@ from click.testing import CliRunner, Result
 
 from redbeat.cli import redbeat
 
+from .deadlines import PATIENCE_SECONDS, patience
+from .polling import eventually
+from .processes import is_at_work
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -72,37 +76,33 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._file, text.encode())
 
-    def wait_for(self, text: str, timeout: float = 30) -> None:
+    def wait_for(self, text: str, timeout: float = PATIENCE_SECONDS) -> None:
         """Read until `text` is shown; AssertionError with all that was when it isn't."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + patience(timeout)
         while text not in self.shown:
             if not self._read(deadline):
                 raise AssertionError(f"{text!r} wasn't shown, but:\n{self.shown}")
 
-    def wait_for_one_of(self, *texts: str, timeout: float = 30) -> None:
+    def wait_for_one_of(self, *texts: str, timeout: float = PATIENCE_SECONDS) -> None:
         """Read until one of `texts` is shown."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + patience(timeout)
         while not any(text in self.shown for text in texts):
             if not self._read(deadline):
                 raise AssertionError(f"none of {texts!r} was shown, but:\n{self.shown}")
 
-    def interrupt(self, timeout: float = 30) -> int:
-        """Type Ctrl-C until its end; return its exit code.
+    def interrupt(self) -> int:
+        """Type Ctrl-C at a question, and return the exit code.
 
-        More than once: Python's readline misses one that comes just after it has shown its prompt.
+        Once: a second one would come while Python ends, and be a traceback. And only when it waits for the
+        answer: Python's readline misses one that comes just after it has shown its prompt.
         """
-        deadline = time.monotonic() + timeout
-        while True:
-            self.type("\x03")
-            try:
-                return self.wait(0.5)
-            except AssertionError:
-                if time.monotonic() > deadline:
-                    raise
+        eventually(lambda: not is_at_work(self.pid), message="it doesn't wait for an answer")
+        self.type("\x03")
+        return self.wait()
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
         """Read until its end; return its exit code."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + patience(timeout)
         while self._read(deadline):
             pass
         _, status = os.waitpid(self.pid, 0)

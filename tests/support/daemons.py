@@ -84,7 +84,7 @@ class Daemon(ABC):
 
     def restart(self) -> None:
         """Stop it if need be, and start it on the same port, configuration and data; ready on return."""
-        self.process.stop(timeout=20)
+        self.process.stop()
         self.process = self._launch()
 
     def stop(self) -> None:

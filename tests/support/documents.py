@@ -1,8 +1,9 @@
-"""The JSON that stands in the documentation, as it stands there."""
+"""The JSON and the files that stand in the documentation, as they stand there."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,17 @@ def json_examples() -> list[Any]:
             line = text[: block.start()].count("\n") + 1
             examples.append(pytest.param(block[1], id=f"{Path(document).name}:{line}"))
     return examples
+
+
+_FILE = re.compile(r"^\.\. code-block:: \w+\n   :caption: (\S+)\n\n((?:    ?.*\n|   .*\n|\n)+)", re.MULTILINE)
+
+
+def write_files(document: str, directory: Path) -> list[Path]:
+    """Write each ``.. code-block::`` that has a ``:caption:`` as the file it names; return their paths."""
+    written = []
+    for name, block in _FILE.findall((ROOT / document).read_text("utf-8")):
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(block).strip() + "\n", "utf-8")
+        written.append(path)
+    return written

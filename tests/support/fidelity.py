@@ -27,6 +27,7 @@ from kombu import pools
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 
+from .deadlines import patience
 from .schedule import SCHEDULE
 
 #: what of a broker's database and channels belongs to the schedule, where both are on one server
@@ -101,10 +102,10 @@ def listening(broker: redis.Redis) -> Iterator[list[tuple[str, str]]]:
     end = uuid.uuid4().hex
     with broker.pubsub() as pubsub:
         pubsub.psubscribe("*")
-        pubsub.get_message(timeout=5)  # the confirmation
+        pubsub.get_message(timeout=patience())  # the confirmation
         yield heard
         broker.publish(end, "")
-        while (message := pubsub.get_message(timeout=5)) is not None:
+        while (message := pubsub.get_message(timeout=patience())) is not None:
             if message["channel"] == end:
                 return
             if not message["channel"].startswith((OF_THE_SCHEDULE, OF_SENTINELS)):

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from .deadlines import PATIENCE_SECONDS, patience
+
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -35,6 +37,15 @@ def is_alive(pid: int) -> bool:
     except FileNotFoundError:  # it went away in between, or this system has no /proc
         return sys.platform != "linux"
     return state not in "ZX"
+
+
+def is_at_work(pid: int) -> bool:
+    """Whether the process's first thread does something, or would if it had a processor; else it waits.
+
+    Where the system can't tell: it is not.
+    """
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "S"
 
 
 class Process:
@@ -98,12 +109,14 @@ class Process:
         # pread: a seek here would move the offset at which the child writes.
         return os.pread(self._log, os.fstat(self._log).st_size, 0).decode(errors="replace")
 
-    def wait_for(self, pattern: str | re.Pattern[str], timeout: float = 20) -> re.Match[str]:
+    def wait_for(self, pattern: str | re.Pattern[str], timeout: float = PATIENCE_SECONDS) -> re.Match[str]:
         """Wait until the output has the text, or matches the compiled expression.
 
-        Raises AssertionError with the whole output after `timeout` seconds, or at once when it has ended.
+        Raises AssertionError with the whole output after `timeout` seconds (on a quiet machine, as everywhere
+        here; `deadlines`), or at once when it has ended.
         """
         regex = re.compile(re.escape(pattern)) if isinstance(pattern, str) else pattern
+        timeout = patience(timeout)
         deadline = time.monotonic() + timeout
         while True:
             code, is_late = (
@@ -116,29 +129,29 @@ class Process:
             if code is not None:
                 raise AssertionError(self._describe(f"ended with {code} before {regex.pattern!r} came"))
             if is_late:
-                raise AssertionError(self._describe(f"did not write {regex.pattern!r} within {timeout} s"))
+                raise AssertionError(self._describe(f"did not write {regex.pattern!r} within {timeout:g} s"))
             time.sleep(0.01)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process itself, not to its children; nothing when it has ended."""
         self._popen.send_signal(number)
 
-    def wait(self, timeout: float = 20) -> int:
+    def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
         """Wait for its end and return its exit code; AssertionError with the output when it stays."""
         try:
-            self._popen.wait(timeout)
+            self._popen.wait(patience(timeout))
         except subprocess.TimeoutExpired as exc:
-            raise AssertionError(self._describe(f"still runs after {timeout} s")) from exc
+            raise AssertionError(self._describe(f"still runs after {patience(timeout):g} s")) from exc
         return self.returncode or 0
 
-    def seconds_to_end(self, timeout: float = 20) -> float:
+    def seconds_to_end(self, timeout: float = PATIENCE_SECONDS) -> float:
         """Send SIGTERM, wait for the end and return how long it took; AssertionError when it stays."""
         began = time.monotonic()
         self.signal(signal.SIGTERM)
         self.wait(timeout)
         return time.monotonic() - began
 
-    def stop(self, timeout: float = 10) -> int:
+    def stop(self, timeout: float = PATIENCE_SECONDS) -> int:
         """SIGTERM, then SIGKILL after `timeout` seconds; returns the exit code. Harmless when repeated."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # a paused process would not see the SIGTERM

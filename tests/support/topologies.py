@@ -70,7 +70,7 @@ class SentinelTopology:
             new = self.master()
             return new if new is not old and _role(new) == "master" else None
 
-        new = eventually(successor, 20, retry_on=_NOT_YET, message="no failover")
+        new = eventually(successor, retry_on=_NOT_YET, message="no failover")
         assert new is not None
         return new
 
@@ -182,7 +182,6 @@ class ClusterTopology:
         for node in self.servers:
             eventually(
                 _sees_all_of(node, len(self.servers)),
-                20,
                 retry_on=_NOT_YET,
                 message=f"{node} sees no cluster in order",
             )
@@ -239,13 +238,13 @@ def _replicate(replica: Server, master: Server) -> None:
     with replica.client() as client, master.client() as of_master:
         client.execute_command("CLUSTER MEET", master.host, master.port, _bus_port(master))
         master_id = of_master.execute_command("CLUSTER MYID")
-        eventually(lambda: client.execute_command("CLUSTER REPLICATE", master_id), 10, retry_on=(RedisError,))
+        eventually(lambda: client.execute_command("CLUSTER REPLICATE", master_id), retry_on=(RedisError,))
 
         def is_online() -> bool:
             replication: Any = of_master.info("replication")
             return bool(replication.get("slave0", {}).get("state") == "online")
 
-        eventually(is_online, 20)
+        eventually(is_online)
 
 
 def _bus_port(node: Server) -> int:

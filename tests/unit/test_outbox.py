@@ -20,6 +20,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import outbox as outbox_module
 from redbeat.lua import Push
 from redbeat.outbox import Outbox
+from tests.support.deadlines import patience
 from tests.support.ticks import leader, make_due
 
 BROKER = fakeredis.FakeServer()
@@ -157,10 +158,10 @@ def test_a_fan_out_is_sent_at_once(channel: Any, broker: Any) -> None:
     Exchange("fan", type="fanout")(channel).declare()
     with broker.pubsub() as pubsub:
         pubsub.psubscribe("*")
-        pubsub.get_message(timeout=1)
+        pubsub.get_message(timeout=patience())
         with outbox.collecting() as pushes:
             publish(channel, "", exchange="fan")
-            heard = pubsub.get_message(timeout=1)
+            heard = pubsub.get_message(timeout=patience())
     assert "fan" in heard["channel"]
     assert pushes == []
 

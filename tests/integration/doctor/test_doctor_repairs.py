@@ -16,6 +16,7 @@ from redbeat.cli import redbeat
 from redbeat.doctor import examine
 from redbeat.repairs import repair
 from tests.conftest import MakeApp
+from tests.support.deadlines import patience
 from tests.support.doctoring import (
     BACKFILLED,
     HISTORY,
@@ -114,9 +115,9 @@ def test_repairs_wake_the_beat(app: Celery, client: redis.Redis, ask: Ask) -> No
     write_raw(client, "lost", score=None)
     with client.pubsub(ignore_subscribe_messages=True) as channel:
         channel.subscribe("redbeat::wake")
-        channel.get_message(timeout=1)
+        channel.get_message(timeout=patience())
         ask("--fix")
-        assert channel.get_message(timeout=1) is not None
+        assert channel.get_message(timeout=patience()) is not None
 
 
 def test_a_schedule_of_another_type_is_a_finding(findings: Any, client: redis.Redis) -> None:

@@ -172,6 +172,6 @@ def test_a_beat_of_2x_that_works_without_the_lock_is_noticed(
     settings = {"redbeat_redis_url": server.url(1), "redbeat_lock_key": None, "beat_max_loop_interval": 1}
     write_app(tmp_path, "old", server.url(0), **settings)
     with celery_beat(tmp_path, "old", python=redbeat2_python):
-        eventually(lambda: (field(client, "report", "meta") or {}).get("total_run_count"), timeout=30)
+        eventually(lambda: (field(client, "report", "meta") or {}).get("total_run_count"))
     found = only(findings(), "mixed-versions", "warning")
     assert found["about"] == "redbeat:report"

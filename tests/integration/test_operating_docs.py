@@ -1,0 +1,182 @@
+"""The examples of the pages on overlap, monitoring and troubleshooting do what the pages say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import schedule
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.schedules import rrule
+from tests.conftest import MakeApp
+from tests.support.apps import celery_beat, write_app
+from tests.support.command_line import call
+from tests.support.deadlines import patience
+from tests.support.documents import ROOT, write_files
+from tests.support.schedule import LOCK, SCHEDULE
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+Import = Callable[[str, str], ModuleType]
+
+
+@pytest.fixture
+def import_from(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Import:
+    """Import a file that a page shows."""
+    monkeypatch.setenv("REDIS_URL", server.url(3))
+
+    def load(document: str, name: str) -> ModuleType:
+        [path] = [file for file in write_files(document, tmp_path) if file.name == f"{name}.py"]
+        spec = importlib.util.spec_from_file_location(f"page_{name}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+def test_a_run_is_left_out_while_another_of_its_entry_is_at_work(import_from: Import, server: Server) -> None:
+    page = import_from("docs/overlap.rst", "tasks")
+    begun, may_end = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    @page.app.task(bind=True)
+    @page.alone(seconds=600)
+    def slow(self: Any) -> str:
+        ran.append(self.request.redbeat_entry)
+        begun.set()
+        may_end.wait(patience())
+        return "done"
+
+    def run(entry: str) -> Any:
+        slow.push_request(redbeat_entry=entry)  # as a worker does with a message's headers
+        try:
+            return slow.run()
+        finally:
+            slow.pop_request()
+
+    first = threading.Thread(target=run, args=["one"])
+    first.start()
+    try:
+        assert begun.wait(patience())
+        assert run("one") is None
+        may_end.set()
+        assert run("another") == "done"
+    finally:
+        may_end.set()
+        first.join()
+    assert run("one") == "done"
+    assert ran == ["one", "another", "one"]
+    with server.client(db=3) as client:
+        assert client.keys() == []
+    assert page.report.apply().get() is None
+
+
+def test_the_recipe_tells_prometheus_what_the_status_says(
+    app: Celery, client: redis.Redis, server: Server, tmp_path: Path
+) -> None:
+    def metrics() -> dict[str, float]:
+        status = call(app, "status", "--json").stdout
+        command = [sys.executable, ROOT / "docs" / "recipes" / "prometheus.py"]
+        done = subprocess.run(command, input=status, capture_output=True, text=True, check=True)
+        lines = [line.rpartition(" ") for line in done.stdout.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in lines}
+
+    client.zadd(SCHEDULE, {"redbeat:late": 1})
+    nobody = metrics()
+    assert (nobody['beat_state{state="no_leader"}'], nobody["beat_leader"]) == (1, 0)
+    assert nobody["beat_backlog_entries"] == 1
+    assert nobody["beat_oldest_due_age_seconds"] > 1e9
+    client.delete(SCHEDULE)
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
+    with celery_beat(tmp_path, "module") as beat:
+        beat.wait_for("beat: Acquired lock")
+        found = metrics()
+    assert (found['beat_state{state="healthy"}'], found['beat_state{state="late"}']) == (1, 0)
+    assert found["beat_leader"] == 1
+    assert 0 < found["beat_lock_ttl_seconds"] <= 1500
+    assert "beat_oldest_due_age_seconds" not in found
+    assert client.get(LOCK) is None
+
+
+def test_sentrys_own_monitors_are_as_wrong_as_the_page_says(make_app: MakeApp) -> None:
+    beat = pytest.importorskip("sentry_sdk.integrations.celery.beat")
+    app = make_app()
+
+    def monitor(kind: Any, **policy: Any) -> dict[str, Any]:
+        entry = Entry("report", "echo", kind, app=app, **policy).save()
+        stored = Entry.from_key(entry.key, app=app)
+        found: dict[str, Any] = beat._get_monitor_config(stored.schedule, app, "report")
+        return found
+
+    assert str(monitor("30 7 * * *", timezone="Europe/Berlin")["timezone"]) == "UTC"
+    assert monitor("0 9 L * *")["schedule"]["value"] == "* * * * *"
+    assert monitor("30 7 * * mon-fri")["schedule"]["value"] == "30 7 * * mon-fri"
+    assert monitor(rrule("MONTHLY", bymonthday=-1)) == {}
+    assert monitor(schedule(90)) == {}
+
+
+def test_the_monitor_on_the_task_tells_when_it_begins_and_how_it_ends(import_from: Import) -> None:
+    sentry_sdk = pytest.importorskip("sentry_sdk")
+    page = import_from("docs/monitoring.rst", "monitored")
+    check_ins: list[dict[str, Any]] = []
+
+    class Collector(sentry_sdk.transport.Transport):
+        def capture_envelope(self, envelope: Any) -> None:
+            check_ins.extend(item.payload.json for item in envelope.items if item.type == "check_in")
+
+    try:
+        integrations = sentry_sdk.get_client().options["integrations"]
+        sentry_sdk.init(dsn="https://key@sentry.example/1", transport=Collector, integrations=integrations)
+        page.report.apply()
+        sentry_sdk.flush()
+    finally:
+        sentry_sdk.init()
+    assert [one["status"] for one in check_ins] == ["in_progress", "ok"]
+    assert {one["monitor_slug"] for one in check_ins} == {"report"}
+    assert check_ins[0]["monitor_config"]["timezone"] == "Europe/Berlin"
+    json.dumps(check_ins)
+
+
+def test_keyspace_notifications_tell_which_entry_changes(app: Celery, client: redis.Redis) -> None:
+    client.config_set("notify-keyspace-events", "Kgh")
+    try:
+        with client.pubsub(ignore_subscribe_messages=True) as heard:
+            heard.psubscribe("__keyspace@1__:redbeat:*")
+            heard.get_message(timeout=patience())
+            Entry("report", "echo", 60, app=app).save()
+            told = heard.get_message(timeout=patience())
+        assert told is not None
+        assert (told["channel"], told["data"]) == ("__keyspace@1__:redbeat:report", "hset")
+    finally:
+        client.config_set("notify-keyspace-events", "")
+
+
+def test_a_pidfile_that_names_a_living_process_is_73(server: Server, tmp_path: Path) -> None:
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
+    with celery_beat(tmp_path, "module", "--pidfile", "beat.pid") as first:
+        first.wait_for("beat: Acquired lock")
+        with celery_beat(tmp_path, "module", "--pidfile", "beat.pid") as second:
+            assert second.wait() == 73
+            assert "Pidfile (beat.pid) already exists" in second.output()
+        first.kill()
+        assert (tmp_path / "beat.pid").exists()
+    with celery_beat(tmp_path, "module", "--pidfile", "beat.pid") as next_one:
+        next_one.wait_for("Stale pidfile exists - Removing it.")
+        next_one.wait_for("beat: Starting...")
+        assert next_one.stop() == 0
+    assert not (tmp_path / "beat.pid").exists()
