@@ -44,6 +44,7 @@ class Broker:
         is_away: the last attempt to send or to connect found no broker.
         outbox: collects the messages of ``producer``; None where it sends at once, or isn't there yet.
         expiration_seconds: how long the next message is good for, where it expires; None: as it says itself.
+        breaks: how many connections have been replaced after one message or another.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Broker:
         self.outbox: Outbox | None = None
         self.is_away = False
         self.expiration_seconds: float | None = None
+        self.breaks = 0
 
     @property
     def producer(self) -> Any:
@@ -214,6 +216,7 @@ class Broker:
             self.note_away(exc)
             return False
         self._drop()
+        self.breaks += 1
         if not self._answers():
             self.note_away(exc)
         return not self.is_away

@@ -7,7 +7,8 @@ reached, and one that hasn't stays due.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,7 @@ from redbeat.broker import Broker, reason_of
 from redbeat.budget import PLAN_SECONDS, limited
 from redbeat.contention import Contention
 from redbeat.delivery import Delivery
+from redbeat.disruptions import Disruptions, has_failed
 from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
 from redbeat.garbage import garbage_kept
 from redbeat.interrupts import hold_interrupts
@@ -73,7 +75,7 @@ class Batch:
     is_cut: bool = False
     is_in_doubt: bool = False
 
-    def give_back(self, runs: Sequence[Run]) -> None:
+    def give_back(self, runs: Iterable[Run]) -> None:
         """Leave ``runs`` due as they were."""
         self.leave([run.claimed for run in runs])
 
@@ -116,6 +118,7 @@ class Dispatcher:
         self._confirm = confirm
         self._quarantine_seconds = quarantine_seconds
         self._contention = Contention()
+        self._disruptions = Disruptions()
         self.pace = Pace()
         self.delivery = Delivery(store, broker)
 
@@ -205,27 +208,48 @@ class Dispatcher:
     # -- sending, then recording; or both in one step
 
     def _send_runs(self, batch: Batch, runs: Sequence[Run]) -> None:
+        left = deque(self._disruptions.begin(runs))
         with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
-            for position, run in enumerate(runs):
+            while left:
                 let_interrupt()
                 self._confirm()  # a beat that doesn't lead any more goes no further
                 if not self._broker.has_time():
-                    batch.give_back(runs[position:])
+                    batch.give_back(left)
                     return
+                if self._disruptions.is_spent(left[0]):
+                    self._put_off(batch, left)
+                    return
+                run, breaks = left.popleft(), self._broker.breaks
+                self._disruptions.note_begun()
                 try:
                     pushes = self._send_run(run)
                     if pushes:
                         batch.collected.append((run, pushes))
                     else:
                         batch.commits.append(run.sent)
+                        self._disruptions.note_sent(run)
                 except (SystemExit, KeyboardInterrupt, GeneratorExit, RedBeatError):
                     raise
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary; asyncio has such errors
                     if self._broker.is_away:
                         # the rest goes out, oldest first, as soon as it is back
-                        batch.give_back(runs[position:])
+                        batch.give_back([run, *left])
                         return
                     batch.commits.append(self._retry_later(run, exc, batch.claim.now))
+                    if self._broker.breaks > breaks:
+                        self._disruptions.note_broken(run)
+                        left = deque(self._disruptions.order(left))
+
+    def _put_off(self, batch: Batch, runs: Iterable[Run]) -> None:
+        """Leave runs that may end connections to another batch; those that have failed wait as they did."""
+        untried = []
+        for run in runs:
+            if run.failure is not None and has_failed(run):
+                waits = commit_failed(run, run.failure.reason, batch.claim.now, run.failure.attempts)
+                batch.commits.append(waits[0])
+            else:
+                untried.append(run)
+        batch.give_back(untried)
 
     def _send_run(self, run: Run) -> tuple[Push, ...]:
         """Send one run; return what was collected of it instead of being sent."""
@@ -235,7 +259,7 @@ class Dispatcher:
             raise
         except Exception as exc:
             # a connection that has gone stale costs the run nothing; one that breaks twice does
-            if not self._broker.recover(exc):
+            if not self._broker.recover(exc) or self._disruptions.is_marked(run):
                 raise
         try:
             return self._collect(run, self._confirm)
@@ -396,12 +420,12 @@ class Dispatcher:
     # -- recording, then sending
 
     def _record_and_send(self, batch: Batch, runs: Sequence[Run]) -> None:
-        others, batch.commits = batch.commits, []
-        batch.commits = others
         self._commit_others(batch)
         others, batch.commits = batch.commits, []
+        runs = self._disruptions.begin(runs)
         for start in range(0, len(runs), AT_MOST_ONCE_GROUP):
-            if self._broker.is_away or not self._broker.has_time():
+            is_spent = self._disruptions.is_spent(runs[start])
+            if self._broker.is_away or not self._broker.has_time() or is_spent:
                 batch.give_back(runs[start:])
                 self._store.commit_runs(batch.fence, batch.commits)
                 break
@@ -419,6 +443,8 @@ class Dispatcher:
         batch.commits += others
 
     def _send_or_lose(self, run: Run) -> None:
+        breaks = self._broker.breaks
+        self._disruptions.note_begun()
         try:
             # not tried again: what broke a connection may have arrived
             pushes = () if self._broker.is_away else self._collect(run)
@@ -431,6 +457,8 @@ class Dispatcher:
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             if not self._broker.is_away:
                 self._broker.recover(exc)  # the next ones of the group shouldn't wait for it, too
+            if self._broker.breaks > breaks:
+                self._disruptions.note_broken(run)
             logger.error(  # noqa: TRY400 - the sentence says it all
                 "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
                 run.entry.name,

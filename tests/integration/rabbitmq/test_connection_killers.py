@@ -1,0 +1,1 @@
+"""Entries whose messages RabbitMQ, or the way to it, answers by ending the connection."""
