@@ -15,6 +15,8 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any, Literal
 
+from redis.exceptions import NoPermissionError
+
 from redbeat import lua
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
@@ -435,16 +437,23 @@ class Store:
                 raise
             key = key or self.keys.schedule
             lock_key = self.config.lock_key
-            if lock_key and text_of(self.client.type(lock_key)) not in ("string", "none"):
+            if lock_key and self._type_of(lock_key) not in ("string", "none"):
                 key, expected = lock_key, "string"
             for one in sets:
-                if text_of(self.client.type(one)) not in ("set", "none"):
+                if self._type_of(one) not in ("set", "none"):
                     key, expected = one, "set"
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
+
+    def _type_of(self, key: str) -> str:
+        """Return the type of ``key``; 'none' where this user may not know it, and can't have touched it."""
+        try:
+            return str(text_of(self.client.type(key)))
+        except NoPermissionError:
+            return "none"
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

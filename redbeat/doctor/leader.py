@@ -49,6 +49,21 @@ def check_leader(patient: Patient) -> Iterator[Finding]:
         )
 
 
+def check_lock_name(patient: Patient) -> Iterator[Finding]:
+    """Find a lock that is called like an entry: who may write entries may write it, too."""
+    lock_key, prefix = patient.store.config.lock_key, patient.store.keys.prefix
+    if lock_key is not None and not lock_key.startswith(f"{prefix}:"):
+        yield Finding(
+            Severity.NOTE,
+            "open-lock",
+            "redbeat_lock_key",
+            f"The lock is called {lock_key}, as an entry might be, so a user with the documented rights of a "
+            "writer may overwrite it and stop all beats.",
+            f"Stop all beats, set redbeat_lock_key to '{prefix}:lock' or leave it out, and start them again; "
+            "where no other users write, leave it as it is.",
+        )
+
+
 def check_lock(patient: Patient) -> Iterator[Finding]:
     """Find a lock that nobody alive holds."""
     leader, lock_key = patient.status.leader, patient.status.lock_key
@@ -139,4 +154,4 @@ def check_writer(patient: Patient, row: Row) -> Iterator[Finding]:
         )
 
 
-LEADER_CHECKS = (check_leader, check_lock)
+LEADER_CHECKS = (check_leader, check_lock_name, check_lock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -125,6 +126,62 @@ def test_who_only_looks_may_not_write(ground: Ground, user: str, command: str) -
 @pytest.mark.parametrize("command", ["HGET redbeat:report definition", "LRANGE redbeat::history:report 0 -1"])
 def test_a_probe_may_not_read_entries(ground: Ground, command: str) -> None:
     refused_to(ground, "status", command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "SET redbeat::lock x",
+        "DEL redbeat::lock",
+        "GET redbeat::lock",
+        "SET redbeat::tick 1",
+        "SET redbeat::released x",
+        "SET redbeat::singleton:feed x",
+        "SET redbeat::lock-of-mine x",
+        "HSET redbeat:: definition x",
+        "SET redbeat x",
+        "PUBLISH redbeat::lock x",
+    ],
+)
+def test_a_writer_may_not_touch_what_beats_agree_by(ground: Ground, command: str) -> None:
+    refused_to(ground, "writer", command)
+
+
+def test_a_writer_can_not_silence_a_beat(ground: Ground) -> None:
+    app = ground.app("default")
+    Entry("report", "tasks.report", 60, app=ground.app("writer")).save()
+    client = get_redis(ground.app("writer"))
+    with leader(app) as scheduler:
+        token = ground.admin.get("redbeat::lock")
+        for script in ("return redis.call('SET', KEYS[1], 'x')", "return redis.call('DEL', KEYS[1])"):
+            with pytest.raises(redis.exceptions.ResponseError):
+                client.eval(script, 1, "redbeat::lock")
+        with pytest.raises(RedBeatError):
+            Entry(":lock", "tasks.report", 60, app=ground.app("writer")).save()
+        ground.make_due("report")
+        scheduler.tick()
+        assert ground.admin.get("redbeat::lock") == token
+    assert [message.entry for message in take_messages(app)] == ["report"]
+
+
+@pytest.mark.parametrize("prefix", ["app.", "{app}:", "no-colon", "a*b[c]?:"])
+def test_the_writer_s_rule_follows_a_prefix(ground: Ground, prefix: str) -> None:
+    pattern = re.sub(r"([*?\[\\])", r"\\\1", prefix)
+    rights = [
+        right.replace("~redbeat:", f"~{pattern}").replace("&redbeat:", f"&{pattern}")
+        for right in documented_rights("writer")
+    ]
+    ground.let(rights)
+    app = ground.app(redbeat_key_prefix=prefix)
+    Calendar("holidays", ["2026-12-25"], app=app).save()
+    entry = Entry("report", "tasks.report", 60, exclude="holidays", app=app).save()
+    entry.trigger()
+    entry.delete()
+    assert ground.refusals() == []
+    client = get_redis(app)
+    for key in (f"{prefix}:lock", f"{prefix}:tick", "redbeat:report"):
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.set(key, "x")
 
 
 def refused_to(ground: Ground, user: str, command: str) -> None:

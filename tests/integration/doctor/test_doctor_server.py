@@ -128,6 +128,21 @@ def test_a_lock_that_never_ends(findings: Any, client: redis.Redis) -> None:
     assert found["advice"] == "Delete it: redis-cli DEL redbeat::lock"
 
 
+@pytest.mark.parametrize("lock_key", ["redbeat:lock", "mine"])
+def test_a_lock_that_writers_may_overwrite_is_a_note(
+    findings: Any, make_scheduler: MakeScheduler, lock_key: str
+) -> None:
+    make_scheduler(redbeat_lock_key=lock_key)
+    found = only(findings(redbeat_lock_key=lock_key), "open-lock", "note")
+    assert f"redbeat:{lock_key.removeprefix('redbeat:')}, as an entry might be" in found["problem"]
+    assert "set redbeat_lock_key to 'redbeat::lock'" in found["advice"]
+
+
+@pytest.mark.parametrize("lock_key", [None, ":lock", "redbeat::my-lock"])
+def test_a_lock_that_no_writer_may_touch_is_in_order(findings: Any, lock_key: str | None) -> None:
+    assert "open-lock" not in findings(redbeat_lock_key=lock_key)
+
+
 def test_a_lock_of_2x_seems_to_be_one(findings: Any, client: redis.Redis) -> None:
     client.set(LOCK, TOKEN_OF_2X, px=90_000)
     assert "seems to be a celery-redbeat 2.x's" in only(findings(), "foreign-leader", "warning")["problem"]
