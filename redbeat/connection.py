@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat.config import OPTIONS, RedBeatConfig, ensure_conf
-from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
+from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.retry import (
     RetryingConnection,
     call_retrying,
@@ -170,7 +171,9 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
         client.connection_pool.make_connection()
         client.connection_pool.reset()
         return client
-    except (TypeError, ValueError, LookupError) as exc:
+    except RedBeatError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, redis.exceptions.RedisError) as exc:
         # a TypeError names the option that is unknown; the others may quote the URL with its password
         cause = exc if isinstance(exc, TypeError) else None
         raise ConfigurationError(
@@ -181,9 +184,46 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
         ) from cause
 
 
+class CredentialsMissing(ConfigurationError, redis.exceptions.RedisError):
+    """A credential provider gives none; for an error of its own the client drops a half-made connection."""
+
+
+class AskedCredentials(redis.CredentialProvider):
+    """A credential provider of the user's, whose errors say whose they are.
+
+    Before it has answered for the first time they are a wrong configuration; after that it is away for a
+    while, as a server may be.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+        self._has_answered = False
+
+    def get_credentials(self) -> Any:
+        """Return the name and the password, or the password alone."""
+        try:
+            found = self._provider.get_credentials()
+        except Exception as exc:
+            # no other text: it may quote what the provider has read
+            said = f" ({exc.strerror}: {exc.filename})" if isinstance(exc, OSError) and exc.strerror else ""
+            reason = f"its credential provider raised {type(exc).__name__}{said}"
+            if self._has_answered:
+                raise redis.exceptions.ConnectionError(reason) from exc
+            raise CredentialsMissing(
+                f"redbeat_redis_options: {reason}, {type(self._provider).__name__}; so there is no password "
+                "to connect with.",
+                "redbeat_redis_options",
+            ) from exc
+        self._has_answered = True
+        return found
+
+
 def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
     """Return the user's options that are the redis client's own, TLS included."""
     arguments = {name: value for name, value in config.redbeat_redis_options.items() if name not in OPTIONS}
+    provider = arguments.get("credential_provider")
+    if provider is not None and not hasattr(provider, "on_next"):  # those that push a new one are redis-py's
+        arguments["credential_provider"] = AskedCredentials(provider)
     if isinstance(config.redis_use_ssl, dict):
         arguments.update(
             (name if name.startswith("ssl_") else f"ssl_{name}", value)
@@ -317,3 +357,27 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         raise StoreRefused(f"What answers at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
     except redis.exceptions.ResponseError as exc:
         raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {exc}") from exc
+    except RedBeatError:
+        raise
+    except Exception as exc:
+        connection = _connection_in_the_making(exc)
+        if connection is None:
+            raise
+        connection.disconnect()  # half made, it would be used all the same
+        raise ConfigurationError(
+            "redbeat_redis_url or redbeat_redis_options: no connection can be made to "
+            f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
+            "redbeat_redis_options",
+        ) from exc
+
+
+def _connection_in_the_making(exc: Exception) -> Any:
+    """Return the connection that was being made when an error came up that is none of the client's own.
+
+    None: it came up elsewhere.
+    """
+    for frame, _ in traceback.walk_tb(exc.__traceback__):
+        is_connecting = frame.f_code.co_name.startswith(("connect", "on_connect"))
+        if is_connecting and frame.f_globals.get("__name__") == "redis.connection":
+            return frame.f_locals.get("self")
+    return None

@@ -14,7 +14,7 @@ import click
 
 from redbeat.text import printable
 
-__all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite", "not_empty"]
+__all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite", "is_beat_command", "not_empty"]
 
 #: ``os`` has them on POSIX only
 USAGE = getattr(os, "EX_USAGE", 64)  #: wrong options
@@ -70,6 +70,12 @@ class ExitingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         with _usage_errors_apart():
             return super().resolve_command(ctx, args)
+
+
+def is_beat_command() -> bool:
+    """Tell whether this is the program ``celery beat``."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.info_name == "beat"
 
 
 def finite(_ctx: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:

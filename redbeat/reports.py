@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from redbeat.errors import RedBeatError
+from redbeat.errors import ConfigurationError, RedBeatError
+from redbeat.exits import CONFIG, CommandLineError, is_beat_command
 from redbeat.lock import LeaderLock
 from redbeat.logger import logger
 from redbeat.lua import Claimed
@@ -21,14 +22,29 @@ def brief(exc: RedBeatError) -> RedBeatError:
 
 
 class ending_briefly:  # noqa: N801 - a context; contextlib's would put the whole traceback back
-    """Lets errors of ours end beat :func:`brief`."""
+    """Lets errors of ours end beat :func:`brief`.
+
+    A wrong configuration ends the program ``celery beat`` with a sentence and the code for it.
+
+    Arguments:
+        is_logging: there is a log, beat's banner has been shown.
+    """
+
+    def __init__(self, *, is_logging: bool = True) -> None:
+        self._is_logging = is_logging
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        if isinstance(exc, RedBeatError):
-            raise brief(exc) from None
+        if not isinstance(exc, RedBeatError):
+            return
+        if isinstance(exc, ConfigurationError) and is_beat_command():
+            if not self._is_logging:
+                raise CommandLineError(str(exc), CONFIG) from None
+            logger.critical("beat: %s", exc)
+            raise SystemExit(CONFIG) from None  # Celery logs the traceback of everything else
+        raise brief(exc) from None
 
 
 #: a standby says this often who it is waiting for; seconds

@@ -89,10 +89,11 @@ class RedBeatScheduler(Scheduler):
     ) -> None:
         lazy = kwargs.pop("lazy", False)
         super().__init__(app, lazy=True, **kwargs)
-        self.config = ensure_conf(app)
-        self.store = Store(app)
         self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
-        lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
+        with ending_briefly(is_logging=not lazy):
+            self.config = ensure_conf(app)
+            self.store = Store(app)
+            lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._beat: BeatService | None = None  # set while beat runs: then a tick does its own waiting
         self._leadership = Leadership(
             self.store,

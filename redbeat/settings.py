@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
@@ -32,6 +33,9 @@ OPTIONS: dict[str, str] = {
     "sentinel_kwargs": "dict of options for the connections to the Sentinels themselves",
     "master_name": "kombu's name for ``service_name``",
 }
+
+
+_CREDENTIALS = ("username", "password")
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ def _options(value: Any) -> dict[str, Any]:
         raise ValueError
     period = value.get("retry_period")
     if period is not None and not (_is_number(period) and (period >= 0 or period == -1)):
+        raise ValueError
+    if not all(isinstance(value.get(name), (str, bytes, int, float, NoneType)) for name in _CREDENTIALS):
         raise ValueError
     return dict(value)
 
@@ -207,7 +213,8 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_redis_options",
             None,
             _options,
-            "a dict; in it retry_period is a number of seconds, or -1 for ever",
+            "a dict; in it retry_period is a number of seconds, or -1 for ever; username and password are "
+            "strings",
             "How to connect: a dict of the :ref:`options <options>` that RedBeat reads itself; it passes all "
             "others to the redis client.",
             default_words="those of ``broker_transport_options`` that RedBeat itself knows, and no others",

@@ -1,0 +1,156 @@
+"""Options of a wrong type, and credential providers that raise: a sentence and exit code 78 everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.connection import AskedCredentials, get_redis
+from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.store import Store
+from tests.support.apps import write_app
+from tests.support.command_line import installed
+from tests.support.servers import Server
+from tests.support.ticks import memory_app
+
+SECRET = "s3cret-w0rd"
+PROVIDERS = f"""
+import redis
+class Raises(redis.CredentialProvider):
+    def get_credentials(self):
+        raise RuntimeError("the vault has {SECRET}")
+class NoFile(redis.CredentialProvider):
+    def get_credentials(self):
+        return open("/no/such/secret").read()
+class Wrong(redis.CredentialProvider):
+    def get_credentials(self):
+        return ["{SECRET}", ["{SECRET}"]]
+"""
+#: option, as source, to a part of the sentence
+WRONG: dict[str, tuple[str, str]] = {
+    "a list as password": (f"{{'password': ['{SECRET}']}}", "username and password are strings"),
+    "a dict as username": (f"{{'username': {{'a': '{SECRET}'}}}}", "username and password are strings"),
+    "a provider that raises": (
+        "{'credential_provider': Raises()}",
+        "its credential provider raised RuntimeError, Raises",
+    ),
+    "a provider without its file": (
+        "{'credential_provider': NoFile()}",
+        "raised FileNotFoundError (No such file or directory: /no/such/secret)",
+    ),
+    "a provider of lists": ("{'credential_provider': Wrong()}", "an option has a wrong value"),
+    "text as provider": (f"{{'credential_provider': '{SECRET}'}}", "raised AttributeError"),
+    "a list as client name": ("{'client_name': [1]}", "an option has a wrong value"),
+    "an encoding that is none": ("{'encoding': 'nope'}", "unknown encoding: nope"),
+}
+
+
+@pytest.fixture
+def server(valkey: Server) -> Server:
+    """One kind is enough."""
+    return valkey
+
+
+def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=tmp_path,
+        env={**os.environ, **installed(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(
+    "command",
+    [["redbeat", "list"], ["redbeat", "singleton", "--", "true"], ["beat", "-S", "redbeat.RedBeatScheduler"]],
+    ids=["list", "singleton", "beat"],
+)
+def test_it_is_a_sentence_and_exit_code_78(
+    server: Server, tmp_path: Path, command: list[str], wrong: str
+) -> None:
+    options, words = WRONG[wrong]
+    extra = f"{PROVIDERS}\napp.conf.redbeat_redis_options = {options}\n"
+    write_app(tmp_path, "project", server.url(0), extra=extra, redbeat_redis_url=server.url(1))
+    done = run(tmp_path, "celery", "-A", "project", *command)
+    output = done.stdout + done.stderr
+    assert done.returncode == 78, output
+    assert words in output
+    assert "Traceback" not in output
+    assert SECRET not in output
+    said = [line for line in done.stderr.splitlines() if "redbeat_redis_options" in line]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["redbeat", "status"], ["redbeat", "doctor"], ["redbeat", "add", "a", "t"]]
+)
+@pytest.mark.parametrize("wrong", ["a list as password", "a provider that raises"])
+def test_other_commands_say_it_too(server: Server, tmp_path: Path, command: list[str], wrong: str) -> None:
+    options, words = WRONG[wrong]
+    extra = f"{PROVIDERS}\napp.conf.redbeat_redis_options = {options}\n"
+    write_app(tmp_path, "project", server.url(0), extra=extra, redbeat_redis_url=server.url(1))
+    more = ["--every", "1h"] if "add" in command else []
+    done = run(tmp_path, "celery", "-A", "project", *command, *more)
+    output = done.stdout + done.stderr
+    assert done.returncode == (2 if "doctor" in command else 78), output
+    assert words in output
+    assert "Traceback" not in output
+    assert SECRET not in output
+
+
+def test_a_singleton_s_options_too(server: Server, tmp_path: Path) -> None:
+    options = json.dumps({"password": [SECRET]})
+    done = run(
+        tmp_path, "redbeat.singleton", "--url", server.url(0), "--redis-options", options, "--", "true"
+    )
+    assert done.returncode == 78
+    assert done.stderr.count("\n") == 1
+    assert SECRET not in done.stderr
+
+
+class Vault(redis.CredentialProvider):
+    """Is away at times."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+
+    def get_credentials(self) -> Any:
+        if self.is_away:
+            raise TimeoutError
+        return ("default", "")
+
+
+def test_a_provider_that_has_answered_once_is_away_when_it_raises(server: Server) -> None:
+    """So that ``retry_period`` waits for it, and a beat at work doesn't end for it."""
+    vault = Vault()
+    options = {"credential_provider": vault}
+    app = memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options=options)
+    client = get_redis(app)
+    assert isinstance(client.connection_pool.connection_kwargs["credential_provider"], AskedCredentials)
+    RedBeatSchedulerEntry("a", "t", 60, app=app).save()
+    vault.is_away = True
+    client.connection_pool.disconnect()
+    with pytest.raises(StoreUnavailable, match="its credential provider raised TimeoutError"):
+        Store(app).vitals()
+    vault.is_away = False
+    assert Store(app).vitals().token == ""
+    fresh = memory_app(
+        redbeat_redis_url=server.url(1), redbeat_redis_options={"credential_provider": Vault()}
+    )
+    fresh.conf.redbeat_redis_options["credential_provider"].is_away = True
+    for _ in range(2):  # no half-made connection is used
+        with pytest.raises(ConfigurationError, match="raised TimeoutError, Vault"):
+            Store(fresh).vitals()
