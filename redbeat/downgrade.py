@@ -113,7 +113,7 @@ def put_all_away(
     store, remaining = Store(app), iter(obstacles)
     done = 0
     while chunk := list(islice(remaining, CHUNK_SIZE)):
-        with store.translating(sets=[store.keys.statics]):
+        with store.translating(store.keys.downgraded, "hash", sets=[store.keys.statics]):
             found = put_away(
                 store.client,
                 store.keys,

@@ -74,7 +74,7 @@ def read_evidence(app: Any, name: str) -> Evidence:
     try:
         store = Store(app, client)
         key = config.keys.entry(name)
-        stored = store.read_entries([key])[1][0]
+        stored = store.read_entry(key)[1]
         if not stored.exists:
             raise EntryNotFound(f"{key}: there is no such entry.", key)
         entry, problem = None, ""

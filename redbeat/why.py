@@ -255,6 +255,9 @@ class _Case:
             note = f" ({policy.pause_note})" if policy.pause_note else ""
             return "paused", f"It was paused until {shown(until)}{note}.", None
         score = self.evidence.stored.score
+        if self.evidence.stored.is_away:
+            reason = "It is out of celery-redbeat 2.x's way, and comes back when a beat of version 3 leads."
+            return "unscheduled", reason, None
         if score is None:
             return (
                 "unscheduled",

@@ -18,7 +18,7 @@ from redbeat.downgrade import examine, put_all_away
 from redbeat.schedules import clocked, cron
 from tests.support.command_line import call
 from tests.support.logs import errors_in
-from tests.support.schedule import LOCK, SCHEDULE, STATICS, server_now, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, STATICS, meta_json, server_now, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader
 
@@ -143,6 +143,9 @@ def test_list_show_count_export_and_doctor_know_what_is_away(app: Celery, client
     listed = [json.loads(line) for line in call(app, "list", "--json").stdout.splitlines()]
     assert {one["name"]: one["state"] for one in listed} == {"plain": "scheduled", "last": "downgraded"}
     assert "downgraded" in call(app, "show", "last").stdout
+    client.hset("redbeat:last", "meta", meta_json(datetime(2020, 1, 1, tzinfo=timezone.utc), 1))
+    assert "out of celery-redbeat 2.x's way" in " ".join(call(app, "why", "last").stdout.split())
+    assert Entry.get("last", app).state == "downgraded"
     assert call(app, "count").stdout.strip() == "2"
     assert [one.name for one in Entry.list(app, state="downgraded")] == ["last"]
     assert "last:" in call(app, "export").stdout
@@ -197,6 +200,15 @@ def test_the_next_leader_brings_all_back_before_its_first_tick(
         assert client.zscore(SCHEDULE, "redbeat:odd") == 0, "a score that can't be read: it is due"
         assert client.zscore(SCHEDULE, "elsewhere") is None
         assert client.smembers(STATICS) == {"static"}
+
+
+def test_where_nothing_can_be_remembered_nothing_is_taken_out(app: Celery, client: redis.Redis) -> None:
+    Entry("last", "echo", cron("0 9 L-1 * *"), app=app).save()
+    client.set(DOWNGRADED, "a string")
+    done = call(app, "downgrade", "--yes")
+    assert done.exit_code == exits.TRY_AGAIN
+    assert f"{DOWNGRADED} holds something that is no hash" in done.stderr
+    assert client.zscore(SCHEDULE, "redbeat:last") is not None
 
 
 def test_something_else_under_the_key_keeps_nobody_from_leading(
