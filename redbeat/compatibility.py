@@ -7,6 +7,7 @@ loads all that is due, and the first that isn't: one entry that it can't make en
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +36,9 @@ EFFECTS = {
 
 #: it counts the runs of a rule one by one from its start, at each look: more of them take seconds
 MAX_COUNTED = 100_000
+
+#: which is false for 2.x, and says nothing for RedBeat
+_NULL_ENABLED = re.compile(r'"enabled":\s*null')
 
 _META_FIELDS = frozenset({"last_run_at", "total_run_count"})
 _WEEKDAY_FIELDS = frozenset({"__type__", "wkday", "n"})
@@ -202,7 +206,10 @@ def find_ignored(entry: Any, now: datetime) -> list[str]:
     if not entry.enabled:  # 2.x leaves it alone, whatever else is said
         until = policy.paused_until if policy.paused else None
         return [f"would stay paused after {_time(until)}: it ends no pauses"] if until is not None else []
-    return list(_ignored(entry, policy, now))
+    found = list(_ignored(entry, policy, now))
+    if entry.stored is not None and _NULL_ENABLED.search(entry.stored.definition or ""):
+        found.insert(0, "wouldn't run at all, as its enabled is null")
+    return found
 
 
 def _ignored(entry: Any, policy: Policy, now: datetime) -> Iterator[str]:

@@ -12,6 +12,7 @@ from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import one_line
 from redbeat.compatibility import EFFECTS
+from redbeat.config import ensure_conf
 from redbeat.doctor.finding import counted
 from redbeat.downgrade import Findings, Obstacle, examine, put_all_away
 from redbeat.exits import CommandLineError
@@ -132,5 +133,9 @@ def _conclude(
         session.say("There is nothing that celery-redbeat 2.x can't run.")
     elif not changed:
         session.say("Nothing was changed. --yes takes what 2.x can't run out of its way.")
+    if ensure_conf(session.app).lock_key is None:
+        session.note(
+            "Without a lock it can't be seen whether a beat of version 3 runs: stop all of them first."
+        )
     if leader is not None:
         session.note(f"A beat of version 3 leads ({leader}): stop all of them first.")

@@ -113,6 +113,18 @@ def test_a_pause_stays_one_and_only_its_end_is_told(app: Celery) -> None:
     ]
 
 
+def test_an_entry_whose_enabled_is_null_runs_here_and_not_there(app: Celery, client: redis.Redis) -> None:
+    interval = {"__type__": "interval", "every": 60, "relative": False}
+    write_raw(client, "null", {"name": "null", "task": "echo", "schedule": interval, "enabled": None})
+    found = json.loads(call(app, "downgrade", "--json").stdout)["ignored"]
+    assert found == [{"name": "null", "what": ["wouldn't run at all, as its enabled is null"]}]
+
+
+def test_without_a_lock_beats_of_version_3_are_to_be_stopped_by_hand(app: Celery) -> None:
+    app.conf.redbeat_lock_key = None
+    assert "stop all of them first" in call(app, "downgrade").stderr
+
+
 def test_a_leader_of_version_3_is_to_be_stopped_first(app: Celery, client: redis.Redis) -> None:
     Entry("last", "echo", cron("0 9 L-1 * *"), app=app).save()
     with leader(app):
