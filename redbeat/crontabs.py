@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import calendar
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, date, datetime, time, timedelta, timezone, tzinfo
+from itertools import takewhile
 from typing import Any
 
 from celery.schedules import crontab, schedstate
 
 from redbeat.hints import did_you_mean
-from redbeat.zones import next_fixed, next_in_real_time
+from redbeat.zones import back_fixed, back_in_real_time, next_fixed, next_in_real_time
 
-__all__ = ["CRONTAB_FIELDS", "CRON_FIELDS", "cron", "next_of_crontab"]
+__all__ = ["CRONTAB_FIELDS", "CRON_FIELDS", "cron", "next_of_crontab", "runs_back_of_crontab"]
 
 CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
@@ -220,6 +222,14 @@ def next_of_crontab(rule: crontab, after: datetime, tz: tzinfo) -> datetime | No
     return walk(times.next_wall, after, tz)
 
 
+def runs_back_of_crontab(rule: crontab, until: datetime, tz: tzinfo, since: datetime) -> Iterator[datetime]:
+    """Yield the instants from ``until`` back to ``since`` at which a clock in ``tz`` matches ``rule``."""
+    times = _times_of(rule)
+    if len(times.hours) == 24:
+        return back_in_real_time(times.walls_back, until, tz, since)
+    return takewhile(lambda due: due >= since, back_fixed(times.walls_back, until, tz))
+
+
 @dataclass(frozen=True)
 class Times:
     """A crontab, ready for the walk: all of its fields in order."""
@@ -248,6 +258,20 @@ class Times:
         if day is None:
             return None
         return datetime.combine(day, time(self.hours[0], self.minutes[0]))
+
+    def walls_back(self, wall: datetime, _offset: object = None) -> Iterator[datetime]:
+        """Yield the minutes that are named and begin not later than ``wall``, the last first."""
+        for year in range(wall.year, max(wall.year - _CYCLE_YEARS, 0), -1):
+            for month in reversed(self.months):
+                if (year, month) > (wall.year, wall.month):
+                    continue
+                for day in reversed(self._days_in(*calendar.monthrange(year, month))):
+                    for hour in reversed(self.hours):
+                        begin = datetime(year, month, day, hour)  # noqa: DTZ001 - on a clock on the wall
+                        if begin <= wall:
+                            last = (wall - begin) // _MINUTE
+                            minutes = self.minutes[: bisect_right(self.minutes, last)]
+                            yield from (begin.replace(minute=minute) for minute in reversed(minutes))
 
     def _next_time(self, hour: int, minute: int) -> time | None:
         place = bisect_left(self.hours, hour)

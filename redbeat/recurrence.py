@@ -1,4 +1,4 @@
-"""Recurrence rules of RFC 5545: ``dateutil`` walks them on a clock on the wall, and this says on which.
+"""Recurrence rules of RFC 5545, as ``dateutil`` understands them: which clock on the wall a rule goes by.
 
 A rule that comes hourly or more often follows real time where the clocks change; any other one names fixed
 times (see :mod:`redbeat.zones`).
@@ -6,17 +6,25 @@ times (see :mod:`redbeat.zones`).
 
 from __future__ import annotations
 
-from datetime import MAXYEAR, date, datetime, timedelta, timezone, tzinfo
-from math import gcd, lcm
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import takewhile
 from typing import Any
 
 from celery.schedules import BaseSchedule, schedstate
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from dateutil.rrule import rrule as dateutil_rrule
 
-from redbeat.never import is_never
-from redbeat.steps import UNIT_SECONDS, next_step
-from redbeat.zones import instant_of, next_fixed, next_in_real_time, wall_of
+from redbeat.walltimes import WallTimes, wall_times
+from redbeat.yeardays import listed
+from redbeat.zones import (
+    back_fixed,
+    back_in_real_time,
+    instant_of,
+    next_fixed,
+    next_in_real_time,
+    wall_of,
+)
 
 __all__ = ["rrule"]
 
@@ -30,24 +38,7 @@ FREQUENCIES = {
     "SECONDLY": SECONDLY,
 }
 
-_CALENDAR_CYCLE = timedelta(days=146_097)  # 400 years, whole weeks
 _INSTANT, _NO_TIME = timedelta(microseconds=1), timedelta(0)
-
-
-def _shift_to_the_end(start: datetime) -> timedelta:
-    """Return how far from ``start`` the last years are, 30 at least, that begin with one just like it."""
-    if start.year > MAXYEAR - 58:
-        return _NO_TIME
-    first = date(start.year, 1, 1)
-    for year in range(MAXYEAR - 57, MAXYEAR - 29):
-        if year % 4 == start.year % 4 and date(year, 1, 1).weekday() == first.weekday():
-            return date(year, 1, 1) - first
-    raise AssertionError("28 years have one of each kind")
-
-
-def _is_century_between(first: int, last: int) -> bool:
-    """Tell whether a year that should be a leap year and isn't, as 2100, is in [first, last]."""
-    return any(year % 100 == 0 and year % 400 for year in range(first, last + 1))
 
 
 class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
@@ -136,9 +127,10 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
 
     def _check(self) -> None:
         """Raise ValueError for what makes no sense to dateutil, whatever the interval steps over."""
-        try:
-            dateutil_rrule(**{**self._fields(), "interval": 1})
-        except (ValueError, TypeError, AttributeError) as exc:
+        times = {name: _extremes(getattr(self, name)) for name in ("byhour", "byminute", "bysecond")}
+        try:  # it would write out each time of a day
+            dateutil_rrule(**{**self._fields(), **times, "interval": 1})
+        except (ValueError, TypeError, AttributeError, OverflowError) as exc:
             raise ValueError(f"rrule: {exc}") from exc
 
     @property
@@ -152,7 +144,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
             given = getattr(self, name)
             if not name.startswith("by") or given is None:
                 continue
-            numbers = [getattr(value, "weekday", value) for value in _iterable(given)]
+            numbers = [getattr(value, "weekday", value) for value in listed(given)]
             is_wrong = any(type(number) is not int for number in numbers)
             if is_wrong or (name == "byweekday" and not set(numbers) <= set(range(7))):
                 allowed = "weekdays, 0 (Monday) to 6" if name == "byweekday" else "whole numbers"
@@ -165,7 +157,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
             MINUTELY: _size(self.bysecond),
             SECONDLY: 1,
         }
-        positions = _iterable(self.bysetpos or 0)
+        positions = listed(self.bysetpos)
         if self.freq in size and any(abs(position) > size[self.freq] for position in positions):
             raise ValueError(
                 f"rrule: bysetpos {self.bysetpos!r}: there are only {size[self.freq]} positions."
@@ -181,89 +173,60 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
 
         Arguments:
             tz: whose clocks the rule goes by; default: those of ``dtstart``.
-
-        Raises:
-            ValueError: it would take too long to find, because of ``count``.
         """
         tz = tz or self.dtstart.tzinfo or timezone.utc
         start = self.dtstart.astimezone(timezone.utc)
-        start_wall = wall_of(start, tz)
         after = after.astimezone(timezone.utc) - (_INSTANT if inclusive else _NO_TIME)
         if after < start:
             after = start - _INSTANT
-            is_second_pass = instant_of(start_wall, tz) < start  # whose times count as over
-            if is_second_pass and self._next_wall(start_wall, start_wall, True) == start_wall:
+            if self._begins_in_a_second_pass(start, tz):
                 return None if self.until is not None and start > self.until else start
-        comes_hourly = self.byhour is None or len(set(_iterable(self.byhour))) == 24
-        is_by_hours = self.freq >= HOURLY  # what counts the hours, minutes or seconds since dtstart
 
         def next_wall(wall: datetime, offset: timedelta, is_inclusive: bool) -> datetime | None:
-            begin = (start + offset).replace(tzinfo=None) if is_real and is_by_hours else start_wall
-            return self._next_wall(wall, begin, is_inclusive)
+            return self._walls(start, offset, tz).next(wall, is_inclusive)
 
-        is_real = comes_hourly and (is_by_hours or self.byhour is not None)
-        due = (next_in_real_time if is_real else next_fixed)(next_wall, after, tz)
+        due = (next_in_real_time if self._is_real_time else next_fixed)(next_wall, after, tz)
         return None if due is None or (self.until is not None and due > self.until) else due
 
-    def _next_wall(self, wall: datetime, start: datetime, inclusive: bool) -> datetime | None:
-        """Return the first occurrence on a clock on the wall that showed ``start`` at dtstart; None: none."""
-        if self.freq in UNIT_SECONDS:
-            return next_step(self, wall, start, inclusive)
-        if is_never(self):
-            return None
-        count = self.count
-        if count is None and wall > start:
-            start = self._skip(wall, start)
-        if self.byeaster is None:
-            shift = _shift_to_the_end(start)
-            found = self._walk(wall, start, count, shift, inclusive)
-            if found is None and self.interval == 1 and start.year >= wall.year - 1:
-                return None  # those years have every kind of year in them
-            if found is None and self._walk(start, start, None, shift, True, interval=1) is None:
-                return None  # nor is there any with every step taken
-            if found is not None and not _is_century_between(start.year, found.year):
-                return found
-        # the calendar repeats every 400 years (Easter doesn't)
-        cycles = 0 if self.byeaster is not None else max((MAXYEAR - max(wall, start).year) // 400 - 1, 0)
-        return self._walk(wall, start, count, cycles * _CALENDAR_CYCLE, inclusive)
+    def occurrences_back(
+        self, until: datetime, since: datetime, tz: tzinfo | None = None
+    ) -> Iterator[datetime]:
+        """Yield the occurrences from ``until`` back to ``since``, the last first; ``tz`` as above."""
+        tz = tz or self.dtstart.tzinfo or timezone.utc
+        start = self.dtstart.astimezone(timezone.utc)
+        since = max(since.astimezone(timezone.utc), start)
+        until = (until if self.until is None else min(until, self.until)).astimezone(timezone.utc)
 
-    def _walk(
-        self,
-        wall: datetime,
-        start: datetime,
-        count: int | None,
-        shift: timedelta,
-        inclusive: bool,
-        interval: int | None = None,
-    ) -> datetime | None:
-        """Let dateutil walk; in later years, as it gives up at the last one of all only."""
-        changes = {"dtstart": start + shift, "count": count, "until": None}
-        rule = dateutil_rrule(**{**self._fields(), **changes, "interval": interval or self.interval})
-        try:
-            found: datetime | None = rule.after(wall + shift, inc=inclusive)
-        except OverflowError:  # beyond the last year
-            return None
-        return None if found is None else found - shift
+        def walls_back(wall: datetime, offset: timedelta) -> Iterator[datetime]:
+            return self._walls(start, offset, tz).backwards(wall)
 
-    def _skip(self, wall: datetime, start: datetime) -> datetime:
-        """Return a later start with the same occurrences after ``wall``: dateutil walks from there."""
-        if self.freq == WEEKLY:
-            step = timedelta(weeks=self.interval)
-            return start + max((wall - start) // step - 1, 0) * step
-        if self.freq == MONTHLY and start.day <= 28:  # every month has it
-            passed = 12 * (wall.year - start.year) + wall.month - start.month - 1
-            month = start.month - 1 + max(passed, 0) // self.interval * self.interval
-            return start.replace(year=start.year + month // 12, month=month % 12 + 1)
-        years = self.interval if self.freq == YEARLY else self.interval // gcd(self.interval, 12)
-        if start.day > 28:  # not every month has it
-            years = lcm(years, 4)
-        skipped = max((wall.year - start.year - 1) // years, 0) * years
-        while skipped:
-            try:
-                return start.replace(year=start.year + skipped)
-            except ValueError:  # the 29th of February 2100
-                skipped -= years
-        return start
+        if self._is_real_time:
+            found = back_in_real_time(walls_back, until, tz, since)
+        else:
+            found = takewhile(lambda due: due >= since, back_fixed(walls_back, until, tz))
+        due = None
+        for due in found:
+            yield due
+        if since == start != due and start <= until and self._begins_in_a_second_pass(start, tz):
+            yield start
+
+    @property
+    def _is_real_time(self) -> bool:
+        """Whether it follows real time where the clocks change."""
+        if self.byhour is None:
+            return self.freq >= HOURLY
+        return len(set(listed(self.byhour))) == 24
+
+    def _walls(self, start: datetime, offset: timedelta, tz: tzinfo) -> WallTimes:
+        """Return the occurrences on a clock on the wall in ``tz`` that goes by ``offset``."""
+        # what counts the hours, minutes or seconds since its start goes on counting when the clocks change
+        is_counting = self._is_real_time and self.freq >= HOURLY
+        return wall_times(self, (start + offset).replace(tzinfo=None) if is_counting else wall_of(start, tz))
+
+    def _begins_in_a_second_pass(self, start: datetime, tz: tzinfo) -> bool:
+        """Tell whether it begins while the clocks repeat times, which count as over, and with such a one."""
+        wall = wall_of(start, tz)
+        return instant_of(wall, tz) < start and wall_times(self, wall).next(wall, inclusive=True) == wall
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta | None:
         """Return how long from now to the first occurrence after ``last_run_at``; None: there is none."""
@@ -296,8 +259,8 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         return f"<rrule: {given}>"
 
 
-def _iterable(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _extremes(value: Any) -> Any:
+    return sorted({min(value), max(value)}) if isinstance(value, list) and value else value
 
 
 def _size(value: Any) -> int:

@@ -19,7 +19,7 @@ from celery.utils.time import delta_resolution
 from redbeat.crontabs import CRON_FIELDS as CRON_FIELDS
 from redbeat.crontabs import CRONTAB_FIELDS as CRONTAB_FIELDS
 from redbeat.crontabs import cron as cron
-from redbeat.crontabs import next_of_crontab
+from redbeat.crontabs import next_of_crontab, runs_back_of_crontab
 from redbeat.exclusions import NEVER_FREE
 from redbeat.recurrence import rrule as rrule
 from redbeat.zones import instant_of, wall_of
@@ -48,6 +48,9 @@ _crontab_runs: dict[tuple[Any, ...], datetime | None] = {}
 
 #: a solar event that doesn't come for so long, as sunrise at a pole, never comes
 _SOLAR_DAYS = 400
+
+#: so many runs in a row that a calendar excludes are looked at one by one
+_MANY_EXCLUDED = 20
 
 _NO_TIME, _INSTANT, _DAY = timedelta(0), timedelta(microseconds=1), timedelta(days=1)
 
@@ -337,8 +340,94 @@ def last_runs(
     if following is None or following > now:
         return [nominal], following
     upcoming = next_run(schedule_, policy, now, nominal)
+    back = _runs_back(schedule_, policy, nominal, now)
+    if back is None:
+        return _search_last_runs(schedule_, policy, nominal, now, limit, following - nominal), upcoming
+    found = list(islice(takewhile(lambda due: due > nominal, back), limit))
+    if len(found) < limit:
+        found.append(nominal)
+    found.reverse()
+    return found, upcoming
+
+
+def _runs_back(schedule_: Any, policy: Bounds, nominal: datetime, now: datetime) -> Iterator[datetime] | None:
+    """Return the runs from ``now`` back to ``nominal``, the last first; None: there is no way back."""
+    zone = zone_of(schedule_, policy)
+    until = now if policy.end_time is None else min(now, policy.end_time)
+    since = nominal if policy.start_time is None else max(nominal, policy.start_time)
+    way = _way_back(schedule_, zone, since, nominal)
+    if way is None or policy.calendar is None:
+        return way and way(until)
+    return _free_ones(way, policy.calendar, zone, since, until)
+
+
+def _way_back(
+    schedule_: Any, zone: tzinfo, since: datetime, nominal: datetime
+) -> Callable[[datetime], Iterator[datetime]] | None:
+    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
+        every: timedelta = schedule_.run_every
+        anchor = nominal if since == nominal else since - every
+        if schedule_.relative:
+            return None
+        return lambda until: (anchor + n * every for n in range((until - anchor) // every, 0, -1))
+    if isinstance(schedule_, rrule):
+        return lambda until: schedule_.occurrences_back(until, since, zone)
+    if isinstance(schedule_, cron) or (
+        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
+    ):
+        return lambda until: runs_back_of_crontab(schedule_, until, zone, since)
+    return None
+
+
+def _free_ones(
+    way: Callable[[datetime], Iterator[datetime]],
+    calendar: Excluded,
+    zone: tzinfo,
+    since: datetime,
+    until: datetime,
+) -> Iterator[datetime]:
+    """Yield those that ``calendar`` doesn't exclude; a long exclusion is stepped over."""
+    begin: datetime | None = until
+    while begin is not None:
+        runs, begin, in_vain = way(begin), None, 0
+        for due in runs:
+            free_at = calendar.end_of_exclusion(due, zone)
+            if free_at is None:
+                in_vain = 0
+                yield due
+            elif (in_vain := in_vain + 1) > _MANY_EXCLUDED:
+                begin = _before_exclusion(calendar, zone, due, free_at, since)
+                break
+
+
+def _before_exclusion(
+    calendar: Excluded, zone: tzinfo, excluded: datetime, free_at: datetime, since: datetime
+) -> datetime | None:
+    """Return the last instant before an exclusion that ends at ``free_at``; None: before ``since``."""
+
+    def is_same(instant: datetime) -> bool:
+        return calendar.end_of_exclusion(instant, zone) == free_at
+
+    late, step = excluded, _DAY
+    while is_same(early := max(late - step, since)):
+        if early == since:
+            return None
+        late, step = early, 2 * step
+    while late - early > _INSTANT:
+        middle = early + (late - early) // 2
+        if is_same(middle):
+            late = middle
+        else:
+            early = middle
+    return early
+
+
+def _search_last_runs(
+    schedule_: Any, policy: Bounds, nominal: datetime, now: datetime, limit: int, first_gap: timedelta
+) -> list[datetime]:
+    """Return the last runs of a schedule that is only walked forwards: the search begins near ``now``."""
     passed = now - nominal
-    span = max(min(limit * min(following - nominal, passed // limit), passed), _INSTANT)
+    span = max(min(limit * min(first_gap, passed // limit), passed), _INSTANT)
     begin, late = now - span, now
     early: datetime | None = None
     # until it is late enough for no more than some runs after it, and early enough for all wanted
@@ -350,5 +439,5 @@ def last_runs(
         elif len(found) < limit and begin > nominal:
             late = begin
         else:
-            return found[-limit:], upcoming
+            return found[-limit:]
         begin = max(begin - 2 * (now - begin), nominal) if early is None else early + (late - early) // 2

@@ -8,7 +8,7 @@ instead. Instants are aware datetimes in UTC, wall times naive ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
@@ -18,6 +18,8 @@ from dateutil.parser import isoparse
 from redbeat.hints import did_you_mean
 
 __all__ = [
+    "back_fixed",
+    "back_in_real_time",
     "find_change",
     "in_utc",
     "instant_of",
@@ -34,9 +36,12 @@ __all__ = [
 #: the clock goes by all the while. None: there is none
 NextWall = Callable[[datetime, timedelta, bool], datetime | None]
 
+#: those up to a wall time, the last first
+WallsBack = Callable[[datetime, timedelta], Iterator[datetime]]
 
 _DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
 
+_INSTANT = timedelta(microseconds=1)
 _SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
 #: within so many each offset of a zone comes
 _WEEKS = 53
@@ -124,6 +129,66 @@ def _next_change(tz: tzinfo, after: datetime, offsets: set[timedelta]) -> dateti
         if (begin + _WEEK).astimezone(tz).utcoffset() not in offsets:
             return find_change(tz, begin, begin + _WEEK)
     return None
+
+
+def back_fixed(walls_back: WallsBack, until: datetime, tz: tzinfo) -> Iterator[datetime]:
+    """Yield the instants not later than ``until`` of the times that ``walls_back`` gives, the last first.
+
+    They are those that :func:`next_fixed` finds.
+    """
+    # where the clocks repeat times, what was shown before them is over, too
+    offset = max(_offset_at(until, tz), _offset_at(until - _DAY, tz))
+    last: datetime | None = until.replace(tzinfo=None) + offset
+    latest = None
+    while last is not None:
+        walls, last = walls_back(last, offset), None
+        for wall in walls:
+            instant = instant_of(wall, tz)
+            if instant > until or instant == latest:
+                continue
+            yield instant
+            latest = instant
+            if wall_of(instant, tz) != wall:  # all that is skipped stands for this one
+                last = wall_of(instant - _SECOND, tz)
+                break
+
+
+def back_in_real_time(
+    walls_back: WallsBack, until: datetime, tz: tzinfo, since: datetime
+) -> Iterator[datetime]:
+    """Yield the instants from ``until`` back to ``since`` at which a clock shows what ``walls_back`` gives.
+
+    They are those that :func:`next_in_real_time` finds.
+    """
+    while until >= since:
+        offset = _offset_at(until, tz)
+        begin = _last_change(tz, until, since)
+        for wall in walls_back(until.replace(tzinfo=None) + offset, offset):
+            instant = (wall - offset).replace(tzinfo=timezone.utc)
+            if instant < begin:
+                break
+            yield instant
+        until = begin - _INSTANT
+
+
+def _last_change(tz: tzinfo, until: datetime, since: datetime) -> datetime:
+    """Return when the clocks have last changed until then; ``since`` if they haven't, or a year before."""
+    if isinstance(tz, timezone):
+        return since
+    end = until
+    for _ in range(_WEEKS):
+        if end <= since:
+            return since
+        begin = max(end - _WEEK, since)
+        change = find_change(tz, begin, end)
+        if change is not None:
+            return change
+        end = begin
+    return end
+
+
+def _offset_at(instant: datetime, tz: tzinfo) -> timedelta:
+    return instant.astimezone(tz).utcoffset() or timedelta(0)
 
 
 def next_fixed(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:

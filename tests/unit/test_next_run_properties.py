@@ -13,7 +13,9 @@ from dateutil.rrule import DAILY, weekday
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from redbeat.budget import limited
 from redbeat.decoder import decode, encode_definition
+from redbeat.exclusions import Exclusions
 from redbeat.misfires import MISFIRE_LIMIT, SKIP_SECONDS, Choice, choose_run
 from redbeat.policy import MISFIRES, NO_POLICY, Policy
 from redbeat.schedules import clocked, cron, first_run, last_runs, next_run, rrule, runs_after
@@ -222,6 +224,93 @@ def outages(draw: st.DrawFn) -> tuple[Any, Policy, list[datetime], datetime | No
 def test_the_last_runs_are_those_of_a_naive_walk(outage: Any, limit: int) -> None:
     schedule_, policy, runs, following, now = outage
     assert last_runs(schedule_, policy, runs[0], now, limit) == (runs[-limit:], following)
+
+
+@st.composite
+def calendars(draw: st.DrawFn) -> Exclusions:
+    """Days and spans of minutes to years, around the moments that are drawn for schedules."""
+    fields = []
+    for _ in range(draw(st.integers(1, 6))):
+        begin = draw(starts)
+        end = begin + draw(st.timedeltas(timedelta(minutes=1), 3 * DAY) | st.timedeltas(DAY, 900 * DAY))
+        is_span = draw(st.booleans())
+        fields.append("/".join(str(one.isoformat() if is_span else one.date()) for one in (begin, end)))
+    return Exclusions(fields)
+
+
+@given(schedules, policies(), calendars(), starts, st.integers(0, 30), st.integers(1, 40))
+def test_the_last_runs_beside_a_calendar_are_those_of_a_naive_walk(
+    schedule_: Any, policy: Policy, calendar: Exclusions, begin: datetime, passed: int, limit: int
+) -> None:
+    policy = policy.with_calendar(calendar)
+    nominal = next_run(schedule_, policy, begin) or begin
+    runs, following = naive_walk(schedule_, policy, nominal, passed)
+    for now in (runs[-1], runs[-1] + SECOND if following is None else following - INSTANT):
+        assert last_runs(schedule_, policy, nominal, now, limit) == (runs[-limit:], following)
+
+
+@pytest.mark.parametrize(
+    "rule", [schedule(1), crontab(), rrule("SECONDLY", dtstart=datetime(2020, 1, 1, tzinfo=UTC))]
+)
+def test_a_long_exclusion_is_stepped_over_and_not_walked_through(rule: Any) -> None:
+    policy = Policy(timezone="UTC").with_calendar(Exclusions(["2026-03-01/2028-02-29"]))
+    nominal = datetime(2026, 2, 1, tzinfo=UTC)
+    now = datetime(2028, 2, 1, tzinfo=UTC)
+    missed, following = limited("a", last_runs, rule, policy, nominal, now, 3, seconds=2)
+    assert following == datetime(2028, 3, 1, tzinfo=UTC)
+    assert missed[-1] == datetime(2026, 3, 1, tzinfo=UTC) - (missed[-1] - missed[-2])
+    assert len(missed) == 3
+
+
+#: rules that once took a beat minutes, as they stand in Redis; all their times are of 2026, in UTC
+COSTLY: dict[str, dict[str, Any]] = {
+    "every second for ever": {"freq": 6, "count": 10**12, "dtstart": datetime(1970, 1, 1)},
+    "every second of the year": {
+        "freq": 0,
+        "byyearday": list(range(1, 367)),
+        "byhour": list(range(24)),
+        "byminute": list(range(60)),
+        "bysecond": list(range(60)),
+    },
+    "seconds of working days": {"freq": 6, "byweekday": [0, 1, 2, 3, 4], "count": 10**9},
+    "every 5 s on working days": {
+        "freq": 0,
+        "byweekday": [0, 1, 2, 3, 4],
+        "byhour": list(range(24)),
+        "byminute": list(range(60)),
+        "bysecond": list(range(0, 60, 5)),
+    },
+    "minutes of working hours": {
+        "freq": 0,
+        "byweekday": [0, 1, 2, 3, 4],
+        "byhour": list(range(8, 18)),
+        "byminute": list(range(60)),
+        "bysecond": 0,
+    },
+}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize("name", COSTLY)
+def test_making_up_for_three_days_of_a_dense_rule_costs_each_batch_less_than_its_budget(
+    name: str, zone: str
+) -> None:
+    """Whose days are walked and not their seconds; the budget of a plan is 50 ms, the test's has slack."""
+    rule = rrule(**{"dtstart": datetime(2026, 1, 1), **COSTLY[name]})
+    policy = Policy(timezone=zone, misfire="all", misfire_limit=1000)
+    now = datetime(2026, 11, 20, 16, 0, 30, tzinfo=UTC)  # a Friday
+    nominal = next_run(rule, policy, now - 3 * DAY)
+    assert nominal is not None
+    missed, following = limited("a", last_runs, rule, policy, nominal, now, 1000, seconds=1)
+    assert len(missed) == 1000
+    assert following == next_run(rule, policy, now)
+    for earlier, later in [*pairwise(missed[:3]), *pairwise(missed[-3:])]:
+        assert next_run(rule, policy, earlier) == later
+    sent = 0
+    while sent < 50:  # one run a batch
+        choice = limited("a", choose_run, rule, policy, nominal, now, NO_POLICY, seconds=1)
+        assert choice.due == (missed[0] if not sent else missed[sent])
+        nominal, sent = choice.following, sent + 1
 
 
 @pytest.mark.parametrize("limit", [1, 100, 10**12])

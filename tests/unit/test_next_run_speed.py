@@ -11,7 +11,7 @@ from typing import Any
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR, MO, TU
 
-from redbeat import never, schedules
+from redbeat import schedules, walltimes
 from redbeat.policy import Policy
 from redbeat.schedules import clocked, cron, next_run, rrule
 from tests.support.ticks import memory_app
@@ -55,8 +55,7 @@ NEVER: dict[str, Any] = {
 
 def forget() -> None:
     schedules._crontab_runs.clear()
-    never._has_days.cache_clear()
-    never._has_easter_days.cache_clear()
+    walltimes._wall_times.cache_clear()
 
 
 def micros(call: Callable[[], object], repeats: int) -> float:

@@ -1,0 +1,232 @@
+"""Rules on a clock on the wall beside dateutil's own walk: of the last weeks of its calendar, or as far as it
+comes in a fraction of a second."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import pytest
+from dateutil.rrule import weekday
+from hypothesis import event, given, reject, settings
+from hypothesis import strategies as st
+
+from redbeat.budget import limited
+from redbeat.errors import EntryTooExpensive
+from redbeat.recurrence import rrule
+from redbeat.walltimes import wall_times
+
+#: dateutil gives up at the end of the year 9999, so that even in vain it hasn't far to go from here
+LATE = datetime(9999, 12, 1)
+ENOUGH = 40
+
+PER_DAY = {"DAILY": 1, "HOURLY": 24, "MINUTELY": 1440, "SECONDLY": 86_400}
+#: what steps over hours, days and weeks, and is a part or a multiple of them, or neither
+INTERVALS = {
+    "DAILY": [1, 2, 7, 14, 5],
+    "HOURLY": [1, 2, 5, 7, 24, 25, 48, 168],
+    "MINUTELY": [1, 7, 15, 90, 720, 1440, 1441, 10_080],
+    "SECONDLY": [1, 7, 3600, 86_400, 86_399, 604_800],
+}
+
+
+def some(low: int, high: int) -> st.SearchStrategy[list[int] | None]:
+    return st.none() | st.lists(st.integers(low, high), min_size=1, max_size=4)
+
+
+@st.composite
+def stepping_rules(draw: st.DrawFn) -> rrule:
+    freq = draw(st.sampled_from(sorted(PER_DAY)))
+    start = draw(st.datetimes(LATE, LATE + timedelta(days=20))).replace(microsecond=0)
+    fields: dict[str, Any] = {
+        "interval": draw(st.sampled_from(INTERVALS[freq])),
+        "byhour": draw(some(0, 23)),
+        "byminute": draw(some(0, 59)),
+        "bysecond": draw(some(0, 59)),
+    }
+    days = {
+        "byweekday": some(0, 6),
+        "bymonthday": some(-31, 31).filter(lambda found: not found or 0 not in found),
+    }
+    days |= {"bymonth": st.sampled_from([None, 12]), "byyearday": st.sampled_from([None, [-1, -9, 350]])}
+    for name in draw(st.sets(st.sampled_from(sorted(days)), max_size=2)):
+        fields[name] = draw(days[name])
+    if draw(st.booleans()):
+        fields["count"] = draw(st.integers(1, 60))
+    if freq == "DAILY" and any(fields[name] for name in ("byhour", "byminute", "bysecond")):
+        fields["bysetpos"] = draw(st.none() | st.lists(st.sampled_from([1, 2, 3, -1, -2]), min_size=1))
+    return rrule(freq, dtstart=start, **fields)
+
+
+def own(rule: rrule, start: datetime) -> list[datetime]:
+    found: list[datetime] = []
+    upcoming = wall_times(rule, start).next(start, inclusive=True)
+    while upcoming is not None and len(found) < ENOUGH and upcoming.year == LATE.year:
+        found.append(upcoming)
+        upcoming = wall_times(rule, start).next(upcoming)
+    return found
+
+
+@given(stepping_rules())
+def test_every_occurrence_is_one_of_dateutil_s_and_none_is_left_out(rule: rrule) -> None:
+    start = rule.dtstart.replace(tzinfo=None)
+    try:
+        expected = [one.replace(tzinfo=None) for one in islice(rule.rrule, ENOUGH)]
+    except ValueError:  # dateutil knows that its steps never reach the hours, minutes or seconds
+        expected = []
+    event("none" if not expected else "some" if len(expected) < ENOUGH else "many")
+    assert own(rule, start) == expected
+
+
+@given(stepping_rules(), st.timedeltas(timedelta(0), timedelta(days=10)), st.booleans())
+def test_from_anywhere_the_next_one_is_the_next_one(rule: rrule, passed: timedelta, inclusive: bool) -> None:
+    start = rule.dtstart.replace(tzinfo=None)
+    wall = start + passed
+    found = own(rule, start)
+    if len(found) == ENOUGH and found[-1] <= wall:
+        return
+    later = [one for one in found if one > wall or (inclusive and one == wall)]
+    assert wall_times(rule, start).next(wall, inclusive) == (later[0] if later else None)
+
+
+START = datetime(2026, 6, 1, 12)  # a Monday
+
+
+@pytest.mark.parametrize(
+    ("freq", "fields"),
+    [
+        ("DAILY", {"bysetpos": 2}),
+        ("DAILY", {"interval": 7, "byweekday": 1}),
+        ("DAILY", {"interval": 14, "byeaster": 0}),
+        ("HOURLY", {"interval": 7, "byhour": [0, 1, 2], "byweekday": 6, "bymonth": 2, "bymonthday": 30}),
+        ("MINUTELY", {"interval": 7, "byminute": 0, "byhour": 9, "byweekday": 0}),
+        ("MINUTELY", {"interval": 90, "byhour": [13], "byminute": [1]}),
+        ("SECONDLY", {"interval": 604_800, "byweekday": 1}),
+        ("SECONDLY", {"byeaster": 0, "bymonth": 12}),
+        ("SECONDLY", {"interval": 7, "count": 90, "bymonth": 2, "bymonthday": 30}),
+    ],
+)
+def test_what_the_steps_never_reach_has_no_occurrence(freq: str, fields: dict[str, Any]) -> None:
+    assert wall_times(rrule(freq, dtstart=START, **fields), START).next(START, inclusive=True) is None
+
+
+def test_a_count_is_counted_where_dateutil_takes_a_minute() -> None:
+    start = datetime(1970, 1, 1)
+    leap_days = {"bymonth": 2, "bymonthday": 29, "byhour": 9, "byminute": 0, "bysecond": 0}
+    rule = rrule("SECONDLY", dtstart=start, count=14, **leap_days)  # 1972 is the first
+    assert wall_times(rule, start).next(START) is None
+    rule = rrule("SECONDLY", dtstart=start, count=15, **leap_days)
+    assert wall_times(rule, start).next(START) == datetime(2028, 2, 29, 9)
+
+
+@pytest.mark.parametrize(
+    ("freq", "interval"), [("DAILY", 20_000), ("HOURLY", 500_000), ("MINUTELY", 10**8), ("SECONDLY", 86_401)]
+)
+def test_steps_of_decades_are_found(freq: str, interval: int) -> None:
+    rule, step = rrule(freq, dtstart=START, interval=interval), timedelta(days=interval) / PER_DAY[freq]
+    assert wall_times(rule, START).next(START) == START + step
+    assert wall_times(rule, START).next(START + 3 * step) == START + 4 * step
+    counted = rrule(freq, dtstart=START, interval=interval, count=4)
+    assert wall_times(counted, START).next(START + 3 * step) is None
+    weekday = (START + 2 * step).weekday()
+    on_that_day = rrule(freq, dtstart=START, interval=interval, byweekday=weekday)
+    found = wall_times(on_that_day, START).next(START + step)
+    assert found == START + 2 * step
+
+
+#: lists that are as long as can be, besides short ones
+def hostile(low: int, high: int) -> st.SearchStrategy[list[int]]:
+    numbers = [number for number in range(low, high + 1) if number or low == 0]
+    return st.just(numbers) | st.lists(st.sampled_from(numbers), min_size=1, max_size=4)
+
+
+HOSTILE = {
+    "bymonth": hostile(1, 12),
+    "bymonthday": hostile(-31, 31),
+    "byyearday": hostile(-366, 366),
+    "byweekno": hostile(-53, 53),
+    "byeaster": hostile(0, 200) | hostile(-80, -1),
+    "byweekday": hostile(0, 6)
+    | st.lists(st.builds(weekday, st.integers(0, 6), st.sampled_from([1, 2, -1, 5, -5, 20])), min_size=1),
+    "byhour": hostile(0, 23),
+    "byminute": hostile(0, 59),
+    "bysecond": hostile(0, 59),
+    "bysetpos": hostile(-366, 366),
+}
+FEW_OR_MANY = [1, 1, 1, 2, 3, 5, 7, 12, 13, 53, 60, 100, 1441, 86_399, 86_401, 604_800, 10**9]
+
+
+@st.composite
+def hostile_rules(draw: st.DrawFn) -> tuple[rrule, datetime]:
+    year = draw(st.sampled_from([1, 2, 1900, 2000, 2024, 2026, 9985, 9998, 9999]))
+    start = draw(st.datetimes(datetime(year, 1, 1), datetime(year, 12, 31, 23, 59, 59))).replace(
+        microsecond=0
+    )
+    names = draw(st.sets(st.sampled_from(sorted(HOSTILE)), max_size=5) | st.just(set(HOSTILE)))
+    fields = {name: draw(HOSTILE[name]) for name in sorted(names)}
+    fields["interval"] = draw(st.sampled_from(FEW_OR_MANY))
+    fields["wkst"] = draw(st.none() | st.integers(0, 6))
+    fields["count"] = draw(st.sampled_from([None, None, 1, 7, 100, 10**6, 10**9, 10**12]))
+    try:
+        return rrule(draw(st.integers(0, 6)), dtstart=start, **fields), start
+    except ValueError:  # a position that there is none of
+        reject()
+
+
+@settings(max_examples=200)
+@given(hostile_rules())
+def test_a_hostile_rule_has_the_occurrences_that_dateutil_finds_and_costs_little(
+    ruled: tuple[rrule, datetime],
+) -> None:
+    rule, start = ruled
+    expected: list[datetime] = []
+
+    def walk() -> None:
+        expected.extend(one.replace(tzinfo=None) for one in islice(rule.rrule, ENOUGH))
+
+    is_whole = True
+    try:
+        limited("dateutil", walk, seconds=0.1)
+    except EntryTooExpensive:
+        is_whole = False
+    except (ValueError, IndexError, TypeError):  # it gives up itself
+        is_whole, expected = False, []
+    event("whole" if is_whole else "some" if expected else "none")
+    times = wall_times(rule, start)
+
+    def own() -> list[datetime]:
+        found, upcoming = [], times.next(start, inclusive=True)
+        while upcoming is not None and len(found) < (ENOUGH if is_whole else len(expected)):
+            found.append(upcoming)
+            upcoming = times.next(upcoming)
+        return found
+
+    assert limited("own", own, seconds=5) == expected
+    if expected:
+        back = limited("own", lambda: list(islice(times.backwards(expected[-1]), ENOUGH + 1)), seconds=5)
+        assert back == expected[::-1]
+
+
+@pytest.mark.parametrize("moment", [START, START.replace(year=9000)])
+@pytest.mark.parametrize("count", [None, 10**9, 10**12])
+@pytest.mark.parametrize("freq", range(7))
+@pytest.mark.parametrize("year", [1, 1970, 2026])
+def test_with_every_list_full_a_rule_of_any_age_costs_no_more_than_a_plan_may(
+    freq: int, count: int | None, year: int, moment: datetime
+) -> None:
+    """It comes every second; one of the year 1 is counted in some thousand steps."""
+    full: dict[str, Any] = {
+        "byyearday": [day for day in range(-366, 367) if day],
+        "byhour": list(range(24)),
+        "byminute": list(range(60)),
+        "bysecond": list(range(60)),
+    }
+    started = datetime(year, 1, 1)
+    times = wall_times(rrule(freq, dtstart=started, count=count, **full), started)
+    elapsed = (moment - started).total_seconds()
+    upcoming = limited("own", times.next, moment, seconds=1)
+    is_over = count is not None and elapsed + 1 >= count
+    assert upcoming == (None if is_over else moment + timedelta(seconds=1))
+    last = next(times.backwards(moment))
+    assert last == (moment if count is None or elapsed < count else started + timedelta(seconds=count - 1))
