@@ -166,13 +166,15 @@ class Dispatcher:
                 batch.commits.append(commit_missing(claimed, now, is_known))
                 continue
             self._reports.note_present(claimed)
+            read_seconds = _seconds_to_read(claimed)
+            budget_seconds = PLAN_SECONDS + read_seconds
             try:
-                plan = self._plan_within_budget(claimed, now, calendars)
+                plan = limited(claimed.key, self._plan_run, claimed, now, calendars, seconds=budget_seconds)
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 batch.commits.append(self._quarantine(claimed, exc, now))
                 continue
             finally:
-                self.pace.note_planned(claimed.key)
+                self.pace.note_planned(claimed.key, read_seconds)
             if not isinstance(plan, Run):
                 batch.commits.append(plan)
                 continue
@@ -186,13 +188,6 @@ class Dispatcher:
         self.pace.end(left)
         batch.leave(left)
         return runs
-
-    def _plan_within_budget(
-        self, claimed: Claimed, now: float, calendars: Mapping[str, Excluded]
-    ) -> Run | Commit:
-        size = len(claimed.definition or "") + len(claimed.policy or "") + len(claimed.meta or "")
-        seconds = PLAN_SECONDS + size * READ_SECONDS
-        return limited(claimed.key, self._plan_run, claimed, now, calendars, seconds=seconds)
 
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
         if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
@@ -486,3 +481,9 @@ def _send_all(
     middle = len(batches) // 2
     halves = (batches[:middle], batches[middle:])
     return [outcome for half in halves for outcome in _send_all(outbox, half, is_again=len(half) > 1)]
+
+
+def _seconds_to_read(claimed: Claimed) -> float:
+    """Return how much processor time may be taken to read an entry."""
+    texts = (claimed.definition, claimed.policy, claimed.meta)
+    return sum(len(text) for text in texts if text) * READ_SECONDS

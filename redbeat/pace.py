@@ -17,7 +17,7 @@ __all__ = ["Pace"]
 #: after so much processor time a batch sends what is planned, and leaves the rest due
 BATCH_SECONDS = 0.25
 
-#: a plan that took so long, by the clock on the wall, makes an entry a slow one
+#: a plan that took so much processor time makes an entry a slow one
 SLOW_SECONDS = 0.005
 
 #: so many slow entries are remembered; then all are forgotten
@@ -38,6 +38,7 @@ class Pace:
         self._left: set[str] = set()
         self._has_met_slow = False
         self._began_at = self._entry_began_at = self._began_cpu = 0.0
+        self._asked_at = self._asked_cpu = 0.0  # the two clocks, when the second was asked last
 
     def enlarge(self, batch_size: int) -> int:
         """Return how many entries to claim: slow ones take nobody's place."""
@@ -46,6 +47,7 @@ class Pace:
     def begin(self, rows: Sequence[Claimed]) -> Sequence[Claimed]:
         """Return the entries of a batch in the order to plan them in."""
         self._began_at, self._began_cpu = time.monotonic(), time.thread_time()
+        self._asked_at, self._asked_cpu = self._began_at, self._began_cpu
         rows = sorted(rows, key=self._place) if self._has_met_slow else rows
         self._has_met_slow = False
         return rows
@@ -64,15 +66,22 @@ class Pace:
             return False
         return time.thread_time() - self._began_cpu > BATCH_SECONDS  # to ask that takes longer
 
-    def note_planned(self, key: str) -> None:
-        """Remember the entry under ``key`` if it was slow to plan."""
-        if time.monotonic() - self._entry_began_at > SLOW_SECONDS:
+    def note_planned(self, key: str, read_seconds: float) -> None:
+        """Remember the entry under ``key`` if it was slow to plan, besides what reading it may take."""
+        slow_seconds = SLOW_SECONDS + read_seconds
+        if time.monotonic() - self._entry_began_at > slow_seconds and self._was_busy(slow_seconds):
             if len(self._slow) >= MAX_REMEMBERED:
                 self._slow.clear()
             self._slow[key] = None
             self._has_met_slow = True
         elif self._slow:
             self._slow.pop(key, None)
+
+    def _was_busy(self, slow_seconds: float) -> bool:
+        """Tell whether it was the entry that took its time, and not the machine, which has others."""
+        used, before = time.thread_time() - self._asked_cpu, self._entry_began_at - self._asked_at
+        self._asked_at, self._asked_cpu = time.monotonic(), time.thread_time()
+        return used - before > slow_seconds  # those before it had no more than the time that passed
 
     def end(self, left: Sequence[Claimed]) -> None:
         """Remember the entries that weren't planned."""
