@@ -33,7 +33,7 @@ from redbeat.keys import Keys
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
 from redbeat.lua.downgrades import BroughtBack, bring_back
 from redbeat.replicas import Replicas
-from redbeat.retry import WatchedConnection, is_no_permission, is_refusal, without_retry
+from redbeat.retry import RequestBroken, WatchedConnection, is_no_permission, is_refusal, without_retry
 from redbeat.text import printable
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
@@ -98,22 +98,35 @@ class Store:
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
 
+        Where the answer ends the connection fewer are read, and of one that does so alone nothing.
+
         Raises:
             LockLost: another beat holds the lock.
         """
+        entry_bytes = self.config.max_entry_bytes
+        while True:
+            try:
+                claim = self._claim_due(fence, limit, entry_bytes, lease_ms)
+                break
+            except StoreRefused as exc:
+                if not isinstance(exc.__cause__, RequestBroken) or not entry_bytes:
+                    raise
+                limit, entry_bytes = max(limit // 8, 1), entry_bytes if limit > 1 else 0
+        self.check_lock(claim.status, fence)
+        return self._without_moving(claim) if self.config.is_cluster else claim
+
+    def _claim_due(self, fence: Fence, limit: int, entry_bytes: int, lease_ms: int) -> Claim:
         with self.translating():
-            claim = lua.claim_due(
-                self.client,
+            return lua.claim_due(
+                self.watched,
                 self.keys.schedule,
                 fence,
                 limit=limit,
                 max_bytes=CLAIM_MAX_BYTES,
-                entry_bytes=self.config.max_entry_bytes,
+                entry_bytes=entry_bytes,
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
             )
-        self.check_lock(claim.status, fence)
-        return self._without_moving(claim) if self.config.is_cluster else claim
 
     def _without_moving(self, claim: Claim) -> Claim:
         """Leave out what only seems to be missing: a node that is given a slot hasn't got all of it yet."""
@@ -155,14 +168,14 @@ class Store:
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
             histories = lua.Histories(self.keys.beside, self.config.history)
             committed = lua.commit_runs(
-                self.writer, self.keys.schedule, fence, commits, target, histories, call
+                self.watched, self.keys.schedule, fence, commits, target, histories, call
             )
         self.check_lock(committed.status, fence)
         return committed
 
     @property
-    def writer(self) -> Any:
-        """A client for what may be large: a request that the server won't take is a StoreRefused."""
+    def watched(self) -> Any:
+        """A client for what may be large: if it ends the connection each time, that is a StoreRefused."""
         return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule))
 
     def server_id(self) -> str | None:
@@ -278,7 +291,7 @@ class Store:
                 return outcomes
             with self.translating():
                 status, changed = lua.save_entries(
-                    self.writer, self.keys.schedule, fence, writes, wake=self.keys.wake
+                    self.watched, self.keys.schedule, fence, writes, wake=self.keys.wake
                 )
             self.check_lock(status, fence)
             if not changed:
@@ -300,7 +313,7 @@ class Store:
         with (
             suppress(StoreRefused, StoreCorrupt, StoreUnavailable),
             self.translating(),
-            self.writer.pipeline(transaction=False) as pipeline,
+            self.watched.pipeline(transaction=False) as pipeline,
         ):
             for key, record in records:
                 history = self.keys.history_of(key)

@@ -42,7 +42,7 @@ class Faults:
     """What all connections of a proxy suffer: withheld while not `thawed`, slowed, or the first cut.
 
     Those of an earlier `generation` are dead, and nobody is told. One that sends `max_request_bytes` or more
-    without an answer is reset.
+    without an answer is reset, and one that is answered by `max_reply_bytes` or more.
     """
 
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,6 +50,7 @@ class Faults:
     cut: Cut | None = None
     generation: int = 0
     max_request_bytes: int | None = None
+    max_reply_bytes: int | None = None
 
     def __post_init__(self) -> None:
         self.thawed.set()
@@ -64,6 +65,7 @@ class Link:
     generation: int = 0  # when it was made
     cut: Cut | None = None  # one whose pattern was sent here: the next reply brings it about
     unanswered_bytes: int = 0
+    reply_bytes: int = 0
 
     def __post_init__(self) -> None:
         for end in (self.client, self.server):
@@ -106,6 +108,7 @@ class Link:
                 return
             if source is self.client:
                 sent = self._look_for_cut(sent + chunk, faults)
+                self.reply_bytes = 0
                 self.unanswered_bytes += len(chunk)
                 if self.unanswered_bytes >= (faults.max_request_bytes or math.inf):
                     raise _CutReached
@@ -113,6 +116,9 @@ class Link:
                 self.cut.reach()
             else:
                 self.unanswered_bytes = 0
+                self.reply_bytes += len(chunk)
+                if self.reply_bytes >= (faults.max_reply_bytes or math.inf):
+                    raise _CutReached
             await loop.sock_sendall(sink, chunk)
 
     def _look_for_cut(self, sent: bytes, faults: Faults) -> bytes:

@@ -96,15 +96,16 @@ class Proxy:
         cut = self._faults.cut = Cut(pattern, loss)
         return cut.has_happened
 
-    def cut_beyond(self, max_request_bytes: int | None) -> None:
-        """Reset connections on which more is sent at once, as proxies do that hold a whole request."""
+    def cut_beyond(self, max_request_bytes: int | None, max_reply_bytes: int | None = None) -> None:
+        """Reset connections on which more is sent at once, or answered, as proxies with limits do."""
         self._faults.max_request_bytes = max_request_bytes
+        self._faults.max_reply_bytes = max_reply_bytes
 
     def heal(self) -> None:
         """Be an ordinary proxy again: nothing withheld, refused, delayed, or to be cut."""
         self.delay_seconds = 0
         self._faults.cut = None
-        self._faults.max_request_bytes = None
+        self.cut_beyond(None)
         self.accept()
         self.thaw()
 
