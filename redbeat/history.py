@@ -50,7 +50,7 @@ class PastRun:
 
     @property
     def is_span(self) -> bool:
-        """Whether it tells which runs weren't sent: one, or all from the first to the last."""
+        """Whether it tells which runs weren't sent, one, or all from the first to the last."""
         return self.last is not None or (self.count is not None and self.outcome != "sent")
 
     def covers(self, due: datetime, tolerance: timedelta = timedelta(0)) -> bool:

@@ -191,3 +191,29 @@ def test_waiting_costs_under_two_commands_a_second(
     assert leader < 2
     assert both - leader < 2
     assert beat.is_running
+
+
+@ONE_SERVER
+def test_a_pause_ends_at_its_time_whoever_has_written_it(
+    beat: Process, app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    often = {"__type__": "interval", "every": 0.5}
+    Entry("python", "echo", 0.5, app=app).save()
+    write_raw(client, "raw", schedule=often)
+    eventually(lambda: {"python", "raw"} <= set(sent_names(broker)))
+    until = datetime.fromtimestamp(server_now(client), timezone.utc) + timedelta(seconds=4)
+    Entry.get("python", app).pause("repairs", until=until)
+    client.hset("redbeat:raw", "policy", json.dumps({"paused": True, "paused_until": until.isoformat()}))
+    write_raw(client, "raw", schedule=often, enabled=False, score=None)
+    paused_at = datetime.fromtimestamp(server_now(client), timezone.utc)
+
+    def dues_of(name: str) -> list[datetime]:
+        headers = [message["headers"] for message in messages(broker)]
+        dues = [datetime.fromisoformat(one["redbeat_due"]) for one in headers if one["redbeat_entry"] == name]
+        return [due for due in dues if due > paused_at + timedelta(seconds=1)]
+
+    # it was a minute once
+    eventually(lambda: len(dues_of("python")) > 1 and len(dues_of("raw")) > 1, timeout=30)
+    for name in ("python", "raw"):
+        assert timedelta() <= dues_of(name)[0] - until < timedelta(seconds=0.5), name
+    assert beat.is_running

@@ -21,6 +21,7 @@ READING = {
         "TYPE",
         "EXISTS",
         "HMGET",
+        "HSTRLEN",
         "HGETALL",
         "ZSCORE",
         "ZCOUNT",
