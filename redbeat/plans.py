@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from redbeat.almanac import ABOUT, Unusable, calendar_from, give_calendars, read_calendars, read_fields
+from redbeat.almanac import Unusable, give_calendars, read_calendars
 from redbeat.archive import past_of
-from redbeat.calendars import Calendar, find_users
+from redbeat.calendar_plans import CalendarPlan, calendar_of, is_stored, plan_calendars, plan_gone_calendars
+from redbeat.calendars import Calendar
 from redbeat.config import ensure_conf
 from redbeat.differences import Difference, differing
 from redbeat.entry import RedBeatSchedulerEntry
@@ -23,14 +24,13 @@ from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
 from redbeat.files import ENTRY_FIELDS, STATE_FIELDS, Declared
 from redbeat.garbage import garbage_kept
 from redbeat.lua import owners as scripts
-from redbeat.lua.owners import CalendarChange, Change
+from redbeat.lua.owners import Change
 from redbeat.notation import write_schedule
 from redbeat.owners import read_calendar_owners, read_names_of, read_owners, read_statics
 from redbeat.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.problems import find_name_problem
 from redbeat.reader import try_decode
 from redbeat.saving import encode_entry, plan_write, stored_after, why_never
-from redbeat.schedules import Excluded
 from redbeat.store import CHUNK_SIZE, Store, Stored
 from redbeat.text import printable
 
@@ -38,12 +38,10 @@ __all__ = [
     "MAX_ENTRIES",
     "Plan",
     "apply_plan",
-    "calendar_of",
     "check_size",
     "commit",
     "entry_of",
     "make_plan",
-    "plan_calendars",
     "read_with_owners",
     "shown_fields",
 ]
@@ -67,9 +65,7 @@ class Plan:
     Attributes:
         difference: for people.
         changes: one for each entry of the file, and for each that is removed.
-        calendars: for people, too; the fields of a calendar are its days and spans, and what it is about.
-        calendar_changes: one for each calendar that is stored or removed, or becomes the owner's.
-        calendars_before: those and all that entries name, as they were when the plan was made.
+        calendars: what becomes of calendars besides.
         warnings: sentences.
         is_pruned: what isn't in the file any more was to be removed.
     """
@@ -77,14 +73,16 @@ class Plan:
     app: Any
     difference: Difference = field(default_factory=Difference)
     changes: list[Change] = field(default_factory=list)
-    calendars: Difference = field(default_factory=Difference)
-    calendar_changes: list[CalendarChange] = field(default_factory=list)
-    calendars_before: dict[str, Excluded] = field(default_factory=dict)
+    calendars: CalendarPlan = field(default_factory=CalendarPlan)
     warnings: list[str] = field(default_factory=list)
     is_pruned: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.difference) or bool(self.calendar_changes)
+        return bool(self.difference) or bool(self.calendars.changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what would change, as plain JSON has it."""
+        return {**self.difference.to_dict(), "calendars": self.calendars.difference.to_dict()}
 
 
 def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
@@ -144,9 +142,10 @@ def make_plan(
     if not take_over:
         _check_owners(store, declared, owner, found[: len(entries)])
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    plan_calendars(plan, declared, {entry.policy.exclude for entry in named}, owner, calendar_owners)
+    names = {entry.policy.exclude for entry in named}
+    plan.calendars = plan_calendars(store, declared, names, owner, calendar_owners)
     declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
-    give_calendars(named, {**plan.calendars_before, **declared_calendars})
+    give_calendars(named, {**plan.calendars.before, **declared_calendars})
     for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
         _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
     give_calendars(named, {})
@@ -168,14 +167,16 @@ def make_plan(
             )
         )
     owners = {name: those for name, those in calendar_owners.items() if name not in declared.calendars}
-    _plan_gone_calendars(plan, owner, owners, entries, prune=prune)
+    removed = {change.stored.key for change in plan.changes if change.is_deleted}
+    plan_gone_calendars(plan.calendars, store, owner, owners, entries, removed, prune=prune)
+    plan.warnings += plan.calendars.warnings
     check_size(plan, declared)
     return plan
 
 
 def check_size(plan: Plan, declared: Declared) -> None:
     """Raise FileError where ``plan`` is more than one step takes."""
-    count = 8 * len(plan.calendar_changes)
+    count = 8 * len(plan.calendars.changes)
     for change in plan.changes:
         count += 12 + sum(4 if one.content else 1 for one in change.beside)
     if count > MAX_ARGUMENTS:
@@ -292,128 +293,13 @@ def shown_of(definition: str, policy: str) -> dict[str, Any]:
     return shown
 
 
-def plan_calendars(
-    plan: Plan,
-    declared: Declared,
-    named: Iterable[str | None],
-    owner: str,
-    owners: Mapping[str, Collection[str]],
-) -> None:
-    """Plan the calendars of the file that aren't stored just so, and note what all of them are now.
-
-    Arguments:
-        named: calendars that entries name besides.
-        owner: whose they become besides whoever has applied them, too; '': nobody's.
-        owners: names of calendars to whose they are already.
-    """
-    store = Store(plan.app)
-    found = read_fields(store, {*declared.calendars, *filter(None, named)})
-    plan.calendars_before = {name: calendar_from(name, fields) for name, fields in found.items()}
-    for name in declared.calendars:
-        calendar, before = calendar_of(declared, name, plan.app), found[name]
-        fields = {ABOUT: calendar.about, **calendar.days}
-        is_new_owner = bool(owner) and owner not in owners.get(name, ())
-        is_same = not isinstance(before, Unusable) and {ABOUT: "", **before} == fields
-        if is_same and not is_new_owner:
-            plan.calendars.same.append(name)
-            continue
-        read = before.kind if isinstance(before, Unusable) else before
-        plan.calendar_changes.append(
-            CalendarChange(
-                f"{owner}\t{name}",
-                store.keys.calendar(name),
-                read,
-                None if is_same else fields,
-                store.keys.calendar_owners if is_new_owner else "",
-            )
-        )
-        if isinstance(before, Unusable) and before.is_missing:
-            plan.calendars.added[name] = _shown_calendar(fields)
-            continue
-        shown = differing(_shown_calendar(before), _shown_calendar(fields))
-        if is_new_owner:
-            shown["owner"] = (None, owner)
-        plan.calendars.changed[name] = shown
-
-
-def _shown_calendar(fields: Mapping[str, str] | Unusable) -> dict[str, str]:
-    if isinstance(fields, Unusable):
-        return {"stored": "unusable"}
-    return {day: label for day, label in sorted(fields.items()) if day != ABOUT or label}
-
-
-def _plan_gone_calendars(
-    plan: Plan,
-    owner: str,
-    owners: Mapping[str, Collection[str]],
-    entries: Mapping[str, Any],
-    *,
-    prune: bool,
-) -> None:
-    """Plan what becomes of the calendars that are the owner's, and in the file no more.
-
-    Arguments:
-        owners: names of the calendars that aren't in the file to whose they are.
-        entries: those of the file, by their keys.
-    """
-    store = Store(plan.app)
-    gone = {name for name, those in owners.items() if owner in those}
-    found = {name: fields for name, fields in read_fields(store, gone).items() if not _is_missing(fields)}
-    if not prune or not found:
-        plan.calendars.left.extend(sorted(found))
-        return
-    removed = {change.stored.key for change in plan.changes if change.is_deleted}
-    users = find_users(store, found, without=removed | entries.keys())
-    for entry in entries.values():
-        if entry.policy.exclude in found:
-            users.setdefault(entry.policy.exclude, []).append(entry.name)
-    for name, fields in sorted(found.items()):
-        others = sorted(set(owners[name]) - {owner})
-        if name in users and not others:
-            plan.calendars.left.append(name)
-            rest = len(users[name]) - 1
-            more = f" and {rest} more {'entry names' if rest == 1 else 'entries name'}" if rest else " names"
-            plan.warnings.append(
-                f"The calendar {name} isn't in the file any more, and stays: {users[name][0]}{more} it."
-            )
-            continue
-        plan.calendar_changes.append(
-            CalendarChange(
-                f"{owner}\t{name}",
-                store.keys.calendar(name),
-                fields.kind if isinstance(fields, Unusable) else fields,
-                None if others else {},
-                store.keys.calendar_owners,
-                is_owned=False,
-            )
-        )
-        if others:
-            plan.calendars.changed[name] = {"owner": (owner, ", ".join(others))}
-        else:
-            plan.calendars.removed[name] = _shown_calendar(fields)
-
-
-def _is_missing(fields: Mapping[str, str] | Unusable) -> bool:
-    return isinstance(fields, Unusable) and fields.is_missing
-
-
-def calendar_of(declared: Declared, name: str, app: Any) -> Calendar:
-    """Return the calendar that a file describes; FileError: it has a wrong value."""
-    fields = declared.calendars[name]
-    try:
-        return Calendar(name, fields.get("days") or (), fields.get("about", ""), app)
-    except (ValueError, TypeError) as exc:
-        reason = str(exc).removeprefix(f"{printable(name)}: ")
-        raise declared.fault(("calendars", name), reason) from exc
-
-
 def commit(plan: Plan) -> None:
     """Carry ``plan`` out, all of it in one step.
 
     Raises:
         EntryChanged: an entry or a calendar is another one by now; nothing was written.
     """
-    store, calendars = Store(plan.app), plan.calendar_changes
+    store, calendars = Store(plan.app), plan.calendars.changes
     owned = {change.owned_key for change in plan.changes} | {change.owned_key for change in calendars}
     with store.translating(sets=owned - {""}):
         changed = scripts.apply_entries(
@@ -422,9 +308,9 @@ def commit(plan: Plan) -> None:
     if changed is not None and not _stands(store, plan):
         raise EntryChanged(f"{store.keys.name(changed)} has changed meanwhile; nothing was written.", changed)
     # other entries refer to a calendar that is another one now, and they may have changed meanwhile
-    for calendar_name, before in read_calendars(store, plan.calendars_before).items():
-        if before != plan.calendars_before[calendar_name] and not isinstance(before, Unusable):
-            Calendar.load(calendar_name, plan.app).retime(plan.calendars_before[calendar_name])
+    for calendar_name, before in read_calendars(store, plan.calendars.before).items():
+        if before != plan.calendars.before[calendar_name] and not isinstance(before, Unusable):
+            Calendar.load(calendar_name, plan.app).retime(plan.calendars.before[calendar_name])
 
 
 def _stands(store: Store, plan: Plan) -> bool:
@@ -443,12 +329,7 @@ def _stands(store: Store, plan: Plan) -> bool:
             change.owner or "",
         ):
             return False
-    changed = {one.key: dict(one.fields) for one in plan.calendar_changes if one.fields is not None}
-    calendars = read_fields(store, [key.removeprefix(store.keys.calendar("")) for key in changed])
-    return all(
-        changed[store.keys.calendar(name)] == ({} if _is_missing(fields) else fields)
-        for name, fields in calendars.items()
-    )
+    return is_stored(store, plan.calendars)
 
 
 def apply_plan(
@@ -468,7 +349,7 @@ def apply_plan(
     """
     plan, why, shown = make(), "", None
     for _ in range(MAX_ATTEMPTS):
-        document = json.dumps([plan.difference.to_dict(), plan.calendars.to_dict()], sort_keys=True)
+        document = json.dumps(plan.to_dict(), sort_keys=True)
         if document != shown and not confirm(plan, why):
             return None
         shown = document

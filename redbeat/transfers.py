@@ -16,6 +16,7 @@ from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, give_calendars, read_calendars, read_fields
 from redbeat.archive import past_of, read_pasts
+from redbeat.calendar_plans import calendar_of, plan_calendars
 from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encode_meta
 from redbeat.entry import RedBeatSchedulerEntry
@@ -29,10 +30,8 @@ from redbeat.owners import read_calendar_owners, read_owners, read_statics
 from redbeat.plans import (
     MAX_ENTRIES,
     Plan,
-    calendar_of,
     check_size,
     entry_of,
-    plan_calendars,
     read_with_owners,
     shown_fields,
 )
@@ -311,9 +310,10 @@ def plan_import(
     entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
     owners = read_calendar_owners(store) if owner else {}
-    plan_calendars(plan, declared, {entry.policy.exclude for entry in named}, owner, owners)
+    named_calendars = {entry.policy.exclude for entry in named}
+    plan.calendars = plan_calendars(store, declared, named_calendars, owner, owners)
     if not replace_existing:
-        for name, shown in plan.calendars.changed.items():
+        for name, shown in plan.calendars.difference.changed.items():
             if shown.keys() - {"owner", "stored"}:
                 raise declared.fault(
                     ("calendars", name), "is stored already, and another one; use --replace."

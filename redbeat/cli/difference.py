@@ -23,7 +23,7 @@ _Line = tuple[str, str]
 
 def show_difference(session: Session, plan: Plan) -> None:
     """Print what carrying ``plan`` out would change."""
-    difference, calendars = plan.difference, plan.calendars
+    difference, calendars = plan.difference, plan.calendars.difference
     for sign, style, parts in (
         ("+", "green", {name: _lines(fields, "green") for name, fields in difference.added.items()}),
         ("~", "yellow", {name: _changes(fields) for name, fields in difference.changed.items()}),

@@ -146,7 +146,7 @@ def _maker(
 
 
 def _document(made: Plan) -> dict[str, Any]:
-    return {**made.difference.to_dict(), "calendars": made.calendars.to_dict(), "warnings": made.warnings}
+    return {**made.to_dict(), "warnings": made.warnings}
 
 
 @click.command(cls=SessionCommand)
@@ -236,7 +236,7 @@ def import_(
     new, old = len(made.difference.added), len(made.difference.changed)
     words = [counted(new + old, "entry", "entries")]
     words += [f"{old} of them in place of others"] if old else []
-    calendars = len(made.calendars.added) + len(made.calendars.changed)
+    calendars = len(made.calendars.changes)
     words += [counted(calendars, "calendar", "calendars")] if calendars else []
     session.say(f"Stored {', '.join(words)}.")
     for warning in made.warnings:
