@@ -40,6 +40,8 @@ nitpick_ignore_regex = [
 html_theme = "furo"
 html_title = f"RedBeat {release}"
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["examples.css"]
 html_theme_options = {"navigation_with_keys": True}
 
 

@@ -1,0 +1,54 @@
+"""The documentation as a whole: what its search finds, its groups, which version it is of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
+
+_TITLE = re.compile(r"^(\S.*)\n([=~^-])\2{3,}$", re.MULTILINE)
+
+
+def titles() -> list[str]:
+    """Of all pages and sections: a search shows these first."""
+    return [found[1] for page in DOCS.glob("*.rst") for found in _TITLE.finditer(page.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize(
+    "word", ["overlap", "prometheus", "sentry", "audit", "django", "fastapi", "testing", "pidfile"]
+)
+def test_what_people_look_for_is_in_a_title(word: str) -> None:
+    assert [title for title in titles() if word in title.lower()]
+
+
+def test_each_page_is_in_one_group_of_the_index() -> None:
+    index = (DOCS / "index.rst").read_text("utf-8")
+    groups = re.findall(r":caption: (\w+)\n(?:   :.*\n)*\n((?:   .*\n)+)", index)
+    assert [name for name, _ in groups] == ["Start", "Use", "Operate", "Reference"]
+    listed = sorted(page for _, pages in groups for page in pages.split())
+    assert listed == sorted(page.stem for page in DOCS.glob("*.rst") if page.stem != "index")
+
+
+def test_the_changelog_begins_with_the_version_that_is_built() -> None:
+    [version] = re.findall(r'^version = "(.+)"$', PYPROJECT, re.MULTILINE)
+    changelog = (ROOT / "CHANGELOG.rst").read_text("utf-8")
+    [_, first, *_] = [found[1] for found in _TITLE.finditer(changelog)]
+    assert first.split()[0] == version
+
+
+def test_the_project_has_urls_for_whoever_has_found_it_installed() -> None:
+    urls = PYPROJECT.split("[project.urls]")[1].split("[")[0]
+    names = set(re.findall(r"^(\w+) = ", urls, re.MULTILINE))
+    assert names >= {"Documentation", "Source", "Changelog", "Issues"}
+
+
+def test_examples_are_folded_and_not_cut_off() -> None:
+    assert 'html_css_files = ["examples.css"]' in (DOCS / "conf.py").read_text("utf-8")
+    rule = re.search(r"\.highlight pre \{([^}]*)\}", (DOCS / "_static" / "examples.css").read_text("utf-8"))
+    assert rule
+    assert "white-space: pre-wrap" in rule[1]
