@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import tzinfo
 from typing import Any
 
 from redbeat.cli.session import Session
-from redbeat.cli.words import one_line
+from redbeat.cli.words import one_line, when_in
 from redbeat.differences import Difference
 from redbeat.plans import Plan
+from redbeat.zones import time_of
 
 __all__ = ["show_difference"]
 
@@ -17,17 +19,20 @@ __all__ = ["show_difference"]
 MAX_SHOWN = 200
 MAX_DAYS_SHOWN = 10
 
+#: fields that are times
+_TIMES = ("start_time", "end_time", "paused_until", "last_run_at", "next_run")
+
 #: a line that is shown, and its style
 _Line = tuple[str, str]
 
 
 def show_difference(session: Session, plan: Plan) -> None:
     """Print what carrying ``plan`` out would change."""
-    difference, calendars = plan.difference, plan.calendars.difference
+    difference, calendars, zone = plan.difference, plan.calendars.difference, session.zone
     for sign, style, parts in (
-        ("+", "green", {name: _lines(fields, "green") for name, fields in difference.added.items()}),
-        ("~", "yellow", {name: _changes(fields) for name, fields in difference.changed.items()}),
-        ("-", "red", {name: _lines(fields, "red") for name, fields in difference.removed.items()}),
+        ("+", "green", {name: _lines(fields, zone, "green") for name, fields in difference.added.items()}),
+        ("~", "yellow", {name: _changes(fields, zone) for name, fields in difference.changed.items()}),
+        ("-", "red", {name: _lines(fields, zone, "red") for name, fields in difference.removed.items()}),
         ("+", "green", _calendars({name: _new(fields) for name, fields in calendars.added.items()})),
         ("~", "yellow", _calendars(calendars.changed)),
         ("-", "red", _calendars({name: _gone(fields) for name, fields in calendars.removed.items()})),
@@ -35,7 +40,7 @@ def show_difference(session: Session, plan: Plan) -> None:
         for name, lines in list(parts.items())[:MAX_SHOWN]:
             session.say(f"{sign} {one_line(name)}", f"bold {style}")
             for line, line_style in lines:
-                session.say(f"    {line}", line_style)
+                session.say(line, line_style, indent=4)
         if len(parts) > MAX_SHOWN:
             session.say(f"{sign} and {len(parts) - MAX_SHOWN} more; --json has all of them", style)
     session.say(_summary(difference))
@@ -71,7 +76,7 @@ def _calendars(changes: Mapping[str, Mapping[str, tuple[Any, Any]]]) -> dict[str
     for name, fields in changes.items():
         days = [(day, *pair) for day, pair in sorted(fields.items()) if day[:1].isdigit()]
         others = {what: pair for what, pair in fields.items() if not what[:1].isdigit()}
-        lines = _changes(others)
+        lines = [(f"{what}: {_shown(old)} -> {_shown(new)}", "yellow") for what, (old, new) in others.items()]
         lines += [_day_line(*day) for day in days[:MAX_DAYS_SHOWN]]
         if len(days) > MAX_DAYS_SHOWN:
             lines.append((f"and {len(days) - MAX_DAYS_SHOWN} more; --json has all of them", "yellow"))
@@ -87,15 +92,26 @@ def _day_line(day: str, before: str | None, after: str | None) -> _Line:
     return f"~ {one_line(day)}: {_shown(before) or 'no label'} -> {_shown(after) or 'no label'}", "yellow"
 
 
-def _lines(fields: Mapping[str, Any], style: str) -> list[_Line]:
-    return [(f"{field}: {_shown(value)}", style) for field, value in fields.items()]
+def _lines(fields: Mapping[str, Any], zone: tzinfo, style: str) -> list[_Line]:
+    return [(f"{field}: {_field_shown(field, value, zone)}", style) for field, value in fields.items()]
 
 
-def _changes(fields: Mapping[str, tuple[Any, Any]]) -> list[_Line]:
+def _changes(fields: Mapping[str, tuple[Any, Any]], zone: tzinfo) -> list[_Line]:
     return [
-        (f"{field}: {_shown(before)} -> {_shown(after)}", "yellow")
+        (f"{field}: {_field_shown(field, before, zone)} -> {_field_shown(field, after, zone)}", "yellow")
         for field, (before, after) in fields.items()
     ]
+
+
+def _field_shown(field: str, value: Any, zone: tzinfo) -> str:
+    """Return ``value``, a time on the clocks of ``zone``."""
+    if field not in _TIMES or not isinstance(value, str):
+        return _shown(value)
+    try:
+        moment = time_of(value)
+    except ValueError:
+        return _shown(value)
+    return _shown(value) if moment.tzinfo is None else when_in(moment, zone)
 
 
 def _shown(value: Any) -> str:

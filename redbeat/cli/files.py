@@ -20,6 +20,7 @@ from redbeat.cli.difference import show_difference
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import counted
+from redbeat.cli.zone import zone_options
 from redbeat.djangobeat import read_django_celery_beat
 from redbeat.exits import CommandLineError, not_empty
 from redbeat.files import Declared, read_file, write_file
@@ -58,6 +59,7 @@ _json = click.option("--json", "is_json", is_flag=True, help="Print one JSON obj
 @_owner_option
 @_prune
 @_take_over
+@zone_options
 @_json
 @click.pass_context
 def plan(
@@ -84,6 +86,7 @@ def plan(
 @_take_over
 @click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
+@zone_options
 @_json
 @click.pass_context
 def apply(

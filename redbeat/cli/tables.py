@@ -139,10 +139,9 @@ def fields_lines(
             shown.stylize(state_style, 0, len(text.partition(":")[0]))
         lines = shown.wrap(console, max(console.width - indent, 10)) if console.is_terminal else [shown]
         for number, line in enumerate(lines):
-            head = Text("" if number else title, "bold")
-            head.pad_right(indent - cell_len(head.plain))
             line.rstrip()
-            yield head.append_text(line)
+            head = "" if number else title
+            yield Text.assemble((head, "bold"), " " * (indent - cell_len(head)), line)
 
 
 def policy_rows(entry: Any, zone: tzinfo) -> list[tuple[str, str]]:

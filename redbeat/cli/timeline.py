@@ -153,6 +153,7 @@ def timeline(
     if is_json:
         session.print_json(_document(chart, shown))
         return
+    name_width = min(name_width, max([cell_len(printable(name)) for name, _ in shown] + [len("total")]))
     session.draw(Text(_heading(chart, zone), "bold").wrap(session.console, width))
     for line in _lines(chart, shown, zone, name_width):
         session.console.print(line, no_wrap=True, overflow="crop", crop=True)

@@ -380,6 +380,21 @@ def test_times_in_reasons_and_findings_are_on_the_same_clocks(
     assert re.search(rf"{DATE} UTC", ask("doctor", "--utc", code=1).stdout)
 
 
+def test_a_plan_has_times_on_the_same_clocks(ask: Call, tmp_path: Path) -> None:
+    file = tmp_path / "schedule.yaml"
+    entry = (
+        "{task: t, schedule: 60, start_time: 2099-07-01T12:00:00Z, kwargs: {at: '2099-07-01T12:00:00+00:00'}}"
+    )
+    file.write_text(f"owner: me\nentries:\n  one: {entry}\n")
+    shown = ask("plan", str(file), code=2).stdout
+    assert "start_time: 2099-07-01 14:00:00 Europe/Berlin" in shown
+    assert '"2099-07-01T12:00:00+00:00"' in shown, "arguments stay as they are"
+    assert "start_time: 2099-07-01 12:00:00 UTC" in ask("plan", str(file), "--utc", code=2).stdout
+    assert (
+        "2099-07-01 21:00:00 Asia/Tokyo" in ask("apply", str(file), "--dry-run", "--tz", "Asia/Tokyo").stdout
+    )
+
+
 def test_a_zone_that_the_application_doesn_t_have_right_is_one_sentence(make_app: MakeApp) -> None:
     done = call(make_app(timezone="Europe/Nowhere"), "list")
     assert done.exit_code == 78

@@ -23,7 +23,7 @@ PICTURES = {
     "timeline": ["timeline", "--hours", "24"],
     "route": ["route", "report"],
 }
-COLUMNS = 116
+COLUMNS = 100
 
 
 def fill(app: Celery) -> None:
@@ -36,6 +36,9 @@ def fill(app: Celery) -> None:
     add("heartbeat", "ops.ping", 900)
     add("newsletter", "news.send", "0 9 * * fri#2", timezone="America/New_York")
     add("cleanup", "ops.cleanup", "0 */2 * * *")
+    add("orders.poll-carriers", "orders.poll", 120)
+    add("catalog.sync-prices", "catalog.sync", "*/10 6-20 * * *", timezone="Europe/Berlin")
+    add("warehouse.count-stock", "warehouse.count", "0 22 * * *", timezone="Europe/Berlin")
     add("backup", "ops.backup", "15 2 * * *").pause("the disk is full")
     add("party", "news.invite", "0 18 24 12 *", one_off=True)
     scheduler = RedBeatScheduler(app=app, lazy=True)
