@@ -14,6 +14,7 @@ from celery.schedules import schedule
 
 from redbeat.almanac import give_calendars, read_calendars
 from redbeat.archive import read_history
+from redbeat.budget import limited_twice
 from redbeat.config import ensure_conf
 from redbeat.connection import get_hasty_redis
 from redbeat.entry import RedBeatSchedulerEntry
@@ -111,7 +112,14 @@ def times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | 
     """Return the schedule's last time until ``at``, and its first after that, whatever its policy says.
 
     None: there is none, or it can't be found.
+
+    Raises:
+        EntryTooExpensive: that takes too long.
     """
+    return limited_twice(entry.key, _times_around, entry, at)
+
+
+def _times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:
     bare = replace(NO_POLICY, timezone=entry.policy.timezone)
     rule = entry.schedule
     try:

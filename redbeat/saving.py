@@ -86,6 +86,10 @@ def plan_write(entry: Any, stored: Stored, now: datetime, encoded: tuple[str, st
         raise EntryError(str(exc), entry.key) from exc
     try:
         score = limited_twice(entry.key, _score_over, entry, stored, before, now)
+    except EntryTooExpensive:
+        if entry.enabled or not stored.exists:
+            raise
+        score = None  # whoever pauses it helps
     except (ValueError, OverflowError, RuntimeError) as exc:
         raise EntryError(
             f"{entry.key}: its schedule {entry.schedule!r} can't be used: {exc}", entry.key

@@ -13,7 +13,7 @@ from typing import Any
 from redbeat.almanac import Unusable
 from redbeat.answers import VERDICTS as VERDICTS
 from redbeat.answers import Answer, closed, sent_text, shown, told_by, told_of_left_out
-from redbeat.errors import EntryCorrupt
+from redbeat.errors import EntryCorrupt, EntryTooExpensive
 from redbeat.evidence import TOLERANCE, Evidence, id_of, record_of, span_of, times_around
 from redbeat.failures import Failure, failure_of
 from redbeat.history import PastRun
@@ -32,6 +32,13 @@ NEARLY = timedelta(milliseconds=10)
 
 def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
     """Return why the run at ``at`` did or did not happen; None: at the schedule's latest time before now."""
+    try:
+        return _explain(evidence, at)
+    except EntryTooExpensive as exc:
+        return Answer("quarantined", at and in_utc(at), _quarantine(evidence, printable(str(exc))))
+
+
+def _explain(evidence: Evidence, at: datetime | None) -> Answer:
     entry = evidence.entry
     calendar = entry.policy.calendar if entry is not None else None
     problem = calendar.reason if isinstance(calendar, Unusable) else evidence.problem

@@ -6,10 +6,14 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 from redbeat.almanac import Unusable
+from redbeat.budget import limited_twice
 from redbeat.doctor.finding import Finding, Repair, Severity
 from redbeat.doctor.patient import Patient, Row
+from redbeat.errors import EntryTooExpensive
 from redbeat.failures import failure_of, sha1_of
 from redbeat.lua import Stored
 from redbeat.saving import why_never
@@ -113,6 +117,14 @@ def check_typos(patient: Patient, row: Row) -> Iterator[Finding]:
             )
 
 
+def _look_ahead(entry: Any, now: datetime, since: datetime) -> tuple[datetime | None, bool]:
+    """Return its next time, and whether its schedule has one, whatever its policy says."""
+    is_over = entry.policy.is_finished(entry.total_run_count)
+    following = None if is_over else next_run(entry.schedule, entry.policy, now, since)
+    bare = replace(entry.policy, start_time=None, end_time=None, calendar=None)
+    return following, following is not None or next_run(entry.schedule, bare, now, since) is not None
+
+
 def check_future(patient: Patient, row: Row) -> Iterator[Finding]:
     """Find enabled entries that never run again."""
     entry, score = row.entry, row.stored.score
@@ -122,12 +134,9 @@ def check_future(patient: Patient, row: Row) -> Iterator[Finding]:
         return  # told elsewhere, or its run is on its way
     name, since = patient.name_of(row.key), in_utc(entry.last_run_at or patient.now)
     try:
-        is_over = entry.policy.is_finished(entry.total_run_count)
-        following = None if is_over else next_run(entry.schedule, entry.policy, patient.now, since)
-        bare = replace(entry.policy, start_time=None, end_time=None, calendar=None)
-        has_time = following is not None or next_run(entry.schedule, bare, patient.now, since) is not None
+        following, has_time = limited_twice(row.key, _look_ahead, entry, patient.now, since)
         why = why_never(entry, patient.now) if following is None else ""
-    except (ValueError, OverflowError, RuntimeError) as exc:
+    except (ValueError, OverflowError, RuntimeError, EntryTooExpensive) as exc:
         yield Finding(
             Severity.ERROR,
             "no-time",
@@ -161,7 +170,7 @@ def check_future(patient: Patient, row: Row) -> Iterator[Finding]:
             "Its schedule has no time after now, and it has never run.",
             "Give it another schedule, or delete it.",
         )
-    elif following is None and not is_over:
+    elif following is None and not entry.policy.is_finished(entry.total_run_count):
         yield Finding(
             Severity.NOTE,
             "last-run",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.schedules import KINDS, register_schedule
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
+from tests.support.command_line import call
 from tests.support.polling import eventually
 from tests.support.schedule import (
     SCHEDULE,
     field,
     messages,
+    meta_json,
     score_of,
     sent_names,
     server_now,
@@ -140,6 +142,56 @@ def test_saving_one_says_so(app: Celery, client: redis.Redis) -> None:
     assert not client.exists("redbeat:hostile")
     Entry("slow", "echo", spinning(0.001, app=app), app=app).save()
     assert client.exists("redbeat:slow")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",),
+        ("list", "--json"),
+        ("show", "hostile"),
+        ("next",),
+        ("next", "hostile"),
+        ("timeline",),
+        ("why", "hostile"),
+        ("why", "good"),
+        ("doctor",),
+        ("export",),
+    ],
+    ids=" ".join,
+)
+def test_commands_name_such_an_entry_and_show_the_others(
+    app: Celery, client: redis.Redis, arguments: tuple[str, ...]
+) -> None:
+    now = server_now(client)
+    meta = meta_json(datetime.fromtimestamp(now - 50, timezone.utc), 3)
+    write_raw(client, "hostile", score=now + 50, meta=meta, schedule=SPINNING)
+    write_raw(client, "good", score=now + 50)
+    began = time.process_time()
+    done = call(app, *arguments)
+    assert time.process_time() - began < 20
+    said = " ".join((done.stdout + done.stderr).split())
+    if "hostile" not in arguments and arguments != ("doctor",):
+        assert "good" in said
+    if arguments[0] in ("show", "next", "timeline", "why", "doctor") and "good" not in arguments:
+        assert "hostile" in said
+        assert "too expensive to compute" in said
+
+
+def test_such_an_entry_can_be_paused_corrected_and_deleted(app: Celery, client: redis.Redis) -> None:
+    meta = meta_json(datetime(2026, 1, 1, tzinfo=timezone.utc), 3)
+    write_raw(client, "hostile", score=server_now(client) + 50, meta=meta, schedule=SPINNING)
+    done = call(app, "set", "hostile", "--queue", "other")
+    assert done.exit_code
+    assert "too expensive to compute" in done.stderr
+    entry = Entry.from_key("hostile", app)
+    entry.pause()
+    assert Entry.from_key("hostile", app).enabled is False
+    entry.schedule = 60
+    entry.save().resume()
+    assert Entry.from_key("hostile", app).enabled is True
+    entry.delete()
+    assert not client.exists("redbeat:hostile")
 
 
 MODULE = """
