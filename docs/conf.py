@@ -30,7 +30,7 @@ napoleon_numpy_docstring = False
 # documentation must build without a network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(celery|kombu|redis|datetime|dateutil|json|collections)\..*"),
-    (r"py:.*", r"redbeat\.(lock|lua|store|keys)\..*"),
+    (r"py:.*", r"redbeat\.(lock|lua|store|keys|pauses)\..*"),
     (r"py:.*", r"redbeat\.(schedules\.(Excluded|Bounds)|policy\.PolicyHolder|managing\..*)"),
     (r"py:.*", r"(EntryArguments|Changes|PauseResult)"),
     (r"py:.*", r"(Stored|Write|Store|LeaderLock|Keys|EntryT|AsyncResult|PastRun)"),

@@ -336,6 +336,9 @@ class Managed:
     ) -> PauseResult:
         """Let the entries with these names rest, as :meth:`pause` does; return what became of each.
 
+        The result has names: ``changed``, those that rest now; ``left``, those that did already; and
+        ``failed``, with the reasons why these couldn't be changed.
+
         What is paused or disabled already stays exactly as it is. Each is changed atomically; one that can't
         be changed doesn't stop the others.
 
@@ -357,6 +360,8 @@ class Managed:
         progress: Callable[[int], object] | None = None,
     ) -> PauseResult:
         """Let those of the entries that are paused go on, as :meth:`resume` does; return what became of each.
+
+        The result is that of :meth:`pause_many`; ``left`` are those that weren't paused.
 
         What is disabled without a pause stays so: somebody had another reason.
 

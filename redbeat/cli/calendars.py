@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.text import Text
 
 from redbeat import exits
 from redbeat.almanac import ABOUT, Unusable, calendar_from, read_fields
@@ -29,6 +30,8 @@ from redbeat.store import Store
 
 __all__ = ["calendar"]
 
+#: characters of a name in the table, of all columns with numbers and times, and what else is worth a column
+MAX_NAME, NUMBERS_WIDTH, MIN_ABOUT = 40, 52, 12
 #: so many days are shown on a terminal; --json has all of them
 MAX_DAYS_SHOWN = 100
 
@@ -51,7 +54,7 @@ def calendar() -> None:
     """Calendars: named sets of days and spans on which entries with --exclude NAME don't run."""
 
 
-@calendar.command("list", cls=SessionCommand)
+@calendar.command("list", cls=SessionCommand, short_help="all calendars, and what they exclude next")
 @_json_lines
 @click.pass_context
 def list_(ctx: click.Context, /, is_json: bool) -> None:
@@ -69,19 +72,23 @@ def list_(ctx: click.Context, /, is_json: bool) -> None:
     if not documents:
         session.say("There are no calendars.")
         return
+    longest = min(max(len(one_line(document["name"])) for document in documents), MAX_NAME)
+    room = session.console.width - longest - NUMBERS_WIDTH
+    titles = ["name", "days", "spans", "entries", "next excluded", *(["about"] if room >= MIN_ABOUT else [])]
     table = plain_table()
-    for title in ("name", "days", "spans", "entries", "next excluded", "about"):
+    for title in titles:
         is_number = title in ("days", "spans", "entries")
-        table.add_column(title, no_wrap=title != "about", justify="right" if is_number else "left")
+        table.add_column(title, no_wrap=True, justify="right" if is_number else "left")
     for document in documents:
-        about = document["error"] or document["about"]
+        following = (document["next_excluded"] or "none").replace("T", " ")[:16]
         numbers = (document["days"], document["spans"], len(document["entries"]))
-        following = document["next_excluded"] or "none"
-        table.add_row(one_line(document["name"], 60), *map(str, numbers), following, one_line(about))
+        about = _cut(document["error"] or document["about"], room)
+        cells = [_cut(document["name"], MAX_NAME), *map(str, numbers), following, about]
+        table.add_row(*map(Text, cells[: len(titles)]))
     session.console.print(table)
 
 
-@calendar.command(cls=SessionCommand)
+@calendar.command(cls=SessionCommand, short_help="the days of one, and the entries that name it")
 @click.argument("name")
 @_json
 @click.pass_context
@@ -106,7 +113,7 @@ def show(ctx: click.Context, /, name: str, is_json: bool) -> None:
     session.say(f"Named by {_in_words(document['entries'])}")
 
 
-@calendar.command("set", cls=SessionCommand)
+@calendar.command("set", cls=SessionCommand, short_help="add days, or take some away")
 @click.argument("name", callback=not_empty)
 @click.argument("days", type=LABELLED_DAY, nargs=-1, metavar="[DAY[=LABEL]]...")
 @click.option("--remove", "without", type=DAY, metavar="DAY", multiple=True, help="Take this one away.")
@@ -136,7 +143,7 @@ def set_(
     _report(session, changed, is_json)
 
 
-@calendar.command("import", cls=SessionCommand)
+@calendar.command("import", cls=SessionCommand, short_help="the days of a file, as .ics")
 @click.argument("name", callback=not_empty)
 @click.argument("file", metavar="FILE", callback=not_empty)
 @click.option("--replace", "is_replacing", is_flag=True, help="In place of the days that are there.")
@@ -192,7 +199,7 @@ def import_(
     _report(session, read, is_json)
 
 
-@calendar.command(cls=SessionCommand)
+@calendar.command(cls=SessionCommand, short_help="remove calendars; asks before")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--force", is_flag=True, help="Also those that entries name: they are quarantined then.")
 @DRY_RUN
@@ -227,6 +234,11 @@ def delete(
         session.note(f"{what} would be deleted: {names_in_words(chosen)}.")
     else:
         session.say(f"Deleted {what}.")
+
+
+def _cut(text: str, width: int) -> str:
+    line = one_line(text)
+    return line if len(line) <= width else f"{line[: max(width - 1, 0)]}…"
 
 
 def _in_words(entries: Sequence[str]) -> str:
