@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 
+from redbeat import lua
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.logger import logger
@@ -29,6 +30,9 @@ __all__ = [
 ]
 
 
+#: no record of ours is longer, in bytes: its reason is cut
+RECORD_BYTES = 16 * 1024
+
 #: so long a backfill that was killed keeps others from going on
 BACKFILLING_MS = 30_000
 
@@ -43,7 +47,8 @@ def server_now(store: Store) -> datetime:
 def read_history(store: Store, key: str, limit: int) -> list[str]:
     """Return the records of the entry under ``key``, the newest first."""
     with store.translating(store.keys.history_of(key), "list"):
-        return [text_of(record) for record in store.client.lrange(store.keys.history_of(key), 0, limit - 1)]
+        history = store.keys.history_of(key)
+        return lua.read_history(store.client, history, limit=limit, record_bytes=RECORD_BYTES)
 
 
 def read_pasts(store: Store, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:

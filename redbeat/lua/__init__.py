@@ -53,6 +53,7 @@ __all__ = [
     "delete_entries",
     "read_entries",
     "read_head",
+    "read_history",
     "read_status",
     "release_lock",
     "renew_lock",
@@ -77,6 +78,7 @@ _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
 _READ_HEAD = Script("read_head")
+_READ_HISTORY = Script("read_history")
 _READ_STATUS = Script("read_status")
 
 
@@ -163,6 +165,11 @@ def read_head(client: Any, schedule_key: str) -> Head:
     """Read the server's clock, and when the first entry is due; nothing is written."""
     now, score = _READ_HEAD(client, [schedule_key], [])
     return Head(float(now), float(score) if score else None)
+
+
+def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int) -> list[str]:
+    """Read at most ``limit`` records of a history, the newest first; those of more bytes are left out."""
+    return [text_of(record) for record in _READ_HISTORY(client, [history_key], [limit, record_bytes])]
 
 
 def save_entries(

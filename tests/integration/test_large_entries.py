@@ -130,6 +130,18 @@ def test_whoever_looks_at_it_is_told_its_size_and_loads_nothing_of_it(
     assert not client.exists("redbeat:large")
 
 
+@ONE_SERVER
+def test_a_record_of_megabytes_in_a_history_is_passed_over(app: Celery, client: redis.Redis) -> None:
+    entry = Entry("good", "echo", 60, app=app).save()
+    client.lpush("redbeat::history:good", '{"at":2.5,"due":2}', "x" * (3 * MEBIBYTE), '{"at":1.5,"due":1}')
+    client.hset("redbeat:good", "owner", "x" * (3 * MEBIBYTE))
+    before = client.info("stats")["total_net_output_bytes"]
+    assert [record.due.timestamp() for record in entry.history()] == [1, 2]
+    for words in (["show", "good"], ["why", "good"], ["doctor"], ["list"]):
+        run(app, *words)
+    assert client.info("stats")["total_net_output_bytes"] - before < MEBIBYTE
+
+
 def test_saving_one_that_is_too_large_is_refused_in_every_way(
     app: Celery, client: redis.Redis, tmp_path: Path
 ) -> None:

@@ -139,6 +139,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"schedule": "the-schedule"},
         {},
     ),
+    "read_history": (
+        lambda client: lua.read_history(client, "the-history", limit=3, record_bytes=4),
+        ["record"],
+        {"history": "the-history", "limit": 3, "record_bytes": 4},
+        {},
+    ),
     "read_status": (
         lambda client: lua.read_status(client, "the-schedule", "the-lock", "the-tick"),
         ["1.5", "", -2, "", 0, ""],
