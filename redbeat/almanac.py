@@ -12,7 +12,7 @@ from datetime import datetime, tzinfo
 from typing import Any, TypeVar
 
 from redbeat.errors import EntryCorrupt, StoreRefused
-from redbeat.exclusions import exclusions_of
+from redbeat.exclusions import Exclusions
 from redbeat.lua import Claimed
 from redbeat.lua import calendars as scripts
 from redbeat.policy import Policy
@@ -23,18 +23,21 @@ from redbeat.text import is_utf8, printable
 
 __all__ = [
     "ABOUT",
+    "KeptCalendars",
     "Unusable",
     "bounds_of",
     "calendar_from",
     "give_calendars",
     "names_in",
     "read_calendars",
-    "read_calendars_of",
     "read_fields",
     "save_by_calendars",
 ]
 
 Result = TypeVar("Result")
+
+#: so many days and spans a beat keeps at the most, adjoining and overlapping ones counted once
+MAX_KEPT_RANGES = 500_000
 
 #: so often entries are saved anew because their calendars change meanwhile
 MAX_SAVES = 5
@@ -74,10 +77,14 @@ def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] 
         with store.translating():
             found = scripts.read_calendars(store.client, [store.keys.calendar(name) for name in wanted])
     except StoreRefused as exc:
-        if is_refusal(exc.__cause__):  # the server is busy, say: nothing can be read now
-            raise
-        return {name: Unusable(f"the calendar {name!r} can't be read: {exc}") for name in wanted}
-    return {name: _usable(store, name, fields) for name, fields in zip(wanted, found, strict=True)}
+        return _unreadable(wanted, exc)
+    return {name: _usable(store, name, fields or {}) for name, (_, fields) in zip(wanted, found, strict=True)}
+
+
+def _unreadable(names: Iterable[str], exc: StoreRefused) -> dict[str, Any]:
+    if is_refusal(exc.__cause__):  # the server is busy, say: nothing can be read now
+        raise exc
+    return {name: Unusable(f"the calendar {name!r} can't be read: {exc}") for name in names}
 
 
 def _usable(store: Store, name: str, fields: dict[str, str] | str) -> dict[str, str] | Unusable:
@@ -99,14 +106,54 @@ def calendar_from(name: str, fields: dict[str, str] | Unusable) -> Excluded:
     if isinstance(fields, Unusable):
         return fields
     try:
-        return exclusions_of(tuple(field for field in fields if field != ABOUT))
+        return Exclusions(field for field in fields if field != ABOUT)
     except ValueError as exc:
         return Unusable(f"the calendar {name!r}: {printable(str(exc))}")
 
 
-def read_calendars_of(store: Store, rows: Collection[Claimed]) -> dict[str, Excluded]:
-    """Return the calendars that the policies of claimed entries name; one round trip, none without any."""
-    return read_calendars(store, {name for row in rows for name in names_in(row)})
+class KeptCalendars:
+    """The calendars of one beat, read and parsed again only when they have changed.
+
+    Each time they are needed the server is asked whether what is kept is still what stands there.
+
+    Arguments:
+        max_ranges: so many days and spans, in all calendars, are kept; but of a larger calendar always that
+            one.
+    """
+
+    def __init__(self, max_ranges: int = MAX_KEPT_RANGES) -> None:
+        self._max_ranges = max_ranges
+        #: name to digest and calendar, the one that was needed last at the end
+        self._kept: dict[str, tuple[str, Exclusions]] = {}
+
+    def read_of(self, store: Store, rows: Collection[Claimed]) -> dict[str, Excluded]:
+        """Return the calendars that the policies of ``rows`` name; one round trip, none without any."""
+        wanted = sorted({name for row in rows for name in names_in(row)})
+        if not wanted:
+            return {}
+        known = [self._kept[name][0] if name in self._kept else "none" for name in wanted]
+        try:
+            with store.translating():
+                found = scripts.read_calendars(store.client, [*map(store.keys.calendar, wanted)], known)
+        except StoreRefused as exc:
+            return _unreadable(wanted, exc)
+        calendars: dict[str, Excluded] = {}
+        for name, (digest, fields) in zip(wanted, found, strict=True):
+            before = self._kept.pop(name, None)
+            if fields is None and before is not None:
+                calendars[name], self._kept[name] = before[1], before
+                continue
+            calendars[name] = made = calendar_from(name, _usable(store, name, fields or {}))
+            if isinstance(made, Exclusions):
+                self._kept[name] = digest, made
+        self._forget()
+        return calendars
+
+    def _forget(self) -> None:
+        left = sum(calendar.count_ranges() for _, calendar in self._kept.values())
+        while left > self._max_ranges and len(self._kept) > 1:
+            name = next(iter(self._kept))
+            left -= self._kept.pop(name)[1].count_ranges()
 
 
 def names_in(row: Claimed | Stored) -> set[str]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redbeat.almanac import read_calendars_of
+from redbeat.almanac import KeptCalendars
 from redbeat.broker import Broker, reason_of
 from redbeat.budget import PLAN_SECONDS, limited
 from redbeat.contention import Contention
@@ -118,6 +118,7 @@ class Dispatcher:
         self._confirm = confirm
         self._quarantine_seconds = quarantine_seconds
         self._contention = Contention()
+        self._calendars = KeptCalendars()
         self._disruptions = Disruptions()
         self.pace = Pace()
         self.delivery = Delivery(store, broker)
@@ -154,7 +155,7 @@ class Dispatcher:
         """Return the runs to send; what is not to be sent goes to ``batch.commits``."""
         runs: list[Run] = []
         now = batch.claim.now
-        calendars = read_calendars_of(self._store, batch.claim.rows)
+        calendars = self._calendars.read_of(self._store, batch.claim.rows)
         rows = self.pace.begin(batch.claim.rows)
         left: Sequence[Claimed] = ()
         for position, claimed in enumerate(rows):

@@ -15,12 +15,24 @@ _READ_CALENDARS = Script("read_calendars")
 _REPLACE_CALENDAR = Script("match_calendar", "replace_calendar")
 
 
-def read_calendars(client: Any, keys: Sequence[str]) -> list[dict[str, str] | str]:
-    """Read the calendars under ``keys``: the fields of each, or its key's type, 'none' for no key."""
-    found: list[dict[str, str] | str] = []
-    for row in _READ_CALENDARS(client, keys, []):
-        texts = text_of(row) if isinstance(row, (bytes, str)) else [text_of(text) for text in row]
-        found.append(texts if isinstance(texts, str) else dict(zip(texts[::2], texts[1::2], strict=True)))
+def read_calendars(
+    client: Any, keys: Sequence[str], known: Sequence[str] | None = None
+) -> list[tuple[str, dict[str, str] | str | None]]:
+    """Read the calendars under ``keys``: a digest of each, and its fields or the key's type ('none': no key).
+
+    Arguments:
+        known: for each the digest of what the caller has, 'none' for nothing: there are no fields but None
+            where it is still that. Without it there are no digests.
+    """
+    found: list[tuple[str, dict[str, str] | str | None]] = []
+    args = [""] * len(keys) if known is None else known
+    for row, digest in zip(_READ_CALENDARS(client, keys, args), args, strict=True):
+        if isinstance(row, (bytes, str)):
+            found.append(("", text_of(row)))
+            continue
+        texts = [text_of(text) for text in row]
+        is_known = bool(digest) and texts[0] == digest
+        found.append((texts[0], None if is_known else dict(zip(texts[1::2], texts[2::2], strict=True))))
     return found
 
 

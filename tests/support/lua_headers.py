@@ -62,7 +62,9 @@ def header_of(name: str) -> Header:
     }
     keys_from = re.search(r"^ KEYS\[(\d+)\.\.\] ", inputs, re.MULTILINE)
     group = re.search(
-        r"^ ARGV\[(\d+)\.\.\] (\w+) for each (?:entry|field):\n((?:   .*\n)+)", f"{inputs}\n", re.MULTILINE
+        r"^ ARGV\[(\d+)\.\.\] (\w+) for each (?:entry|field|calendar):\n((?:   .*\n)+)",
+        f"{inputs}\n",
+        re.MULTILINE,
     )
     names = re.findall(r"^   (\w+) ", group[3], re.MULTILINE) if group else []
     assert group is None or len(names) == NUMBERS[group[2]], "the header counts its own group wrongly"

@@ -152,10 +152,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_calendars": (
-        lambda client: calendars.read_calendars(client, ["k", "k"]),
-        [["day", "label"], "none"],
+        lambda client: calendars.read_calendars(client, ["k", "k"], ["the-digest", "the-digest"]),
+        [["digest", "day", "label"], "none"],
         {},
-        {},
+        {"known": "the-digest"},
     ),
     "read_owners": (
         lambda client: owners.read_owners(client, ["k", "k"]),
