@@ -194,6 +194,54 @@ def test_such_an_entry_can_be_paused_corrected_and_deleted(app: Celery, client: 
     assert not client.exists("redbeat:hostile")
 
 
+@EVERY_KIND_OF_LOCK
+def test_rules_that_once_took_minutes_are_run_like_any_other(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+) -> None:
+    now = server_now(client)
+    week = [{"__type__": "weekday", "wkday": day} for day in range(7)]
+    times = {"byhour": list(range(24)), "byminute": list(range(60)), "bysecond": list(range(60))}
+    everything = {"byyearday": list(range(1, 367)), **times}
+    rules: dict[str, dict[str, Any]] = {
+        "for-ever": {"freq": 6, "count": 10**12, "dtstart": 0},
+        "full": {"freq": 0, "dtstart": 0, **everything},
+        "positions": {
+            "freq": 1,
+            "dtstart": 0,
+            "bymonthday": list(range(1, 32)),
+            **times,
+            "bysetpos": [1, -1],
+        },
+        "weekly": {"freq": 6, "dtstart": 0, "count": 10**10, "byweekday": week},
+        "often": {"freq": 0, "dtstart": 0, "byweekday": week, **times},
+        "ancient": {"freq": 5, "dtstart": -62135596800, "count": 10**11, "bymonthday": list(range(1, 32))},
+    }
+    late = meta_json(datetime.fromtimestamp(now - 3 * 86_400, timezone.utc), 3)
+    for number, (name, rule) in enumerate(rules.items()):
+        write_raw(
+            client,
+            name,
+            score=now - 3 * 86_400 + number,
+            meta=late,
+            schedule={"__type__": "rrule", **rule},
+            misfire="all",
+            misfire_limit=1000,
+        )
+    write_raw(client, "canary", score=now, schedule=CANARY)
+    scheduler = make_scheduler(**settings)
+    for _ in range(5):
+        scheduler.tick()
+    assert sent_names(broker).count("canary") >= 1
+    for name in rules:
+        assert client.hget(f"redbeat:{name}", "error") is None, name
+        assert name == "positions" or name in sent_names(broker), "its days are a month's first and last"
+    assert not [record for record in caplog.records if "expensive" in record.getMessage()]
+
+
 MODULE = """
 from celery.schedules import BaseSchedule
 from redbeat.schedules import register_schedule
