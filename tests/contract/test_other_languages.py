@@ -213,9 +213,10 @@ def test_the_other_examples_are_a_history_that_python_reads(client: redis.Redis,
     entry = Entry("report", TASK, 60, app=memory_app(redbeat_redis_url=server.url(0))).save()
     others = [one.values[0] for one in json_examples() if not is_entry(json.loads(one.values[0]))]
     client.rpush("redbeat::history:report", *others)
-    assert [run.outcome for run in entry.history()] == ["sent", "skipped", "failed", "sent"]
-    assert [bool(run.task_id) for run in entry.history()] == [True, False, False, True]
-    assert [run.is_manual for run in entry.history()] == [False, False, False, True]
+    assert [run.outcome for run in entry.history()] == ["sent", "skipped", "merged", "failed", "sent"]
+    assert [bool(run.task_id) for run in entry.history()] == [True, False, False, False, True]
+    assert [run.is_manual for run in entry.history()] == [False, False, False, False, True]
+    assert [run.count for run in entry.history()] == [None, 4, 1, None, None]
 
 
 def test_the_documented_rule_of_task_ids_is_the_rule() -> None:
