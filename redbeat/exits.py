@@ -7,8 +7,12 @@ in ``celery redbeat status``.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO, Any
 
 import click
 
@@ -35,6 +39,14 @@ class CommandLineError(click.ClickException):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(printable(message))
         self.exit_code = exit_code  # type: ignore[misc]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it, on a terminal wrapped at words."""
+        words = f"Error: {self.format_message()}"
+        if file is None and sys.stderr is not None and sys.stderr.isatty():
+            columns = shutil.get_terminal_size().columns
+            words = textwrap.fill(words, columns, break_on_hyphens=False, replace_whitespace=False)
+        click.echo(words, file=file, err=True)
 
 
 @contextmanager

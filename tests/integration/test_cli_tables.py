@@ -197,10 +197,11 @@ def test_on_a_real_terminal_no_line_is_longer_than_it(
         ("status",),
         ("why", "billing.sync-prices-eu-west"),
         ("doctor",),
+        ("show", "there-is-no-such-entry-in-the-schedule"),
         ("--help",),
     ):
         lines = on_terminal(*arguments, columns=columns)
-        assert len(lines) > 2, arguments
+        assert len(lines) > 1, arguments
         assert max(map(cell_len, lines)) <= columns, (arguments, max(lines, key=cell_len))
 
 
