@@ -147,7 +147,7 @@ class RedBeatScheduler(Scheduler):
             LockLost: another beat has the lock now.
             StoreUnavailable: Redis can't be reached.
         """
-        self._ticking_thread = threading.get_ident()
+        self._ticking_thread = threading.get_native_id()
         try:
             delay_seconds = self._tick()
         except (StoreCorrupt, StoreRefused) as exc:
@@ -395,8 +395,9 @@ class RedBeatScheduler(Scheduler):
 
     def close(self) -> None:
         """Release the lock and the connections. Called while a tick runs, it is done when that has ended."""
-        if self._ticking_thread == threading.get_ident():
-            # Celery's signal handler: the connections may be in the middle of a command
+        if self._ticking_thread == threading.get_native_id():
+            # Celery's signal handler: the connections may be in the middle of a command. By the system's id:
+            # gevent and eventlet run it in another of their threads, in which nothing may wait
             self._is_close_wanted = True
             return
         self._is_close_wanted = False
