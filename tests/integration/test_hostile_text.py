@@ -146,6 +146,10 @@ def commands(folder: Path) -> list[list[str]]:
             ["apply", file, "--dry-run"],
             ["import", file, "--dry-run"],
             ["purge", "--dry-run"],
+            ["calendar", "list"],
+            ["calendar", "show", f"calendar{HOSTILE}"],
+            ["calendar", "show", f"wrong{HOSTILE}"],
+            ["downgrade"],
             ["route", NAME],
             ["route", f"1{HOSTILE}"],
         )

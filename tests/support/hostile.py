@@ -23,5 +23,6 @@ def find_orders(output: str, *, is_terminal: bool = False) -> list[str]:
     return [
         line
         for line in output.split("\n")
-        if not line.isprintable() or (line.startswith("[2030") and "FORGED" in line)
+        # a terminal's lines are wrapped anywhere
+        if not line.isprintable() or (line.startswith("[2030") and "FORGED" in line and not is_terminal)
     ]
