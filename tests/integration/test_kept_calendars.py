@@ -97,15 +97,42 @@ def test_one_that_goes_or_breaks_is_not_taken_from_what_is_kept(app: Celery, cli
 
 def test_what_is_known_does_not_travel_again(app: Celery, server: Server, client: redis.Redis) -> None:
     write_days(client, 20_000)
-    store, kept = Store(app), KeptCalendars()
+    now = 0.0
+    store, kept = Store(app), KeptCalendars(clock=lambda: now)
 
     def sent_bytes() -> int:
         return int(client.info("stats")["total_net_output_bytes"])
 
     kept.read_of(store, [ROW])
-    before = sent_bytes()
+    before, now = sent_bytes(), 60.0
     kept.read_of(store, [ROW])
     assert sent_bytes() - before < 20_000, "of 300 kB"
+
+
+def test_a_huge_one_is_asked_about_once_in_a_while_and_a_usual_one_each_time(
+    app: Celery, client: redis.Redis
+) -> None:
+    now, asked = 0.0, 0
+    store, kept = Store(app), KeptCalendars(clock=lambda: now)
+
+    def count_asked() -> None:
+        nonlocal asked
+        asked += 1
+
+    store.on_progress = count_asked
+    rows = {name: Claimed(name, "1", "{}", policy=f'{{"exclude": "{name}"}}') for name in ("huge", "usual")}
+    write_days(client, 20_000, "huge")
+    write_days(client, 1_000, "usual")
+    for name, expected in (("huge", 1), ("usual", 3)):
+        before = asked
+        for _ in range(3):
+            assert not is_free(kept.read_of(store, [rows[name]])[name], FIRST)
+        assert asked - before == expected
+
+    client.hdel("redbeat::calendar:huge", FIRST.isoformat())
+    assert not is_free(kept.read_of(store, [rows["huge"]])["huge"], FIRST)
+    now = 2.1
+    assert is_free(kept.read_of(store, [rows["huge"]])["huge"], FIRST)
 
 
 def test_what_is_kept_is_bounded(app: Celery, client: redis.Redis, parsed: list[int]) -> None:
