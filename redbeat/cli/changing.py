@@ -26,7 +26,8 @@ from redbeat.cli.progress import meter
 from redbeat.cli.selection import MATCH, ask_about, change_each, check_failures, select
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import zone_for
-from redbeat.cli.words import counted, one_line, relative, when
+from redbeat.cli.words import counted, one_line, relative, when_in
+from redbeat.cli.zone import zone_options
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryChanged
 from redbeat.exits import CommandLineError
@@ -48,6 +49,7 @@ UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
 @click.argument("name")
 @click.argument("task")
 @entry_options
+@zone_options
 @click.option("--disabled", is_flag=True, help="Store it, and don't run it.")
 @click.option("--replace", is_flag=True, help="Also where there is such an entry; its runs are kept.")
 @click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object.")
@@ -84,6 +86,7 @@ def add(
 @click.argument("name", type=NAME, required=False)
 @click.option("--match", metavar="PATTERN", help="All whose names match, instead of NAME; * and ?.")
 @entry_options
+@zone_options
 @click.option("--task", metavar="TASK", help="The name of the task.")
 @click.option("--enabled/--disabled", default=None, help="Whether it runs; enabled, it isn't paused, either.")
 @click.option(
@@ -205,7 +208,7 @@ def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
     if entry.state not in ("scheduled", "due", "failing"):
         session.say(f"It is {entry.state}{_why_finished(entry, session)}")
     elif due is not None:
-        session.say(f"Next run: {when(due, zone_for(entry))}, {relative(due, session.now())}")
+        session.say(f"Next run: {when_in(due, session.zone)}, {relative(due, session.now())}")
 
 
 def _hint_at_task(session: Session, task: str) -> None:

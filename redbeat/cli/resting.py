@@ -22,7 +22,8 @@ from redbeat.cli.selection import MATCH, Selection, ask_about, change_each, chec
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import zone_for
 from redbeat.cli.values import FUTURE, Future
-from redbeat.cli.words import one_line, relative, when
+from redbeat.cli.words import one_line, relative, when_in
+from redbeat.cli.zone import zone_options
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 from redbeat.exits import USAGE, CommandLineError
@@ -55,6 +56,7 @@ def _login_name() -> str | None:
 )
 @DRY_RUN
 @YES
+@zone_options
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
 @click.pass_context
 def pause(
@@ -84,10 +86,10 @@ def pause(
     def end_for(entry: Any, now: datetime = now) -> datetime | None:
         if until is None:
             return None
-        zone = zone_for(entry)
-        end = until(now, zone)
+        end = until(now, zone_for(entry))
         if end <= now:
-            raise CommandLineError(f"--until: {when(end, zone)} is over; it must be still to come.", USAGE)
+            shown = when_in(end, session.zone)
+            raise CommandLineError(f"--until: {shown} is over; it must be still to come.", USAGE)
         return end
 
     def is_running(entry: Any) -> bool:
@@ -131,6 +133,7 @@ def pause(
 @click.option("--paused-by", "by", metavar="WHO", help="What this one has paused; * and ?.")
 @DRY_RUN
 @YES
+@zone_options
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
 @click.pass_context
 def resume(
@@ -238,7 +241,7 @@ def _report(session: Session, name: str, done: str, is_json: bool) -> None:
     due = entry.next_due_at
     words = f"{done} {one_line(name)}"
     if entry.paused_until is not None:
-        words += f" until {when(entry.paused_until, zone_for(entry))}"
+        words += f" until {when_in(entry.paused_until, session.zone)}"
     elif entry.enabled and due is not None:
-        words += f"; next run: {when(due, zone_for(entry))}, {relative(due, session.now())}"
+        words += f"; next run: {when_in(due, session.zone)}, {relative(due, session.now())}"
     session.say(f"{words}.")

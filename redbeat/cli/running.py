@@ -18,9 +18,9 @@ from redbeat.cli.names import NAME, entry_called
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import ask_about, change_each, check_failures, names_in_words, select
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
-from redbeat.cli.tables import zone_for
 from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
-from redbeat.cli.words import counted, one_line, when
+from redbeat.cli.words import clock, counted, one_line, when_in
+from redbeat.cli.zone import zone_options
 from redbeat.errors import RedBeatError
 from redbeat.exits import CommandLineError
 from redbeat.urls import sanitize_url
@@ -119,6 +119,7 @@ def _check_one(name: str | None, match: str | None) -> None:
 @click.option("--to", "end", type=MOMENT, metavar="TIME", help="Until then; default: now.")
 @DRY_RUN
 @YES
+@zone_options
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -143,7 +144,7 @@ def backfill(
     """Send the runs that the schedule of NAME has from one time to another, each of them once.
 
     Shows how many there are and asks before. Those that were sent by this command before are left out. Times
-    without an offset are in the zone that the entry goes by.
+    without an offset are in the zone in which times are shown.
     """
     session = Session.of(ctx)
     if not dry_run:
@@ -177,7 +178,7 @@ def backfill(
             raise CommandLineError("Interrupted.", INTERRUPTED) from None
     total = sum(len(span.dues) for span in spans)
     if total and not dry_run:
-        ask(_question(spans), is_yes=yes)
+        ask(_question(spans, session.zone), is_yes=yes)
     sent = 0
     for span in spans:
         if not dry_run and (span.dues or not has_to_look):
@@ -188,7 +189,7 @@ def backfill(
             session.print_json({"name": span.entry.name, "is_dry_run": dry_run, "runs": runs})
         elif name is not None:
             for due in span.dues:
-                session.say(when(due, span.zone))
+                session.say(when_in(due, session.zone))
         elif dry_run:
             session.say(f"{one_line(span.entry.name)}: {counted(len(span.dues), 'run', 'runs')}")
     if is_json:
@@ -204,7 +205,6 @@ class _Span:
     """Runs of an entry that were missed, as far as they are known, and the times that they lie between."""
 
     entry: Any
-    zone: tzinfo
     first: datetime
     last: datetime
     dues: Sequence[datetime] = ()
@@ -212,21 +212,20 @@ class _Span:
 
 def _span_of(session: Session, name: str, begin: datetime, end: datetime | None, now: datetime) -> _Span:
     entry = entry_called(session, name)
-    zone = zone_for(entry)
-    first, last = in_zone(begin, zone), now if end is None else in_zone(end, zone)
+    first = in_zone(begin, session.zone)
+    last = now if end is None else in_zone(end, session.zone)
     if last < first:
         raise CommandLineError("--to must not be before --from.", exits.USAGE)
-    return _Span(entry, zone, first, last)
+    return _Span(entry, first, last)
 
 
-def _question(spans: Sequence[_Span]) -> str:
+def _question(spans: Sequence[_Span], zone: tzinfo) -> str:
     """Return the question how many runs of which entries shall be sent, and from when to when."""
     found = [span for span in spans if span.dues]
     total = counted(sum(len(span.dues) for span in found), "run", "runs")
-    earliest = min(found, key=lambda span: span.dues[0])
-    latest = max(found, key=lambda span: span.dues[-1])
-    first, last = when(earliest.dues[0], earliest.zone), when(latest.dues[-1], latest.zone)
-    times = f"due {first}" if first == last else f"due from {first} to {last}"
+    earliest, latest = min(span.dues[0] for span in found), max(span.dues[-1] for span in found)
+    last = when_in(latest, zone)
+    times = f"due {last}" if earliest == latest else f"due from {clock(earliest, zone)} to {last}"
     return f"Send {total} of {names_in_words([str(span.entry.name) for span in found])}, {times}?"
 
 

@@ -25,7 +25,6 @@ __all__ = [
     "one_line",
     "relative",
     "seconds_in_words",
-    "when",
     "when_in",
 ]
 
@@ -47,14 +46,6 @@ def one_line(text: object, limit: int = 500) -> str:
 def counted(number: int, one: str, many: str) -> str:
     """Return how many there are, as '1 entry' or '2 entries'."""
     return f"{number} {one if number == 1 else many}"
-
-
-def when(moment: datetime | None, zone: tzinfo) -> str:
-    """Return ``moment`` on the clocks of ``zone``, with the offset from UTC; '' for None."""
-    if moment is None:
-        return ""
-    local = local_time(moment, zone)
-    return f"{local:%Y-%m-%d %H:%M:%S} {offset_of(local)}"
 
 
 def when_in(moment: datetime, zone: tzinfo) -> str:

@@ -346,6 +346,33 @@ def test_one_rule_says_in_which_zone_times_are_shown(ask: Call, app: Celery, cli
         client.zadd("redbeat::schedule", {entry.key: due.timestamp()})
 
 
+@pytest.mark.parametrize(
+    ("options", "shown_as", "label"),
+    [
+        ((), "2099-07-01 14:00:00", "Europe/Berlin"),
+        (("--utc",), "2099-07-01 12:00:00", "UTC"),
+        (("--tz", "Asia/Kolkata"), "2099-07-01 17:30:00", "Asia/Kolkata"),
+    ],
+)
+def test_commands_that_change_entries_show_times_in_the_same_zone(
+    ask: Call, app: Celery, options: tuple[str, ...], shown_as: str, label: str
+) -> None:
+    given = ("--at", "2099-07-01T21:00", "--timezone", "Asia/Tokyo")
+    assert f"Next run: {shown_as} {label}, " in ask("add", "one", "t", *given, *options).stdout
+    changed = ask("set", "one", "--at", "2099-07-01T21:00", "--max-runs", "3", *options).stdout
+    assert f"Next run: {shown_as} {label}, " in changed, "typed on the entry's clocks"
+    assert f"until {shown_as} {label}." in ask("pause", "one", "--until", "2099-07-01T21:00", *options).stdout
+    assert f"next run: {shown_as} {label}, " in ask("resume", "one", *options).stdout
+
+
+def test_a_backfill_is_asked_for_and_shown_in_the_same_zone(ask: Call, app: Celery) -> None:
+    RedBeatSchedulerEntry("one", "echo", crontab(minute=0), app=app, timezone="Asia/Tokyo").save()
+    span = ("--from", "2024-01-01T10:00", "--to", "2024-01-01T10:30", "--dry-run")
+    for options, label in (((), "Europe/Berlin"), (("--tz", "America/New_York"), "America/New_York")):
+        shown = ask("backfill", "one", *span, *options).stdout
+        assert shown == f"2024-01-01 10:00:00 {label}\n"
+
+
 def test_a_time_that_is_shown_can_be_typed(ask: Call, app: Celery) -> None:
     RedBeatSchedulerEntry("one", "t", crontab("30", "7"), app=app, timezone="Asia/Tokyo").save()
     for options in ((), ("--utc",), ("--tz", "America/New_York")):

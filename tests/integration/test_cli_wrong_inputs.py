@@ -34,7 +34,7 @@ def server(valkey: Server) -> Server:
         ("next reprot", 66, "Did you mean report"),
         ("why reprot", 66, "Did you mean report"),
         ("backfill reprot --from 2024-01-01", 66, "Did you mean report"),
-        ("pause report --until 2020-01-01", 64, r"--until: 2020-01-01 00:00:00 \+00:00 is over"),
+        ("pause report --until 2020-01-01", 64, r"--until: 2020-01-01 00:00:00 UTC is over"),
         ("pause", 64, "Give a NAME, or --match PATTERN"),
         ("add x echo", 64, r"When shall it run\? Give one of --every, --cron, --at, --rrule, --solar"),
         ("add x echo --every 5 --cron @daily", 64, "--every and --cron are two schedules"),
