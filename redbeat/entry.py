@@ -309,12 +309,12 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         save_by_calendars(store, [self], lambda: store.write_entries([self.key], plan))
         return self
 
-    def _change_stored(self, change: Callable[[Any], None]) -> None:
+    def _change_stored(self, change: Callable[[Any, datetime], None]) -> None:
         def plan(stored: Stored, now: datetime) -> Write | None:
             if not stored.exists:
                 raise EntryNotFound(f"{self.key}: there is no such entry.", self.key)
             entry = decode_entry(type(self), stored, self.app)
-            change(entry)
+            change(entry, now)
             write = entry.plan_save(stored, now)
             self.__dict__.update(entry.__dict__)
             return write

@@ -182,7 +182,7 @@ class Managed:
 
         given: dict[str, Any] = {**changes}
 
-        def change(entry: Any) -> None:
+        def change(entry: Any, _now: datetime) -> None:
             # the policy first: its zone is that of a recurrence rule that names none
             entry.set_policy({field: value for field, value in given.items() if field in NAMES})
             for field in CHANGEABLE:
@@ -191,7 +191,7 @@ class Managed:
 
         self._change_stored(change)
 
-    def _change_stored(self, change: Callable[[Any], None]) -> None:
+    def _change_stored(self, change: Callable[[Any, datetime], None]) -> None:
         raise NotImplementedError
 
     def pause(self, note: str | None = None, until: datetime | None = None, by: str | None = None) -> None:
@@ -206,8 +206,9 @@ class Managed:
 
         Raises:
             EntryNotFound: it isn't stored.
+            EntryError: ``until`` is over by the server's clock; nothing is changed.
         """
-        self.update(enabled=False, paused=True, pause_note=note, paused_by=by, paused_until=until)
+        self._change_stored(lambda entry, now: pauses.rest(entry, now, note, until, by))
 
     def resume(self) -> None:
         """Let it go on: it is due at its next time after now, or makes up for what it missed (run_missed).

@@ -18,7 +18,7 @@ from redbeat.policy import PAUSE_FIELDS
 from redbeat.reader import decode_entry
 from redbeat.store import CHUNK_SIZE, Store, Stored, Write
 
-__all__ = ["PauseResult", "is_paused_for", "pause_many", "resume_many"]
+__all__ = ["PauseResult", "is_paused_for", "pause_many", "rest", "resume_many"]
 
 Progress = Callable[[int], object]
 
@@ -52,6 +52,18 @@ def is_paused_for(entry: Any, note: str | None, by: str | None) -> bool:
     )
 
 
+def rest(entry: Any, now: datetime, note: str | None, until: datetime | None, by: str | None) -> None:
+    """Let ``entry``, which isn't stored by this, be paused.
+
+    Raises:
+        EntryError: ``until`` isn't later than ``now``.
+    """
+    entry.enabled = False
+    entry.set_policy({"paused": True, "pause_note": note, "paused_by": by, "paused_until": until})
+    if entry.paused_until is not None and entry.paused_until <= now:
+        raise EntryError(f"{entry.key}: a pause until {entry.paused_until} is over already.", entry.key)
+
+
 def pause_many(
     cls: type[Any],
     names: Iterable[str],
@@ -67,17 +79,13 @@ def pause_many(
         until: a time, or what says it of an entry and the server's time.
     """
 
-    def rest(entry: Any, now: datetime) -> bool:
+    def rest_if_it_runs(entry: Any, now: datetime) -> bool:
         if not entry.is_enabled_at(now):
             return False
-        end = until(entry, now) if callable(until) else until
-        entry.enabled = False
-        entry.set_policy({"paused": True, "pause_note": note, "paused_by": by, "paused_until": end})
-        if entry.paused_until is not None and entry.paused_until <= now:
-            raise EntryError(f"{entry.key}: a pause until {entry.paused_until} is over already.", entry.key)
+        rest(entry, now, note, until(entry, now) if callable(until) else until, by)
         return True
 
-    return _change_many(cls, names, app, rest, progress)
+    return _change_many(cls, names, app, rest_if_it_runs, progress)
 
 
 def resume_many(

@@ -275,12 +275,23 @@ def test_a_pause_ends_by_itself(
 ) -> None:
     for name, hours in (("over", -1), ("not-yet", 1)):
         entry = Entry(name, "t", HOUR, app=scheduler.app).save()
-        entry.pause(until=datetime.fromtimestamp(server_now(client), UTC) + hours * HOUR)
+        until = datetime.fromtimestamp(server_now(client), UTC) + hours * HOUR
+        entry.update(enabled=False, paused=True, paused_until=until)
         client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
     scheduler.tick()
     assert sent_names(broker) == ["over"]
     states = {entry.name: entry.state for entry in Entry.list(scheduler.app)}
     assert states == {"over": "scheduled", "not-yet": "paused"}
+
+
+def test_a_pause_that_is_over_is_refused_and_changes_nothing(app: Celery, client: redis.Redis) -> None:
+    entry = Entry("entry", "t", HOUR, app=app).save()
+    before = client.hgetall("redbeat:entry")
+    for past in (datetime(2020, 1, 1, tzinfo=UTC), datetime.fromtimestamp(server_now(client), UTC)):
+        with pytest.raises(EntryError, match="is over already"):
+            entry.pause("late", until=past)
+    assert client.hgetall("redbeat:entry") == before
+    assert (entry.enabled, entry.paused, entry.pause_note) == (True, False, None)
 
 
 # -- by hand
