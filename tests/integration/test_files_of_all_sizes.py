@@ -29,13 +29,13 @@ def test_the_arguments_are_counted_before_they_are_sent(
         return call(self, called, keys, args)
 
     for plan, least in (
-        (make_plan(app, declared, "billing", prune=True), 20 * 12 + 30 * 14),
-        (plan_import(app, declared), 20 * 20),
+        (make_plan(app, declared, "billing", prune=True), 20 * 12 + 30 * 14 + 8),
+        (plan_import(app, declared), 20 * 20 + 8),
     ):
         with monkeypatch.context() as context:
-            context.setattr(plans, "MAX_ARGUMENTS", least + 4)
+            context.setattr(plans, "MAX_ARGUMENTS", least)
             plans.check_size(plan, declared)
-            context.setattr(plans, "MAX_ARGUMENTS", least + 3)
+            context.setattr(plans, "MAX_ARGUMENTS", least - 1)
             with pytest.raises(FileError, match=r"^file: one step can't store all of that"):
                 plans.check_size(plan, declared)
         with monkeypatch.context() as context:
