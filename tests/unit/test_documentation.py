@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from redbeat.keys import RESERVED_BEGINNINGS, RESERVED_NAMES
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
@@ -52,3 +54,15 @@ def test_examples_are_folded_and_not_cut_off() -> None:
     rule = re.search(r"\.highlight pre \{([^}]*)\}", (DOCS / "_static" / "examples.css").read_text("utf-8"))
     assert rule
     assert "white-space: pre-wrap" in rule[1]
+
+
+def test_the_table_of_modules_names_each_of_them() -> None:
+    table = (DOCS / "design.rst").read_text("utf-8").partition("\nModules\n-------\n")[2]
+    modules = {path.stem for path in (ROOT / "redbeat").iterdir() if path.suffix in (".py", "")}
+    assert sorted(modules - {"__init__", "__pycache__"} - set(re.findall(r"``(\w+)``", table))) == []
+
+
+def test_the_table_of_keys_names_each_of_them() -> None:
+    page = (DOCS / "data-model.rst").read_text("utf-8")
+    names = {*RESERVED_NAMES, *RESERVED_BEGINNINGS}
+    assert sorted(name for name in names if f"``redbeat:{name}" not in page) == []
