@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from celery.schedules import schedule
@@ -17,7 +18,7 @@ from redbeat.history import dropped_record
 from redbeat.lua import score_text
 from redbeat.misfires import Choice
 from redbeat.policy import Policy
-from redbeat.schedules import is_own_kind, last_runs, runs_after
+from redbeat.schedules import is_own_kind, last_runs, runs_after, runs_back
 from redbeat.zones import shown
 
 __all__ = ["Dropped", "dropped_at_rest", "dropped_by", "dropped_until"]
@@ -26,7 +27,7 @@ _INSTANT = timedelta(microseconds=1)
 
 #: so many runs are counted one by one at the most, and so much processor time is spent on it: after an outage
 #: all entries are late, and none should wait long for what is said of another
-MAX_COUNTED, MAX_SECONDS = 2000, 0.005
+MAX_COUNTED, MAX_SECONDS = 5000, 0.005
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,13 @@ def dropped_until(
         more = max((end - first) // schedule_.run_every, 0)
         return Dropped(first, first + more * schedule_.run_every, more + 1, why, is_merged)
     last, count, deadline = first, 1, time.thread_time() + MAX_SECONDS
+    back = runs_back(schedule_, bounds, first, end)
+    if back is not None:  # a tenth of what it costs forwards
+        for due in takewhile(lambda due: due > first, back):
+            last, count = max(last, due), count + 1
+            if count > MAX_COUNTED or time.thread_time() > deadline:
+                return Dropped(first, last, None, why, is_merged)
+        return Dropped(first, last, count, why, is_merged)
     for due in runs_after(schedule_, bounds, first, first):
         if due > end:
             return Dropped(first, last, count, why, is_merged)

@@ -68,6 +68,7 @@ class Plan:
         calendars: what becomes of calendars besides.
         warnings: sentences.
         is_pruned: what isn't in the file any more was to be removed.
+        read_at: the server's clock when it was read what is there.
     """
 
     app: Any
@@ -76,6 +77,7 @@ class Plan:
     calendars: CalendarPlan = field(default_factory=CalendarPlan)
     warnings: list[str] = field(default_factory=list)
     is_pruned: bool = False
+    read_at: datetime | None = None
 
     def __bool__(self) -> bool:
         return bool(self.difference) or bool(self.calendars.changes)
@@ -139,6 +141,7 @@ def make_plan(
     gone = sorted(read_names_of(store, owner) - declared.entries.keys())
     calendar_owners = read_calendar_owners(store)
     now, found = read_with_owners(store, [*entries, *map(store.keys.entry, gone)], progress)
+    plan.read_at = now
     if not take_over:
         _check_owners(store, declared, owner, found[: len(entries)])
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
@@ -307,6 +310,9 @@ def commit(plan: Plan) -> None:
         )
     if changed is not None and not _stands(store, plan):
         raise EntryChanged(f"{store.keys.name(changed)} has changed meanwhile; nothing was written.", changed)
+    if plan.read_at is not None:
+        writes = [(change.stored, change.write) for change in plan.changes if change.write is not None]
+        store.add_records(writes, plan.read_at)
     # other entries refer to a calendar that is another one now, and they may have changed meanwhile
     for calendar_name, before in read_calendars(store, plan.calendars.before).items():
         if before != plan.calendars.before[calendar_name] and not isinstance(before, Unusable):

@@ -148,6 +148,9 @@ def plan_run(
         due = Due.at_instant(choice.due)
     dropped += dropped_by(entry.schedule, bounds, choice, first, due.at, moment)
     sent.record = _records_of(dropped, sent_record(due.nominal, own_id))
+    if is_over and choice.following is not None and choice.following <= moment:
+        rest = dropped_until(entry.schedule, bounds, choice.following, moment, _why_over(entry.policy))
+        sent.record += f"\n{rest.record}"
     _prepare(entry, claimed.key, due.at)
     lifetime = entry.policy.expires_after
     left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
@@ -257,6 +260,10 @@ def _why_not(bounds: Policy, due_at: datetime) -> str:
     if bounds.start_time is not None and due_at < bounds.start_time:
         return f"before its start_time, {bounds.start_time.isoformat()}"
     return f"excluded by its calendar {bounds.exclude}"
+
+
+def _why_over(policy: Policy) -> str:
+    return "it runs once (one_off)" if policy.one_off else f"it has run {policy.max_runs} times (max_runs)"
 
 
 def _first_allowed(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> datetime | None:

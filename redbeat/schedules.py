@@ -35,6 +35,7 @@ __all__ = [
     "register_schedule",
     "rrule",
     "runs_after",
+    "runs_back",
     "zone_of",
 ]
 
@@ -340,7 +341,7 @@ def last_runs(
     if following is None or following > now:
         return [nominal], following
     upcoming = next_run(schedule_, policy, now, nominal)
-    back = _runs_back(schedule_, policy, nominal, now)
+    back = runs_back(schedule_, policy, nominal, now)
     if back is None:
         return _search_last_runs(schedule_, policy, nominal, now, limit, following - nominal), upcoming
     found = list(islice(takewhile(lambda due: due > nominal, back), limit))
@@ -350,8 +351,11 @@ def last_runs(
     return found, upcoming
 
 
-def _runs_back(schedule_: Any, policy: Bounds, nominal: datetime, now: datetime) -> Iterator[datetime] | None:
-    """Return the runs from ``now`` back to ``nominal``, the last first; None: there is no way back."""
+def runs_back(schedule_: Any, policy: Bounds, nominal: datetime, now: datetime) -> Iterator[datetime] | None:
+    """Return the runs from ``now`` back to ``nominal``, the last first; None: there is no way back.
+
+    Once they have passed ``nominal``, they are none.
+    """
     zone = zone_of(schedule_, policy)
     until = now if policy.end_time is None else min(now, policy.end_time)
     since = nominal if policy.start_time is None else max(nominal, policy.start_time)

@@ -295,7 +295,7 @@ class Store:
                 )
             self.check_lock(status, fence)
             if not changed:
-                self._add_records(writes, now)
+                self.add_records(writes, now)
                 return outcomes
             changed_key = writes[changed - 1][0].key
         raise EntryError(
@@ -304,7 +304,7 @@ class Store:
             changed_key,
         )
 
-    def _add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
+    def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
         """Add what ``writes`` have for histories, if that may be: who writes entries needs no right to it."""
         kept = self.config.history
         records = [(stored.key, write.record) for stored, write in writes if write.record]

@@ -18,9 +18,11 @@ from redbeat.calendars import Calendar
 from redbeat.cli import redbeat
 from redbeat.decoder import encode_meta
 from redbeat.evidence import read_evidence
+from redbeat.files import Declared
 from redbeat.history import PastRun
 from redbeat.why import explain
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.support.applying import apply
 from tests.support.schedule import SCHEDULE, messages, server_now, write_raw
 
 UTC = timezone.utc
@@ -224,6 +226,43 @@ def test_what_is_too_much_to_count_has_no_count_and_is_true_otherwise(
     assert f"among those from {first:%Y-%m-%d %H:%M:%S} UTC" in reason
 
 
+def test_the_runs_of_hours_are_counted_for_every_minute_too(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler()
+    now = now_on_server(client).replace(second=0, microsecond=0)
+    first = now - timedelta(hours=8)
+    meta = encode_meta(first - timedelta(seconds=59), 5)
+    write_raw(client, "entry", schedule={"__type__": "crontab"}, score=first.timestamp(), meta=meta)
+    scheduler.tick()
+    [(outcome, due, last, count, _)] = spans(scheduler.app)
+    sent = Entry.get("entry", scheduler.app).history()[0]
+    assert (outcome, due, last) == ("merged", first, sent.due - timedelta(minutes=1))
+    assert count == (sent.due - first) // timedelta(minutes=1) >= 480
+
+
+@pytest.mark.parametrize(
+    ("policy", "sent", "why"),
+    [
+        ({"max_runs": 7}, 2, "it has run 7 times (max_runs)"),
+        ({"max_runs": 7, "after_finish": "disable"}, 2, "it has run 7 times (max_runs)"),
+    ],
+)
+def test_runs_beyond_the_last_one_that_may_be_say_so(
+    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery, policy: dict[str, Any], sent: int, why: str
+) -> None:
+    dues = write_missed(client, misfire="all", **policy)  # it has run 5 times
+    drain(scheduler)
+    history = Entry.get("entry", app).history()
+    assert [run.outcome for run in history] == ["skipped", *["sent"] * sent]
+    [(_, first, last, count, reason)] = spans(app)
+    assert abs(first - dues[sent]) < timedelta(milliseconds=1)
+    assert abs(last - dues[-1]) < timedelta(milliseconds=1)
+    assert (count, reason) == (8 - sent, why)
+    for verdict, told in reasons(app, dues[sent:]):
+        assert (verdict, why in told) == ("skipped", True), told
+
+
 def test_runs_that_a_calendar_excludes_and_runs_outside_of_the_window_say_so(
     scheduler: RedBeatScheduler, client: redis.Redis, app: Celery, broker: redis.Redis
 ) -> None:
@@ -282,7 +321,7 @@ def test_runs_in_a_pause_that_has_ended_say_so(
     assert len(spans(app)) == 2, "told once"
 
 
-@pytest.mark.parametrize("way", ["resume", "save", "resume_many", "disabled"])
+@pytest.mark.parametrize("way", ["resume", "save", "resume_many", "apply", "disabled"])
 def test_runs_in_a_rest_that_somebody_ends_say_so(
     scheduler: RedBeatScheduler, client: redis.Redis, app: Celery, way: str
 ) -> None:
@@ -295,6 +334,9 @@ def test_runs_in_a_rest_that_somebody_ends_say_so(
         entry.resume()
     elif way == "resume_many":
         assert Entry.resume_many(["entry"], app).changed == ("entry",)
+    elif way == "apply":
+        fields = {"task": entry.task, "schedule": {"every": EVERY}, "enabled": True}
+        apply(app, Declared(entries={"entry": fields}))
     else:
         entry.enabled = True
         entry.save()
@@ -306,7 +348,7 @@ def test_runs_in_a_rest_that_somebody_ends_say_so(
     assert until.endswith(" UTC" if way == "disabled" else " UTC: repairs")
     assert f"{before:%Y-%m-%d %H:%M}"[:-1] in until
     assert [verdict for verdict, _ in reasons(app, dues)] == ["skipped"] * 8
-    entry.save()
+    Entry.get("entry", app).save()
     assert len(spans(app)) == 1, "told once"
 
 
