@@ -72,7 +72,7 @@ beat_schedule = {
 # The key that the working beat holds while others stand by. None: no lock.
 # redbeat_lock_key = "redbeat::lock"
 
-# Seconds until the lock of a killed beat expires, 3 at least. None or 0: five times beat's `max_interval`.
+# Seconds until the lock of a killed beat expires, 1 at least. None or 0: five times beat's `max_interval`.
 # redbeat_lock_timeout = None
 
 # Seconds after which a leader that doesn't renew its lock any more is replaced, 5 at least. None: never.
