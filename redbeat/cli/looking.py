@@ -45,7 +45,7 @@ NEXT_RUNS, LAST_RUNS = 5, 10
 
 #: what somebody should look at comes first
 _BY_URGENCY = (
-    *("quarantined", "missing", "unscheduled", "failing", "due"),
+    *("quarantined", "missing", "unscheduled", "downgraded", "failing", "due"),
     *("scheduled", "paused", "disabled", "finished"),
 )
 #: by what a list is sorted: the smallest first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import BaseSchedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryError, EntryTooExpensive
-from redbeat.schedules import KINDS, register_schedule
+from redbeat.schedules import register_schedule
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
@@ -31,36 +30,17 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
+from tests.support.spinning import SPINNING, fields_of, known_spinning, spinning
 
 ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
-class spinning(BaseSchedule):  # noqa: N801 - as Celery's are called
-    """Computes for so many seconds whenever it is asked; None: for ever."""
-
-    def __init__(self, seconds: float | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.seconds = seconds
-
-    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        until = float("inf") if self.seconds is None else time.thread_time() + self.seconds
-        while time.thread_time() < until:
-            pass
-        return timedelta(seconds=60)
-
-
-def _fields_of(schedule: spinning) -> dict[str, Any]:
-    return {"seconds": schedule.seconds}
-
-
 @pytest.fixture(autouse=True)
 def _known_kind() -> Any:
-    register_schedule("spinning", spinning, _fields_of, lambda d: spinning(d.get("seconds")))
-    yield
-    del KINDS["spinning"]
+    with known_spinning():
+        yield
 
 
-SPINNING = {"__type__": "spinning"}
 CANARY = {"__type__": "interval", "every": 1}
 
 
@@ -98,12 +78,12 @@ def test_a_slow_moment_is_forgotten_with_the_next_good_one(
     write_raw(client, "slow", score=1, schedule=SPINNING)
     scheduler = make_scheduler()
     for _ in range(3):
-        register_schedule("spinning", spinning, _fields_of, lambda d: spinning(None))
+        register_schedule("spinning", spinning, fields_of, lambda d: spinning(None))
         broker.delete("celery")
         scheduler.tick()
         assert sent_names(broker) == []
         client.zadd(SCHEDULE, {"redbeat:slow": field(client, "slow", "error")["retry_at"]})
-        register_schedule("spinning", spinning, _fields_of, lambda d: spinning(0))
+        register_schedule("spinning", spinning, fields_of, lambda d: spinning(0))
         eventually(lambda: (scheduler.tick(), sent_names(broker) == ["slow"])[1])
         assert client.hget("redbeat:slow", "error") is None
         client.zadd(SCHEDULE, {"redbeat:slow": 1})
