@@ -156,12 +156,7 @@ class Dispatcher:
         runs: list[Run] = []
         now = batch.claim.now
         calendars = self._calendars.read_of(self._store, batch.claim.rows)
-        rows = self.pace.begin(batch.claim.rows)
-        left: Sequence[Claimed] = ()
-        for position, claimed in enumerate(rows):
-            if self.pace.is_spent() and position:
-                left = rows[position:]
-                break
+        for claimed in self.pace.until_spent(batch.claim.rows):
             if claimed.type == "none":
                 is_known = self._reports.report_missing(claimed)
                 batch.commits.append(commit_missing(claimed, now, is_known))
@@ -186,9 +181,10 @@ class Dispatcher:
                 batch.commits.append(commit_failed(plan, reason, now, pauses)[0])
             else:
                 runs.append(plan)
-        self.pace.end(left)
-        batch.leave(left)
-        return runs
+        batch.leave(self.pace.take_left())
+        # planned in another order, perhaps, and sent in that of their due times all the same
+        positions = {claimed.key: position for position, claimed in enumerate(batch.claim.rows)}
+        return sorted(runs, key=lambda run: positions[run.claimed.key])
 
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
         if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
