@@ -316,7 +316,7 @@ class Dispatcher:
         try:
             return self._store.commit_runs(batch.fence, commits, target)
         except StoreRefused as exc:
-            if is_refusal(exc.__cause__) or _NO_PERMISSION.search(str(exc)):
+            if is_refusal(exc.__cause__) or exc.is_login or _NO_PERMISSION.search(str(exc)):
                 raise
             results = self._commit_halves(batch, commits, target, str(exc))
             return Committed("ok", is_moved=False, results=results)
@@ -336,7 +336,7 @@ class Dispatcher:
             try:
                 results += self._store.commit_runs(batch.fence, half, target).results
             except StoreRefused as exc:
-                if is_refusal(exc.__cause__):
+                if is_refusal(exc.__cause__) or exc.is_login:
                     raise
                 is_forbidden = _NO_PERMISSION.search(str(exc))
                 results += (
@@ -376,14 +376,23 @@ class Dispatcher:
     def _send_collected(self, batch: Batch) -> None:
         """Send what was collected, to a broker that isn't the schedule's server."""
         collected, batch.collected = batch.collected, []
-        if not collected or self._broker.outbox is None:
+        # what stands before one that ends the connection arrives again with each try
+        for is_again in (False, True):
+            self._send_together(batch, [one for one in collected if has_failed(one[0]) is is_again])
+
+    def _send_together(self, batch: Batch, collected: Sequence[tuple[Run, tuple[Push, ...]]]) -> None:
+        if not collected:
             return
-        self._confirm()
+        if self._broker.outbox is None:
+            batch.give_back([run for run, _ in collected])
+            return
         try:
             with hold_interrupts():
-                outcomes = _send_all(self._broker.outbox, [pushes for _, pushes in collected])
+                outcomes = _send_all(self._broker.outbox, [pushes for _, pushes in collected], self._confirm)
                 sent = zip(collected, outcomes, strict=True)
                 batch.commits += [run.sent for (run, _), failure in sent if failure is None]
+        except RedBeatError:  # about the schedule's server, or the lock
+            raise
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: nothing is known to be sent
             self._broker.note_away(exc)  # even if it answers: what breaks it mustn't be sent in a loop
             batch.give_back([run for run, _ in collected])
@@ -460,24 +469,30 @@ class Dispatcher:
 
 
 def _send_all(
-    outbox: Outbox, batches: list[tuple[Push, ...]], *, is_again: bool = False
+    outbox: Outbox, batches: list[tuple[Push, ...]], confirm: Callable[[], None], *, is_again: bool = False
 ) -> list[Exception | None]:
     """Send each batch by itself where one of them breaks the connection; return what went wrong with each.
 
+    Arguments:
+        confirm: makes sure, before each attempt, that the lock is still held: the one before took its time.
+
     Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
     """
+    confirm()
     try:
         return outbox.send(batches)
     except Exception as exc:
         if not is_reset(exc) or not outbox.answers():
             raise
         if not is_again:  # a connection that had gone stale is another one now
-            return _send_all(outbox, batches, is_again=True)
+            return _send_all(outbox, batches, confirm, is_again=True)
         if len(batches) == 1:
             return [exc]
     middle = len(batches) // 2
     halves = (batches[:middle], batches[middle:])
-    return [outcome for half in halves for outcome in _send_all(outbox, half, is_again=len(half) > 1)]
+    return [
+        outcome for half in halves for outcome in _send_all(outbox, half, confirm, is_again=len(half) > 1)
+    ]
 
 
 def _seconds_to_read(claimed: Claimed) -> float:

@@ -246,6 +246,35 @@ def test_a_message_that_the_server_cannot_take_holds_up_no_other(
     assert {field(client, f"small-{number}", "meta")["total_run_count"] for number in range(3)} == {1}
 
 
+def test_a_server_that_lets_nobody_in_any_more_is_asked_once_and_blamed_on_no_entry(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A password that is changed while a batch is sent."""
+    asked = []
+
+    def refuse(store: Store, *args: Any) -> Any:
+        asked.append(store)
+        raise StoreRefused("Redis refused the connection: invalid password", is_login=True)
+
+    scheduler = make_scheduler()
+    for number in range(20):
+        write_raw(client, f"entry-{number:02}", score=1 + number, schedule=SELDOM)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "commit_runs", refuse)
+        with pytest.raises(StoreRefused, match="invalid password"):
+            scheduler.tick()
+    assert len(asked) == 1
+    assert not [
+        record for record in caplog.records if "entry-" in record.getMessage() and record.levelno > 20
+    ]
+    scheduler.tick()
+    assert sent_names(broker) == [f"entry-{number:02}" for number in range(20)]
+
+
 @pytest.mark.parametrize("task_id", [None, ""])
 def test_an_empty_task_id_among_the_options_is_none(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, task_id: str | None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from redbeat.outbox import Outbox
 from tests.conftest import start
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
@@ -29,6 +30,7 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
+from tests.support.ticks import leader, memory_app
 from tests.support.topologies import ClusterTopology, cluster
 
 LIMIT_BYTES = 1024 * 1024
@@ -144,6 +146,29 @@ def test_a_message_that_breaks_the_way_to_another_broker_costs_its_own_entry_onl
         runs = {(one["headers"]["redbeat_entry"], one["headers"]["id"]) for one in messages(broker)}
         assert {name for name, _ in runs} == {*names, "large", "canary"}
         assert len([one for one in runs if one[0] != "canary"]) == 21, "what came twice has one id"
+
+
+def test_what_ended_the_connection_before_doubles_no_run_of_another_entry(
+    strict: Server, valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = memory_app(broker_url=strict.url(0), task_default_queue="celery", redbeat_redis_url=valkey.url(1))
+    with valkey.client(db=1) as client, strict.client() as broker, leader(app) as scheduler:
+        steps: list[str] = []
+        send = Outbox.send
+        monkeypatch.setattr(Outbox, "send", lambda *args: (steps.append("send"), send(*args))[1])
+        monkeypatch.setattr(scheduler._dispatcher, "_confirm", lambda: steps.append("confirm"))
+        write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE])
+        eventually(lambda: (scheduler.tick(), client.hget("redbeat:large", "error"))[1], 30)
+        for _ in range(2):
+            broker.delete("celery")
+            names = [f"entry-{number}" for number in range(20)]
+            write_burst(client, names)
+            retry_now(client, "large")
+            scheduler.tick()
+            assert sent_names(broker) == names
+        before = [steps[number - 1] for number, step in enumerate(steps) if step == "send"]
+        assert len(before) > 4
+        assert set(before) == {"confirm"}, "an attempt takes its time, and the lock may be lost by then"
 
 
 def test_a_static_that_breaks_the_connection_is_skipped_and_said(strict: Server, tmp_path: Path) -> None:
