@@ -26,6 +26,8 @@ MAX_REMEMBERED = 10_000
 
 #: while there are slow entries, a batch is so many times the usual: the others must be among it
 ENLARGED = 10
+#: but no more than so many by that, all of which are held at once
+MAX_ENLARGED = 5_000
 
 #: kinds of schedule that are never slow
 _IS_QUICK = re.compile(r'"__type__":\s*"(interval|crontab|clocked)"')
@@ -47,7 +49,9 @@ class Pace:
 
     def enlarge(self, batch_size: int) -> int:
         """Return how many entries to claim: slow ones take nobody's place."""
-        return ENLARGED * batch_size if self._has_met_slow else batch_size
+        if not self._has_met_slow:
+            return batch_size
+        return max(batch_size, min(ENLARGED * batch_size, MAX_ENLARGED))
 
     def until_spent(self, rows: Sequence[Claimed]) -> Iterator[Claimed]:
         """Yield the entries of a batch in the order to plan them in, until it has had its time."""

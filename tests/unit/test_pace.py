@@ -58,6 +58,7 @@ def test_quick_kinds_that_are_left_over_for_lack_of_time_keep_the_usual_batch(cl
     assert one.enlarge(10) == 10
     plan(one, clock, [*rows("slow", 1, OTHER)], {"slow": SLOW})
     assert one.enlarge(10) == 10 * ENLARGED
+    assert one.enlarge(5000) == 5000, "memory is bounded by the batch"
     plan(one, clock, batch, {"quick": MIDDLING})
     assert one.enlarge(10) == 10, "one slow entry doesn't enlarge all batches of a backlog"
 
