@@ -12,13 +12,14 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from celery.schedules import schedule
+from celery.schedules import crontab, schedule
 
 from redbeat.history import dropped_record
+from redbeat.kinds import cronspecs
 from redbeat.lua import score_text
 from redbeat.misfires import Choice
 from redbeat.policy import Policy
-from redbeat.schedules import is_own_kind, last_runs, runs_after, runs_back
+from redbeat.schedules import cron, is_own_kind, last_runs, runs_after, runs_back, zone_of
 from redbeat.zones import shown
 
 __all__ = ["Dropped", "dropped_at_rest", "dropped_by", "dropped_until"]
@@ -28,6 +29,10 @@ _INSTANT = timedelta(microseconds=1)
 #: so many runs are counted one by one at the most, and so much processor time is spent on it: after an outage
 #: all entries are late, and none should wait long for what is said of another
 MAX_COUNTED, MAX_SECONDS = 5000, 0.005
+
+#: thousands of entries share a few crontabs, and all of them an outage: the last run and the count of both
+_counted: dict[Any, tuple[datetime, int | None]] = {}
+MAX_REMEMBERED = 1024
 
 
 @dataclass(frozen=True)
@@ -105,19 +110,49 @@ def dropped_until(
     ):
         more = max((end - first) // schedule_.run_every, 0)
         return Dropped(first, first + more * schedule_.run_every, more + 1, why, is_merged)
+    key = _key_of(schedule_, bounds, first, end)
+    if key is None or key not in _counted:
+        found = _count_until(schedule_, bounds, first, end)
+        if key is None:
+            return Dropped(first, *found, why, is_merged)
+        if len(_counted) >= MAX_REMEMBERED:
+            _counted.clear()
+        _counted[key] = found
+    return Dropped(first, *_counted[key], why, is_merged)
+
+
+def _key_of(schedule_: Any, bounds: Policy, first: datetime, end: datetime) -> Any:
+    """Return what the count follows from; None: it isn't remembered."""
+    is_bounded = (bounds.start_time, bounds.end_time, bounds.calendar) != (None, None, None)
+    if is_bounded or not isinstance(schedule_, crontab) or type(schedule_) not in (crontab, cron):
+        return None
+    key = (
+        *cronspecs(schedule_),
+        getattr(schedule_, "expression", None),
+        zone_of(schedule_, bounds),
+        first,
+        end,
+    )
+    return key if all(type(part) is not list for part in key) else None
+
+
+def _count_until(
+    schedule_: Any, bounds: Policy, first: datetime, end: datetime
+) -> tuple[datetime, int | None]:
+    """Return the last of the runs from ``first`` until ``end``, and how many there are; None: too many."""
     last, count, deadline = first, 1, time.thread_time() + MAX_SECONDS
     back = runs_back(schedule_, bounds, first, end)
     if back is not None:  # a tenth of what it costs forwards
         for due in takewhile(lambda due: due > first, back):
             last, count = max(last, due), count + 1
             if count > MAX_COUNTED or time.thread_time() > deadline:
-                return Dropped(first, last, None, why, is_merged)
-        return Dropped(first, last, count, why, is_merged)
+                return last, None
+        return last, count
     for due in runs_after(schedule_, bounds, first, first):
         if due > end:
-            return Dropped(first, last, count, why, is_merged)
+            return last, count
         last, count = due, count + 1
         if count > MAX_COUNTED or time.thread_time() > deadline:
             last = last_runs(schedule_, bounds, last, end, 1)[0][-1]
-            return Dropped(first, last, None, why, is_merged)
-    return Dropped(first, last, count, why, is_merged)
+            return last, None
+    return last, count
