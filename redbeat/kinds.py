@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
+from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from dateutil.rrule import weekday
 
@@ -27,6 +28,7 @@ __all__ = [
     "encode_schedule",
     "from_timestamp",
     "is_only_ours",
+    "make_solar",
     "read_cron",
     "to_timestamp",
 ]
@@ -169,8 +171,16 @@ def _decode_clocked(d: dict[str, Any]) -> clocked:
     return clocked(time_of(moment) if isinstance(moment, str) else moment)
 
 
+def make_solar(event: Any, lat: Any, lon: Any) -> solar:
+    """Return Celery's schedule of an event of the sun; ValueError where it can't be made."""
+    try:
+        return solar(event, lat, lon)
+    except ImproperlyConfigured as exc:
+        raise ValueError("it needs the package ephem: pip install ephem") from exc
+
+
 def _decode_solar(d: dict[str, Any]) -> solar:
-    return solar(d["event"], d["lat"], d["lon"])
+    return make_solar(d["event"], d["lat"], d["lon"])
 
 
 def decoder_of(kind: str) -> Callable[[dict[str, Any]], Any] | None:

@@ -137,7 +137,7 @@ def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[
     scores = store.read_downgraded()
     now, found = store.read_entries(list(scores)) if scores else (datetime.now(timezone.utc), [])
     for stored in found:
-        score = scores[stored.key]
+        score = scores[stored.key] or 0.0  # due at once, as it will be when it comes back
         if stored.exists and stored.score is None and (last_score is None or score <= last_score):
             yield replace(stored, score=score, is_away=True), now
 

@@ -130,6 +130,11 @@ class Reports:
         else:
             logger.info("beat: Sending again.")
 
+    def report_left_out(self, what: str) -> None:
+        """Log what the leader can't do at its start, and goes on without."""
+        if self._is_news("left out", what, what):
+            logger.warning("beat: %s", what)
+
     def _is_news(self, what: str, key: str, text: str) -> bool:
         if len(self._said) >= MAX_REMEMBERED and (what, key) not in self._said:
             self._said.clear()

@@ -40,7 +40,7 @@ from redbeat.logger import logger
 from redbeat.lua import NO_TIMES, Claim, Claimed, Commit
 from redbeat.reports import Reports, brief, ending_briefly
 from redbeat.retry import RetryingConnection as RetryingConnection
-from redbeat.retry import is_no_permission, is_period_left
+from redbeat.retry import is_period_left, is_refusal
 from redbeat.runs import Run, plan_run
 from redbeat.schedules import Excluded
 from redbeat.service import BeatService
@@ -54,6 +54,7 @@ from redbeat.startup import (
 )
 from redbeat.status import Leader, read_status
 from redbeat.store import Store
+from redbeat.text import printable, shorten
 from redbeat.timing import Timing
 from redbeat.wake import WakeChannel
 
@@ -333,9 +334,9 @@ class RedBeatScheduler(Scheduler):
             try:
                 self.setup_schedule()
             except StoreCorrupt as exc:
-                if exc.key != self.config.statics_key:
+                if exc.key in (self.lock_key, self.config.schedule_key):
                     raise
-                logger.warning("beat: beat_schedule isn't stored, the rest goes on: %s", exc)
+                self._reports.report_left_out(f"beat_schedule isn't stored, the rest goes on: {exc}")
                 self._has_statics = True
         return True
 
@@ -344,16 +345,35 @@ class RedBeatScheduler(Scheduler):
         try:
             found = self.store.bring_back(self._leadership.fence)
         except StoreRefused as exc:
-            if exc.is_login or not is_no_permission(exc.__cause__):
+            if exc.is_login or is_refusal(exc.__cause__):
                 raise
-            logger.warning("beat: What was out of celery-redbeat 2.x's way can't be looked for: %s", exc)
+            self._leave_away(exc)
             return
+        except StoreCorrupt as exc:
+            if exc.key == self.lock_key:
+                raise
+            self._leave_away(exc)
+            return
+        if found.scoreless:
+            names = ", ".join(map(self.config.keys.name, found.scoreless[:10]))
+            logger.warning(
+                "beat: %d entries that were out of celery-redbeat 2.x's way are due now, as %s has no score "
+                "for them: %s.",
+                len(found.scoreless),
+                self.config.keys.downgraded,
+                shorten(printable(names)),
+            )
         if found.returned or found.gone:
             logger.info(
                 "beat: Brought back %d entries that were out of celery-redbeat 2.x's way; %d are deleted.",
                 found.returned,
                 found.gone,
             )
+
+    def _leave_away(self, exc: RedBeatError) -> None:
+        self._reports.report_left_out(
+            f"What was out of celery-redbeat 2.x's way can't be brought back, the rest goes on: {exc}"
+        )
 
     def run_under(self, service: Any) -> None:
         """Let ticks wait and stand for leader: ``service``, Celery's beat, is about to call them."""

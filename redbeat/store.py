@@ -31,7 +31,7 @@ from redbeat.errors import (
 )
 from redbeat.keys import Keys
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
-from redbeat.lua.downgrades import BroughtBack, bring_back
+from redbeat.lua.downgrades import BroughtBack, bring_back, score_of
 from redbeat.replicas import Replicas
 from redbeat.retry import RequestBroken, WatchedConnection, is_no_permission, is_refusal, without_retry
 from redbeat.text import printable
@@ -227,7 +227,7 @@ class Store:
             with self.translating():
                 stored.score = self.client.zscore(self.keys.schedule, self.keys.name(key))
             if stored.score is None and key in (away := self.read_downgraded()):
-                stored.score, stored.is_away = away[key], True
+                stored.score, stored.is_away = away[key] or 0.0, True
         return now, stored
 
     def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
@@ -342,15 +342,16 @@ class Store:
             total += deleted
         return total
 
-    def read_downgraded(self) -> dict[str, float]:
+    def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that are out of celery-redbeat 2.x's way, and the scores they had.
 
-        Nothing where it can't be read, or something else stands there: it isn't needed to run the schedule.
+        None for a score: something else stands there, and the entry will be due at once. Nothing at all where
+        it can't be read, or something else stands under the key: it isn't needed to run the schedule.
         """
         try:
             with suppress(StoreCorrupt), self.translating(self.keys.downgraded, "hash"):
                 found = self.client.hgetall(self.keys.downgraded)
-                return {str(text_of(key)): _score_of(text_of(text)) for key, text in found.items()}
+                return {str(text_of(key)): score_of(str(text_of(text))) for key, text in found.items()}
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
@@ -494,13 +495,6 @@ def read_claimed(claimed: Claimed) -> Stored:
         claimed.type,
         claimed.unread_bytes,
     )
-
-
-def _score_of(text: str) -> float:
-    try:
-        return float(text.split(maxsplit=1)[0])
-    except (ValueError, IndexError):
-        return 0.0
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -13,11 +13,9 @@ from functools import partial
 from typing import Any
 
 import click
-from celery.exceptions import ImproperlyConfigured
-from celery.schedules import solar
 
 from redbeat.crontabs import CRON_FIELDS, cron
-from redbeat.kinds import read_cron
+from redbeat.kinds import make_solar, read_cron
 from redbeat.spans import is_span, read_seconds
 from redbeat.zones import instant_of, zone_called
 
@@ -167,10 +165,7 @@ def _read_solar(text: str) -> Any:
         event, lat, lon = parts[0], *map(float, parts[1:])
     except ValueError as exc:
         raise ValueError(f"{text!r} is no event, latitude and longitude, as sunset,52.5,13.4.") from exc
-    try:
-        return solar(event, lat, lon)
-    except (ValueError, ImproperlyConfigured) as exc:
-        raise ValueError(str(exc)) from exc
+    return make_solar(event, lat, lon)
 
 
 DURATION = Value("duration", read_seconds)

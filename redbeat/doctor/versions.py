@@ -48,7 +48,9 @@ class Versions:
                 f"celery-redbeat 2.x couldn't run {_named(self.unreadable)}{ignored}.",
                 "Nothing, as long as no 2.x works here. Before you go back to it: celery redbeat downgrade.",
             )
-        away = sorted(map(patient.name_of, patient.store.read_downgraded()))
+        found = patient.store.read_downgraded()
+        away = sorted(map(patient.name_of, found))
+        scoreless = sorted(patient.name_of(key) for key, score in found.items() if score is None)
         if away:
             yield Finding(
                 Severity.NOTE,
@@ -56,6 +58,14 @@ class Versions:
                 patient.store.keys.downgraded,
                 f"Out of celery-redbeat 2.x's way: {_named(away)}.",
                 "Nothing: what is there comes back when a beat of version 3 leads.",
+            )
+        if scoreless:
+            yield Finding(
+                Severity.WARNING,
+                "downgraded",
+                patient.store.keys.downgraded,
+                f"What it holds for {_named(scoreless)} is no score: they are due as soon as they come back.",
+                "Write when each is due, in UNIX seconds, into its field of that hash.",
             )
 
 

@@ -8,21 +8,22 @@
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] prefix     what every entry's key starts with
 -- Looks whether the entries are there, whose names stand in the hash. One that was deleted meanwhile is forgotten;
--- one that was saved again keeps its newer score.
+-- one that was saved again keeps its newer score. One whose score is none that a zset takes is due at once.
 --
--- Returns {status, returned, gone}
+-- Returns {status, returned, gone, scoreless}
 --   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
 --             holds it (then nothing was written)
 --   returned  how many entries are in the schedule again
 --   gone      how many were deleted meanwhile
+--   scoreless  the keys of those that are back without the score they had
 local schedule, lock, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, lock_ms, prefix = ARGV[1], ARGV[2], ARGV[3]
 
 local status = hold_lock(lock, token, lock_ms)
-if status == 'lost' then return {status, 0, 0} end
-if redis.call('TYPE', away).ok ~= 'hash' then return {status, 0, 0} end
+if status == 'lost' then return {status, 0, 0, {}} end
+if redis.call('TYPE', away).ok ~= 'hash' then return {status, 0, 0, {}} end
 
-local returned, gone = 0, 0
+local returned, gone, scoreless = 0, 0, {}
 local remembered = redis.call('HGETALL', away)
 local is_set = redis.call('TYPE', statics).ok
 is_set = is_set == 'set' or is_set == 'none'
@@ -31,7 +32,11 @@ for i = 1, #remembered, 2 do
   local score, static = string.match(text, '^(%S+)( ?%l*)$')
   -- other keys may be out of reach: another slot, an ACL
   if string.sub(key, 1, #prefix) == prefix and redis.call('EXISTS', key) == 1 then
-    redis.call('ZADD', schedule, 'NX', tonumber(score or '') and score or 0, key)
+    -- Lua takes 'nan', '0x1p4' and '1e999' for numbers, too, which a zset refuses
+    local number = score and string.match(score, '^[-+%d.eE]+$') and tonumber(score)
+    local is_score = score == 'inf' or (number and math.abs(number) < math.huge)
+    if not is_score then scoreless[#scoreless + 1] = key end
+    redis.call('ZADD', schedule, 'NX', is_score and score or 0, key)
     if static == ' static' and is_set then redis.call('SADD', statics, string.sub(key, #prefix + 1)) end
     returned = returned + 1
   else
@@ -39,4 +44,4 @@ for i = 1, #remembered, 2 do
   end
 end
 redis.call('DEL', away)
-return {status, returned, gone}
+return {status, returned, gone, scoreless}

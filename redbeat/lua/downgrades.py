@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +12,13 @@ from redbeat.keys import Keys
 from redbeat.lua.records import Fence, Stored, text_of
 from redbeat.lua.script import Script
 
-__all__ = ["BroughtBack", "PutAway", "bring_back", "put_away"]
+__all__ = ["BroughtBack", "PutAway", "bring_back", "put_away", "score_of"]
 
 _PUT_AWAY = Script("put_away")
 _BRING_BACK = Script("hold_lock", "bring_back")
+
+#: what bring_back takes for a score, and after it perhaps that the entry was a static one
+_REMEMBERED = re.compile(r"([-+0-9.eE]+|inf)(?: .*)?", re.DOTALL)
 
 
 class PutAway(NamedTuple):
@@ -29,11 +34,18 @@ class PutAway(NamedTuple):
 
 
 class BroughtBack(NamedTuple):
-    """What became of entries that were put away: how many are back, and how many were deleted meanwhile."""
+    """What became of entries that were put away.
+
+    Attributes:
+        returned: how many are back.
+        gone: how many were deleted meanwhile.
+        scoreless: the keys of those that are back, and whose score was none: they are due at once.
+    """
 
     status: str
     returned: int
     gone: int
+    scoreless: list[str]
 
 
 def put_away(
@@ -52,8 +64,18 @@ def put_away(
 def bring_back(client: Any, keys: Keys, fence: Fence) -> BroughtBack:
     """Put all that was put away back into the schedule."""
     names = [*fence.keys(keys.schedule), keys.downgraded, keys.statics]
-    status, returned, gone = _BRING_BACK(client, names, [*fence.args(), keys.prefix])
-    return BroughtBack(text_of(status), int(returned), int(gone))
+    status, returned, gone, scoreless = _BRING_BACK(client, names, [*fence.args(), keys.prefix])
+    return BroughtBack(text_of(status), int(returned), int(gone), [str(text_of(key)) for key in scoreless])
+
+
+def score_of(text: str) -> float | None:
+    """Return the score that stands in ``text``, a value of what was put away; None: bring_back finds none."""
+    found = _REMEMBERED.fullmatch(text)
+    try:
+        score = float(found[1]) if found else math.nan
+    except ValueError:
+        return None
+    return score if math.isfinite(score) or text.startswith("inf") else None
 
 
 def _read_of(stored: Stored) -> str:

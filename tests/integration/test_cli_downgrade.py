@@ -247,3 +247,14 @@ def test_runs_that_were_missed_while_away_follow_the_entry_s_misfire(
             pass
     # a minute may begin meanwhile
     assert runs <= Entry.get("minutely", app).total_run_count <= runs + 1
+
+
+def test_the_doctor_names_a_score_that_is_none(app: Celery, client: redis.Redis) -> None:
+    put_away(app, "bad", "good")
+    client.hset(DOWNGRADED, "redbeat:bad", "nan")
+    found = {one["severity"]: one["problem"] for one in findings(app) if one["kind"] == "downgraded"}
+    assert set(found) == {"note", "warning"}
+    assert "bad" in found["warning"]
+    assert "is no score" in found["warning"]
+    assert "good" not in found["warning"]
+    assert call(app, "list").exit_code == call(app, "show", "bad").exit_code == 0

@@ -13,6 +13,7 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat.errors import StoreCorrupt
+from redbeat.keys import keys_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
@@ -203,3 +204,91 @@ def test_statics_of_megabytes_that_cannot_be_stored_make_short_lines(
     (record,) = caplog.records
     assert "the entry 'large'" in record.getMessage()
     assert len(record.getMessage()) < 2000
+
+
+PUT_AWAY = "redbeat::downgraded"
+
+
+@pytest.mark.parametrize(
+    "text", ["nan", "-nan", "1e999", "0x7fffffff", "1e", "", " static", "\x1b[31m", "1 2"]
+)
+def test_whatever_stands_for_a_score_in_what_was_put_away_the_entry_comes_back_and_beat_goes_on(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    text: str,
+) -> None:
+    write_raw(client, "canary", score=1)
+    write_raw(client, "away", score=None)
+    client.hset(PUT_AWAY, "redbeat:away", text)
+    tick_all(make_scheduler())
+    assert sorted(sent_names(broker)) == ["away", "canary"]
+    assert not client.exists(PUT_AWAY)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1, warnings
+    assert "are due now" in warnings[0]
+    assert "away" in warnings[0]
+
+
+@pytest.mark.parametrize("text", ["9e9", "9000000000.5", "+9000000000", "inf"])
+def test_a_score_that_a_zset_takes_comes_back_as_it_was(
+    make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    write_raw(client, "away", score=None)
+    client.hset(PUT_AWAY, "redbeat:away", text)
+    make_scheduler()
+    assert score_of(client, "away") == float(text)
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+KEYS = keys_of("redbeat:", "", "")
+#: what else a program may have written, by mistake or not
+WRONG: dict[str, Callable[[redis.Redis, str], object]] = {
+    "string": lambda client, key: client.set(key, "oops"),
+    "list": lambda client, key: client.rpush(key, "oops"),
+    "zset": lambda client, key: client.zadd(key, {"oops": 1}),
+}
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("moment", ["before the start", "under a leader"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(KEYS.statics, KEYS.static_owners, KEYS.downgraded, KEYS.tick, KEYS.wake, KEYS.released),
+        *(KEYS.calendar("c"), KEYS.history("canary"), KEYS.history("static"), KEYS.calendar_owners),
+        *(KEYS.owner("x"), KEYS.singleton("x"), *KEYS.beside("redbeat:canary")),
+        *(KEYS.backfilling_of("redbeat:canary"), KEYS.entry("other"), KEYS.entry("static")),
+    ],
+)
+def test_a_key_of_another_type_silences_nobody_else(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    key: str,
+    kind: str,
+    moment: str,
+) -> None:
+    def spoil() -> None:
+        client.delete(key)
+        WRONG[kind](client, key)
+
+    if moment == "before the start":
+        spoil()
+    # whoever is due and isn't spoilt himself: one more each time
+    write_raw(client, "canary", score=1)
+    scheduler = make_scheduler(beat_schedule={"static": {**HOURLY, "exclude": "c"}}, redbeat_history=3)
+    tick_all(scheduler)
+    if moment == "under a leader":
+        spoil()
+    client.zadd(SCHEDULE, {"redbeat:other": 1, "redbeat:static": 1})
+    for number in range(2):
+        write_raw(client, f"later-{number}", score=1)
+        tick_all(scheduler)
+    assert {"canary", "later-0", "later-1"} <= set(sent_names(broker))
+    left_out = [text for text in caplog.messages if "the rest goes on" in text]
+    is_told = moment == "before the start" and key in (KEYS.statics, KEYS.static_owners)
+    assert len(left_out) == is_told, left_out

@@ -229,7 +229,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "bring_back": (
         lambda client: downgrades.bring_back(client, KEYS, FENCE),
-        ["ok", 1, 2],
+        ["ok", 1, 2, []],
         {**FENCED, "away": "the-:downgraded", "statics": "the-statics", "prefix": "the-"},
         {},
     ),
