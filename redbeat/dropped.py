@@ -58,6 +58,14 @@ class Dropped:
         first, last = score_text(self.first.timestamp()), score_text(self.last.timestamp())
         return dropped_record(first, self.why, last, self.count, is_merged=self.is_merged)
 
+    def told_of(self, key: str) -> str:
+        """Return what beat logs of them, as runs of the entry under ``key``."""
+        done = "Merged" if self.is_merged else "Skipped"
+        if self.first == self.last:
+            return f"{done} the run of {key} that was due at {shown(self.first)}: {self.why}."
+        runs = "runs" if self.count is None else f"{self.count} runs"
+        return f"{done} {runs} of {key}, from {shown(self.first)} to {shown(self.last)}: {self.why}."
+
 
 def dropped_at_rest(entry: Any, bounds: Policy, end: datetime, is_paused: bool) -> Dropped | None:
     """Return the runs since the last one that weren't sent as ``entry`` rested until ``end``; None: none."""

@@ -82,6 +82,10 @@ class Exclusions:
         """Return how many days and spans it holds, those that overlap or adjoin made one."""
         return len(self._days.starts) + len(self._spans.starts)
 
+    def count_days(self) -> int:
+        """Return how many days it excludes, each counted once; times with an hour are no days."""
+        return sum(end - start for start, end in zip(self._days.starts, self._days.ends, strict=True))
+
     def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
         """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded.
 

@@ -160,10 +160,11 @@ def _crontab_or_cron(given: dict[str, Any]) -> crontab:
 
 
 def read_cron(expression: str) -> crontab:
-    """Return the schedule that five fields in one string, or '@daily', say; ValueError for others."""
-    rule = cron(expression)
-    fields = expression.split()
-    return _crontab_or_cron(dict(zip(CRON_FIELDS, fields, strict=True))) if len(fields) == 5 else rule
+    """Return the schedule that five fields in one string, or '@daily', say; ValueError for others.
+
+    What Celery's crontab understands is one, so that celery-redbeat 2.x reads it, too.
+    """
+    return _crontab_or_cron(dict(zip(CRON_FIELDS, cron(expression).fields, strict=True)))
 
 
 def _decode_clocked(d: dict[str, Any]) -> clocked:

@@ -5,7 +5,8 @@ A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that record
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
@@ -127,16 +128,10 @@ def plan_run(
             return _put_off(entry, claimed, allowed_at, _records_of(dropped))
         is_retried, due = False, Due.at_instant(allowed_at)
     choice = choose_run(entry.schedule, bounds, due.at, moment, defaults_of(entry))
-    if choice.is_skipped:
-        logger.warning(
-            "beat: Skipped runs of %s from %s on: too late, or too many, to make up for them.",
-            claimed.key,
-            due.at,
-        )
     if entry.policy.is_finished(entry.total_run_count):
         return _put_off(entry, claimed, None)
     if choice.due is None:
-        dropped += dropped_by(entry.schedule, bounds, choice, due.at, None, moment)
+        dropped += _told(claimed.key, dropped_by(entry.schedule, bounds, choice, due.at, None, moment))
         return _put_off(entry, claimed, choice.following, _records_of(dropped))
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
@@ -146,7 +141,7 @@ def plan_run(
     first = due.at
     if choice.due != first and not (is_retried and choice.first == first):
         due = Due.at_instant(choice.due)
-    dropped += dropped_by(entry.schedule, bounds, choice, first, due.at, moment)
+    dropped += _told(claimed.key, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
     sent.record = _records_of(dropped, sent_record(due.nominal, own_id))
     if is_over and choice.following is not None and choice.following <= moment:
         rest = dropped_until(entry.schedule, bounds, choice.following, moment, _why_over(entry.policy))
@@ -237,6 +232,15 @@ def _dropped_outside(
     bare = replace(bounds, start_time=None, end_time=None, calendar=None)
     end = now if allowed_at is None or allowed_at > now else allowed_at - _INSTANT
     return dropped_until(entry.schedule, bare, due_at, end, _why_not(bounds, due_at))
+
+
+def _told(key: str, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
+    """Yield the runs that were missed and aren't sent, each with a line in the log."""
+    for one in dropped:
+        level = logging.INFO if one.is_merged else logging.WARNING
+        if logger.isEnabledFor(level):
+            logger.log(level, "beat: %s", one.told_of(key))
+        yield one
 
 
 def _records_of(dropped: Iterable[Dropped], sent: str = "") -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "back_fixed",
     "back_in_real_time",
     "find_change",
+    "fraction_of",
     "in_utc",
     "instant_of",
     "next_fixed",
@@ -247,6 +248,10 @@ def shown(moment: datetime | None) -> str:
     """Return ``moment`` as sentences have it, in UTC; the command line shows it in other zones."""
     if moment is None:
         return "an unknown time"
-    in_utc_ = moment.astimezone(timezone.utc)
-    fraction = f".{in_utc_.microsecond:06d}".rstrip("0") if in_utc_.microsecond else ""
-    return f"{in_utc_:%Y-%m-%d %H:%M:%S}{fraction} UTC"
+    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}{fraction_of(moment)} UTC"
+
+
+def fraction_of(moment: datetime) -> str:
+    """Return the thousandths of its second as people read them, '.250'; '' for none."""
+    millis = moment.microsecond // 1000
+    return f".{millis:03d}" if millis else ""

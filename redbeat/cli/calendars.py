@@ -300,10 +300,14 @@ def _documents(session: Session, names: Iterable[str]) -> list[dict[str, Any]]:
     return documents
 
 
-def _count(days: Mapping[str, str]) -> tuple[int, int]:
-    """Return how many of these are days, and how many are spans."""
-    spans = sum("T" in day or ":" in day for day in days)
-    return len(days) - spans, spans
+def _count(fields: Iterable[str]) -> tuple[int, int]:
+    """Return how many days these fields exclude, all of a range, and how many spans of hours."""
+    dates = [field for field in fields if not ("T" in field or ":" in field)]
+    spans = sum("T" in field or ":" in field for field in fields)
+    try:
+        return Exclusions(dates).count_days(), spans
+    except ValueError:  # a broken one is listed, too
+        return len(dates), spans
 
 
 def _counted(fields: Mapping[str, str]) -> str:

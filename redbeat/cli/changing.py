@@ -248,9 +248,7 @@ def delete(
     """
     session = Session.of(ctx)
     chosen = chosen_names(session, names, match)
-    if not chosen:
-        session.note("There are no such entries.")
-    elif not dry_run:
+    if not dry_run:
         ask_about(session, "Delete", chosen, is_yes=yes)
     if dry_run:
         if is_json:
@@ -264,5 +262,5 @@ def delete(
         total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)
     if is_json:
         session.print_json({"deleted": total, "names": chosen})
-    elif chosen:
+    else:
         session.echo(f"Deleted {counted(len(chosen), 'entry', 'entries')}.")

@@ -26,13 +26,14 @@ from redbeat.exits import CommandLineError, finite
 from redbeat.repairs import repair
 from redbeat.text import printable
 from redbeat.why import VERDICTS, explain
+from redbeat.zones import fraction_of
 
 __all__ = ["doctor", "why"]
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
-#: so many findings of a kind are shown to people, unless they want all
-SHOWN_OF_A_KIND = 10
+#: so many findings of a kind are shown to people, unless they want all: notes mustn't drown errors
+SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
 
 
 @click.command(cls=SessionCommand)
@@ -57,9 +58,7 @@ SHOWN_OF_A_KIND = 10
     callback=finite,
     help="After so long a large schedule isn't looked at any further.",
 )
-@click.option(
-    "--all", "is_complete", is_flag=True, help=f"Show more than {SHOWN_OF_A_KIND} findings of a kind."
-)
+@click.option("--all", "is_complete", is_flag=True, help="Show all findings, also where many are of a kind.")
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all findings.")
 @click.pass_context
@@ -125,18 +124,20 @@ def _server_of(session: Session) -> str | None:
 
 
 def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
-    shown: Counter[str] = Counter()
-    hidden: Counter[str] = Counter()
+    """Print the findings, the worst first, those of a kind together."""
+    groups: dict[tuple[Severity, str], list[Finding]] = {}
     for finding in sorted(found.findings, key=lambda finding: -finding.severity):
-        if shown[finding.kind] >= SHOWN_OF_A_KIND and not is_complete:
-            hidden[finding.kind] += 1
-            continue
-        shown[finding.kind] += 1
-        _show_finding(session, finding)
-    for kind, count in hidden.items():
-        session.say(f"… and {count} more of {kind}; --all shows them.")
-    for kind, count in found.more.items():
-        session.say(f"… and {count} more of {kind}, which are only counted: repair these first.")
+        groups.setdefault((finding.severity, finding.kind), []).append(finding)
+    last_of = {kind: severity for severity, kind in groups}
+    for (severity, kind), findings in groups.items():
+        shown = len(findings) if is_complete else SHOWN_OF_A_KIND[severity]
+        for finding in findings[:shown]:
+            _show_finding(session, finding)
+        if len(findings) > shown:
+            session.say(f"… and {len(findings) - shown} more of {kind}; --all shows them.")
+        if found.more[kind] and last_of[kind] == severity:
+            count = found.more[kind]
+            session.say(f"… and {count} more of {kind}, which are only counted: repair these first.")
     counts = Counter(finding.severity for finding in found.findings)
     words = [
         f"{counts[severity]} {severity.name.lower()}{'' if counts[severity] == 1 else 's'}"
@@ -199,5 +200,4 @@ def _evidence_of(session: Session, name: str) -> Evidence:
 
 
 def _shown(moment: datetime, zone: tzinfo) -> str:
-    millis = f".{moment.microsecond // 1000:03d}" if moment.microsecond else ""
-    return f"{clock(moment, zone, millis)} {label_of(zone)}"
+    return f"{clock(moment, zone, fraction_of(moment))} {label_of(zone)}"

@@ -76,12 +76,18 @@ def _calendars(changes: Mapping[str, Mapping[str, tuple[Any, Any]]]) -> dict[str
     for name, fields in changes.items():
         days = [(day, *pair) for day, pair in sorted(fields.items()) if day[:1].isdigit()]
         others = {what: pair for what, pair in fields.items() if not what[:1].isdigit()}
-        lines = [(f"{what}: {_shown(old)} -> {_shown(new)}", "yellow") for what, (old, new) in others.items()]
+        lines = [_field_line(what, old, new) for what, (old, new) in others.items()]
         lines += [_day_line(*day) for day in days[:MAX_DAYS_SHOWN]]
         if len(days) > MAX_DAYS_SHOWN:
             lines.append((f"and {len(days) - MAX_DAYS_SHOWN} more; --json has all of them", "yellow"))
         shown[f"calendar {name}"] = lines
     return shown
+
+
+def _field_line(what: str, before: str | None, after: str | None) -> _Line:
+    if not before or not after:  # of a new calendar, or of one that goes
+        return f"{what}: {_shown(after or before)}", "green" if after else "red"
+    return f"{what}: {_shown(before)} -> {_shown(after)}", "yellow"
 
 
 def _day_line(day: str, before: str | None, after: str | None) -> _Line:

@@ -115,7 +115,10 @@ def lines_of(
         line.truncate(console.width)
         yield line
     rule = "-" if console.options.ascii_only else "─"
-    yield Text(rule * min(sum(widths) + GAP * (len(widths) - 1), console.width))
+    length = sum(widths) + GAP * (len(widths) - 1)
+    if is_piped and beside:
+        length += GAP + max([cell_len(beside), *(_cells_beside(row) for row in sample)])
+    yield Text(rule * min(length, console.width))
     for row in chain(sample, coming):
         if is_piped:
             yield _line(columns, widths, row.cells, [text for text in (row.above, row.below) if text])
@@ -202,6 +205,11 @@ def _line(
         line.append_text(text)
     line.rstrip()
     return line
+
+
+def _cells_beside(row: Row) -> int:
+    """Return how wide what would stand above and below a row is beside it."""
+    return sum(cell_len(text.plain) + GAP for text in (row.above, row.below) if text) - GAP
 
 
 def _indented(text: Text, console: Console) -> Iterator[Text]:

@@ -25,7 +25,15 @@ from redbeat.listing import iter_names, read_listed
 from redbeat.retry import call_briefly
 from redbeat.store import Store
 
-__all__ = ["NAME", "check_stored", "chosen_names", "entry_called", "listed_entry", "no_such_entry"]
+__all__ = [
+    "NAME",
+    "check_stored",
+    "chosen_names",
+    "entry_called",
+    "listed_entry",
+    "no_such_entry",
+    "nothing_matches",
+]
 
 #: so many names are looked at for the one that was meant, and for completion
 MAX_LOOKED_AT = 5000
@@ -91,6 +99,11 @@ def no_such_entry(session: Session, name: str) -> CommandLineError:
     return CommandLineError(sentence, exits.NO_INPUT)
 
 
+def nothing_matches(match: str) -> CommandLineError:
+    """Return the error about a pattern that no entry's name matches: to change nothing is no success."""
+    return CommandLineError(f"No entry's name matches {one_line(match)!r}; nothing was done.", exits.NO_INPUT)
+
+
 def entry_called(session: Session, name: str) -> RedBeatSchedulerEntry:
     """Return the stored entry called ``name``, one that can be used."""
     try:
@@ -114,7 +127,10 @@ def chosen_names(session: Session, names: Sequence[str], match: str | None) -> l
     check_stored(session, names)
     chosen = dict.fromkeys(names)
     if match is not None:
-        chosen.update(dict.fromkeys(sorted(_matching(iter_names(session.app), match))))
+        matching = sorted(_matching(iter_names(session.app), match))
+        if not matching:
+            raise nothing_matches(match)
+        chosen.update(dict.fromkeys(matching))
     return list(chosen)
 
 

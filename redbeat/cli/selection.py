@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from redbeat.cli.asking import ask
+from redbeat.cli.names import nothing_matches
 from redbeat.cli.session import Session
 from redbeat.cli.words import counted, one_line
 from redbeat.entry import RedBeatSchedulerEntry
@@ -52,15 +53,22 @@ def select(
     state: str | None = None,
     without: Iterable[str] = (),
 ) -> Selection:
-    """Return the entries whose names match and that are meant, by their names; the others are counted."""
-    found, named = Selection([]), set(without)
+    """Return the entries whose names match and that are meant, by their names; the others are counted.
+
+    Raises:
+        CommandLineError: no name matches, which is no success of a command that is to change something.
+    """
+    found, named, is_match = Selection([]), set(without), False
     for entry in RedBeatSchedulerEntry.list(session.app, match=match, state=state):
+        is_match = True
         if entry.name in named:
             continue
         if is_meant(entry):
             found.names.append(str(entry.name))
         elif is_left(entry):
             found.left += 1
+    if not is_match:
+        raise nothing_matches(match)
     found.names.sort()
     return found
 

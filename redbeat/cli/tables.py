@@ -55,8 +55,8 @@ STATE_STYLES = {
     "unscheduled": "red",
 }
 
-#: from which width on a list has what
-WITH_TASKS, WITH_LAST_RUNS, WITH_DATES, WITH_BOTH = 70, 100, 120, 160
+#: from which width on a list has what; names and schedules say most, and have the room first
+WITH_SCHEDULES, WITH_LAST_RUNS, WITH_DATES, WITH_TASKS, WITH_BOTH = 70, 100, 120, 120, 160
 #: of a reason below a row; `show` has all of it
 _REASON = 300
 
@@ -79,18 +79,18 @@ def entries_lines(entries: Iterable[Any], now: datetime, zone: tzinfo, console: 
     columns = {
         "name": (0, Column("name", share=4, cut=cut_middle)),
         "task": (WITH_TASKS, Column("task", share=2, cut=cut_start)),
-        "schedule": (WITH_TASKS, Column("schedule", share=2, cut=cut_end)),
+        "schedule": (WITH_SCHEDULES, Column("schedule", share=3, cut=cut_end)),
         "next run": (0, next_run),
         "until then": (WITH_BOTH, Column("")),
         "last run": (WITH_LAST_RUNS, last_run),
-        "runs": (WITH_TASKS, Column("runs", is_right=True)),
+        "runs": (WITH_SCHEDULES, Column("runs", is_right=True)),
         "state": (0, Column("state")),
     }
     shown = {title: column for title, (from_width, column) in columns.items() if width >= from_width}
 
     def rows() -> Iterator[Row]:
         for entry in entries:
-            cells = _cells_of(entry, now, zone, with_dates=with_dates)
+            cells = _cells_of(entry, now, zone, width)
             yield Row([cells[title] for title in shown], below=_error_of(entry, zone, width))
 
     return lines_of(list(shown.values()), rows(), console, beside="error")
@@ -100,15 +100,16 @@ def _titled(title: str, zone: tzinfo, with_dates: bool = True) -> str:
     return f"{title}, {label_of(zone)}" if with_dates else title
 
 
-def _cells_of(entry: Any, now: datetime, zone: tzinfo, *, with_dates: bool) -> dict[str, Text]:
+def _cells_of(entry: Any, now: datetime, zone: tzinfo, width: int) -> dict[str, Text]:
+    with_dates = width >= WITH_DATES
     next_run, until_then = next_run_in_words(entry, zone, now)
     last = entry.last_run_at if entry.total_run_count else None
-    last_run = "" if last is None else clock(last, zone) if with_dates else relative(last, now)
+    last_run = "" if last is None else clock(last, zone) if width >= WITH_BOTH else relative(last, now)
     return {
         "name": Text(printable(str(entry.name))),
         "task": Text(printable(entry.task or "")),
         "schedule": Text(printable(words_of(entry))),
-        "next run": Text(next_run if with_dates else until_then),
+        "next run": Text(next_run if with_dates or next_run in ("never", "at once") else until_then),
         "until then": Text(until_then),
         "last run": Text(last_run),
         "runs": Text(str(entry.total_run_count)),

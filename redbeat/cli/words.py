@@ -112,11 +112,14 @@ def relative(moment: datetime | None, now: datetime) -> str:
 def due_in_words(
     due: datetime | None, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
 ) -> tuple[str, str]:
-    """Return when something is due next by its score, and how long it is until then; None: never."""
+    """Return when something is due next by its score, and how long it is until then; None: never.
+
+    The second is '' where the first says all.
+    """
     if due is None:
-        return "never", "never"
+        return "never", ""
     if due.timestamp() == 0:
-        return "at once", "now"  # 1970 is no date of anybody's
+        return "at once", ""  # 1970 is no date of anybody's
     return tell(due, zone), relative(due, now)
 
 

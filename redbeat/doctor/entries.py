@@ -19,7 +19,7 @@ from redbeat.lua import Stored
 from redbeat.saving import why_never
 from redbeat.schedules import next_run
 from redbeat.text import printable, shorten
-from redbeat.zones import in_utc
+from redbeat.zones import in_utc, shown, time_of
 
 __all__ = ["ENTRY_CHECKS", "excerpt_of"]
 
@@ -48,7 +48,7 @@ def check_usable(patient: Patient, row: Row) -> Iterator[Finding]:
     """Find entries that are quarantined, or will be when they are due, and runs that couldn't be sent."""
     failure, name = failure_of(row.stored), patient.name_of(row.key)
     is_about_this = failure is not None and failure.definition_sha1 == sha1_of(row.stored)
-    since = f" It has been out of use since {failure.since[:19]} UTC." if failure and is_about_this else ""
+    since = f" It has been out of use since {_shown(failure.since)}." if failure and is_about_this else ""
     if row.problem and row.stored.exists and _UNKNOWN_KIND in row.problem and not patient.has_tasks:
         yield Finding(
             Severity.WARNING,
@@ -151,7 +151,7 @@ def check_future(patient: Patient, row: Row) -> Iterator[Finding]:
             "never-again",
             name,
             f"It never runs again, as its score is {score:g}, though its schedule has a time at "
-            f"{following:%Y-%m-%d %H:%M:%S} UTC.",
+            f"{shown(following)}.",
             "Where nobody has meant that, save it with another schedule or policy, or set its score.",
         )
     elif score < 0:
@@ -202,6 +202,14 @@ def excerpt_of(stored: Stored, reason: str) -> str:
     cut = text[place : place + EXCERPT_LENGTH]
     shown = printable(re.sub(r"[ \t\r\n]+", " ", cut).strip())
     return ("…" if place else "") + shown + ("…" if text[place + len(cut) :] else "")
+
+
+def _shown(time: str) -> str:
+    """Return a time that beat has noted as sentences have it; as it is where somebody else wrote it."""
+    try:
+        return shown(in_utc(time_of(time)))
+    except (ValueError, OverflowError):
+        return printable(time[:30])
 
 
 def _own_part(reason: str, key: str) -> str:

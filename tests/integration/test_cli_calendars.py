@@ -58,7 +58,7 @@ def test_calendars_are_listed_with_what_is_excluded_next(ask: Ask, holidays: Cal
     assert lines == [
         {"name": "free", **nothing},
         {
-            "name": "holidays", "about": "public", "days": 2, "spans": 1, "entries": 2, "error": None,
+            "name": "holidays", "about": "public", "days": 5, "spans": 1, "entries": 2, "error": None,
             "next_excluded": "2098-12-24T18:00:00+00:00",
         },
     ]  # fmt: skip
@@ -91,13 +91,20 @@ def test_days_come_and_go_and_entries_are_due_as_it_says(ask: Ask, app: Celery, 
     tomorrow = (datetime.now(timezone.utc) + timedelta(days=1)).date()
     days = [f"{tomorrow + timedelta(days=number)}=away" for number in range(3)]
     done = ask("set", "holidays", *days, "2098-01-01", "--remove", "2098-12-25", "--about", "ours")
-    assert done.stdout == "Stored the calendar holidays: 5 days and 1 span.\n"
+    assert done.stdout == "Stored the calendar holidays: 8 days and 1 span.\n"
     stored = Calendar.load("holidays", app)
     assert (stored.about, "2098-12-25" in stored.days, stored.days[str(tomorrow)]) == ("ours", False, "away")
     due = Entry.get("report", app).next_due_at
     assert due is not None
     assert due.date() not in {tomorrow + timedelta(days=number) for number in range(3)}
     assert ask("set", "made", "2098-01-01=x").stdout == "Stored the calendar made: 1 day.\n"
+
+
+def test_the_days_of_a_range_are_counted_each_once(ask: Ask) -> None:
+    done = ask("set", "made", "2098-12-28/2098-12-31", "2098-12-25", "2098-12-30=twice")
+    assert done.stdout == "Stored the calendar made: 5 days.\n"
+    assert ask("set", "made", "--remove", "2098-12-25").stdout == "Stored the calendar made: 4 days.\n"
+    assert json.loads(ask("list", "--json").stdout)["days"] == 4
 
 
 @pytest.mark.parametrize(

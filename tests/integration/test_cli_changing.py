@@ -68,7 +68,7 @@ Get = Callable[[str], RedBeatSchedulerEntry]
         (["--every", "1h30m"], schedule(5400)),
         (["--every", "0.2"], schedule(0.2)),
         (["--cron", "*/5 9 * * mon-fri"], crontab("*/5", "9", "mon-fri")),
-        (["--cron", "@daily"], cron("@daily")),
+        (["--cron", "@daily"], crontab("0", "0")),
         (["--cron", "0 9 L * *"], cron("0 9 L * *")),
         (["--at", "2099-12-24T18:00"], clocked(datetime(2099, 12, 24, 18, tzinfo=BERLIN))),
         (["--at", "2099-12-24T18:00Z"], clocked(datetime(2099, 12, 24, 18, tzinfo=timezone.utc))),
@@ -239,7 +239,28 @@ def test_many_are_paused_by_a_pattern_and_one_that_is_spoilt_stops_none(
     assert "1 of 3 entries are as they were." in done.stderr
     assert get("a1").enabled
     assert get("a2").enabled
-    assert ask("pause", "--match", "c*").stdout == "0 paused.\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("pause",),
+        ("resume",),
+        ("resume", "--note", "nobody's"),
+        ("set", "--queue", "slow"),
+        ("trigger",),
+        ("backfill", "--from", "2026-01-01"),
+        ("delete",),
+    ],
+)
+@pytest.mark.parametrize("way", ["--yes", "--dry-run"])
+def test_a_pattern_that_no_name_matches_is_66_for_every_command_that_changes(
+    app: Celery, client: redis.Redis, command: tuple[str, ...], way: str
+) -> None:
+    write_raw(client, "a1")
+    done = call(app, *command, "--match", "nothing*", way)
+    assert (done.exit_code, done.stdout) == (66, "")
+    assert "No entry's name matches 'nothing*'; nothing was done." in done.stderr
 
 
 # -- delete

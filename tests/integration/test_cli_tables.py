@@ -20,6 +20,7 @@ from rich.text import Text
 from redbeat import RedBeatSchedulerEntry
 from redbeat.cli import SECTIONS, redbeat
 from redbeat.cli.looking import SORT_KEYS, TERMINAL_ROWS
+from redbeat.failures import new_failure
 from redbeat.listing import STATES
 from redbeat.schedules import clocked
 from tests.conftest import MakeApp
@@ -103,13 +104,51 @@ def test_a_list_fits_the_terminal_and_breaks_nothing_in_two(ask: Call, shop: lis
     assert max(map(cell_len, lines)) <= columns
     titles = next(number for number, line in enumerate(lines) if set(line) == {"─"})
     heading = " ".join(lines[:titles])
-    for title in ("name", "task", "schedule", "next run", "runs", "state"):
+    for title in ("name", "schedule", "next run", "runs", "state", *(["task"] if columns >= 120 else [])):
         assert title in heading
     rows = [line for line in lines[titles + 1 :] if not line.startswith("  ")]
     assert len(rows) == len(shop), "a line for each entry, and none for the rest of a name"
     for row in rows:
         assert any(is_shortened_from(re.split(" {2,}", row)[0], name) for name in shop), row
         assert re.search(rf" ({'|'.join(STATES)})$", row), row
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_a_schedule_has_room_for_what_it_says(ask: Call, shop: list[str], columns: int) -> None:
+    lines = ask("list", columns=columns).stdout.splitlines()
+    titles = next(line for line in lines if "schedule" in line)
+    begin = titles.index("schedule")
+    room = titles.index("next run") - 2 - begin
+    assert room >= 18, titles
+    if columns >= 100:
+        assert any(line[begin:].startswith("Every 10 minutes ") for line in lines)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_nothing_is_said_twice_of_what_never_runs_or_is_due_at_once(
+    ask: Call, app: Celery, client: redis.Redis, columns: int
+) -> None:
+    write_raw(client, "over", score=-1)
+    write_raw(client, "hasty", score=0)
+    rows = {row.split()[0]: row for row in ask("list", columns=columns).stdout.splitlines() if row}
+    assert rows["over"].count("never") == 1
+    assert rows["hasty"].count("at once") == 1
+    assert " now" not in rows["hasty"]
+
+
+def test_in_a_pipe_the_line_below_the_titles_is_as_long_as_the_rows(
+    ask: Call, app: Celery, client: redis.Redis
+) -> None:
+    RedBeatSchedulerEntry("one", "t", 3600, app=app).save()
+    why = "older than its misfire_grace_time of 50 s, and so too late to be sent"
+    record = {"due": 1.5e9, "at": 1.5e9, "outcome": "skipped", "why": why, "id": "x"}
+    client.rpush("redbeat::history:one", json.dumps(record))
+    lines = ask("show", "one").stdout.splitlines()
+    at = next(
+        number for number, line in enumerate(lines) if line.startswith("─") and "why" in lines[number - 1]
+    )
+    assert lines[at] == "─" * max(map(len, lines[at - 1 : at + 2]))
+    assert why in lines[at + 1]
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
@@ -399,6 +438,17 @@ def test_times_in_reasons_and_findings_are_on_the_same_clocks(
     write_raw(client, "two", score=-1, schedule={"__type__": "crontab", "minute": "0"})
     assert re.search(rf"{DATE} Europe/Berlin", ask("doctor", code=1).stdout)
     assert re.search(rf"{DATE} UTC", ask("doctor", "--utc", code=1).stdout)
+
+
+def test_the_doctor_says_since_when_an_entry_is_out_of_use_on_the_same_clocks(
+    ask: Call, app: Celery, client: redis.Redis
+) -> None:
+    RedBeatSchedulerEntry("one", "t", 3600, app=app).save()
+    stored = RedBeatSchedulerEntry.get("one", app).stored
+    since = datetime(2026, 11, 22, 4, 48, 48, tzinfo=timezone.utc)
+    client.hset("redbeat:one", "error", new_failure(stored, "it is bad", since.timestamp()).to_json())
+    assert "since 2026-11-22 05:48:48 Europe/Berlin." in ask("doctor", code=2).stdout
+    assert "since 2026-11-22 13:48:48 Asia/Tokyo." in ask("doctor", "--tz", "Asia/Tokyo", code=2).stdout
 
 
 def test_a_plan_has_times_on_the_same_clocks(ask: Call, tmp_path: Path) -> None:

@@ -53,8 +53,7 @@ def test_a_new_calendar_is_shown_with_its_days_and_counted(ask: Ask) -> None:
     shown = ask("plan", FILE)
     assert shown.exit_code == 2
     assert (
-        "+ calendar holidays\n    about: none -> public\n    + 2098-12-25: Christmas\n"
-        "    + 2098-12-26: Boxing Day\n"
+        "+ calendar holidays\n    about: public\n    + 2098-12-25: Christmas\n    + 2098-12-26: Boxing Day\n"
     ) in shown.output
     assert "1 to add, 0 to change, 0 to remove, 0 the same.\nCalendars: 1 to add, 0 to change" in shown.output
 
@@ -96,7 +95,7 @@ def test_pruning_removes_a_calendar_that_has_left_the_file_and_that_nobody_names
     stays = ask("plan", NO_CALENDAR)
     assert "Not in the file any more, and stays without --prune: calendar holidays." in stays.output
     shown = ask("plan", NO_CALENDAR, "--prune")
-    assert "- calendar holidays\n    about: public -> none\n    - 2098-12-25: Christmas" in shown.output
+    assert "- calendar holidays\n    about: public\n    - 2098-12-25: Christmas" in shown.output
     assert "Calendars: 0 to add, 0 to change, 1 to remove, 0 the same." in shown.output
     assert ask("apply", NO_CALENDAR, "--prune", "--yes").exit_code == 0
     assert Calendar.names(app) == []

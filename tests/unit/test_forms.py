@@ -139,7 +139,7 @@ def test_a_form_that_is_none_is_refused(app: Celery, form: Any, words: str) -> N
 WRITTEN: list[tuple[Any, Any]] = [
     ({"cron": "0 9 * * mon-fri"}, crontab("0", "9", "mon-fri")),
     ({"cron": "0 9 LW * *"}, cron("0 9 LW * *")),
-    ({"cron": "@daily"}, cron("@daily")),
+    ({"cron": "@daily"}, crontab("0", "0")),
     ("0 9 * * mon-fri", crontab("0", "9", "mon-fri")),
     ({"every": "1h30m"}, schedule(5400)),
     ({"every": 0.5}, schedule(0.5)),
@@ -199,3 +199,34 @@ def test_a_file_takes_what_to_dict_gives(app: Celery) -> None:
     assert parts(again) == parts(entry)
     with pytest.raises(FileError, match="y: name: must be 'y', as above, or be left out, not 'x'"):
         read_file(json.dumps({"entries": {"y": form}}))
+
+
+@pytest.mark.parametrize(
+    ("nickname", "plain"),
+    [
+        ("@hourly", "0 * * * *"),
+        ("@daily", "0 0 * * *"),
+        ("@midnight", "0 0 * * *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "cron"])
+def test_a_nickname_is_stored_as_the_crontab_that_2x_reads(
+    app: Celery, nickname: str, plain: str, form: str
+) -> None:
+    entries = [
+        Entry.from_dict(
+            {"name": "x", "task": "t", "schedule": text if form == "text" else {"cron": text}}, app
+        )
+        for text in (nickname, plain)
+    ]
+    stored = [encode_schedule(entry.schedule) for entry in entries]
+    assert stored[0] == stored[1]
+    assert stored[0]["__type__"] == "crontab"
+
+
+def test_a_nickname_that_is_stored_as_a_cron_of_ours_is_read(app: Celery) -> None:
+    given = {"__type__": "cron", "expression": "@daily"}
+    assert Entry.from_dict({"name": "x", "task": "t", "schedule": given}, app).schedule == cron("@daily")

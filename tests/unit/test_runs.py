@@ -277,3 +277,30 @@ def test_the_reasons_of_past_failures_are_read_back(app: Celery) -> None:
     failure = failure_of(claimed(error=commit.new_error))
     assert failure is not None
     assert (failure.reason, failure.attempts, failure.due) == ("broken", 1, seconds())
+
+
+def test_the_log_says_of_missed_runs_what_the_history_does(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    entry = replace(claimed(), policy=json.dumps({"misfire": "all", "misfire_grace_time": 50}))
+    commit = plan_run(RedBeatSchedulerEntry, app, entry, NOW + 330)
+    [told] = [record for record in caplog.records if "Skipped" in record.message]
+    record = commit.sent.record if isinstance(commit, Run) else commit.record
+    why = json.loads(f"{{{record.splitlines()[0]}}}")["why"]
+    assert why == "older than misfire_grace_time of 50 s"
+    assert told.levelname == "WARNING"
+    assert told.message == (
+        "beat: Skipped 5 runs of redbeat:x, from 2026-06-01 12:00:00 UTC to 2026-06-01 12:04:00 UTC: "
+        "older than misfire_grace_time of 50 s."
+    )
+
+
+def test_runs_for_which_another_stands_have_a_line_in_the_log(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    plan(app, claimed(), now=NOW + 300)
+    [told] = [record for record in caplog.records if "Merged" in record.message]
+    assert (told.levelname, "Merged 5 runs of redbeat:x" in told.message) == ("INFO", True)
+    assert "the run of 2026-06-01 12:05:00 UTC stands for them." in told.message

@@ -346,3 +346,12 @@ def test_the_times_next_to_it_are_told(app: Celery) -> None:
 def test_every_verdict_is_given_by_some_case() -> None:
     [cases] = [mark.args[1] for mark in test_a_run_is_explained.pytestmark if mark.name == "parametrize"]
     assert {case[3] for case in cases} == set(VERDICTS)
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"), [(30_740, "00.030 "), (751_600, "00.751 "), (0, "00 "), (400, "00 ")]
+)
+def test_a_fraction_of_a_second_has_three_digits_or_none(app: Celery, micros: int, shown: str) -> None:
+    at = hours(-1) + timedelta(microseconds=micros)
+    answer = explain(evidence(app, [PastRun(hours(-1), at, task_id="id")]), hours(-1))
+    assert f"2026-06-01 11:00:{shown}UTC" in answer.reason

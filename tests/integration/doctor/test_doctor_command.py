@@ -118,6 +118,23 @@ def test_what_is_only_counted_is_told_apart_from_what_all_shows(
     assert "--all shows them" not in everything
 
 
+def test_many_warnings_of_a_kind_drown_no_error_and_what_is_left_out_stands_beside_them(
+    ask: Ask, client: redis.Redis, app: Celery
+) -> None:
+    @app.task(name="known", shared=False)
+    def known() -> None:
+        """Do nothing."""
+
+    for number in range(12):
+        write_raw(client, f"strange{number:02}", score=LATER, task="workers.only")
+    client.zadd(SCHEDULE, {"redbeat:zz-gone": LATER})
+    lines = ask(app=app).output.splitlines()
+    assert lines[0].startswith("error: redbeat:zz-gone")
+    kinds = [line for line in lines if line.startswith(("warning:", "…")) and "2.x" not in line]
+    assert [line.startswith("warning: strange") for line in kinds[:4]] == [True, True, True, False]
+    assert kinds[3] == "… and 9 more of unknown-task; --all shows them."
+
+
 def test_wrong_options_are_64(ask: Ask) -> None:
     assert ask("--dry-run").exit_code == 64
     assert ask("--workers", "-1").exit_code == 64
