@@ -7,7 +7,8 @@ the wall.
 
 Invariant: a call is interrupted amid its computing or not at all. The interruption is no ``Exception``, comes
 again where it was swallowed, waits while the call logs, imports or talks to a server, and never arrives
-later than :func:`limited` has ended.
+later than :func:`limited` has ended. Nor does it hit the handler of a signal: in the main thread handlers are
+called between two calls, or when one has kept a signal waiting, which isn't interrupted for some time then.
 
 Where threads are switched by gevent or eventlet, nothing can be interrupted; there a call that took too long
 fails when it has ended.
@@ -21,10 +22,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import BuiltinFunctionType, FrameType
 from typing import Any, TypeVar
 
 from redbeat.errors import EntryTooExpensive
+from redbeat.interrupts import Postponed
 
 __all__ = [
     "PLAN_SECONDS",
@@ -32,6 +35,7 @@ __all__ = [
     "limited",
     "limited_steps",
     "limited_twice",
+    "postpone_signals",
     "what_is_computed",
 ]
 
@@ -48,6 +52,12 @@ LOOK_SECONDS = 0.02
 
 #: by a clock on the wall a call may take so many times as long: others may be at work
 WALL_FACTOR = 5
+
+#: a call that isn't interrupted, as it waits for a server or another, keeps a signal waiting no longer
+SIGNAL_SECONDS = 0.5
+
+#: and isn't interrupted then before the handler has had so much processor time
+HANDLER_SECONDS = 5.0
 
 #: amid these modules nothing is interrupted: they hold locks that others wait for, or end the process
 _LEFT_ALONE = (
@@ -92,6 +102,7 @@ class _Watchdog:
         self.calls: dict[int, _Call] = {}
         self.is_awake = False
         self.is_looking = False
+        self._signal_at: float | None = None  # when one was first seen to wait
         self._lock = threading.RLock()
         self._wanted = threading.Lock()
         self._wanted.acquire()
@@ -129,6 +140,10 @@ class _Watchdog:
 
     def _look(self) -> None:
         self.is_looking = True
+        if _postponed is not None and _postponed.has_any:
+            self._note_signal(_postponed)
+        else:
+            self._signal_at = None
         for thread_id, call in list(self.calls.items()):
             now = _seconds_of(thread_id)
             if call.seen_at is None:
@@ -139,6 +154,24 @@ class _Watchdog:
                 if self.calls.get(thread_id) is call:
                     _interrupt(thread_id, _Interruption)
         self.is_looking = False
+
+    def _note_signal(self, postponed: Postponed) -> None:
+        """Let a signal through that waits too long, and interrupt nothing while it may be handled."""
+        now = time.monotonic()
+        if self._signal_at is None:
+            self._signal_at = now
+        main = threading.main_thread().ident
+        call = self.calls.get(main) if main is not None else None
+        if (
+            main is not None
+            and call is not None
+            and call.seen_at is not None
+            and now - self._signal_at >= SIGNAL_SECONDS
+        ):
+            call.limit_seconds = _seconds_of(main) - call.seen_at + HANDLER_SECONDS
+            _interrupt(main, None)
+            postponed.let_through()
+            self._signal_at = None
 
 
 def _seconds_of(thread_id: int) -> float:
@@ -181,6 +214,7 @@ def _can_interrupt() -> bool:
 
 
 _watchdog = _Watchdog()
+_postponed: Postponed | None = None  # signals of the main thread, while it calls
 _is_preemptive: bool | None = None  # found out at the first call: a process is patched before
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watchdog.reset)
@@ -202,6 +236,9 @@ def limited(key: str, call: Callable[..., Result], *args: Any, seconds: float = 
     if not _is_preemptive:
         return _measured(key, seconds, call, args)
     thread_id = _thread.get_ident()
+    if _postponed is None and thread_id == threading.main_thread().ident:
+        with postpone_signals():
+            return limited(key, call, *args, seconds=seconds)
     calls, looked_after = _watchdog.calls, _Call(key, seconds)
     outer = calls.get(thread_id)
     try:
@@ -223,6 +260,29 @@ def limited(key: str, call: Callable[..., Result], *args: Any, seconds: float = 
     if looked_after.is_over:
         raise _too_expensive(key, seconds)
     return result
+
+
+@contextmanager
+def postpone_signals() -> Iterator[Callable[[], None]]:
+    """Let signals be handled between calls of :func:`limited`, where what is yielded is called.
+
+    It spares each of these calls to see to it by itself; no handler is hit by an interruption either way.
+    """
+    global _postponed  # noqa: PLW0603 - the handlers are the process's, too
+    is_main = threading.current_thread() is threading.main_thread()
+    if (
+        _postponed is not None
+        or not is_main
+        or not (_can_interrupt() if _is_preemptive is None else _is_preemptive)
+    ):
+        yield lambda: None
+        return
+    postponed = _postponed = Postponed()
+    try:
+        yield postponed.let_arrive
+    finally:
+        _postponed = None
+        postponed.end()
 
 
 def _end(thread_id: int, call: _Call, outer: _Call | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from redbeat.almanac import KeptCalendars
 from redbeat.broker import Broker, reason_of
-from redbeat.budget import PLAN_SECONDS, limited
+from redbeat.budget import PLAN_SECONDS, limited, postpone_signals
 from redbeat.contention import Contention
 from redbeat.delivery import Delivery
 from redbeat.disruptions import Disruptions, has_failed
@@ -153,10 +153,17 @@ class Dispatcher:
 
     def _plan(self, batch: Batch) -> list[Run]:
         """Return the runs to send; what is not to be sent goes to ``batch.commits``."""
+        calendars = self._calendars.read_of(self._store, batch.claim.rows)
+        with postpone_signals() as let_arrive:
+            return self._plan_all(batch, calendars, let_arrive)
+
+    def _plan_all(
+        self, batch: Batch, calendars: Mapping[str, Excluded], let_arrive: Callable[[], None]
+    ) -> list[Run]:
         runs: list[Run] = []
         now = batch.claim.now
-        calendars = self._calendars.read_of(self._store, batch.claim.rows)
         for claimed in self.pace.until_spent(batch.claim.rows):
+            let_arrive()
             if claimed.type == "none":
                 is_known = self._reports.report_missing(claimed)
                 batch.commits.append(commit_missing(claimed, now, is_known))

@@ -273,3 +273,51 @@ def test_a_canary_runs_every_second_beside_hostile_schedules_whichever_beat_lead
     gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(dues)]
     print(f"gaps between the canary's due times: {gaps}")
     assert sum(gap > 2 for gap in gaps) <= 1, "none but the takeover from the beat that was killed"
+
+
+#: a handler of the user's own, which takes its time and then calls Celery's
+SLOW_HANDLER = """
+import signal
+from celery.schedules import BaseSchedule
+from celery.signals import beat_init
+from redbeat.schedules import register_schedule
+
+
+class spinning(BaseSchedule):
+    def remaining_estimate(self, last_run_at):
+        while True:
+            pass
+
+
+register_schedule("spinning", spinning, lambda rule: {}, lambda fields: spinning())
+
+
+@beat_init.connect
+def handle_slowly(**kwargs):
+    celerys = signal.getsignal(signal.SIGTERM)
+
+    def handle(number, frame):
+        until = time.thread_time() + 0.15
+        while time.thread_time() < until:
+            pass
+        celerys(number, frame)
+
+    signal.signal(signal.SIGTERM, handle)
+"""
+
+
+@ONE_SERVER
+def test_a_slow_handler_of_ones_own_ends_beat_beside_schedules_that_never_end(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
+) -> None:
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), extra=SLOW_HANDLER)
+    write_raw(client, "canary", score=1)
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: "canary" in sent_names(broker))
+        for number in range(40):
+            write_raw(client, f"hostile-{number:02}", score=1, schedule=SPINNING)
+        client.publish("redbeat::wake", "x")
+        beat.wait_for("too expensive to compute")
+        beat.seconds_to_end()
+        assert beat.returncode == 0
+        assert "Traceback" not in beat.output()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from redbeat import budget
-from redbeat.budget import limited, limited_steps, limited_twice, what_is_computed
+from redbeat.budget import limited, limited_steps, limited_twice, postpone_signals, what_is_computed
 from redbeat.errors import EntryError, EntryTooExpensive
 from tests.support.polling import eventually
 
@@ -259,3 +261,70 @@ def test_threads_that_are_no_threads_are_left_alone() -> None:
     command = [sys.executable, "-c", PATCHED]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.returncode) == ("well\n", 0), done.stderr
+
+
+class Stopped(BaseException):
+    """Raised by a handler, as SystemExit is by Celery's."""
+
+
+def spin_for_ever() -> None:
+    """As beat does it: one expensive entry after the other."""
+    while True:
+        with contextlib.suppress(EntryTooExpensive):
+            limited("a", spin)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+def test_a_slow_handler_of_a_signal_is_not_hit_by_the_interruption_of_a_call(name: str) -> None:
+    number, handled = getattr(signal, name), 0
+
+    def handle(_number: int, _frame: object) -> None:
+        nonlocal handled
+        compute(0.15)  # thrice the budget
+        handled += 1
+        raise Stopped
+
+    before = signal.signal(number, handle)
+    try:
+        for _ in range(5):
+            timer = threading.Timer(0.03, os.kill, (os.getpid(), number))
+            timer.start()
+            with pytest.raises(Stopped):
+                spin_for_ever()
+            timer.join()
+        assert handled == 5
+        assert signal.getsignal(number) is handle
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_call_that_waits_for_another_keeps_a_signal_waiting_for_a_moment_only() -> None:
+    def handle(_number: int, _frame: object) -> None:
+        compute(0.15)
+        raise Stopped
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        began = time.monotonic()
+        with pytest.raises(Stopped):
+            limited("a", time.sleep, 600)
+        assert time.monotonic() - began < 300
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(EntryTooExpensive):  # and the next one has its budget
+        limited("a", spin)
+
+
+def test_signals_arrive_between_the_calls_of_a_batch() -> None:
+    handled: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: handled.append(number))
+    try:
+        with postpone_signals() as let_arrive:
+            assert limited("a", lambda: signal.raise_signal(signal.SIGUSR1) or list(handled)) == []
+            let_arrive()
+            assert handled == [signal.SIGUSR1]
+            signal.raise_signal(signal.SIGUSR1)
+        assert handled == [signal.SIGUSR1] * 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
