@@ -29,6 +29,7 @@ __all__ = [
     "first_after_pause",
     "is_in_pause",
     "is_moved",
+    "is_pause_over",
     "is_quarantined",
     "next_due",
     "paused_until",
@@ -45,6 +46,12 @@ def paused_until(entry: Any) -> datetime | None:
     """Return when ``entry`` goes on, or went on, by itself; None: it isn't paused, or for good."""
     policy = entry.policy
     return policy.paused_until if policy.paused and not entry.enabled else None
+
+
+def is_pause_over(entry: Any, now: datetime | None) -> bool:
+    """Tell whether the time of the entry's pause has come: it runs again, and beat is still to store that."""
+    until = paused_until(entry)
+    return until is not None and now is not None and until <= now
 
 
 def first_after_pause(entry: Any, bounds: Policy, anchor: datetime | None = None) -> datetime | None:
@@ -127,8 +134,8 @@ def is_quarantined(entry: Any, stored: Stored) -> bool:
 def next_due(entry: Any, stored: Stored, now: datetime) -> datetime | None:
     """Return when beat sends ``entry`` next, in UTC, jitter included; None: it isn't going to.
 
-    A time in the past: it waits to be sent. Of an entry that can't be used: when it is tried again. What has
-    changed in its calendar since the score was written isn't looked at.
+    A time in the past: it waits to be sent. One that can't be used isn't sent: its score is beat's next look.
+    What has changed in its calendar since the score was written isn't looked at.
 
     Arguments:
         stored: what stands in Redis of it.
@@ -139,7 +146,7 @@ def next_due(entry: Any, stored: Stored, now: datetime) -> datetime | None:
             return None
         due = datetime.fromtimestamp(stored.score, timezone.utc)
         if is_quarantined(entry, stored):
-            return due
+            return None
     except (ValueError, OverflowError, OSError):  # after the year 9999: somebody's way to write "never"
         return None
     try:

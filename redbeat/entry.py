@@ -19,7 +19,7 @@ from redbeat.almanac import bounds_of, save_by_calendars
 from redbeat.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta, read_cron
 from redbeat.descriptions import describe
-from redbeat.due import first_after_pause, paused_until, score_after_pause
+from redbeat.due import first_after_pause, is_pause_over, paused_until, score_after_pause
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.hints import did_you_mean
 from redbeat.jitter import delayed
@@ -279,8 +279,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     def is_enabled_at(self, now: datetime) -> bool:
         """Tell whether it runs: it is enabled, or its pause is over."""
-        until = paused_until(self)
-        return self.enabled or (until is not None and until <= now)
+        return self.enabled or is_pause_over(self, now)
 
     def save(self, *, if_unchanged: bool = False) -> RedBeatSchedulerEntry:
         """Store the entry, new or not, and wake the beat; return it.

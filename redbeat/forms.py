@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from redbeat import files
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
+from redbeat.due import is_pause_over
 from redbeat.errors import EntryError
 from redbeat.hints import did_you_mean
-from redbeat.policy import FIELDS, NO_POLICY
+from redbeat.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.spans import read_seconds
 from redbeat.zones import time_of
 
@@ -34,8 +35,12 @@ READ_ONLY_FIELDS = (*files.READ_ONLY_FIELDS, "history")
 def to_dict(entry: Any) -> dict[str, Any]:
     """Return ``entry`` as plain JSON has it; see :meth:`redbeat.RedBeatSchedulerEntry.to_dict`."""
     due = entry.next_due_at
+    arguments = arguments_of(entry)
+    if is_pause_over(entry, entry.seen_at):  # beat takes it away as it sends the next run
+        arguments = {name: value for name, value in arguments.items() if name not in PAUSE_FIELDS}
+        arguments["enabled"] = True
     return {
-        **arguments_of(entry),
+        **arguments,
         "state": entry.state or None,
         "next_due_at": None if due is None else due.isoformat(),
         "description": entry.description,

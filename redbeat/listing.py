@@ -92,7 +92,7 @@ def list_entries(
             entry = _entry_of(cls, stored, app, now)
             if (
                 (task is None or fnmatchcase(str(entry.task), task))
-                and (enabled is None or entry.enabled == enabled)
+                and (enabled is None or entry.is_enabled_at(now) == enabled)
                 and (state is None or entry.state == state)
                 and (last is None or _is_due_by(last, entry))
             ):

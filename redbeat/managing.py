@@ -100,7 +100,7 @@ class Managed:
         Arguments:
             match: a pattern of the name, with ``*``, ``?`` and ``[a-z]``; case counts.
             task: a pattern of the task's name.
-            enabled: only those that are, or aren't.
+            enabled: only those that are, or aren't. One whose pause is over is.
             state: only those in it: 'scheduled', 'due', 'failing', 'paused', 'disabled', 'finished',
                 'quarantined', 'missing' (its hash is gone), 'unscheduled', or 'downgraded' (it is out of
                 celery-redbeat 2.x's way).
@@ -131,8 +131,7 @@ class Managed:
 
         As of when it was read or saved last. A time before that: it waits to be sent; the beginning of 1970:
         somebody has asked for a run now. Paused until a time, it is sent at its first run at that time or
-        later; of a quarantined one it is when beat tries it again. None: it rests without an end, or is
-        finished, missing or unscheduled.
+        later. None: it rests without an end, or is finished, quarantined, missing or unscheduled.
         """
         if self.stored is None:
             return None

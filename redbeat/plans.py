@@ -19,6 +19,7 @@ from redbeat.calendar_plans import CalendarPlan, calendar_of, is_stored, plan_ca
 from redbeat.calendars import Calendar
 from redbeat.config import ensure_conf
 from redbeat.differences import Difference, differing
+from redbeat.due import is_pause_over
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
 from redbeat.files import ENTRY_FIELDS, STATE_FIELDS, Declared
@@ -242,6 +243,9 @@ def _plan_entry(
     before = try_decode(type(entry), stored, plan.app) if stored.exists else None
     if before is not None:
         _keep_pause(entry, before, declared.entries[entry.name])
+        if before.enabled and is_pause_over(entry, now):  # the file's pause, which beat has ended
+            entry.enabled = True
+            entry.set_policy(dict.fromkeys(PAUSE_FIELDS))
     try:
         encoded = encode_entry(entry, stored)
         differences: dict[str, tuple[Any, Any]] = {}

@@ -8,7 +8,7 @@ from itertools import chain, islice, takewhile
 from typing import Any
 
 from redbeat.budget import limited_steps
-from redbeat.due import paused_until
+from redbeat.due import first_after_pause, paused_until
 from redbeat.policy import Policy
 from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
 from redbeat.zones import in_utc
@@ -51,8 +51,15 @@ def _unlimited_runs(entry: Any, policy: Policy, after: datetime | None, rests: b
     anchor = never_ran_at if entry.last_run_at is None else in_utc(entry.last_run_at)
     first, until = None, paused_until(entry)
     now = datetime.now(timezone.utc)
-    if rests and until is not None and until > now:  # nothing is sent before
-        after = until - _INSTANT if after is None else max(after, until - _INSTANT)
+    if rests and until is not None and until > now and (after is None or after < until):
+        after = until - _INSTANT  # nothing is sent before
+        if entry.last_run_at is not None:
+            first = first_after_pause(entry, policy)
+            if first is None:
+                return
+            later = runs_after(entry.schedule, policy, first, anchor)
+            yield from islice(chain([first], later), left)
+            return
     if after is None:
         after = now
         if never_ran_at is not None:

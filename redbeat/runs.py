@@ -24,13 +24,14 @@ from redbeat.due import (
     score_after_pause,
 )
 from redbeat.entry import RedBeatSchedulerEntry, decode_entry
+from redbeat.errors import EntryError
 from redbeat.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.history import GONE, failed_record, sent_record, skipped_record
 from redbeat.jitter import due_time_of
 from redbeat.logger import logger
 from redbeat.lua import Claimed, Commit, score_text
 from redbeat.misfires import choose_run
-from redbeat.policy import Policy
+from redbeat.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
 from redbeat.schedules import Excluded, next_run, zone_of
 from redbeat.store import read_claimed
 from redbeat.task_ids import task_id_of
@@ -135,6 +136,8 @@ def plan_run(
         return _put_off(entry, claimed, choice.following, _records_of(dropped))
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
+    if not entry.enabled and sent.new_score != "delete":
+        _end_pause(entry, claimed, sent, is_over=is_over)
     own_id = entry.options.get("task_id")
     sent.new_meta = encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta)
     # the run that couldn't be sent keeps its due time, and so its id, unless it is too late for it by now
@@ -206,8 +209,23 @@ def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None
     elif to is None and entry.policy.after_finish == "disable" and entry.enabled:
         entry.enabled = False
         commit.new_definition = entry.encode(read_claimed(claimed))
+        commit.is_for_this_definition = True
         entry.enabled = True
     return commit
+
+
+def _end_pause(entry: RedBeatSchedulerEntry, claimed: Claimed, sent: Commit, *, is_over: bool) -> None:
+    """Let ``sent``, the first run after the pause of ``entry``, store that the pause is over.
+
+    Whoever changes the entry meanwhile has the last word on it, and the run is recorded all the same.
+    """
+    entry.enabled = not (is_over and entry.policy.after_finish == "disable")
+    entry.policy = replace(entry.policy, **{field: getattr(NO_POLICY, field) for field in PAUSE_FIELDS})
+    try:
+        sent.new_definition = entry.encode(read_claimed(claimed))
+    except EntryError:  # another program wrote what we wouldn't: it runs, and stays as it was written
+        return
+    sent.new_policy = encode_policy(entry.policy, claimed.policy) or "clear"
 
 
 def _dropped_in_pause(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> list[Dropped]:

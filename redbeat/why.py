@@ -39,7 +39,7 @@ def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
 
 
 def _explain(evidence: Evidence, at: datetime | None) -> Answer:
-    entry = evidence.entry
+    entry, is_latest = evidence.entry, at is None
     calendar = entry.policy.calendar if entry is not None else None
     problem = calendar.reason if isinstance(calendar, Unusable) else evidence.problem
     if entry is not None and at is None:
@@ -69,6 +69,11 @@ def _explain(evidence: Evidence, at: datetime | None) -> Answer:
         return Answer("no-time", at, reason, before=before, after=after)
     case = _Case(evidence, entry, nearest, problem)
     verdict, reason, run = case.decide()
+    end_time = entry.policy.end_time
+    if is_latest and verdict == "outside" and end_time is not None and nearest > end_time:
+        verdict, reason = "finished", f"It runs no more since its end_time, {shown(end_time)}."
+    if is_latest and verdict == "finished":  # the schedule goes on, and the entry doesn't: no time is its own
+        return Answer(verdict, None, reason, run)
     if nearest == before:
         before = times_around(entry, nearest - timedelta(microseconds=1))[0]
     else:

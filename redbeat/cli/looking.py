@@ -6,7 +6,7 @@ Invariant: a list that isn't sorted is printed as it is read, so that it needs n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, tzinfo
+from datetime import datetime, timezone, tzinfo
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from math import inf
@@ -27,7 +27,7 @@ from redbeat.cli.tables import (
     runs_lines,
 )
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import in_words_of, next_run_in_words, one_line, relative, when_in
+from redbeat.cli.words import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, StoreCorrupt
@@ -231,9 +231,10 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("args", one_line(list(entry.args)) if entry.args else ""),
         ("kwargs", one_line(entry.kwargs) if entry.kwargs else ""),
         ("options", one_line(entry.options) if entry.options else ""),
-        ("enabled", "yes" if entry.enabled else "no"),
+        ("enabled", "yes" if entry.is_enabled_at(now) else "no"),
         *policy_rows(entry, zone),
         ("next run", ", ".join(next_run)),
+        ("next look", _next_look(entry, zone, now)),
         ("last run", f"{when_in(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
         ("key", one_line(entry.key)),
@@ -252,6 +253,18 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         session.draw(history_lines(history, now, zone, console))
     if spoilt:
         session.note(spoilt)
+
+
+def _next_look(entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime) -> str:
+    """Return when beat looks at a quarantined ``entry`` again; '' for all others."""
+    stored = entry.stored
+    if entry.state != "quarantined" or stored is None or stored.score is None or stored.score < 0:
+        return ""
+    try:
+        look_at = datetime.fromtimestamp(stored.score, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return ""
+    return ", ".join(due_in_words(look_at, zone, now, when_in)) + ": beat sees whether it can be used by then"
 
 
 def _next_runs(entry: RedBeatSchedulerEntry, zone: tzinfo) -> tuple[list[Any], str]:

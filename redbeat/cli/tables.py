@@ -28,8 +28,9 @@ from redbeat.cli.words import (
     seconds_in_words,
     when_in,
 )
+from redbeat.due import is_pause_over
 from redbeat.history import PastRun
-from redbeat.policy import FIELDS, NO_POLICY
+from redbeat.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules import zone_of
 from redbeat.text import printable
 
@@ -148,7 +149,8 @@ def fields_lines(
 def policy_rows(entry: Any, zone: tzinfo) -> list[tuple[str, str]]:
     """Return the fields of the policy that say something."""
     rows = []
-    for field in FIELDS:
+    fields = set(FIELDS) - set(PAUSE_FIELDS if is_pause_over(entry, entry.seen_at) else ())
+    for field in filter(fields.__contains__, FIELDS):
         value = getattr(entry.policy, field)
         if value != getattr(NO_POLICY, field):
             if isinstance(value, bool):

@@ -128,7 +128,7 @@ def next_run_in_words(
 ) -> tuple[str, str]:
     """Return when beat sends ``entry`` next, and how long it is until then; why not where it doesn't."""
     due = entry.next_due_at
-    if due is None and entry.state in ("paused", "disabled"):
+    if due is None and entry.state in ("paused", "disabled", "quarantined"):
         return entry.state, ""
     return due_in_words(due, zone, now, tell)
 

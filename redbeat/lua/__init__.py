@@ -124,11 +124,13 @@ def commit_runs(
     pushes: list[Any] = []
     for commit in commits:
         claimed = commit.claimed
-        is_end = commit.new_definition or commit.new_score == "delete"
-        is_strict = commit.is_for_this_definition or commit.pushes or is_end
-        decided_on = digest_of(f"={claimed.definition or ''}\0{claimed.policy or ''}") if is_strict else ""
-        entries += [claimed.type, decided_on, claimed.score, commit.new_score]
+        is_strict = commit.is_for_this_definition or commit.pushes or commit.new_score == "delete"
+        texts = ""
+        if is_strict or commit.new_definition:
+            texts = digest_of(f"={claimed.definition or ''}\0{claimed.policy or ''}")
+        entries += [claimed.type, texts if is_strict else "", claimed.score, commit.new_score]
         entries += [digest_of(claimed.meta or ""), commit.new_meta, commit.new_error, commit.new_definition]
+        entries += [commit.new_policy, texts if commit.new_definition else ""]
         beside = histories.keys_of(claimed.key) if commit.record else ()
         if commit.new_score not in ("remove", "delete"):
             beside = beside[:1] if histories.kept else ()

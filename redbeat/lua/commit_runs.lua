@@ -15,7 +15,7 @@
 -- ARGV[6] broker_db  the broker's database
 -- ARGV[7] histories  how many histories there are
 -- ARGV[8] kept       how many records of an entry are kept
--- ARGV[9..] ten for each entry:
+-- ARGV[9..] twelve for each entry:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   decided_on       '' or '=' and the definition and policy it was decided on, a NUL between; others now: leave
 --                    the entry alone. A long text, as this and claimed_meta, is '#' and its SHA-1
@@ -27,7 +27,9 @@
 --   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
 --                    another score now, the entry was given another time or claimed by another beat, and its
 --                    error is left as it is
---   new_definition   '' to leave the definition
+--   new_definition   '' to leave the definition and the policy
+--   new_policy       with a new_definition '' to leave the policy, 'clear' to remove it, else JSON
+--   claimed_texts    as decided_on, for a new_definition: others now, and these two stay
 --   record           '' for none, else the members of a JSON object about the run, to which the time is added;
 --                    of several objects each on a line of its own, the oldest first;
 --                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
@@ -59,12 +61,13 @@ end
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
-local results, next_history, next_push = {}, 3 + count, 9 + 10 * count
+local results, next_history, next_push = {}, 3 + count, 9 + 12 * count
 for i = 3, 2 + count do
-  local key, at = KEYS[i], 9 + (i - 3) * 10
+  local key, at = KEYS[i], 9 + (i - 3) * 12
   local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local claimed_meta, new_meta, new_error = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
-  local new_definition, record, pushes = ARGV[at + 7], ARGV[at + 8], tonumber(ARGV[at + 9])
+  local new_definition, new_policy, claimed_texts = ARGV[at + 7], ARGV[at + 8], ARGV[at + 9]
+  local record, pushes = ARGV[at + 10], tonumber(ARGV[at + 11])
 
   local is_end = new_score == 'remove' or new_score == 'delete'
   local is_unchanged, has_meta, has_lease, meta = redis.call('TYPE', key).ok == kind, false, false, false
@@ -111,7 +114,15 @@ for i = 3, 2 + count do
       redis.call('HSET', key, 'error', new_error)
     end
     if not refused and has_score and new_definition ~= '' then
-      redis.call('HSET', key, 'definition', new_definition)
+      local texts = redis.call('HMGET', key, 'definition', 'policy')
+      if match_text('=' .. (texts[1] or '') .. '\0' .. (texts[2] or ''), claimed_texts) then
+        redis.call('HSET', key, 'definition', new_definition)
+        if new_policy == 'clear' then
+          redis.call('HDEL', key, 'policy')
+        elseif new_policy ~= '' then
+          redis.call('HSET', key, 'policy', new_policy)
+        end
+      end
     end
     if not refused and record ~= '' and (has_score or (has_meta and new_meta ~= '')) then
       local history = KEYS[next_history]

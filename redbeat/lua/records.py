@@ -155,6 +155,7 @@ class Commit:
     pushes: tuple[Push, ...] = ()
     new_definition: str = ""
     record: str = ""
+    new_policy: str = ""
 
     def with_pushes(self, pushes: tuple[Push, ...]) -> Commit:
         """Return the same commit with messages."""
@@ -167,6 +168,7 @@ class Commit:
             pushes,
             self.new_definition,
             self.record,
+            self.new_policy,
         )
 
 

@@ -74,6 +74,13 @@ def test_what_somebody_has_paused_rests_until_the_file_says_otherwise(app: Celer
     assert (Entry.get("one", app).enabled, Entry.get("one", app).paused) == (True, False)
 
 
+def test_a_pause_of_the_file_that_is_over_and_taken_away_is_no_change(app: Celery) -> None:
+    paused = "{task: echo, schedule: 60, enabled: false, paused: true, paused_until: '2020-01-01T00:00:00Z'}"
+    apply(app, "entries: {one: {task: echo, schedule: 60}}")  # as beat has left it
+    assert not apply(app, f"entries: {{one: {paused}}}")
+    assert Entry.get("one", app).enabled
+
+
 def test_pruning_removes_only_what_the_owner_has_applied(app: Celery, client: redis.Redis) -> None:
     write_raw(client, "by-hand", score=4e9)
     apply(app, FILE)

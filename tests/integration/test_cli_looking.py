@@ -88,7 +88,7 @@ def test_a_wide_table_has_every_column_and_an_error_below_its_row(ask: Call, thr
             *("report", "echo", "At 2099-03-01 04:30:00-05:00"),
             *("2099-03-01 10:30:00", "in 72 y", "0", "scheduled"),
         ],
-        ["spoilt", "2099-03-01 10:46:40", "in 72 y", "0", "quarantined"],
+        ["spoilt", "quarantined", "0", "quarantined"],
         ["", "definition: no valid JSON: Expecting value: line 1 column 11 (char 10)."],
         [
             *("[red]x[/red]", "proj.tasks.send", "At 2099-03-02 10:30:00+01:00"),
@@ -102,7 +102,7 @@ def test_a_narrow_table_has_fewer_columns_and_times_from_now_on(ask: Call, three
         "name          next run  state",
         "─" * 35,
         "report        in 72 y   scheduled",
-        "spoilt        in 72 y   quarantined",
+        "spoilt                  quarantined",
         "  definition: no valid JSON: Expecting value: line 1 column 11 (char",
         "  10).",
         "[red]x[/red]            disabled",
@@ -276,6 +276,9 @@ def test_what_is_spoilt_is_shown_with_the_reason(ask: Call, three: None, client:
     output = ask("show", "spoilt").stdout
     assert "quarantined" in output
     assert "no valid JSON" in output
+    assert re.search(r"next run +quarantined\n", output)
+    assert re.search(r"next look +2099-03-01 10:46:40", output)
+    assert json.loads(ask("show", "spoilt", "--json").stdout)["next_due_at"] is None
     client.zadd("redbeat::schedule", {"redbeat:gone": 5})
     assert "missing: it stands in the schedule, and its hash is gone" in ask("show", "gone").stdout
 
@@ -284,6 +287,18 @@ def test_what_is_due_at_once_has_no_date_of_1970(ask: Call, client: redis.Redis)
     write_raw(client, "report", score=0)
     assert re.search(r" at once  ", ask("list").stdout)
     assert re.search(r"next run +at once$", ask("show", "report").stdout, re.MULTILINE)
+
+
+def test_a_pause_that_is_over_is_shown_no_more(ask: Call, client: redis.Redis) -> None:
+    write_raw(client, "report", enabled=False, score=server_now(client) + 900)
+    policy = {"paused": True, "pause_note": "n", "paused_until": "2020-01-01T00:00:00Z"}
+    client.hset("redbeat:report", "policy", json.dumps(policy))
+    output = ask("show", "report").stdout
+    assert re.search(r"enabled +yes", output)
+    assert "paused" not in output
+    assert "pause_note" not in output
+    assert ask("count", "--disabled").stdout == "0\n"
+    assert "report" in ask("list", "--enabled").stdout
 
 
 # -- next

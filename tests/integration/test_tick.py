@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.lua import Claimed, Commit, Fence, commit_runs
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.schedule import (
@@ -135,6 +138,40 @@ def tick_all_until_sent(scheduler: RedBeatScheduler, broker: redis.Redis, count:
         if len(messages(broker)) >= count:
             return
     raise AssertionError(f"only {sent_names(broker)} were sent")
+
+
+def test_a_pause_that_is_over_is_taken_away_with_the_first_run_after_it(
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    now = server_now(client)
+    until = datetime.fromtimestamp(now - 2, timezone.utc)
+    write_raw(client, "entry", enabled=False, score=now - 1)
+    policy = {"paused": True, "pause_note": "n", "paused_until": until.isoformat(), "jitter": 0.5}
+    client.hset("redbeat:entry", "policy", json.dumps(policy))
+    assert [entry.name for entry in Entry.list(app, enabled=True)] == ["entry"]
+    assert (Entry.count(app, enabled=True), Entry.count(app, enabled=False)) == (1, 0)
+    tick_all(scheduler)
+    assert sent_names(broker) == ["entry"]
+    assert field(client, "entry", "definition")["enabled"] is True
+    assert field(client, "entry", "policy") == {"jitter": 0.5}
+    entry = Entry.get("entry", app)
+    assert (entry.enabled, entry.paused, entry.pause_note, entry.paused_until) == (True, False, None, None)
+
+
+@pytest.mark.parametrize("changed", ["definition", "policy"])
+def test_an_entry_that_is_changed_as_its_pause_ends_stays_as_it_was_changed(
+    client: redis.Redis, changed: str
+) -> None:
+    score = str(int(server_now(client)) - 1)
+    client.zadd(SCHEDULE, {"redbeat:entry": score})
+    client.hset("redbeat:entry", mapping={"definition": "d", "policy": "p"})
+    claimed = Claimed("redbeat:entry", score, "d", None, "p", score=score)
+    ended = Commit(claimed, new_score="4000000000", new_meta="m", new_definition="new", new_policy="clear")
+    client.hset("redbeat:entry", changed, "another")
+    before = client.hgetall("redbeat:entry")
+    assert commit_runs(client, SCHEDULE, Fence(), [ended]).results == [True]  # the run is recorded
+    assert client.hgetall("redbeat:entry") == {**before, "meta": "m"}
+    assert client.zscore(SCHEDULE, "redbeat:entry") == 4e9
 
 
 def test_a_member_that_is_a_bare_name_is_rewritten_and_runs(

@@ -24,6 +24,7 @@ NUMBERS = {
     "nine": 9,
     "ten": 10,
     "eleven": 11,
+    "twelve": 12,
 }
 
 

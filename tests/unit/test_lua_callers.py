@@ -66,6 +66,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "new_meta": "new-meta",
             "new_error": "new-error",
             "new_definition": "",
+            "new_policy": "",
+            "claimed_texts": "",
             "record": "the-record",
             "pushes": 0,
         },
@@ -388,7 +390,7 @@ def test_a_commit_for_any_definition_sends_none() -> None:
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
     committed = lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")])
     assert committed == lua.Committed("ok", is_moved=False, results=[True])
-    assert sent[-10:] == ["hash", "", "claimed-score", "new-score", "the-meta", "", "", "", "", 0]
+    assert sent[-12:] == ["hash", "", "claimed-score", "new-score", "the-meta", *[""] * 6, 0]
 
 
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
@@ -406,18 +408,8 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
     assert args[6:8] == [0, 0]
-    assert args[8:18] == [
-        "hash",
-        "=definition\0",
-        "claimed-score",
-        "new-score",
-        "the-meta",
-        "",
-        "",
-        "",
-        "",
-        2,
-    ]
+    decided = ["hash", "=definition\0", "claimed-score", "new-score", "the-meta"]
+    assert args[8:20] == [*decided, *[""] * 6, 2]
     assert args[-9:] == ["lpush", 1, "m1", "lpush", 2, "m2", "pexpire", 1, 5]
 
 

@@ -77,6 +77,61 @@ def read(app: Celery, stored: Stored, now: datetime) -> Entry:
     return entry
 
 
+@pytest.mark.parametrize("policy", [{}, {"run_missed": True}])
+def test_the_first_run_after_a_pause_stores_that_it_is_over(app: Celery, policy: dict[str, Any]) -> None:
+    until = NOON + HOUR
+    stored = paused(
+        HOURLY, until, ran_at=NOON, score=until, timezone="Europe/Berlin", pause_note="n", **policy
+    )
+    run = decide(app, stored, until + SECOND)
+    assert isinstance(run, Run)
+    assert json.loads(run.sent.new_definition)["enabled"] is True
+    assert json.loads(run.sent.new_policy) == {"timezone": "Europe/Berlin", **policy}
+    assert not run.sent.is_for_this_definition  # whoever changes it meanwhile doesn't undo the run
+
+
+def test_a_pause_was_all_that_the_policy_had(app: Celery) -> None:
+    until = NOON + HOUR
+    run = decide(app, paused(HOURLY, until, ran_at=NOON, score=until), until + SECOND)
+    assert isinstance(run, Run)
+    assert run.sent.new_policy == "clear"
+
+
+def test_the_last_run_after_a_pause_leaves_a_finished_entry_disabled(app: Celery) -> None:
+    until = NOON + HOUR
+    stored = paused(HOURLY, until, ran_at=NOON, score=until, max_runs=6, after_finish="disable")
+    run = decide(app, stored, until + SECOND)
+    assert isinstance(run, Run)
+    assert json.loads(run.sent.new_definition)["enabled"] is False
+    assert json.loads(run.sent.new_policy) == {"max_runs": 6, "after_finish": "disable"}
+
+
+def test_an_entry_whose_pause_is_over_is_shown_so_before_its_run(app: Celery) -> None:
+    stored = paused(HOURLY, NOON + MINUTE, ran_at=NOON, pause_note="n")
+    during = read(app, stored, NOON + SECOND).to_dict()
+    assert (during["enabled"], during["paused"], during["pause_note"]) == (False, True, "n")
+    after = read(app, stored, NOON + 2 * MINUTE).to_dict()
+    assert after["enabled"] is True
+    assert not after.keys() & {"paused", "pause_note", "paused_by", "paused_until"}
+
+
+@pytest.mark.parametrize("policy", [{}, {"run_missed": True}])
+def test_the_next_runs_after_a_pause_begin_with_the_next_one_due(app: Celery, policy: dict[str, Any]) -> None:
+    now = datetime.now(UTC)
+    until = now + HOUR
+    stored = paused(
+        {"__type__": "interval", "every": 420}, until, ran_at=now - MINUTE, score=now + 6 * MINUTE, **policy
+    )
+    entry = read(app, stored, now)
+    first, second, third = entry.next_runs(3)
+    assert first == entry.next_due_at
+    assert (first == until) is bool(policy)
+    phase = (second - (now - MINUTE)) % timedelta(seconds=420)
+    assert phase == timedelta(0)
+    assert third - second == timedelta(seconds=420)
+    assert second - first <= timedelta(seconds=420)
+
+
 ENDS = pytest.mark.parametrize(
     ("schedule", "until", "first"),
     [

@@ -337,6 +337,26 @@ def test_an_entry_that_has_never_run_is_explained_by_how_it_is_now(
     assert (answer.verdict, words in answer.reason) == (verdict, True), answer
 
 
+@pytest.mark.parametrize(
+    ("policy", "given", "words"),
+    [
+        ({"max_runs": 5}, NEVER, "It has had all of its runs"),
+        ({"one_off": True}, NEVER, "(one_off)"),
+        (
+            {"end_time": "2026-06-01T10:15Z"},
+            NEVER,
+            "It runs no more since its end_time, 2026-06-01 10:15:00 UTC.",
+        ),
+    ],
+)
+def test_an_entry_that_has_finished_is_headed_by_no_time_that_it_does_not_have(
+    app: Celery, policy: dict[str, Any], given: dict[str, Any], words: str
+) -> None:
+    answer = explain(evidence(app, [sent(-2)], last=-2, policy=policy, **given))
+    assert (answer.verdict, answer.at, answer.before, answer.after) == ("finished", None, None, None)
+    assert words in answer.reason
+
+
 def test_the_times_next_to_it_are_told(app: Celery) -> None:
     answer = explain(evidence(app, [sent(-1)]), hours(0))
     assert (answer.before, answer.after) == (hours(-1), hours(1))
