@@ -21,6 +21,7 @@ from redbeat.evidence import read_evidence
 from redbeat.files import Declared
 from redbeat.history import PastRun
 from redbeat.why import explain
+from redbeat.zones import shown
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.applying import apply
 from tests.support.schedule import SCHEDULE, messages, server_now, write_raw
@@ -308,7 +309,7 @@ def test_runs_in_a_pause_that_has_ended_say_so(
     assert (outcome, count, why) == (
         "skipped",
         6,
-        f"paused until {until:%Y-%m-%d %H:%M:%S.%f}".rstrip("0") + " UTC: repairs",
+        f"paused until {shown(until)}: repairs",
     )
     assert abs(due - dues[0]) < timedelta(milliseconds=1)
     assert abs(last - dues[5]) < timedelta(milliseconds=1)
