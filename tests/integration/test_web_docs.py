@@ -55,7 +55,7 @@ assert (entry.task, entry.args) == ("shop.tasks.send_report", [1])
 assert client.get("/reports").json() == {"reports": [made]}
 
 status, wrong = send("post", "/reports", customer="bob", cron="61 * * * *")
-why = "report-2: cron '61 * * * *': minute: '61' is no number from 0 to 59."
+why = "report-2: schedule: cron '61 * * * *': minute: '61' is no number from 0 to 59."
 assert (status, wrong["error"]) == (400, why), wrong
 assert Report.objects.count() == 1, "rolled back"
 assert names() == ["report-1"]
