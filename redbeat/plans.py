@@ -15,6 +15,7 @@ from typing import Any
 
 from redbeat.almanac import Unusable, give_calendars, read_calendars
 from redbeat.archive import past_of
+from redbeat.budget import postpone_signals
 from redbeat.calendar_plans import CalendarPlan, calendar_of, is_stored, plan_calendars, plan_gone_calendars
 from redbeat.calendars import Calendar
 from redbeat.config import ensure_conf
@@ -150,8 +151,10 @@ def make_plan(
     plan.calendars = plan_calendars(store, declared, names, owner, calendar_owners)
     declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
     give_calendars(named, {**plan.calendars.before, **declared_calendars})
-    for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
-        _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
+    with postpone_signals() as let_signals_arrive:
+        for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
+            let_signals_arrive()
+            _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
     give_calendars(named, {})
     for name, (stored, read_owner) in zip(gone, found[len(entries) :], strict=True):
         if read_owner != owner or not stored.exists:

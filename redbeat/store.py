@@ -18,6 +18,7 @@ from typing import Any, Literal
 from redis.exceptions import NoPermissionError
 
 from redbeat import lua
+from redbeat.budget import postpone_signals
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection import get_redis, naming_the_server, user_of
 from redbeat.errors import (
@@ -280,13 +281,15 @@ class Store:
             now, found = self._foresee_new(keys) if are_new and not attempt else self.read_entries(keys)
             outcomes: list[Outcome] = []
             writes: list[tuple[Stored, Write]] = []
-            for stored in found:
-                write = decide(stored, now)
-                if write is None or not write.changes(stored):
-                    outcomes.append("same")
-                else:
-                    outcomes.append(_outcome(stored, write))
-                    writes.append((stored, write))
+            with postpone_signals() as let_signals_arrive:
+                for stored in found:
+                    let_signals_arrive()
+                    write = decide(stored, now)
+                    if write is None or not write.changes(stored):
+                        outcomes.append("same")
+                    else:
+                        outcomes.append(_outcome(stored, write))
+                        writes.append((stored, write))
             if not writes:
                 return outcomes
             with self.translating():

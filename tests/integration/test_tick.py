@@ -110,7 +110,7 @@ def test_a_disabled_entry_is_not_sent_nor_read_again_for_a_minute(
     now = server_now(client)
     write_raw(client, "off", schedule={"__type__": "interval", "every": 1}, score=now, enabled=False)
     assert 59 <= scheduler.tick() <= 61
-    assert now + 59 <= (score_of(client, "off") or 0) <= server_now(client) + 61  # its first time from then on
+    assert now + 59 <= (score_of(client, "off") or 0) <= server_now(client) + 61
     assert client.hget("redbeat:off", "meta") is None
     with monitoring(server) as commands:
         scheduler.tick()
