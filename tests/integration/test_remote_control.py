@@ -56,11 +56,12 @@ def test_leader_and_standby_answer_pings_while_nothing_is_due(
                 assert answering(app) == NODES, first.output() + second.output()
             assert "Sending due task" not in first.output(), "nothing was due all the time"
 
-            ping = ["inspect", "--timeout", "20", "--destination"]
-            with celery_command(tmp_path, "module", *ping, "celerybeat@first", "ping") as process:
+            ping = ["inspect", "--timeout", "20", "--destination", "celerybeat@first", "ping"]
+            with celery_command(tmp_path, "module", *ping) as process:
                 assert process.wait(60) == 0, process.output()
                 assert "pong" in process.output()
-            with celery_command(tmp_path, "module", *ping, "celerybeat@third", "ping") as process:
+            in_vain = ["inspect", "--timeout", "1", "--destination", "celerybeat@third", "ping"]
+            with celery_command(tmp_path, "module", *in_vain) as process:
                 assert process.wait(60) == os.EX_UNAVAILABLE, process.output()
 
 

@@ -220,6 +220,7 @@ def test_without_redis_the_command_is_gone_before_its_lock_is(
             eventually(lambda: singleton.output().count("Started") == 2)
             assert singleton.output().count("Trying again until Redis is back") <= 2
             assert "singleton: Redis is back" in singleton.output()
+        singleton.kill()  # such a command goes on for as long as it likes
 
 
 def test_while_it_is_paused_the_command_is_ended_in_time(server: Server, client: redis.Redis) -> None:

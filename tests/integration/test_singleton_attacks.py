@@ -219,3 +219,5 @@ def test_as_process_1_it_reaps_what_it_is_given(server: Server) -> None:
             shell.wait_for("left")
             eventually(lambda: len(_children(keeper)) == 2, message="it wasn't given the orphan")
             eventually(lambda: _children(keeper) == [warden], message="the orphan isn't reaped")
+        os.kill(int(keeper), signal.SIGTERM)  # unshare doesn't pass it on
+        namespace.wait()

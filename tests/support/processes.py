@@ -167,12 +167,14 @@ class Process:
         return self.wait()
 
     def __enter__(self) -> Process:
+        """Leave with SIGTERM; a process that stays all the same is killed, and fails the test."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        if self.is_running and self.stop() == -signal.SIGKILL and error is None:
+            raise AssertionError(self._describe("had to be killed, as it didn't end at SIGTERM"))
 
     def _kill_group(self) -> None:
         # macOS answers PermissionError for a group of zombies.
