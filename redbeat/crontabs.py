@@ -13,15 +13,31 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, date, datetime, time, timedelta, timezone, tzinfo
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
 from celery.schedules import crontab, schedstate
 
+from redbeat.daytimes import DayTimes
 from redbeat.hints import did_you_mean
-from redbeat.zones import back_fixed, back_in_real_time, next_fixed, next_in_real_time
+from redbeat.zones import (
+    back_fixed,
+    back_in_real_time,
+    count_fixed,
+    count_in_real_time,
+    next_fixed,
+    next_in_real_time,
+)
 
-__all__ = ["CRONTAB_FIELDS", "CRON_FIELDS", "cron", "next_of_crontab", "runs_back_of_crontab"]
+__all__ = [
+    "CRONTAB_FIELDS",
+    "CRON_FIELDS",
+    "count_of_crontab",
+    "cron",
+    "next_of_crontab",
+    "runs_back_of_crontab",
+]
 
 CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
@@ -230,6 +246,16 @@ def runs_back_of_crontab(rule: crontab, until: datetime, tz: tzinfo, since: date
     return takewhile(lambda due: due >= since, back_fixed(times.walls_back, until, tz))
 
 
+def count_of_crontab(rule: crontab, after: datetime, until: datetime, tz: tzinfo) -> int:
+    """Return at how many instants later than ``after``, until ``until``, a clock in ``tz`` matches ``rule``.
+
+    By arithmetic: a year of minutes takes no longer than one of days.
+    """
+    times = _times_of(rule)
+    count = count_in_real_time if len(times.hours) == 24 else count_fixed
+    return count(times.count_walls, after, until, tz)
+
+
 @dataclass(frozen=True)
 class Times:
     """A crontab, ready for the walk: all of its fields in order."""
@@ -272,6 +298,26 @@ class Times:
                             last = (wall - begin) // _MINUTE
                             minutes = self.minutes[: bisect_right(self.minutes, last)]
                             yield from (begin.replace(minute=minute) for minute in reversed(minutes))
+
+    def count_walls(self, begin: datetime, end: datetime) -> int:
+        """Return how many minutes are named from ``begin`` on, it included, and before ``end``."""
+        times = DayTimes(self.hours, 3600, DayTimes(self.minutes, 60))
+        days_of = lru_cache(maxsize=None)(self._days_in)  # there are only 28 shapes of a month
+        count = 0
+        for year in range(begin.year, end.year + 1):
+            for month in self.months:
+                if not (begin.year, begin.month) <= (year, month) <= (end.year, end.month):
+                    continue
+                days = days_of(*calendar.monthrange(year, month))
+                first, last = 0, len(days)
+                if (year, month) == (begin.year, begin.month):
+                    first = bisect_left(days, begin.day)
+                    count -= begin.day in days and times.count_before(_second_of(begin))
+                if (year, month) == (end.year, end.month):
+                    last = bisect_left(days, end.day)
+                    count += end.day in days and times.count_before(_second_of(end))
+                count += (last - first) * times.count
+        return count
 
     def _next_time(self, hour: int, minute: int) -> time | None:
         place = bisect_left(self.hours, hour)
@@ -320,6 +366,11 @@ class Times:
         return any(
             weekday == wanted and (which == n or (n == -1 and day + 7 > count)) for wanted, n in self.days.nth
         )
+
+
+def _second_of(wall: datetime) -> int:
+    """Return the second of the day, a fraction is one more."""
+    return (wall.hour * 60 + wall.minute) * 60 + wall.second + (wall.microsecond > 0)
 
 
 def _nearest_working_day(day: int, count: int, first_weekday: int) -> int | None:

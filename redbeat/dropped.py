@@ -14,6 +14,7 @@ from typing import Any
 
 from celery.schedules import crontab, schedule
 
+from redbeat.crontabs import count_of_crontab
 from redbeat.history import dropped_record
 from redbeat.kinds import cronspecs
 from redbeat.lua import score_text
@@ -150,6 +151,9 @@ def _count_until(
     """Return the last of the runs from ``first`` until ``end``, and how many there are; None: too many."""
     last, count, deadline = first, 1, time.thread_time() + MAX_SECONDS
     back = runs_back(schedule_, bounds, first, end)
+    if back is not None and isinstance(schedule_, crontab) and bounds.calendar is None:
+        last = next(takewhile(lambda due: due > first, back), first)
+        return last, count + count_of_crontab(schedule_, first, last, zone_of(schedule_, bounds))
     if back is not None:  # a tenth of what it costs forwards
         for due in takewhile(lambda due: due > first, back):
             last, count = max(last, due), count + 1

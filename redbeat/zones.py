@@ -20,6 +20,8 @@ from redbeat.hints import did_you_mean
 __all__ = [
     "back_fixed",
     "back_in_real_time",
+    "count_fixed",
+    "count_in_real_time",
     "find_change",
     "fraction_of",
     "in_utc",
@@ -39,6 +41,9 @@ NextWall = Callable[[datetime, timedelta, bool], datetime | None]
 
 #: those up to a wall time, the last first
 WallsBack = Callable[[datetime, timedelta], Iterator[datetime]]
+
+#: how many of them there are from a wall time (it included) until another (that one not)
+CountWalls = Callable[[datetime, datetime], int]
 
 _DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
 
@@ -170,6 +175,53 @@ def back_in_real_time(
                 break
             yield instant
         until = begin - _INSTANT
+
+
+def count_fixed(count_walls: CountWalls, after: datetime, until: datetime, tz: tzinfo) -> int:
+    """Return how many of the instants that :func:`next_fixed` finds are later than ``after``, until then."""
+    count, wall = 0, _wall_at(after + _INSTANT, _offset_at(after, tz))
+    for change in _changes(tz, after - _DAY, after):
+        wall = max(wall, _end_before(change, tz))  # what is repeated is over
+    for change in _changes(tz, after, until):
+        end, following = _end_before(change, tz), _wall_at(change, _offset_at(change, tz))
+        if end > wall:
+            count += count_walls(wall, end)
+            wall = end
+        if following > end:  # all that is skipped, and this time, are one run
+            count += count_walls(wall, following + _INSTANT) > 0
+            wall = following + _INSTANT
+    end = _wall_at(until + _INSTANT, _offset_at(until, tz))
+    return count + (count_walls(wall, end) if end > wall else 0)
+
+
+def count_in_real_time(count_walls: CountWalls, after: datetime, until: datetime, tz: tzinfo) -> int:
+    """Return how many of the instants that :func:`next_in_real_time` finds are in (after, until]."""
+    count, begin = 0, after + _INSTANT
+    for change in [*_changes(tz, after, until), until + _INSTANT]:
+        offset = _offset_at(begin, tz)
+        count += count_walls(_wall_at(begin, offset), _wall_at(change, offset))
+        begin = change
+    return count
+
+
+def _changes(tz: tzinfo, after: datetime, until: datetime) -> Iterator[datetime]:
+    """Yield the instants in (after, until] at which the clocks in ``tz`` change."""
+    begin = after
+    while begin < until and not isinstance(tz, timezone):
+        end = min(begin + _WEEK, until)
+        change = find_change(tz, begin, end)
+        if change is not None:
+            yield change
+        begin = end
+
+
+def _end_before(change: datetime, tz: tzinfo) -> datetime:
+    """Return what a clock would show at ``change`` if it didn't change."""
+    return _wall_at(change, _offset_at(change - _INSTANT, tz))
+
+
+def _wall_at(instant: datetime, offset: timedelta) -> datetime:
+    return instant.replace(tzinfo=None) + offset
 
 
 def _last_change(tz: tzinfo, until: datetime, since: datetime) -> datetime:
