@@ -5,20 +5,28 @@ Invariant: a calendar that an entry still names, or that another owner has appli
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redbeat.almanac import ABOUT, Unusable, calendar_from, read_fields
 from redbeat.calendars import Calendar, find_users
 from redbeat.differences import Difference, differing
 from redbeat.files import Declared
+from redbeat.lua import owners as scripts
 from redbeat.lua.owners import CalendarChange
 from redbeat.schedules import Excluded
 from redbeat.store import Store
 from redbeat.text import printable
 
-__all__ = ["CalendarPlan", "calendar_of", "is_stored", "plan_calendars", "plan_gone_calendars"]
+__all__ = [
+    "CalendarPlan",
+    "calendar_of",
+    "is_stored",
+    "plan_calendars",
+    "plan_gone_calendars",
+    "put_back_named",
+]
 
 
 @dataclass
@@ -119,10 +127,8 @@ def plan_gone_calendars(
         others = sorted(set(owners[name]) - {owner})
         if name in users and not others:
             plan.difference.left.append(name)
-            rest = len(users[name]) - 1
-            more = f" and {rest} more {'entry names' if rest == 1 else 'entries name'}" if rest else " names"
             plan.warnings.append(
-                f"The calendar {name} isn't in the file any more, and stays: {users[name][0]}{more} it."
+                f"The calendar {name} isn't in the file any more, and stays: {_naming(users[name])} it."
             )
             continue
         plan.changes.append(
@@ -139,6 +145,41 @@ def plan_gone_calendars(
             plan.difference.changed[name] = {"owner": (owner, ", ".join(others))}
         else:
             plan.difference.removed[name] = _shown_calendar(fields)
+
+
+def put_back_named(store: Store, plan: CalendarPlan) -> list[str]:
+    """Put back calendars that ``plan`` has removed where an entry names one by now; return what to say of it.
+
+    To look for such entries in the step that removes them would hold up the server. So it is done after it:
+    whoever saves an entry looks for its calendar once more afterwards, as well. One of both sees the other.
+    """
+    removed = {
+        change.pair.partition("\t")[2]: change
+        for change in plan.changes
+        if change.fields == {} and isinstance(change.read, Mapping)
+    }
+    users, told = find_users(store, removed) if removed else {}, []
+    for name, entries in users.items():
+        change = removed[name]
+        fields = dict(change.read) if isinstance(change.read, Mapping) else {}
+        back = replace(change, read="none", fields=fields, is_owned=True)
+        with store.translating(sets={back.owned_key}):
+            other = scripts.apply_entries(
+                store.client, store.keys.schedule, [], calendars=[back], wake=store.keys.wake
+            )
+        if other is not None:
+            continue  # somebody has stored another one
+        Calendar.load(name, store.config.app).retime(Unusable(f"the calendar {name!r} was missing.", "none"))
+        plan.difference.removed.pop(name, None)
+        plan.difference.left.append(name)
+        told.append(f"The calendar {name} stays: {_naming(entries)} it by now.")
+    return told
+
+
+def _naming(entries: Sequence[str]) -> str:
+    rest = len(entries) - 1
+    more = f" and {rest} more {'entry names' if rest == 1 else 'entries name'}" if rest else " names"
+    return f"{entries[0]}{more}"
 
 
 def _is_missing(fields: Mapping[str, str] | Unusable) -> bool:

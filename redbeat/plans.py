@@ -16,7 +16,14 @@ from typing import Any
 from redbeat.almanac import Unusable, give_calendars, read_calendars
 from redbeat.archive import past_of
 from redbeat.budget import postpone_signals
-from redbeat.calendar_plans import CalendarPlan, calendar_of, is_stored, plan_calendars, plan_gone_calendars
+from redbeat.calendar_plans import (
+    CalendarPlan,
+    calendar_of,
+    is_stored,
+    plan_calendars,
+    plan_gone_calendars,
+    put_back_named,
+)
 from redbeat.calendars import Calendar
 from redbeat.config import ensure_conf
 from redbeat.differences import Difference, differing
@@ -69,6 +76,7 @@ class Plan:
         changes: one for each entry of the file, and for each that is removed.
         calendars: what becomes of calendars besides.
         warnings: sentences.
+        outcome: sentences on what has turned out otherwise, as it was carried out.
         is_pruned: what isn't in the file any more was to be removed.
         read_at: the server's clock when it was read what is there.
     """
@@ -78,6 +86,7 @@ class Plan:
     changes: list[Change] = field(default_factory=list)
     calendars: CalendarPlan = field(default_factory=CalendarPlan)
     warnings: list[str] = field(default_factory=list)
+    outcome: list[str] = field(default_factory=list)
     is_pruned: bool = False
     read_at: datetime | None = None
 
@@ -320,6 +329,7 @@ def commit(plan: Plan) -> None:
     if plan.read_at is not None:
         writes = [(change.stored, change.write) for change in plan.changes if change.write is not None]
         store.add_records(writes, plan.read_at)
+    plan.outcome += put_back_named(store, plan.calendars)
     # other entries refer to a calendar that is another one now, and they may have changed meanwhile
     for calendar_name, before in read_calendars(store, plan.calendars.before).items():
         if before != plan.calendars.before[calendar_name] and not isinstance(before, Unusable):

@@ -156,6 +156,7 @@ def set_(
     help="Up to when events of an iCalendar file count; default: five years from now.",
 )
 @DRY_RUN
+@YES
 @_json
 @click.pass_context
 def import_(
@@ -168,10 +169,12 @@ def import_(
     about: str | None,
     until: date | None,
     dry_run: bool,
+    yes: bool,
     is_json: bool,
 ) -> None:
     """Store the days of FILE as the calendar NAME; - is stdin.
 
+    Where days that are stored would go, by --replace, they are counted and asked about.
     FILE is an iCalendar file (.ics), which needs celery-redbeat[calendar]; a file of entries with a section
     'calendars'; YAML or JSON, a list of days or a mapping of days to labels; or text with a day in each line
     and its label behind it.
@@ -192,6 +195,11 @@ def import_(
         session.note(f"{_counted(read.days)} would be stored.")
         return
     if is_replacing:
+        stored = read_fields(Store(session.app), [name])[name]
+        gone = [] if isinstance(stored, Unusable) else sorted(stored.keys() - {ABOUT, *read.days})
+        if gone:
+            what = f"{_counted(dict.fromkeys(gone, ''))} from the calendar {one_line(name)}"
+            ask(f"Remove {what} at {session.server} ({names_in_words(gone)})?", is_yes=yes)
         _stating_errors(read.save)
     else:
         text = about if about is not None else read.about or None

@@ -15,11 +15,12 @@ from typing import Any
 import click
 
 from redbeat import exits
-from redbeat.cli.asking import ask
+from redbeat.cli.asking import DRY_RUN, YES, ask
 from redbeat.cli.difference import show_difference
 from redbeat.cli.progress import meter
+from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.words import counted
+from redbeat.cli.words import counted, one_line
 from redbeat.cli.zone import zone_options
 from redbeat.djangobeat import read_django_celery_beat
 from redbeat.exits import CommandLineError, not_empty
@@ -84,8 +85,8 @@ def plan(
 @_owner_option
 @_prune
 @_take_over
-@click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@DRY_RUN
+@YES
 @zone_options
 @_json
 @click.pass_context
@@ -114,7 +115,7 @@ def apply(
         if not is_json:
             show_difference(session, made)
         if made and not dry_run:
-            ask(f"Change that at {session.server}?", is_yes=yes)
+            ask(f"Make {_counted_changes(made)} at {session.server}?", is_yes=yes)
         return not dry_run
 
     made = make() if dry_run else None
@@ -126,6 +127,8 @@ def apply(
     if is_json and made is not None:
         session.print_json({**_document(made), "is_applied": done is not None and bool(done)})
     elif done:
+        for words in done.outcome:
+            session.note(one_line(words))
         session.say("Done.")
 
 
@@ -149,7 +152,7 @@ def _maker(
 
 
 def _document(made: Plan) -> dict[str, Any]:
-    return {**made.to_dict(), "warnings": made.warnings}
+    return {**made.to_dict(), "warnings": [*made.warnings, *made.outcome]}
 
 
 @click.command(cls=SessionCommand)
@@ -191,7 +194,8 @@ def export(
 )
 @_owner_option
 @click.option("--replace", "is_replacing", is_flag=True, help="Write over entries of the same names.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be stored.")
+@DRY_RUN
+@YES
 @_json
 @click.pass_context
 def import_(
@@ -203,11 +207,12 @@ def import_(
     owner: str | None,
     is_replacing: bool,
     dry_run: bool,
+    yes: bool,
     is_json: bool,
 ) -> None:
     """Store what export has written, all in one step; - is stdin.
 
-    Names that are stored already are refused without --replace.
+    Names that are stored already are refused without --replace. With it they are counted and asked about.
     """
     session = Session.of(ctx)
     if sum((file is not None, from_beat_schedule, django_url is not None)) != 1:
@@ -228,8 +233,16 @@ def import_(
             session.app, declared, owner=owner, replace_existing=is_replacing, may_exist=may_exist
         )
 
-    made = make() if dry_run else apply_plan(make)
-    assert made is not None  # noqa: S101 - nobody was asked
+    def confirm(made: Plan, why: str) -> bool:
+        if why:
+            session.note(f"{why} It is looked at anew.")
+        old = [*made.difference.changed, *(f"calendar {name}" for name in made.calendars.difference.changed)]
+        if is_replacing and old:
+            ask(f"Write over {_counted(made)} at {session.server} ({names_in_words(old)})?", is_yes=yes)
+        return True
+
+    made = make() if dry_run else apply_plan(make, confirm)
+    assert made is not None  # noqa: S101 - who says no ends the command
     if is_json:
         session.print_json({**_document(made), "is_applied": not dry_run})
         return
@@ -248,6 +261,20 @@ def import_(
         session.note(
             "They are entries like any other now. Take them out of beat_schedule: it wins at each start."
         )
+
+
+def _counted_changes(made: Plan) -> str:
+    count = 0
+    for difference in (made.difference, made.calendars.difference):
+        count += len(difference.added) + len(difference.changed) + len(difference.removed)
+    return "this change" if count == 1 else f"these {count} changes"
+
+
+def _counted(made: Plan) -> str:
+    """Return how many stored entries and calendars would be others."""
+    entries, calendars = len(made.difference.changed), len(made.calendars.difference.changed)
+    words = [counted(entries, "entry", "entries")] if entries or not calendars else []
+    return " and ".join([*words, *([counted(calendars, "calendar", "calendars")] if calendars else [])])
 
 
 def _read(file: str) -> Declared:

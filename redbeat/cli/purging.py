@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from redbeat.cli.asking import ask
+from redbeat.cli.asking import DRY_RUN, YES, ask
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import one_line
@@ -20,8 +20,8 @@ MAX_SHOWN = 20
 
 
 @click.command(cls=SessionCommand)
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@DRY_RUN
+@YES
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def purge(ctx: click.Context, /, dry_run: bool, yes: bool, is_json: bool) -> None:

@@ -205,8 +205,11 @@ def test_a_calendar_that_is_there_is_replaced_or_added_to_on_demand(
     ask("import", "holidays", str(path), "--add")
     assert Calendar.load("holidays", app).days == {**holidays.days, "2098-01-01": "New Year"}
     assert Calendar.load("holidays", app).about == "public"
-    ask("import", "holidays", str(path), "--replace")
+    unasked = call(app, "calendar", "import", "holidays", str(path), "--replace")
+    assert (unasked.exit_code, "without a terminal: give --yes" in unasked.stderr) == (64, True)
+    ask("import", "holidays", str(path), "--replace", "--yes")
     assert Calendar.load("holidays", app).days == {"2098-01-01": "New Year"}
+    ask("import", "holidays", str(path), "--replace")  # no day goes
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,10 @@ def test_an_export_is_imported_again(ask: Ask, app: Celery, file: Path, client: 
         done = ask("import", backup)
         assert (done.exit_code, done.output) == (0, "Stored 2 entries.\n")
         assert client.zrange(SCHEDULE, 0, -1, withscores=True) == scores
-    assert "Stored 2 entries, 2 of them in place of others." in ask("import", backup, "--replace").output
+    unasked = ask("import", backup, "--replace")
+    assert (unasked.exit_code, "without a terminal: give --yes" in unasked.stderr) == (64, True)
+    done = ask("import", backup, "--replace", "--yes")
+    assert "Stored 2 entries, 2 of them in place of others." in done.output
     assert not list(file.parent.glob(".backup*"))
 
 

@@ -175,6 +175,7 @@ def commands(folder: Path) -> list[list[str]]:
         ["backfill", f"2{HOSTILE}", "--from", "2024-01-01", "--to", "2024-01-02", "--dry-run"],
         ["apply", file, "--yes"],
         ["import", file, "--replace"],
+        ["import", file, "--replace", "--yes"],
         ["purge", "--yes"],
         ["doctor", "--all", "--fix"],
         ["delete", NAME],

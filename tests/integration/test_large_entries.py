@@ -194,7 +194,7 @@ def test_a_file_may_replace_one_that_is_too_large(app: Celery, client: redis.Red
     write_large(client, "large", size=3 * MEBIBYTE)
     file = tmp_path / "schedule.json"
     file.write_text(json.dumps({"entries": {"large": {"task": "echo", "schedule": 60}}}))
-    done = run(app, "import", "--owner", "me", "--replace", str(file))
+    done = run(app, "import", "--owner", "me", "--replace", "--yes", str(file))
     assert done.exit_code == 0, done.output
     assert Entry.get("large", app).task == "echo"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -13,7 +14,7 @@ from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.errors import EntryChanged
+from redbeat.errors import EntryChanged, EntryError
 from redbeat.files import read_file
 from redbeat.plans import commit, make_plan
 from tests.support.applying import apply, state_of
@@ -125,6 +126,39 @@ def test_a_calendar_that_an_entry_still_names_stays_and_who_it_is_is_told(
     Entry.get(name, app).update(exclude=None)
     assert ask("apply", NO_CALENDAR, "--prune", "--yes").exit_code == 0
     assert Calendar.names(app) == [], "it was still the owner's"
+
+
+def test_a_calendar_that_an_entry_names_by_the_time_it_is_pruned_stays(
+    ask: Ask, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the plan and the step another process saves an entry that names it."""
+    apply(app, FILE)
+    before = Calendar.load("holidays", app)
+    plan = make_plan(app, read_file(NO_CALENDAR), "billing", prune=True)
+    assert list(plan.calendars.difference.removed) == ["holidays"]
+    late = Entry("late", "echo", "0 12 * * *", exclude="holidays", app=app).save()
+    commit(plan)
+    assert plan.outcome == ["The calendar holidays stays: late names it by now."]
+    assert (plan.calendars.difference.removed, plan.calendars.difference.left) == ({}, ["holidays"])
+    after = Calendar.load("holidays", app)
+    assert (after.days, after.about) == (before.days, before.about)
+    assert Entry.get("late", app).state == "scheduled"
+    late.delete()
+    assert "- calendar holidays" in ask("plan", NO_CALENDAR, "--prune").output, "it is still the owner's"
+
+
+def test_who_saves_an_entry_while_its_calendar_goes_is_told(app: Celery) -> None:
+    apply(app, FILE)
+    entry = Entry("late", "echo", "0 12 * * *", exclude="holidays", app=app)
+    plan_save = entry.plan_save
+
+    def delete_first(*args: Any) -> Any:
+        Calendar("holidays", app=app).delete()
+        return plan_save(*args)
+
+    entry.plan_save = delete_first  # type: ignore[method-assign]
+    with pytest.raises(EntryError, match="late: .* there is no calendar 'holidays'"):
+        entry.save()
 
 
 def test_what_no_file_or_another_one_has_applied_isn_t_pruned(ask: Ask, app: Celery) -> None:
