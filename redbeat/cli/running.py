@@ -24,6 +24,7 @@ from redbeat.cli.zone import zone_options
 from redbeat.errors import RedBeatError
 from redbeat.exits import CommandLineError
 from redbeat.urls import sanitize_url
+from redbeat.zones import in_utc
 
 __all__ = ["backfill", "trigger"]
 
@@ -195,7 +196,8 @@ def backfill(
     if is_json:
         return
     what = counted(total if dry_run else sent, "run", "runs")
-    session.note(f"{what} would be sent." if dry_run else f"Sent {what}.")
+    begun = _told_of_beginnings(spans, session.zone)
+    session.note(f"{what} would be sent.{begun}" if dry_run else f"Sent {what}.{begun}")
     if any(span.last > now for span in spans):
         session.note("Those that are still to come are left to beat.")
 
@@ -208,6 +210,24 @@ class _Span:
     first: datetime
     last: datetime
     dues: Sequence[datetime] = ()
+
+    @property
+    def start_time(self) -> datetime | None:
+        """The entry's start_time, if it lies in the span: there are no runs before."""
+        start: datetime | None = self.entry.policy.start_time
+        return start if start is not None and start > self.first else None
+
+    @property
+    def begun_at(self) -> datetime | None:
+        """When the entry was stored, as far as that is known: until its first run its last_run_at says it."""
+        began: datetime | None = None if self.entry.total_run_count else self.entry.last_run_at
+        return None if began is None else in_utc(began)
+
+    @property
+    def early(self) -> int:
+        """How many of the runs were due before the entry was stored."""
+        begun_at = self.begun_at
+        return 0 if begun_at is None else sum(due < begun_at for due in self.dues)
 
 
 def _span_of(session: Session, name: str, begin: datetime, end: datetime | None, now: datetime) -> _Span:
@@ -227,6 +247,25 @@ def _question(spans: Sequence[_Span], zone: tzinfo) -> str:
     last = when_in(latest, zone)
     times = f"due {last}" if earliest == latest else f"due from {clock(earliest, zone)} to {last}"
     return f"Send {total} of {names_in_words([str(span.entry.name) for span in found])}, {times}?"
+
+
+def _told_of_beginnings(spans: Sequence[_Span], zone: tzinfo) -> str:
+    """Return what is to be said of the time before the entries began; '' for nothing."""
+    words = ""
+    started = [span.start_time for span in spans if span.start_time is not None]
+    if started and len(spans) == 1:
+        words += f" There are none before {when_in(started[0], zone)}, its start_time."
+    elif started:
+        words += f" There are none before their start_time: {counted(len(started), 'entry', 'entries')}."
+    early = sum(span.early for span in spans)
+    if not early:
+        return words
+    is_all = early == sum(len(span.dues) for span in spans)
+    are = "All of them are" if is_all else counted(early, "of them is", "of them are")
+    begun_at = spans[0].begun_at
+    if len(spans) > 1 or begun_at is None:
+        return f"{words} {are} from before their entries were stored."
+    return f"{words} {are} from before {when_in(begun_at, zone)}, when it was stored."
 
 
 def _send(session: Session, span: _Span, limit: int, sent: int) -> Sequence[datetime]:

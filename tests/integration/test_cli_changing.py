@@ -17,6 +17,7 @@ from click.testing import Result
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.cli.options import POLICY, TASK_OPTIONS
+from redbeat.cli.words import when_in
 from redbeat.forms import arguments_of
 from redbeat.policy import FIELDS, PAUSE_FIELDS
 from redbeat.schedules import clocked, cron, rrule
@@ -302,19 +303,43 @@ def test_a_run_by_hand_is_sent(ask: Call, app: Celery, broker: redis.Redis) -> N
 
 
 def test_a_backfill_is_shown_sent_and_not_repeated(ask: Call, app: Celery, broker: redis.Redis) -> None:
-    RedBeatSchedulerEntry("one", "echo", crontab(minute=0), app=app).save()
+    entry = RedBeatSchedulerEntry("one", "echo", crontab(minute=0), app=app).save()
+    stored_at = when_in(entry.last_run_at or datetime.min, app.timezone)
+    early = f" All of them are from before {stored_at}, when it was stored."
     span = ["--from", "2024-01-01T10:00", "--to", "2024-01-01T12:30"]
     lines = [f"2024-01-01 {hour}:00:00 Europe/Berlin" for hour in (10, 11, 12)]
     shown = ask("backfill", "one", *span, "--dry-run")
-    assert (shown.stdout.splitlines(), shown.stderr) == (lines, "3 runs would be sent.\n")
+    assert (shown.stdout.splitlines(), shown.stderr) == (lines, f"3 runs would be sent.{early}\n")
     assert messages(broker) == []
     unasked = call(app, "backfill", "one", *span)
     assert (unasked.exit_code, "give --yes" in unasked.stderr, messages(broker)) == (64, True, [])
     sent = ask("backfill", "one", *span, "--yes")
-    assert (sent.stdout.splitlines(), sent.stderr) == (lines, "Sent 3 runs.\n")
+    assert (sent.stdout.splitlines(), sent.stderr) == (lines, f"Sent 3 runs.{early}\n")
     assert len(messages(broker)) == 3
     assert json.loads(ask("backfill", "one", *span, "--yes", "--json").stdout)["runs"] == []
     assert len(messages(broker)) == 3
+
+
+def test_a_backfill_says_which_part_of_its_span_is_before_the_entry_began(ask: Call, app: Celery) -> None:
+    start = datetime(2024, 1, 1, 11, tzinfo=app.timezone)
+    RedBeatSchedulerEntry("started", "echo", crontab(minute=0), start_time=start, app=app).save()
+    stored_at = datetime(2024, 1, 1, 10, 30, tzinfo=app.timezone)
+    RedBeatSchedulerEntry("new", "echo", crontab(minute=0), last_run_at=stored_at, app=app).save()
+    ran = {"last_run_at": stored_at, "total_run_count": 1, "app": app}
+    RedBeatSchedulerEntry("ran", "echo", crontab(minute=0), **ran).save()
+    span = ["--from", "2024-01-01T10:00", "--to", "2024-01-01T12:30", "--dry-run"]
+    begins = "There are none before 2024-01-01 11:00:00 Europe/Berlin, its start_time."
+    for name, words in (
+        ("started", f"2 runs would be sent. {begins} All of them are from before 2"),
+        ("new", "3 runs would be sent. 1 of them is from before 2024-01-01 10:30:00 Europe/Berlin, when"),
+        ("ran", "3 runs would be sent.\n"),
+    ):
+        assert ask("backfill", name, *span).stderr.startswith(words), name
+    summary = ask("backfill", "--match", "*", *span).stderr
+    assert summary == (
+        "8 runs would be sent. There are none before their start_time: 1 entry. "
+        "3 of them are from before their entries were stored.\n"
+    )
 
 
 @pytest.mark.parametrize("command", [["trigger", "one"], ["backfill", "one", "--from", "2024-01-01"]])
