@@ -11,17 +11,17 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
-from celery.schedules import crontab
+from celery.schedules import crontab, schedule
 
-from redbeat.budget import limited
+from redbeat.budget import limited, limited_twice
 from redbeat.config import ensure_conf
 from redbeat.decoder import is_sealed
-from redbeat.errors import EntryError
+from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.failures import failure_of, sha1_of
 from redbeat.lua import Stored
 from redbeat.misfires import choose_run
 from redbeat.policy import Policy
-from redbeat.schedules import next_run
+from redbeat.schedules import is_own_kind, next_run
 from redbeat.zones import in_utc
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "is_pause_over",
     "is_quarantined",
     "next_due",
+    "overrun_of",
     "paused_until",
     "score_after_pause",
 ]
@@ -153,6 +154,32 @@ def next_due(entry: Any, stored: Stored, now: datetime) -> datetime | None:
         return limited(stored.key, _next_due, entry, stored, due, now)
     except (EntryError, ValueError, OverflowError, RuntimeError):  # at its time it is quarantined
         return due if entry.is_enabled_at(now) else None
+
+
+def overrun_of(entry: Any, stored: Stored, now: datetime) -> str:
+    """Return why beat can't plan ``entry`` at its time: it takes too long. '' where it can, or needn't.
+
+    What its calendar excludes isn't looked at, so that a list needs no more round trips.
+    """
+    if stored.score is None or stored.score < 0 or not stored.exists or _is_cheap(entry.schedule):
+        return ""
+    if is_quarantined(entry, stored) or not (entry.is_enabled_at(now) or paused_until(entry)):
+        return ""
+    try:
+        nominal = datetime.fromtimestamp(stored.score, timezone.utc) if stored.score else now
+        limited_twice(entry.key, next_run, entry.schedule, entry.policy, nominal, nominal)
+    except EntryTooExpensive as exc:
+        return str(exc)
+    except (EntryError, ValueError, OverflowError, OSError, RuntimeError):  # another reason, if it is one
+        pass
+    return ""
+
+
+def _is_cheap(schedule_: Any) -> bool:
+    """Tell whether every such schedule is computed in no time: most are intervals and crontabs."""
+    return any(
+        isinstance(schedule_, kind) and not is_own_kind(schedule_, kind) for kind in (schedule, crontab)
+    )
 
 
 def _next_due(entry: Any, stored: Stored, due: datetime, now: datetime) -> datetime | None:

@@ -41,7 +41,7 @@ def to_dict(entry: Any) -> dict[str, Any]:
         arguments["enabled"] = True
     return {
         **arguments,
-        "state": entry.state or None,
+        "state": entry.state,
         "next_due_at": None if due is None else due.isoformat(),
         "description": entry.description,
         "error": entry.error or None,

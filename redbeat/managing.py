@@ -16,7 +16,7 @@ from redbeat import bulk, manual, pauses
 from redbeat.archive import read_history
 from redbeat.config import ensure_conf
 from redbeat.descriptions import description_of
-from redbeat.due import next_due
+from redbeat.due import next_due, overrun_of
 from redbeat.errors import EntryError
 from redbeat.failures import failure_of
 from redbeat.forms import from_dict, to_dict
@@ -119,11 +119,11 @@ class Managed:
         return count_entries(cls, app, **filters)
 
     @property
-    def state(self) -> str:
-        """One of the states that ``list`` names, as of when it was read or saved last; '': neither yet."""
-        return (
-            "" if self.stored is None or self.seen_at is None else state_of(self, self.stored, self.seen_at)
-        )
+    def state(self) -> str | None:
+        """One of the states that ``list`` names, as of when it was read or saved last; None: neither yet."""
+        if self.stored is None or self.seen_at is None:
+            return None
+        return state_of(self, self.stored, self.seen_at)
 
     @property
     def next_due_at(self) -> datetime | None:
@@ -139,9 +139,16 @@ class Managed:
 
     @property
     def error(self) -> str:
-        """Why it is quarantined, or why its last run couldn't be sent; '' where all is well."""
-        failure = failure_of(self.stored) if self.stored is not None else None
-        return failure.reason if failure is not None else self.problem
+        """Why it is quarantined, or why its last run couldn't be sent; '' where all is well.
+
+        Where beat hasn't tried it yet: that it will be quarantined, as it takes too long to compute.
+        """
+        if self.stored is None:
+            return self.problem
+        failure = failure_of(self.stored)
+        if failure is not None:
+            return failure.reason
+        return self.problem or overrun_of(self, self.stored, self.seen_at or datetime.now(timezone.utc))
 
     @property
     def description(self) -> str:

@@ -220,11 +220,12 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         runs = {"next_runs": [iso(due) for due in upcoming], "history": [run.to_dict() for run in history]}
         session.print_json({**document_of(entry), **runs})
         return
+    state = str(entry.state)
     next_run = dict.fromkeys(filter(None, next_run_in_words(entry, zone, now, when_in)))
     last = entry.last_run_at if entry.total_run_count else None
     rows = [
         ("name", one_line(entry.name)),
-        ("state", f"{entry.state}: {STATES[entry.state]}"),
+        ("state", f"{state}: {STATES[state]}"),
         ("error", in_words_of(one_line(entry.error or problem, 2000), zone)),
         ("task", one_line(entry.task or "")),
         ("schedule", one_line(words_of(entry))),
@@ -240,9 +241,9 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("key", one_line(entry.key)),
     ]
     given = [row for row in rows if row[1]]
-    session.draw(fields_lines(given, console, STATE_STYLES.get(entry.state, "")))
+    session.draw(fields_lines(given, console, STATE_STYLES.get(state, "")))
     if upcoming:
-        is_at_rest = entry.state in ("paused", "disabled")
+        is_at_rest = state in ("paused", "disabled")
         console.print()
         session.say("It would run" if is_at_rest else "It runs", "bold")
         pairs = [(entry, due) for due in upcoming]

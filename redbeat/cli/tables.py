@@ -29,6 +29,7 @@ from redbeat.cli.words import (
     when_in,
 )
 from redbeat.due import is_pause_over
+from redbeat.failures import failure_of
 from redbeat.history import PastRun
 from redbeat.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules import zone_of
@@ -119,10 +120,12 @@ def _cells_of(entry: Any, now: datetime, zone: tzinfo, width: int) -> dict[str, 
 
 
 def _error_of(entry: Any, zone: tzinfo, width: int) -> Text:
-    """Return why an entry doesn't run, nothing where it does."""
-    if entry.state not in ("quarantined", "failing") or not entry.error:
+    """Return why an entry doesn't run or won't, nothing where it does."""
+    is_over = entry.state not in ("quarantined", "failing") and failure_of(entry.stored) is not None
+    error = "" if is_over else entry.error  # what is stored of it is from before
+    if not error:
         return Text()
-    reason = in_words_of(printable(entry.error.removeprefix(f"{printable(entry.key)}: ")), zone)
+    reason = in_words_of(printable(error.removeprefix(f"{printable(entry.key)}: ")), zone)
     return Text(reason if width >= UNLIMITED_WIDTH else one_line(reason, _REASON), style="red")
 
 

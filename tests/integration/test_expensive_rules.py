@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -157,6 +158,25 @@ def test_commands_name_such_an_entry_and_show_the_others(
     if arguments[0] in ("show", "next", "timeline", "why", "doctor") and "good" not in arguments:
         assert "hostile" in said
         assert "too expensive to compute" in said
+
+
+@pytest.mark.parametrize("width", [None, "80"], ids=["in a pipe", "80 columns"])
+def test_before_beat_has_tried_it_it_has_its_error_wherever_it_is_shown(
+    app: Celery, client: redis.Redis, width: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", width)
+    write_raw(client, "hostile", score=server_now(client) + 50.25, schedule=SPINNING)
+    write_raw(client, "good", score=server_now(client) + 50.25)
+    lines = call(app, "list").stdout.splitlines()
+    [row] = [number for number, line in enumerate(lines) if line.startswith("hostile")]
+    assert "too expensive to compute" in " ".join(lines[row : row + 2])
+    assert "too expensive to compute" in call(app, "show", "hostile").stdout
+    for command in (("list", "--match", "hostile"), ("show", "hostile")):
+        assert "too expensive to compute" in json.loads(call(app, *command, "--json").stdout)["error"]
+    assert json.loads(call(app, "show", "good", "--json").stdout)["error"] is None
+    Entry.from_key("hostile", app).pause()
+    assert Entry.from_key("hostile", app).error == "", "beat doesn't compute for what rests"
 
 
 def test_such_an_entry_can_be_paused_corrected_and_deleted(app: Celery, client: redis.Redis) -> None:

@@ -127,7 +127,7 @@ def test_a_form_and_what_show_prints_make_the_same_entry_again(
 
 def test_saving_and_changing_say_what_the_entry_is_from_then_on(app: Celery, client: redis.Redis) -> None:
     entry = Entry("entry", "t", HOUR, app=app)
-    assert (entry.state, entry.next_due_at, entry.to_dict()["state"]) == ("", None, None)
+    assert (entry.state, entry.next_due_at, entry.to_dict()["state"]) == (None, None, None)
 
     def same() -> None:
         assert entry.to_dict() == Entry.get("entry", app).to_dict()
@@ -154,7 +154,7 @@ def test_saving_and_changing_say_what_the_entry_is_from_then_on(app: Celery, cli
     Entry.save_many([entry])
     assert entry.state == "disabled"
     entry.delete()
-    assert entry.state == ""
+    assert entry.state is None
 
 
 def test_rescheduling_does_not_hide_that_somebody_has_changed_the_entry(app: Celery) -> None:
