@@ -157,7 +157,7 @@ def test_who_saves_an_entry_while_its_calendar_goes_is_told(app: Celery) -> None
         return plan_save(*args)
 
     entry.plan_save = delete_first  # type: ignore[method-assign]
-    with pytest.raises(EntryError, match="late: .* there is no calendar 'holidays'"):
+    with pytest.raises(EntryError, match=r"late: .* there is no calendar 'holidays'"):
         entry.save()
 
 
