@@ -32,6 +32,7 @@ class Failure:
         attempts: how often the run was tried; 0: it is the definition that can't be used.
         due: when the run was due that it kept from being sent, and
         retry_at: the score it was given for its next try; UNIX seconds as the server writes them.
+        is_asked: somebody asked for that run: it is sent whatever the schedule says by then.
     """
 
     reason: str
@@ -40,6 +41,7 @@ class Failure:
     attempts: int = 0
     due: str = ""
     retry_at: str = ""
+    is_asked: bool = False
 
     def to_json(self) -> str:
         """Return the field's text."""
@@ -68,11 +70,13 @@ def failure_of(claimed: Claimed | Stored) -> Failure | None:
         return None
     try:
         record = json.loads(claimed.error)
+        record.setdefault("is_asked", False)  # nothing was known of it in the first releases
         failure = Failure(**{field.name: record[field.name] for field in fields(Failure)})
         is_ours = type(failure.attempts) is int and 0 <= failure.attempts < 2**31
+        is_ours = is_ours and type(failure.is_asked) is bool
         float(failure.retry_at or 0)
         return failure if is_ours and 0 <= float(failure.due or 0) < 10**11 else None
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -104,9 +104,10 @@ def plan_run(
     failure = failure_of(claimed)
     due = _due_of(entry, bounds, claimed, failure)
     is_retried = failure is not None and failure.attempts > 0 and failure.is_waiting_for(claimed)
+    is_asked = _is_asked(claimed, failure)
     moment = _moment(now)
     dropped: list[Dropped] = []
-    if not (is_retried or claimed.is_asked) and is_moved(
+    if not (is_retried or is_asked) and is_moved(
         entry, float(claimed.nominal), claimed.meta, due.at, moment
     ):
         own_time = entry.due_by_schedule()
@@ -115,7 +116,7 @@ def plan_run(
         due = Due.at_instant(own_time)
     if not entry.is_enabled_at(moment):
         return _commit(claimed, score_text(_score_of_resting(entry, bounds, due.at, moment)))
-    if not claimed.is_asked and is_in_pause(entry, due.at):
+    if not is_asked and is_in_pause(entry, due.at):
         is_retried, at = False, first_after_pause(entry, bounds, due.at)
         if at is None or at > moment:
             return _put_off(entry, claimed, at)
@@ -313,7 +314,11 @@ def commit_quarantined(
     failure = new_failure(claimed, reason, now) if before is None or is_news else before
     is_same_run = before is not None and before.due and before.is_waiting_for(claimed)
     retry_at = score_text(now + retry_seconds)
-    failure = failure.again(due=before.due if before and is_same_run else claimed.nominal, retry_at=retry_at)
+    failure = failure.again(
+        due=before.due if before and is_same_run else claimed.nominal,
+        retry_at=retry_at,
+        is_asked=_is_asked(claimed, before),
+    )
     commit = Commit(
         claimed,
         new_score=retry_at,
@@ -322,6 +327,11 @@ def commit_quarantined(
         record=failed_record(claimed.nominal, reason) if is_news else "",
     )
     return commit, is_news
+
+
+def _is_asked(claimed: Claimed, failure: Failure | None) -> bool:
+    """Tell whether somebody asked for this run, now or when what failed since was tried first."""
+    return claimed.is_asked or (failure is not None and failure.is_asked and failure.is_waiting_for(claimed))
 
 
 def is_first_overrun(claimed: Claimed) -> bool:
@@ -353,7 +363,8 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     failure = new_failure(run.claimed, reason, now) if run.failure is None or is_news else run.failure
     if attempts is None:
         attempts = run.failure.attempts + 1 if run.failure is not None else 1
-    failure = failure.again(attempts=attempts, due=run.nominal)
+    is_asked = _is_asked(run.claimed, run.failure)
+    failure = failure.again(attempts=attempts, due=run.nominal, is_asked=is_asked)
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)

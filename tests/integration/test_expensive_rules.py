@@ -91,6 +91,47 @@ def test_a_slow_moment_is_forgotten_with_the_next_good_one(
 
 
 @EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("overruns", [1, 2], ids=["once", "until-quarantined"])
+def test_a_run_that_was_asked_for_is_sent_once_its_entry_can_be_computed(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    settings: dict[str, Any],
+    overruns: int,
+) -> None:
+    """It isn't due by its schedule, neither then nor at the next try."""
+    meta = meta_json(datetime.now(timezone.utc), 3)
+    write_raw(client, "asked", score=0, schedule=SPINNING, meta=meta)
+    scheduler = make_scheduler(**settings)
+    for _ in range(overruns):
+        scheduler.tick()
+        assert sent_names(broker) == []
+        client.zadd(SCHEDULE, {"redbeat:asked": 1})
+        error = field(client, "asked", "error")
+        assert error["is_asked"]
+        client.hset("redbeat:asked", "error", json.dumps({**error, "retry_at": "1"}))
+    register_schedule("spinning", spinning, fields_of, lambda d: spinning(0))
+    eventually(lambda: (scheduler.tick(), sent_names(broker) == ["asked"])[1])
+    [sent] = messages(broker)
+    due = datetime.fromisoformat(sent["headers"]["redbeat_due"]).timestamp()
+    assert due == pytest.approx(float(error["due"]), abs=1e-5), "it keeps its due time, and so its id"
+    assert client.hget("redbeat:asked", "error") is None
+
+
+def test_an_entry_that_somebody_gave_another_time_is_not_asked_for_any_more(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(client, "asked", score=0, schedule=SPINNING, meta=meta_json(datetime.now(timezone.utc), 3))
+    scheduler = make_scheduler()
+    scheduler.tick()
+    register_schedule("spinning", spinning, fields_of, lambda d: spinning(0))
+    client.zadd(SCHEDULE, {"redbeat:asked": server_now(client)})
+    scheduler.tick()
+    assert sent_names(broker) == []
+    assert (score_of(client, "asked") or 0) > server_now(client) + 60
+
+
+@EVERY_KIND_OF_LOCK
 def test_many_slow_entries_do_not_keep_the_others_waiting(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
 ) -> None:

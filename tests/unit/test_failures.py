@@ -27,6 +27,7 @@ RECORD: dict[str, Any] = {
     "attempts": 3,
     "due": "100.000000",
     "retry_at": "104.000000",
+    "is_asked": False,
 }
 
 NOT_OURS = {
@@ -38,6 +39,7 @@ NOT_OURS = {
     **{
         f"{field} {text}": json.dumps({**RECORD, field: "@"}).replace('"@"', text)
         for field, texts in {
+            "is_asked": ["1", "null", '"yes"', "[]"],
             "attempts": ["Infinity", "NaN", "-1", "1.5", '"many"', "1" + "0" * 400, "[]", "null"],
             "retry_at": ['"soon"', "[1]", '{"a": 1}', "1" + "0" * 400],
             "due": ['"soon"', "[1]", "-1", "Infinity", "NaN", "1e30"],
@@ -51,6 +53,11 @@ def test_a_record_is_read_as_it_was_written() -> None:
     failure = Failure(**RECORD)
     assert failure_of(claimed(failure.to_json())) == failure
     assert json.loads(failure.to_json()) == RECORD
+
+
+def test_a_record_that_says_nothing_of_who_asked_is_read() -> None:
+    record = {name: value for name, value in RECORD.items() if name != "is_asked"}
+    assert failure_of(claimed(json.dumps(record))) == Failure(**RECORD)
 
 
 def test_no_record_is_no_failure() -> None:

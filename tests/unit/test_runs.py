@@ -168,6 +168,7 @@ def test_a_quarantined_entry_is_kept_out_of_the_way_with_its_reason() -> None:
         "attempts": 0,
         "due": entry.nominal,
         "retry_at": seconds(305),
+        "is_asked": False,
     }
 
 
