@@ -103,6 +103,7 @@ class RedBeatScheduler(Scheduler):
         )
         self._head_score: float | None = None
         self._claimed_at = 0.0
+        self._broker_tried_at = 0.0  # while it is away; a monotonic time
         timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
         self._broker = Broker(
             app,
@@ -190,7 +191,7 @@ class RedBeatScheduler(Scheduler):
             return self._wait(self._leadership.seconds_to_look())
         if self._broker.is_away:
             self.store.renew_lock(self._leadership.fence)  # the broker may take its time
-            if not self._broker.is_back():
+            if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
         fence = self._leadership.fence
         batch_size = self._dispatcher.pace.enlarge(self.config.batch_size)
@@ -201,6 +202,7 @@ class RedBeatScheduler(Scheduler):
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
         self._dispatcher.dispatch(batch)
         if self._broker.is_away:
+            self._broker_tried_at = time.monotonic()
             return self._wait(BROKER_RETRY_SECONDS)
         if batch.commits:
             self._broker.note_well()
@@ -209,6 +211,14 @@ class RedBeatScheduler(Scheduler):
         if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0
         return self._wait(self._seconds_to_next(claim, batch.commits))
+
+    def _is_broker_back(self) -> bool:
+        """Try the broker again, unless it was tried a moment ago: a wait ends early for a lock or a wake-up."""
+        if self._beat is not None and time.monotonic() < self._broker_tried_at + BROKER_RETRY_SECONDS:
+            return False
+        is_back = self._broker.is_back()
+        self._broker_tried_at = time.monotonic()
+        return is_back
 
     def _plan_run(self, claimed: Claimed, now: float, calendars: Mapping[str, Excluded]) -> Run | Commit:
         return plan_run(self.Entry, self.app, claimed, now, calendars)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
+from redbeat.broker import Broker
 from redbeat.outbox import Outbox
+from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import AWAY, BACK
@@ -17,6 +25,7 @@ from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import LOCK, SCHEDULE, messages, score_of, sent_names, server_now, write_raw
 from tests.support.servers import Server
+from tests.support.ticks import memory_app
 
 
 @pytest.fixture
@@ -103,3 +112,46 @@ def test_a_broker_that_breaks_off_when_it_is_asked_who_it_is_gets_its_runs_later
     assert (sent_names(broker), score_of(client, "entry")) == ([], 1.5)
     scheduler.tick()
     assert sent_names(broker) == ["entry"]
+
+
+@pytest.mark.parametrize(
+    ("lock_timeout", "is_woken"), [(1, False), (3, False), (None, True)], ids=["1-s", "3-s", "woken"]
+)
+def test_a_broker_that_is_away_is_tried_once_a_second_however_short_the_lock(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    lock_timeout: float | None,
+    is_woken: bool,
+) -> None:
+    app = make_app_without_broker(client, redbeat_lock_timeout=lock_timeout)
+    scheduler = make_scheduler(app)
+    acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler, stop=lambda: None), signal=None)
+    tried_at: list[float] = []
+    is_back = Broker.is_back
+
+    def note_try(broker: Broker) -> bool:
+        tried_at.append(time.monotonic())
+        return is_back(broker)
+
+    monkeypatch.setattr(Broker, "is_back", note_try)
+    write_raw(client, "entry", score=1.5)
+    ticks = 0
+    while len(tried_at) < 4:
+        if is_woken:
+            client.publish("redbeat::wake", "")
+        assert scheduler.tick() == 0, "it waits by itself"
+        ticks += 1
+    pauses = [later - earlier for earlier, later in pairwise(tried_at)]
+    print(f"{ticks} ticks, pauses of {', '.join(f'{pause:.2f}' for pause in pauses)} s")
+    assert min(pauses) > 0.9
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+    assert sum(AWAY in line for line in lines) == 1
+    assert len(lines) < 10, lines
+
+
+def make_app_without_broker(client: redis.Redis, **settings: Any) -> Celery:
+    options = client.connection_pool.connection_kwargs
+    url = f"redis://{options['host']}:{options['port']}/{options['db']}"
+    return memory_app(broker_url="redis://127.0.0.1:1", redbeat_redis_url=url, **settings)
