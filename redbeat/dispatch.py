@@ -7,6 +7,7 @@ reached, and one that hasn't stays due.
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +29,15 @@ from redbeat.lua import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push,
 from redbeat.outbox import Outbox
 from redbeat.pace import Pace
 from redbeat.reports import Reports
-from redbeat.retry import LAST_WORDS_SECONDS, call_briefly, is_refusal, is_reset, without_retry
+from redbeat.retry import (
+    BREAKS_OF_THE_REQUEST,
+    HICCUP_SECONDS,
+    LAST_WORDS_SECONDS,
+    call_briefly,
+    is_refusal,
+    is_reset,
+    without_retry,
+)
 from redbeat.runs import (
     Run,
     commit_failed,
@@ -476,12 +485,13 @@ class Dispatcher:
 
 
 def _send_all(
-    outbox: Outbox, batches: list[tuple[Push, ...]], confirm: Callable[[], None], *, is_again: bool = False
+    outbox: Outbox, batches: list[tuple[Push, ...]], confirm: Callable[[], None], *, breaks: int = 0
 ) -> list[Exception | None]:
     """Send each batch by itself where one of them breaks the connection; return what went wrong with each.
 
     Arguments:
         confirm: makes sure, before each attempt, that the lock is still held: the one before took its time.
+        breaks: so many connections have ended already with what is sent.
 
     Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
     """
@@ -491,14 +501,20 @@ def _send_all(
     except Exception as exc:
         if not is_reset(exc) or not outbox.answers():
             raise
-        if not is_again:  # a connection that had gone stale is another one now
-            return _send_all(outbox, batches, confirm, is_again=True)
+        breaks += 1
+        if breaks == 1:  # a connection that had gone stale is another one now
+            return _send_all(outbox, batches, confirm, breaks=breaks)
         if len(batches) == 1:
-            return [exc]
+            if breaks >= BREAKS_OF_THE_REQUEST:
+                return [exc]
+            time.sleep(HICCUP_SECONDS)
+            return _send_all(outbox, batches, confirm, breaks=breaks)
     middle = len(batches) // 2
     halves = (batches[:middle], batches[middle:])
     return [
-        outcome for half in halves for outcome in _send_all(outbox, half, confirm, is_again=len(half) > 1)
+        outcome
+        for half in halves
+        for outcome in _send_all(outbox, half, confirm, breaks=1 if len(half) > 1 else 0)
     ]
 
 

@@ -25,6 +25,8 @@ from redbeat.errors import StoreUnavailable
 from redbeat.logger import logger
 
 __all__ = [
+    "BREAKS_OF_THE_REQUEST",
+    "HICCUP_SECONDS",
     "LAST_WORDS_SECONDS",
     "ClientError",
     "RequestBroken",
@@ -50,6 +52,12 @@ ClientError = redis.exceptions.RedisError
 
 #: how long Redis is waited for when a beat ends, each time; seconds
 LAST_WORDS_SECONDS = 2.0
+
+#: a request that ends its connection so often is the reason itself. What ends two in a row may be the network's
+#: fault, or that of a server that starts again;
+BREAKS_OF_THE_REQUEST = 3
+#: and is given so long to pass before the last try; seconds
+HICCUP_SECONDS = 0.1
 
 #: refusals that pass: the server is loading, busy with a script, full, short of replicas, or no master at the
 #: moment. The redis client takes the code off the text where it has a class for it
@@ -232,22 +240,23 @@ class WatchedConnection(RetryingConnection):
     """A proxy of a client that tells a server that is away from a request that the server won't take.
 
     Some of those are not refused, but end the connection: what is larger than the server's
-    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so twice, while a small
+    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so three times, while a small
     command was answered right after it each time, raises RequestBroken. All else is as with ``client``.
 
     Arguments:
         client: a redis client, or a RetryingConnection of one.
         probe: sends the small command, by the client that it is given.
+        max_breaks: so often a request may end its connection; fewer where nobody is blamed for it.
     """
 
-    #: so often a request may end its connection
-    MAX_BREAKS = 2
-
-    def __init__(self, client: Any, probe: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, client: Any, probe: Callable[[Any], Any], max_breaks: int = BREAKS_OF_THE_REQUEST
+    ) -> None:
         period = client.retry_period if isinstance(client, RetryingConnection) else None
         super().__init__(0 if period is None else period, without_retry(client))
         self._is_waiting = period is not None
         self._probe = probe
+        self._max_breaks = max_breaks
 
     def _retry(self, call: Callable[[], Any]) -> Any:
         breaks = 0
@@ -264,8 +273,10 @@ class WatchedConnection(RetryingConnection):
                     breaks = breaks + 1 if is_broken and self._answers() else 0
                     if not breaks:
                         raise
-                    if breaks == self.MAX_BREAKS:
+                    if breaks == self._max_breaks:
                         raise RequestBroken(exc) from exc
+                    if breaks > 1:
+                        time.sleep(HICCUP_SECONDS)
 
         return super()._retry(attempt) if self._is_waiting else attempt()
 

@@ -34,7 +34,14 @@ from redbeat.keys import Keys
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
 from redbeat.lua.downgrades import BroughtBack, bring_back, score_of
 from redbeat.replicas import Replicas
-from redbeat.retry import RequestBroken, WatchedConnection, is_no_permission, is_refusal, without_retry
+from redbeat.retry import (
+    BREAKS_OF_THE_REQUEST,
+    RequestBroken,
+    WatchedConnection,
+    is_no_permission,
+    is_refusal,
+    without_retry,
+)
 from redbeat.text import printable
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
@@ -165,19 +172,22 @@ class Store:
         """
         if not commits:
             return Committed("ok", is_moved=False, results=[])
+        # of several none is blamed: they are sent in halves
+        client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
             histories = lua.Histories(self.keys.beside, self.config.history)
-            committed = lua.commit_runs(
-                self.watched, self.keys.schedule, fence, commits, target, histories, call
-            )
+            committed = lua.commit_runs(client, self.keys.schedule, fence, commits, target, histories, call)
         self.check_lock(committed.status, fence)
         return committed
 
     @property
     def watched(self) -> Any:
         """A client for what may be large: if it ends the connection each time, that is a StoreRefused."""
-        return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule))
+        return self._watched(BREAKS_OF_THE_REQUEST)
+
+    def _watched(self, max_breaks: int) -> Any:
+        return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule), max_breaks)
 
     def server_id(self) -> str | None:
         """Return the run id of the schedule's server; None where it has none to tell, as in a cluster."""

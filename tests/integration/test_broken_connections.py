@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from redbeat.errors import StoreUnavailable
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
+from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import (
@@ -23,6 +26,7 @@ from tests.support.schedule import (
     counts_of,
     due_count,
     expected_id,
+    score_of,
     sent_names,
     server_now,
     write_burst,
@@ -97,6 +101,55 @@ def test_a_commit_that_is_cut_neither_loses_nor_doubles(
         assert ends == 0
     assert sent_names(broker) == ["before", *names]
     assert counts_of(client, names) == {1: 1000}
+
+
+@pytest.mark.parametrize("retry_period", [None, 10])
+@pytest.mark.parametrize("enabled", [True, False], ids=["with-message", "without"])
+def test_a_lone_commit_that_is_cut_twice_is_not_blamed_for_it(
+    make_app: MakeApp,
+    make_scheduler: MakeScheduler,
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    way: Proxy,
+    caplog: pytest.LogCaptureFixture,
+    retry_period: float | None,
+    enabled: bool,
+) -> None:
+    """A network that hiccups may do that, and so may a server that starts again."""
+    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}  # newer clients try again by themselves
+    if retry_period is not None:
+        options["retry_period"] = retry_period
+    urls = [way.url(server.url(db)) for db in (0, 1)]
+    app = make_app(broker_url=urls[0], redbeat_redis_url=urls[1], redbeat_redis_options=options)
+    scheduler = make_scheduler(app)
+    write_raw(client, "alone", score=1.5, enabled=enabled)
+    cut = way.cut_on(b"redbeat:alone", "request", times=2)
+    scheduler.tick()
+    assert cut.is_set()
+    assert sent_names(broker) == ["alone"] * enabled
+    assert (score_of(client, "alone") or 0) > server_now(client)
+    assert client.hget("redbeat:alone", "error") is None
+    assert errors_in(caplog) == []
+
+
+def test_a_lone_message_that_is_cut_twice_on_its_way_to_another_broker_is_not_blamed_for_it(
+    make_app: MakeApp,
+    make_scheduler: MakeScheduler,
+    server: Server,
+    second: Server,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Proxy((second.host, second.port)) as way, second.client() as broker:
+        scheduler = make_scheduler(make_app(broker_url=way.url(second.url(0))))
+        write_raw(client, "alone", score=1.5, schedule=SELDOM)
+        cut = way.cut_on(expected_id("alone", 1.5).encode(), "request", times=2)
+        scheduler.tick()
+        assert cut.is_set()
+        assert sent_names(broker) == ["alone"]
+    assert client.hget("redbeat:alone", "error") is None
+    assert errors_in(caplog) == []
 
 
 def test_a_beat_whose_server_freezes_and_breaks_off_neither_loses_nor_doubles(

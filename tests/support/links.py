@@ -26,14 +26,16 @@ class _CutReached(Exception):
 
 @dataclass(eq=False)
 class Cut:
-    """A reset to come, on the connection on which `pattern` is sent to the server."""
+    """Resets to come, on the next connections, as many as `times`, on which `pattern` is sent to the server."""
 
     pattern: bytes
     loss: Loss
+    times: int = 1
     has_happened: threading.Event = field(default_factory=threading.Event)
 
     def reach(self) -> NoReturn:
-        self.has_happened.set()
+        if not self.times:
+            self.has_happened.set()
         raise _CutReached
 
 
@@ -126,7 +128,9 @@ class Link:
         cut = faults.cut
         if cut is None or cut.pattern not in sent:
             return sent[1 - len(cut.pattern) :] if cut and len(cut.pattern) > 1 else b""
-        faults.cut = None
+        cut.times -= 1
+        if not cut.times:
+            faults.cut = None
         self.cut = cut
         if cut.loss == "request":
             cut.reach()

@@ -87,13 +87,15 @@ class Proxy:
         """Take new connections again, on the same port. Harmless when it does."""
         self._run(self._listen)
 
-    def cut_on(self, pattern: bytes, loss: Loss) -> threading.Event:
-        """Reset the next connection on which `pattern` is sent to the server; once. Returns what is set then.
+    def cut_on(self, pattern: bytes, loss: Loss, times: int = 1) -> threading.Event:
+        """Reset the next connection on which `pattern` is sent to the server; returns what is set then.
+
+        With `times` as many of them, and what is returned is set with the last one.
 
         What is lost: with "request" the chunk in which the pattern ends, so the server never sees the whole
         of it; with "reply" what the server says next, so it has done as it was told.
         """
-        cut = self._faults.cut = Cut(pattern, loss)
+        cut = self._faults.cut = Cut(pattern, loss, times)
         return cut.has_happened
 
     def cut_beyond(self, max_request_bytes: int | None, max_reply_bytes: int | None = None) -> None:

@@ -241,7 +241,14 @@ def test_where_nothing_can_be_interrupted_a_slow_call_fails_when_it_has_ended(
     monkeypatch.setattr(budget, "_is_preemptive", False)
     assert limited("a", compute, 0.001) == 0.001
     with pytest.raises(EntryTooExpensive):
-        limited("a", time.sleep, 0.3)
+        limited("a", compute, 0.3)
+
+
+def test_where_nothing_can_be_interrupted_a_call_that_only_waits_is_not_too_expensive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget, "_is_preemptive", False)
+    limited("a", time.sleep, 0.3)
 
 
 PATCHED = """
@@ -250,8 +257,13 @@ from redbeat.budget import limited
 from redbeat.errors import EntryTooExpensive
 _thread.get_ident = lambda: 1  # as gevent and eventlet do
 assert limited("a", lambda: 5) == 5
+def compute():
+    until = time.thread_time() + 0.3
+    while time.thread_time() < until:
+        pass
+limited("a", time.sleep, 0.3)  # it may wait for a server
 try:
-    limited("a", time.sleep, 0.3)
+    limited("a", compute)
 except EntryTooExpensive:
     print("well")
 """

@@ -13,7 +13,13 @@ from redis import exceptions
 
 from redbeat import lua
 from redbeat.connection import get_redis
-from redbeat.retry import RequestBroken, RetryingConnection, WatchedConnection, is_transient
+from redbeat.retry import (
+    HICCUP_SECONDS,
+    RequestBroken,
+    RetryingConnection,
+    WatchedConnection,
+    is_transient,
+)
 from tests.support.ticks import memory_app
 
 AWAY = exceptions.ConnectionError("away")
@@ -277,14 +283,21 @@ def watched(client: Breaking, retry_period: float | None) -> WatchedConnection:
 
 
 @pytest.mark.parametrize("retry_period", [None, 60, -1])
-def test_a_request_that_breaks_its_connection_twice_while_others_are_answered_is_given_up(
+def test_a_request_that_breaks_its_connection_thrice_while_others_are_answered_is_given_up(
     clock: Clock, retry_period: float | None
 ) -> None:
     client = Breaking(breaks=9)
     with pytest.raises(RequestBroken, match="proto-max-bulk-len"):
         watched(client, retry_period).large()
-    assert client.calls == ["large", "small"] * 2
-    assert not clock.pauses
+    assert client.calls == ["large", "small"] * 3
+    assert clock.pauses == [HICCUP_SECONDS]
+
+
+@pytest.mark.parametrize("retry_period", [None, 60, -1])
+def test_one_that_breaks_twice_is_not_the_reason(clock: Clock, retry_period: float | None) -> None:
+    client = Breaking(breaks=2)
+    assert watched(client, retry_period).large() == "done"
+    assert client.calls == [*["large", "small"] * 2, "large"]
 
 
 @pytest.mark.parametrize("retry_period", [None, 60, -1])
