@@ -5,7 +5,8 @@
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at the most
--- ARGV[4] max_bytes  what goes beyond so many bytes of entries stays due, but one is returned, and small ones are
+-- ARGV[4] max_bytes  what goes beyond so many bytes of large entries stays due, but one is returned; and small
+--                    ones are, until there are as many bytes of them
 -- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 -- ARGV[6] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
 -- ARGV[7] prefix     what every entry's key starts with
@@ -39,9 +40,13 @@ if status == 'lost' then return {status, now, '', 0, {}} end
 local due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', 0, limit)
 -- before any lease of ours is in the way
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local rows, bytes, seen = {}, 0, {}
+local rows, bytes, bytes_of_small, seen = {}, 0, 0, {}
 local has_more = #due == 2 * limit
 for i = 1, #due, 2 do
+  if bytes_of_small >= max_bytes then
+    has_more = true
+    break
+  end
   local key, nominal = due[i], due[i + 1]
   local full_key, kind = prefix .. key, ''
   if string.sub(key, 1, #prefix) == prefix then  -- other keys may be out of reach: another slot, an ACL
@@ -97,7 +102,11 @@ for i = 1, #due, 2 do
       if row[last] then break end
       row[last] = nil
     end
-    if is_read and size > small_bytes then bytes = bytes + size end
+    if is_read and size > small_bytes then
+      bytes = bytes + size
+    else
+      bytes_of_small = bytes_of_small + #key + (is_read and size or 0) + math.min(own_size, small_bytes)
+    end
     rows[#rows + 1] = row
   end
 end

@@ -17,13 +17,23 @@ from click.testing import CliRunner, Result
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.cli import redbeat as redbeat_command
 from redbeat.errors import EntryCorrupt, EntryError
+from redbeat.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.rights import Ground, documented_rights
-from tests.support.schedule import SCHEDULE, SELDOM, field, score_of, sent_names, server_now, write_raw
+from tests.support.schedule import (
+    SCHEDULE,
+    SELDOM,
+    field,
+    score_of,
+    sent_names,
+    server_now,
+    write_burst,
+    write_raw,
+)
 from tests.support.servers import Server
 from tests.support.ticks import leader
 
@@ -262,3 +272,32 @@ def test_fifty_of_five_megabytes_keep_no_other_waiting(
         assert json.loads(broker.lindex("celery", 0))["headers"]["redbeat_entry"] == "canary"
     assert max(waits) <= 3, "one batch has a few of them, and the canary"
     assert broker.llen("celery") == 50 + len(waits)
+
+
+@ONE_SERVER
+@EVERY_KIND_OF_LOCK
+def test_many_that_are_not_large_are_claimed_in_portions_of_eight_megabytes(
+    make_app: MakeApp,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+) -> None:
+    names = [f"entry-{number}" for number in range(1200)]
+    write_burst(client, names, args=["x" * 15_000])
+    claimed: list[int] = []
+    claim_due = Store.claim_due
+
+    def claim_and_count(*args: Any, **kwargs: Any) -> Any:
+        claim = claim_due(*args, **kwargs)
+        claimed.append(sum(len(row.definition or "") for row in claim.rows))
+        return claim
+
+    monkeypatch.setattr(Store, "claim_due", claim_and_count)
+    scheduler = make_scheduler(make_app(redbeat_batch_size=5000, **settings))
+    while scheduler.tick() == 0:
+        pass
+    assert sent_names(broker) == names
+    assert max(claimed) < 8.1 * MEBIBYTE
+    assert len([size for size in claimed if size]) == 3, "and not in more round trips than that takes"
