@@ -107,9 +107,7 @@ def plan_run(
     is_asked = _is_asked(claimed, failure)
     moment = _moment(now)
     dropped: list[Dropped] = []
-    if not (is_retried or is_asked) and is_moved(
-        entry, float(claimed.nominal), claimed.meta, due.at, moment
-    ):
+    if not (is_retried or is_asked) and is_moved(entry, float(claimed.nominal), claimed.meta, due.at, moment):
         own_time = entry.due_by_schedule()
         if own_time is None or own_time.timestamp() > now:
             return _put_off(entry, claimed, own_time, _record_of_excluded(entry, bounds, due))

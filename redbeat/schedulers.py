@@ -213,7 +213,7 @@ class RedBeatScheduler(Scheduler):
         return self._wait(self._seconds_to_next(claim, batch.commits))
 
     def _is_broker_back(self) -> bool:
-        """Try the broker again, unless it was tried a moment ago: a wait ends early for a lock or a wake-up."""
+        """Try the broker again, but not at each wake-up, nor as often as a short lock is renewed."""
         if self._beat is not None and time.monotonic() < self._broker_tried_at + BROKER_RETRY_SECONDS:
             return False
         is_back = self._broker.is_back()

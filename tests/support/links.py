@@ -26,7 +26,7 @@ class _CutReached(Exception):
 
 @dataclass(eq=False)
 class Cut:
-    """Resets to come, on the next connections, as many as `times`, on which `pattern` is sent to the server."""
+    """Resets to come, `times` of them, on the next connections on which `pattern` is sent to the server."""
 
     pattern: bytes
     loss: Loss
