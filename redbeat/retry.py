@@ -53,8 +53,8 @@ ClientError = redis.exceptions.RedisError
 #: how long Redis is waited for when a beat ends, each time; seconds
 LAST_WORDS_SECONDS = 2.0
 
-#: a request that ends its connection so often is the reason itself: two in a row may be the network's fault, or
-#: that of a server that starts again;
+#: a request that ends its connection so often is the reason itself: two in a row may be the network's fault,
+#: or that of a server that starts again;
 BREAKS_OF_THE_REQUEST = 3
 #: and is given so long to pass before the last try; seconds
 HICCUP_SECONDS = 0.1
@@ -240,8 +240,8 @@ class WatchedConnection(RetryingConnection):
     """A proxy of a client that tells a server that is away from a request that the server won't take.
 
     Some of those are not refused, but end the connection: what is larger than the server's
-    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so three times in a row, while
-    a small command was answered after it each time, raises RequestBroken. All else is as with ``client``.
+    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so three times, while a small
+    command was answered after it each time, raises RequestBroken. All else is as with ``client``.
 
     Arguments:
         client: a redis client, or a RetryingConnection of one.

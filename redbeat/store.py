@@ -49,8 +49,8 @@ __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", 
 #: how many entries one script reads, stores or deletes
 CHUNK_SIZE = 500
 
-#: a claim takes so many bytes of large entries, whatever the batch size; small ones don't wait for them, and are
-#: as many bytes at the most
+#: a claim takes so many bytes of large entries, whatever the batch size; small ones don't wait for them, and
+#: have as many bytes at the most
 CLAIM_MAX_BYTES = 8 * 1024 * 1024
 
 #: for so long the server's clock isn't read again: the local one tells how much has passed
