@@ -240,8 +240,8 @@ class WatchedConnection(RetryingConnection):
     """A proxy of a client that tells a server that is away from a request that the server won't take.
 
     Some of those are not refused, but end the connection: what is larger than the server's
-    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so three times, while a small
-    command was answered after it each time, raises RequestBroken. All else is as with ``client``.
+    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so three times, while a
+    small command was answered after it each time, raises RequestBroken. All else is as with ``client``.
 
     Arguments:
         client: a redis client, or a RetryingConnection of one.
