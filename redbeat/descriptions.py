@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import DAILY
 
 from redbeat.recurrence import FREQUENCIES
-from redbeat.schedules import clocked, cron, rrule, zone_of
+from redbeat.schedules import clocked, cron, is_own_kind, rrule, zone_of
 
 __all__ = ["describe", "description_of"]
 
@@ -43,17 +43,21 @@ _WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
 MAX_TIMES = 4
 
 
-def describe(entry: Any) -> str:
-    """Return when ``entry`` runs, in English words."""
+def describe(entry: Any, tz: tzinfo | None = None) -> str:
+    """Return when ``entry`` runs, in English words; see :meth:`redbeat.RedBeatSchedulerEntry.describe`."""
     policy = entry.policy
     zone = zone_of(entry.schedule, policy)
-    words = [_describe_schedule(entry.schedule, zone)]
-    if not isinstance(entry.schedule, (clocked, solar)) and type(entry.schedule) is not schedule:
+    instants = tz or zone
+    if isinstance(entry.schedule, clocked):
+        words = [f"At {_shown(entry.schedule.instant_in(zone), instants, 'auto')}"]
+    else:
+        words = [_describe_schedule(entry.schedule, zone)]
+    if not isinstance(entry.schedule, (clocked, solar)) and not _is_interval(entry.schedule):
         words[0] += f" ({getattr(zone, 'key', zone)})"
     if policy.start_time is not None:
-        words.append(f"not before {_shown(policy.start_time, zone)}")
+        words.append(f"not before {_shown(policy.start_time, instants)}")
     if policy.end_time is not None:
-        words.append(f"not after {_shown(policy.end_time, zone)}")
+        words.append(f"not after {_shown(policy.end_time, instants)}")
     if policy.one_off or policy.max_runs == 1:
         words.append("once")
     elif policy.max_runs is not None:
@@ -65,12 +69,12 @@ def describe(entry: Any) -> str:
     return ", ".join(words)
 
 
-def description_of(entry: Any) -> str:
+def description_of(entry: Any, tz: tzinfo | None = None) -> str:
     """Return what ``entry.describe()`` does, '' where its schedule can't be used."""
     if entry.schedule is None:
         return ""
     try:
-        return str(entry.describe())
+        return str(entry.describe() if tz is None else entry.describe(tz))
     except (ValueError, ArithmeticError):  # at the end of all years, say: the others shall be listed
         return repr(entry.schedule)
 
@@ -82,8 +86,6 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
         fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
         given = [getattr(schedule_, f"_orig_{name}") for name in fields]
         return _describe_cron(" ".join(_field(value) for value in given))
-    if isinstance(schedule_, clocked):
-        return f"At {schedule_.instant_in(zone).astimezone(zone).isoformat(' ')}"
     if isinstance(schedule_, rrule):
         return _describe_rule(schedule_, zone)
     if isinstance(schedule_, schedule):
@@ -91,6 +93,10 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
     if isinstance(schedule_, solar):
         return f"At {schedule_.event.replace('_', ' ')} at {schedule_.lat}, {schedule_.lon}"
     return repr(schedule_)
+
+
+def _is_interval(schedule_: Any) -> bool:
+    return isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
 
 
 def _field(value: Any) -> str:
@@ -120,9 +126,9 @@ def _describe_cron(expression: str) -> str:
         return f"cron {expression}"
 
 
-def _shown(moment: datetime, zone: tzinfo) -> str:
+def _shown(moment: datetime, zone: tzinfo, precision: str = "minutes") -> str:
     shown = moment.astimezone(zone)
-    return shown.isoformat(" ", timespec="auto" if shown.second or shown.microsecond else "minutes")
+    return shown.isoformat(" ", timespec="auto" if shown.second or shown.microsecond else precision)
 
 
 def _describe_rule(rule: rrule, zone: tzinfo) -> str:

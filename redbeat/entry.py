@@ -271,9 +271,13 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         """Yield its due times from ``a`` to ``b``, both included, as it is now. Naive datetimes are UTC."""
         return runs_between(self, a, b)
 
-    def describe(self) -> str:
-        """Return when it runs, in English words."""
-        return describe(self)
+    def describe(self, tz: tzinfo | None = None) -> str:
+        """Return when it runs, in English words.
+
+        Arguments:
+            tz: in which instants are shown, as its ``end_time``; default: the zone whose clocks it goes by.
+        """
+        return describe(self, tz)
 
     # -- writing
 

@@ -203,7 +203,7 @@ def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
     if is_json:
         session.print_json(document_of(entry))
         return
-    session.say(f"{done} {one_line(name)}: {one_line(words_of(entry))}")
+    session.say(f"{done} {one_line(name)}: {one_line(words_of(entry, session.zone))}")
     due = entry.next_due_at
     if entry.state not in ("scheduled", "due", "failing"):
         session.say(f"It is {entry.state}{_why_finished(entry, session)}")

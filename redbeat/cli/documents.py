@@ -5,9 +5,10 @@ An entry's document is its ``to_dict``. Pure.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 
+from redbeat.descriptions import description_of
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 
@@ -19,9 +20,9 @@ def iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
 
-def words_of(entry: RedBeatSchedulerEntry) -> str:
-    """Return the entry's schedule in words, '' where it can't be used."""
-    return entry.description
+def words_of(entry: RedBeatSchedulerEntry, zone: tzinfo) -> str:
+    """Return the entry's schedule in words, with instants in ``zone``; '' where it can't be used."""
+    return description_of(entry, zone)
 
 
 def document_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import click
 from redbeat import exits
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.words import one_line
+from redbeat.cli.words import in_words_of, one_line
+from redbeat.cli.zone import zone_options
 from redbeat.compatibility import EFFECTS
 from redbeat.config import ensure_conf
 from redbeat.doctor.finding import counted
@@ -27,6 +28,7 @@ MAX_SHOWN = 20
 @click.command(cls=SessionCommand)
 @click.option("--yes", "is_yes", is_flag=True, help="Take what 2.x can't run out of its way.")
 @click.option("--all", "is_complete", is_flag=True, help=f"Show more than {MAX_SHOWN} entries of a kind.")
+@zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all entries.")
 @click.pass_context
 def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: bool) -> None:
@@ -111,7 +113,7 @@ def _line_of(one: Obstacle) -> str:
 def _show_some(session: Session, lines: Sequence[str], is_complete: bool) -> None:
     shown = lines if is_complete else lines[:MAX_SHOWN]
     for line in shown:
-        session.say(f"  {line}")
+        session.say(f"  {in_words_of(line, session.zone)}")
     if len(shown) < len(lines):
         session.say(f"  and {len(lines) - len(shown)} more; --all shows them.")
 

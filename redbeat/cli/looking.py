@@ -228,7 +228,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("state", f"{state}: {STATES[state]}"),
         ("error", in_words_of(one_line(entry.error or problem, 2000), zone)),
         ("task", one_line(entry.task or "")),
-        ("schedule", one_line(words_of(entry))),
+        ("schedule", one_line(words_of(entry, zone))),
         ("args", one_line(list(entry.args)) if entry.args else ""),
         ("kwargs", one_line(entry.kwargs) if entry.kwargs else ""),
         ("options", one_line(entry.options) if entry.options else ""),

@@ -110,7 +110,7 @@ def _cells_of(entry: Any, now: datetime, zone: tzinfo, width: int) -> dict[str, 
     return {
         "name": Text(printable(str(entry.name))),
         "task": Text(printable(entry.task or "")),
-        "schedule": Text(printable(words_of(entry))),
+        "schedule": Text(printable(words_of(entry, zone))),
         "next run": Text(next_run if with_dates or next_run in ("never", "at once") else until_then),
         "until then": Text(until_then),
         "last run": Text(last_run),

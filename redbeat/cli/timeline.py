@@ -336,10 +336,16 @@ def _ruler(chart: Chart, zone: tzinfo) -> str:
     by_days = chart.step * 8 >= timedelta(days=1)
     line, before = "", ""
     for column in range(chart.columns):
-        local = (chart.begin + column * chart.step).astimezone(zone)
-        label = f"{local:%m-%d}" if by_days else f"{local:%H}"
-        is_new = label != before and (by_days or local.minute == 0)
-        if is_new and len(line) <= column - (1 if line else 0):
+        begin = chart.begin + column * chart.step
+        label = f"{begin.astimezone(zone):%m-%d}" if by_days else _full_hour(begin, chart.step, zone)
+        if label not in ("", before) and len(line) <= column - (1 if line else 0):
             line = line.ljust(column) + label
-        before = label
+        before = label or before
     return line[: chart.columns].ljust(chart.columns)
+
+
+def _full_hour(begin: datetime, step: timedelta, zone: tzinfo) -> str:
+    """Return the first hour that begins in the column, '' for none: where clocks change by half an hour, it
+    begins amid one."""
+    to_full = timedelta(minutes=-begin.astimezone(zone).minute % 60)
+    return f"{(begin + to_full).astimezone(zone):%H}" if to_full < step else ""

@@ -61,6 +61,8 @@ def test_without_yes_all_is_shown_and_nothing_written(app: Celery, client: redis
     assert "once: 2.x ends with an error: 2.x has no schedules of type 'clocked'." in done.stdout
     assert "ending: would go on running after its end_time, 2099-12-24 18:00:00 UTC" in done.stdout
     assert "plain" not in done.stdout
+    elsewhere = call(app, "downgrade", "--tz", "Asia/Kathmandu").stdout
+    assert "its end_time, 2099-12-24 23:45:00 Asia/Kathmandu" in elsewhere
     assert everything(client) == before
     document = json.loads(call(app, "downgrade", "--json").stdout)
     assert [one["name"] for one in document["unreadable"]] == ["last", "once"]

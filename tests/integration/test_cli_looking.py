@@ -85,7 +85,7 @@ def test_a_wide_table_has_every_column_and_an_error_below_its_row(ask: Call, thr
     assert set(rule) == {"─"}
     assert [re.split(" {2,}", row) for row in rows] == [
         [
-            *("report", "echo", "At 2099-03-01 04:30:00-05:00"),
+            *("report", "echo", "At 2099-03-01 10:30:00+01:00"),
             *("2099-03-01 10:30:00", "in 72 y", "0", "scheduled"),
         ],
         ["spoilt", "quarantined", "0", "quarantined"],

@@ -115,3 +115,12 @@ def test_an_interval_that_is_overdue_keeps_its_phase(ask: Call, client: redis.Re
 def test_an_empty_schedule_has_an_empty_timeline(ask: Call) -> None:
     assert "Nothing is going to run." in ask("timeline").stdout
     assert "There are no such entries." in ask("list").stderr
+
+
+def test_hours_are_named_also_after_clocks_have_changed_by_half_an_hour(
+    ask: Call, add: Callable[..., Any]
+) -> None:
+    add("half", crontab(minute="*/30"))
+    asked = ("timeline", "--start", "2027-04-04T00:00", "--tz", "Australia/Lord_Howe")
+    ruler = ask(*asked, columns=120).stdout.splitlines()[1].split()
+    assert ruler == [f"{hour:02}" for hour in range(24)]

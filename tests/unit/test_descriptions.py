@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import crontab, solar
+from celery.schedules import crontab, schedule, solar
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.rules import read_rule
@@ -211,3 +211,18 @@ def test_the_ends_of_a_window_have_their_seconds_where_there_are_any(
 )
 def test_the_rest_of_the_policy_follows(app: Celery, policy: dict[str, Any], words: str) -> None:
     assert describe(app, 60, **policy) == f"Every minute, {words}"
+
+
+def test_instants_are_shown_in_the_zone_that_is_asked_for(app: Celery) -> None:
+    berlin, kathmandu = "Europe/Berlin", ZoneInfo("Asia/Kathmandu")
+    once = RedBeatSchedulerEntry("x", "t", clocked(NOON), app=app, timezone=berlin)
+    ends = RedBeatSchedulerEntry("x", "t", "0 9 * * *", app=app, timezone=berlin, end_time=NOON)
+    assert once.describe(kathmandu) == "At 2026-06-01 17:45:00+05:45"
+    assert ends.describe(kathmandu) == "At 09:00 (Europe/Berlin), not after 2026-06-01 17:45+05:45"
+
+
+def test_an_interval_of_a_class_of_its_own_is_described_as_the_interval_that_is_stored(app: Celery) -> None:
+    class every(schedule):  # noqa: N801 - as Celery's
+        pass
+
+    assert describe(app, every(5)) == "Every 5 seconds"
