@@ -166,3 +166,23 @@ def test_a_key_of_another_type_is_named(app: Celery, client: redis.Redis) -> Non
         done = call(app, *command)
         assert done.exit_code not in (0, 1), done.output
         assert "redbeat::schedule holds something that is no sorted set" in done.stderr, done.output
+
+
+def test_an_entry_that_somebody_else_changes_all_the_time_is_75(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RedBeatSchedulerEntry("report", "echo", 60, app=app).save()
+    save = RedBeatSchedulerEntry.save
+
+    def save_after_another(
+        entry: RedBeatSchedulerEntry, *, if_unchanged: bool = False
+    ) -> RedBeatSchedulerEntry:
+        other = RedBeatSchedulerEntry.get("report", app)
+        other.args = [*(other.args or ()), 1]
+        save(other)
+        return save(entry, if_unchanged=if_unchanged)
+
+    monkeypatch.setattr(RedBeatSchedulerEntry, "save", save_after_another)
+    done = call(app, "set", "report", "--jitter", "5")
+    assert (done.exit_code, "report" in done.stderr) == (75, True), done.output
+    assert RedBeatSchedulerEntry.get("report", app).jitter == 0

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +28,7 @@ from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
 from tests.support.deadlines import patience
 from tests.support.documents import ROOT, write_files
+from tests.support.polling import eventually
 from tests.support.schedule import LOCK, SCHEDULE
 from tests.support.servers import Server
 
@@ -180,3 +185,38 @@ def test_a_pidfile_that_names_a_living_process_is_73(server: Server, tmp_path: P
         next_one.wait_for("beat: Starting...")
         assert next_one.stop() == 0
     assert not (tmp_path / "beat.pid").exists()
+
+
+def test_a_detached_beat_is_stopped_by_the_pid_in_its_file(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
+    pidfile, logfile = tmp_path / "run" / "beat.pid", tmp_path / "beat.log"
+    pidfile.parent.mkdir()
+    troubleshooting = (ROOT / "docs" / "troubleshooting.rst").read_text("utf-8")
+    [words] = re.findall(r"^ +\$ celery -A proj (beat .*--detach.*)$", troubleshooting, re.MULTILINE)
+    assert "-S redbeat " in words
+    words = words.replace("-S redbeat ", "-S redbeat.RedBeatScheduler ")
+    words = words.replace("/run/beat/beat.pid", str(pidfile)).replace("/var/log/beat.log", str(logfile))
+    command = [sys.executable, "-m", "celery", "-A", "module", *shlex.split(words)]
+
+    def start() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=False
+        )
+
+    started = start()
+    assert started.returncode == 0, started.stderr
+    try:
+        eventually(lambda: logfile.exists() and "beat: Acquired lock" in logfile.read_text())
+        pid = int(pidfile.read_text())
+        assert f":{pid}:" in str(client.get(LOCK))
+        again = start()
+        assert (again.returncode, "already exists" in again.stderr) == (0, True), "as the page says"
+        assert int(pidfile.read_text()) == pid
+    finally:
+        if pidfile.exists():
+            os.kill(int(pidfile.read_text()), signal.SIGTERM)
+    eventually(lambda: not pidfile.exists())
+    eventually(lambda: not client.exists(LOCK))
+    assert "beat: Releasing lock" in logfile.read_text()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from redbeat import exits
+from redbeat.cli.session import INTERRUPTED
 from redbeat.keys import RESERVED_BEGINNINGS, RESERVED_NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +62,15 @@ def test_the_table_of_modules_names_each_of_them() -> None:
     table = (DOCS / "design.rst").read_text("utf-8").partition("\nModules\n-------\n")[2]
     modules = {path.stem for path in (ROOT / "redbeat").iterdir() if path.suffix in (".py", "")}
     assert sorted(modules - {"__init__", "__pycache__"} - set(re.findall(r"``(\w+)``", table))) == []
+
+
+def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
+    page = (DOCS / "cli.rst").read_text("utf-8")
+    table = re.search(r"^====  =+\n((?:\d+ .*\n)+)====  =+$", page, re.MULTILINE)
+    assert table
+    documented = {int(line.split()[0]) for line in table[1].splitlines()}
+    named = {code for name, code in vars(exits).items() if name.isupper() and type(code) is int}
+    assert documented == {0, 1, INTERRUPTED, *named}
 
 
 def test_the_table_of_keys_names_each_of_them() -> None:
