@@ -50,7 +50,7 @@ _OPTIONS = (
         metavar="SECONDS",
         type=click.FloatRange(min=1),
         callback=finite,
-        help="When a lock that nobody renews is free.  [default: 10]",
+        help="After how long a lock that nobody renews is free.  [default: 10]",
     ),
     click.option(
         "--grace",

@@ -33,7 +33,7 @@ __all__ = ["redbeat"]
 SECTIONS: dict[str, dict[click.Command, str]] = {
     "See the schedule": {
         list_: "the entries by their next run, or sorted otherwise",
-        count: "how many there are",
+        count: "how many entries there are",
         show: "all about one entry: its fields, next runs and last ones",
         next_: "the next runs of one entry or of all",
         timeline: "who runs when, and where runs pile up, as a chart",
@@ -44,8 +44,8 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
         add: "a new entry",
         set_: "change some fields of an entry",
         pause: "let entries rest, until they are resumed or until a time",
-        resume: "let them go on",
-        delete: "remove entries; asks before",
+        resume: "let paused entries go on",
+        delete: "remove entries; asks first",
         calendar: "the days on which nothing runs: list, show, set, import, delete",
     },
     "Run by hand": {
@@ -54,15 +54,15 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
     },
     "Files": {
         plan: "what applying a file would change",
-        apply: "let the schedule have the entries of a file",
+        apply: "store the entries of a file in the schedule",
         export: "write the entries to a file",
         import_: "store what export has written",
     },
     "Operate": {
         status: "who leads, and whether the schedule is late",
         doctor: "what is wrong, and what to do about it",
-        downgrade: "what 2.x can't run; take it out of its way",
-        purge: "remove what is left over of entries that are gone; asks before",
+        downgrade: "what celery-redbeat 2.x can't run; take it out of its way",
+        purge: "remove what is left over of entries that are gone; asks first",
         singleton: "run any command on one machine at a time",
     },
 }
@@ -81,7 +81,7 @@ class SectionedGroup(ExitingGroup):
 
 @click.group(cls=SectionedGroup)
 @click.option(
-    "--url", metavar="URL", help="Redis or Valkey with the schedule; then no application is needed."
+    "--url", metavar="URL", help="Redis or Valkey with the schedule, in place of the application (-A)."
 )
 @click.option(
     "--prefix", metavar="PREFIX", help="What the schedule's keys begin with, instead of redbeat_key_prefix."

@@ -113,10 +113,17 @@ def show(ctx: click.Context, /, name: str, is_json: bool) -> None:
     session.say(f"Named by {_in_words(document['entries'])}")
 
 
-@calendar.command("set", cls=SessionCommand, short_help="add days, or take some away")
+@calendar.command("set", cls=SessionCommand, short_help="add days, or remove some")
 @click.argument("name", callback=not_empty)
 @click.argument("days", type=LABELLED_DAY, nargs=-1, metavar="[DAY[=LABEL]]...")
-@click.option("--remove", "without", type=DAY, metavar="DAY", multiple=True, help="Take this one away.")
+@click.option(
+    "--remove",
+    "without",
+    type=DAY,
+    metavar="DAY",
+    multiple=True,
+    help="Remove this day or span; can be given several times.",
+)
 @click.option("--about", metavar="TEXT", help="What the calendar is about.")
 @_json
 @click.pass_context
@@ -129,10 +136,10 @@ def set_(
     about: str | None,
     is_json: bool,
 ) -> None:
-    """Add days and spans to the calendar NAME, or take some away; one that isn't there is made.
+    """Add days and spans to the calendar NAME, or remove some. A calendar that isn't there is made.
 
     A DAY is 2026-12-25, 2026-12-24/2026-12-31, both included, or a span of two times with offsets, as
-    2026-12-24T18:00+01:00/2026-12-25T06:00+01:00. Entries that name it are due as it says then.
+    2026-12-24T18:00+01:00/2026-12-25T06:00+01:00. The next runs of entries that name it change with it.
     """
     session = Session.of(ctx)
     if not days and not without and about is None and _exists(session, name):
@@ -143,11 +150,13 @@ def set_(
     _report(session, changed, is_json)
 
 
-@calendar.command("import", cls=SessionCommand, short_help="the days of a file, as .ics")
+@calendar.command("import", cls=SessionCommand, short_help="store the days of a file, as .ics")
 @click.argument("name", callback=not_empty)
 @click.argument("file", metavar="FILE", callback=not_empty)
-@click.option("--replace", "is_replacing", is_flag=True, help="In place of the days that are there.")
-@click.option("--add", "is_adding", is_flag=True, help="Besides the days that are there.")
+@click.option(
+    "--replace", "is_replacing", is_flag=True, help="Put the days of the file in place of the stored ones."
+)
+@click.option("--add", "is_adding", is_flag=True, help="Add the days of the file to the stored ones.")
 @click.option("--about", metavar="TEXT", help="What the calendar is about.")
 @click.option(
     "--until",
@@ -174,7 +183,7 @@ def import_(
 ) -> None:
     """Store the days of FILE as the calendar NAME; - is stdin.
 
-    Where days that are stored would go, by --replace, they are counted and asked about.
+    Where --replace would remove stored days, it says how many, and asks first.
     FILE is an iCalendar file (.ics), which needs celery-redbeat[calendar]; a file of entries with a section
     'calendars'; YAML or JSON, a list of days or a mapping of days to labels; or text with a day in each line
     and its label behind it.
@@ -207,9 +216,13 @@ def import_(
     _report(session, read, is_json)
 
 
-@calendar.command(cls=SessionCommand, short_help="remove calendars; asks before")
+@calendar.command(cls=SessionCommand, short_help="remove calendars; asks first")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--force", is_flag=True, help="Also those that entries name: they are quarantined then.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Delete calendars that entries name, too; when these are due, they are quarantined.",
+)
 @DRY_RUN
 @YES
 @_json
@@ -217,7 +230,7 @@ def import_(
 def delete(
     ctx: click.Context, /, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, is_json: bool
 ) -> None:
-    """Delete calendars; asks before. One that entries still name is refused without --force."""
+    """Delete calendars; asks first. One that entries still name is only deleted with --force."""
     session = Session.of(ctx)
     chosen = [_existing(session, name) for name in dict.fromkeys(names)]
     users = find_users(Store(session.app), chosen)

@@ -50,8 +50,8 @@ UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
 @click.argument("task")
 @entry_options
 @zone_options
-@click.option("--disabled", is_flag=True, help="Store it, and don't run it.")
-@click.option("--replace", is_flag=True, help="Also where there is such an entry; its runs are kept.")
+@click.option("--disabled", is_flag=True, help="Store it, but don't run it.")
+@click.option("--replace", is_flag=True, help="Overwrite an entry of this name; its count of runs is kept.")
 @click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object.")
 @click.pass_context
 def add(
@@ -59,8 +59,8 @@ def add(
 ) -> None:
     """Add an entry: NAME runs TASK by one of --every, --cron, --at, --rrule and --solar.
 
-    An entry of this name is an error, unless --replace is given. Times without an offset are in the zone of
-    --timezone, else the application's.
+    An entry of this name must not be there yet, unless --replace is given. Times without an offset are in the
+    zone of --timezone, else the application's.
     """
     session = Session.of(ctx)
     given = given_options(ctx)
@@ -84,21 +84,25 @@ def add(
 
 @click.command("set", cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@click.option("--match", metavar="PATTERN", help="All whose names match, instead of NAME; * and ?.")
+@click.option(
+    "--match",
+    metavar="PATTERN",
+    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+)
 @entry_options
 @zone_options
 @click.option("--task", metavar="TASK", help="The name of the task.")
-@click.option("--enabled/--disabled", default=None, help="Whether it runs; enabled, it isn't paused, either.")
+@click.option("--enabled/--disabled", default=None, help="Whether it runs; --enabled also ends a pause.")
 @click.option(
     "--unset",
     type=click.Choice([field.replace("_", "-") for field in UNSETTABLE]),
     metavar="FIELD",
     multiple=True,
-    help="Take a field away, as jitter or queue; may be given several times.",
+    help="Remove a field, as jitter or queue; can be given several times.",
 )
 @DRY_RUN
 @YES
-@click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object, many one a line.")
+@click.option("--json", "is_json", is_flag=True, help="Print the entries as JSON, one object a line.")
 @click.pass_context
 def set_(
     ctx: click.Context,
@@ -115,7 +119,8 @@ def set_(
 ) -> None:
     """Change the entry NAME, or those that --match finds: only what is given changes.
 
-    Many are counted and asked about. Times without an offset are in the zone that the entry goes by.
+    With --match it says how many entries there are, and asks first. Times without an offset are in the zone
+    that the entry goes by.
     """
     session = Session.of(ctx)
     if (name is None) == (match is None):
@@ -219,7 +224,7 @@ def _hint_at_task(session: Session, task: str) -> None:
         load_tasks(session.app)
     except Exception as exc:  # noqa: BLE001 - the application's own code; the entry is stored
         session.note(
-            f"Whether there is such a task isn't known, its modules can't be imported: {one_line(repr(exc))}"
+            f"Whether there is such a task isn't known: its modules can't be imported: {one_line(repr(exc))}"
         )
         return
     known = [name for name in session.app.tasks if not name.startswith("celery.")]
@@ -241,10 +246,10 @@ def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
 def delete(
     ctx: click.Context, /, names: tuple[str, ...], match: str | None, dry_run: bool, yes: bool, is_json: bool
 ) -> None:
-    """Delete entries, with their histories; counts them and asks before.
+    """Delete entries with their histories. Says how many there are, and asks first.
 
-    Those of beat_schedule come back with the next start of a beat. Names that aren't there are an error, and
-    then nothing is deleted.
+    Entries of beat_schedule come back when a beat starts. If one of the names isn't there, nothing is
+    deleted.
     """
     session = Session.of(ctx)
     chosen = chosen_names(session, names, match)

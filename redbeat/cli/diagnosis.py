@@ -37,7 +37,9 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
 
 
 @click.command(cls=SessionCommand)
-@click.option("--fix", "is_fixing", is_flag=True, help="Repair what can be without losing a definition.")
+@click.option(
+    "--fix", "is_fixing", is_flag=True, help="Repair what can be repaired without losing a definition."
+)
 @click.option("--dry-run", "is_dry", is_flag=True, help="With --fix: say what would be repaired.")
 @click.option(
     "--workers",
@@ -56,7 +58,7 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
     default=30.0,
     show_default=True,
     callback=finite,
-    help="After so long a large schedule isn't looked at any further.",
+    help="Stop looking at a large schedule after so long.",
 )
 @click.option("--all", "is_complete", is_flag=True, help="Show all findings, also where many are of a kind.")
 @zone_options
@@ -163,7 +165,7 @@ def _show_finding(session: Session, finding: Finding) -> None:
     "--at",
     type=MOMENT,
     metavar="TIME",
-    help="Its due time; default: the latest time of its schedule before now.",
+    help="When the run was due; default: the latest time of its schedule before now.",
 )
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")

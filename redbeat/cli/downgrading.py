@@ -37,7 +37,7 @@ def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: b
     Such entries leave the schedule, and nothing else about them is changed. They come back by themselves
     when a beat of version 3 leads again. Stop all beats of version 3 before you call it with --yes.
 
-    Exit codes: 0, with --yes 75: a beat of version 3 leads, or entries were changed meanwhile.
+    Exit codes: 0 done; 75, with --yes: a beat of version 3 leads, or entries were changed meanwhile.
     """
     session = Session.of(ctx)
     with meter("Looking") as progress:
@@ -98,7 +98,7 @@ def _show(session: Session, found: Findings, is_complete: bool) -> None:
         lines = [_line_of(one) for one in found.obstacles]
         _show_some(session, lines, is_complete)
     if found.ignored:
-        session.say(f"It would run {counted(len(found.ignored))} otherwise than asked for:", "bold")
+        session.say(f"It would run {counted(len(found.ignored))} differently than asked for:", "bold")
         lines = [f"{one_line(name)}: {'; '.join(what)}." for name, what in found.ignored.items()]
         _show_some(session, lines, is_complete)
     if found.away:

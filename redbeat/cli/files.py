@@ -46,12 +46,14 @@ def _owner(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 
 _file = click.argument("file", metavar="FILE", callback=not_empty)
 _owner_option = click.option(
-    "--owner", metavar="NAME", callback=_owner, help="Whose the entries are; wins over the file's own."
+    "--owner", metavar="NAME", callback=_owner, help="Whose the entries are; overrides 'owner:' in the file."
 )
 _prune = click.option(
-    "--prune", is_flag=True, help="Remove what this owner has applied before and isn't in the file any more."
+    "--prune",
+    is_flag=True,
+    help="Remove entries and calendars of this owner that aren't in the file any more.",
 )
-_take_over = click.option("--take-over", is_flag=True, help="Take entries that are another owner's.")
+_take_over = click.option("--take-over", is_flag=True, help="Take over entries that belong to another owner.")
 _json = click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -68,7 +70,7 @@ def plan(
 ) -> None:
     """Show what applying FILE would change; - is stdin.
 
-    Exit codes: 0 nothing, 2 something, 64 wrong options or a wrong file.
+    Exit codes: 0 nothing would change, 2 something would, 64 wrong options or a wrong file.
     """
     session = Session.of(ctx)
     make = _maker(session, file, owner, prune, take_over)
@@ -101,17 +103,17 @@ def apply(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Let the schedule have the entries of FILE, all in one step; - is stdin.
+    """Store the entries of FILE in the schedule, all in one step; - is stdin.
 
-    Shows what it would change, and asks. Entries keep when they ran last and how often, and those that
-    somebody has paused stay so unless the file says otherwise. Other owners' entries are never touched.
+    Shows what it would change, and asks first. Entries keep their last run and their count of runs. Paused
+    entries stay paused, unless the file says otherwise. Entries of other owners are never touched.
     """
     session = Session.of(ctx)
     make = _maker(session, file, owner, prune, take_over)
 
     def confirm(made: Plan, why: str) -> bool:
         if why:
-            session.note(f"{why} It is looked at anew.")
+            session.note(f"{why} The plan is made again.")
         if not is_json:
             show_difference(session, made)
         if made and not dry_run:
@@ -159,7 +161,7 @@ def _document(made: Plan) -> dict[str, Any]:
 @click.argument("file", metavar="[FILE]", default="-", callback=not_empty)
 @click.option("--match", metavar="PATTERN", help="Only names like this one, with *, ? and [a-z].")
 @click.option("--owner", metavar="NAME", callback=_owner, help="Only what this owner has applied.")
-@click.option("--history", is_flag=True, help="With the records of past runs, too.")
+@click.option("--history", is_flag=True, help="Include the records of past runs.")
 @click.option("--json", "is_json", is_flag=True, help="Write JSON; so does a FILE that ends in .json.")
 @click.pass_context
 def export(
@@ -167,7 +169,7 @@ def export(
 ) -> None:
     """Write the stored entries to FILE, or to stdout, for apply and import.
 
-    With when each ran last, how often, and when it is due, so that importing it again loses nothing.
+    The file says when each ran last, how often, and when it is due, so that importing it loses nothing.
     """
     session = Session.of(ctx)
     with meter("Exporting") as progress:
@@ -184,16 +186,18 @@ def export(
 
 @click.command("import", cls=SessionCommand)
 @click.argument("file", metavar="[FILE]", required=False, callback=not_empty)
-@click.option("--from-beat-schedule", is_flag=True, help="The application's beat_schedule instead of a file.")
+@click.option(
+    "--from-beat-schedule", is_flag=True, help="Read the application's beat_schedule instead of a file."
+)
 @click.option(
     "--from-django-celery-beat",
     "django_url",
     metavar="URL",
     callback=not_empty,
-    help="The tables of django-celery-beat: sqlite:///db.sqlite3, or any URL that SQLAlchemy knows.",
+    help="Read the tables of django-celery-beat: sqlite:///db.sqlite3, or any URL that SQLAlchemy knows.",
 )
 @_owner_option
-@click.option("--replace", "is_replacing", is_flag=True, help="Write over entries of the same names.")
+@click.option("--replace", "is_replacing", is_flag=True, help="Overwrite entries of the same names.")
 @DRY_RUN
 @YES
 @_json
@@ -212,7 +216,8 @@ def import_(
 ) -> None:
     """Store what export has written, all in one step; - is stdin.
 
-    Names that are stored already are refused without --replace. With it they are counted and asked about.
+    If one of the names is stored already, nothing is stored. --replace overwrites such entries: it says how
+    many there are, and asks first.
     """
     session = Session.of(ctx)
     if sum((file is not None, from_beat_schedule, django_url is not None)) != 1:
@@ -235,7 +240,7 @@ def import_(
 
     def confirm(made: Plan, why: str) -> bool:
         if why:
-            session.note(f"{why} It is looked at anew.")
+            session.note(f"{why} The plan is made again.")
         old = [*made.difference.changed, *(f"calendar {name}" for name in made.calendars.difference.changed)]
         if is_replacing and old:
             ask(f"Write over {_counted(made)} at {session.server} ({names_in_words(old)})?", is_yes=yes)

@@ -66,12 +66,18 @@ def _seconds(moment: datetime | None, never: float) -> float:
 def filters(command: Command) -> Command:
     """Give ``command`` the options that choose entries."""
     for option in (
-        click.option("--due-before", type=MOMENT, metavar="TIME", help="Due until then, and not later."),
-        click.option("--enabled/--disabled", default=None, help="Only those that are, or aren't."),
-        click.option("--state", type=click.Choice(list(STATES)), help="Only those in this state."),
-        click.option("--task", metavar="PATTERN", help="Only those of this task; * and ? stand for others."),
         click.option(
-            "--match", metavar="PATTERN", help="Only those whose names match; * and ?, case counts."
+            "--due-before", type=MOMENT, metavar="TIME", help="Only entries whose next run is due by then."
+        ),
+        click.option(
+            "--enabled/--disabled", default=None, help="Only enabled entries, or only disabled ones."
+        ),
+        click.option("--state", type=click.Choice(list(STATES)), help="Only entries in this state."),
+        click.option("--task", metavar="PATTERN", help="Only entries of this task; * and ? are wildcards."),
+        click.option(
+            "--match",
+            metavar="PATTERN",
+            help="Only entries whose names match; * and ? are wildcards, case counts.",
         ),
     ):
         command = option(command)
@@ -93,15 +99,15 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
     type=click.Choice(list(SORT_KEYS)),
     default="next",
     show_default=True,
-    help="By the next run, or by something else: most runs, latest last run, worst state first.",
+    help="What to sort by. runs: the most first; last: the latest run first; state: the worst first.",
 )
-@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option(
     "--limit",
     type=click.IntRange(0),
-    help=f"So many entries at the most; 0: all. On a terminal {TERMINAL_ROWS} by default, else all.",
+    help=f"Show so many entries at most; 0: all. Default: {TERMINAL_ROWS} on a terminal, else all.",
 )
-@click.option("--offset", type=click.IntRange(0), default=0, help="Leave out so many at first.")
+@click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many entries.")
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
 @click.pass_context
@@ -117,8 +123,9 @@ def list_(
 ) -> None:
     """List the entries by their next run; those that never run again come last.
 
-    A narrow terminal has fewer columns, shorter names, and times as 'in 5 min'; from 120 columns on times are
-    dates. In a pipe nothing is left out or shortened. --sort and --reverse read all entries first.
+    On a narrow terminal there are fewer columns, names are shortened, and times are shown as 'in 5 min'. From
+    120 columns on times are dates. In a pipe nothing is left out or shortened. --sort and --reverse read all
+    entries first.
     """
     session = Session.of(ctx)
     chosen = _chosen(session, given)
@@ -185,7 +192,7 @@ def _sorted(entries: Iterable[Any], order: str, reverse: bool, last: int | None)
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
-    """Count the entries; without options in no time, however many there are."""
+    """Count the entries. Without options that is quick, however many there are."""
     session = Session.of(ctx)
     chosen = {name: value for name, value in _chosen(session, given).items() if value is not None}
     if chosen:

@@ -40,44 +40,65 @@ _ROUTING = (
 )
 
 _OPTIONS = (
-    click.option("--every", type=INTERVAL, metavar="DURATION", help="An interval: 30s, 1h30m, 0.2."),
-    click.option("--cron", type=CRON, metavar="CRON", help="Five fields, as '*/5 * * * mon-fri', or @daily."),
-    click.option("--at", type=MOMENT, metavar="TIME", help="Once, as at 2030-12-24T18:00."),
+    click.option("--every", type=INTERVAL, metavar="DURATION", help="An interval, as 30s, 1h30m or 0.2."),
+    click.option(
+        "--cron",
+        type=CRON,
+        metavar="CRON",
+        help="A cron expression: five fields, as '*/5 * * * mon-fri', or @daily.",
+    ),
+    click.option("--at", type=MOMENT, metavar="TIME", help="One time, as 2030-12-24T18:00."),
     click.option("--rrule", metavar="RULE", help="A rule of RFC 5545, as 'FREQ=DAILY;BYHOUR=9'."),
-    click.option("--solar", type=SOLAR, metavar="EVENT,LAT,LON", help="As sunset,52.5,13.4."),
+    click.option(
+        "--solar",
+        type=SOLAR,
+        metavar="EVENT,LAT,LON",
+        help="An event of the sun at a place, as sunset,52.5,13.4.",
+    ),
     click.option("--args", type=JSON_ARRAY, metavar="JSON", help="The task's arguments, as '[1, 2]'."),
-    click.option("--kwargs", type=JSON_OBJECT, metavar="JSON", help="And those by name, as '{\"x\": 1}'."),
+    click.option(
+        "--kwargs", type=JSON_OBJECT, metavar="JSON", help="Its arguments by name, as '{\"x\": 1}'."
+    ),
     *_ROUTING,
     click.option(
-        "--expires", type=DURATION, metavar="DURATION", help="After being sent so long ago, it isn't run."
+        "--expires", type=DURATION, metavar="DURATION", help="Drop a run that was sent longer ago than this."
     ),
     click.option(
         "--options",
         type=JSON_OBJECT,
         metavar="JSON",
-        help="All options of apply_async, instead of the stored.",
-    ),
-    click.option("--timezone", metavar="ZONE", help="Whose clocks it goes by, as Europe/Berlin."),
-    click.option("--start-time", type=MOMENT, metavar="TIME", help="No run before it."),
-    click.option("--end-time", type=MOMENT, metavar="TIME", help="No run after it."),
-    click.option("--max-runs", type=click.IntRange(1), help="So many runs at the most."),
-    click.option("--one-off/--no-one-off", default=None, help="One run, and no more."),
-    click.option("--after-finish", type=click.Choice(AFTER_FINISH), help="What becomes of it at its end."),
-    click.option(
-        "--jitter", type=DURATION, metavar="DURATION", help="Each run is so much later at the most."
+        help="All options of apply_async, in place of the stored ones.",
     ),
     click.option(
-        "--expires-after", type=DURATION, metavar="DURATION", help="So long after its due time it isn't run."
+        "--timezone", metavar="ZONE", help="The time zone that the schedule goes by, as Europe/Berlin."
+    ),
+    click.option("--start-time", type=MOMENT, metavar="TIME", help="No run before this time."),
+    click.option("--end-time", type=MOMENT, metavar="TIME", help="No run after this time."),
+    click.option("--max-runs", type=click.IntRange(1), help="Finish after so many runs."),
+    click.option("--one-off/--no-one-off", default=None, help="Finish after one run."),
+    click.option(
+        "--after-finish",
+        type=click.Choice(AFTER_FINISH),
+        help="What becomes of the entry when it has finished.",
+    ),
+    click.option("--jitter", type=DURATION, metavar="DURATION", help="Delay each run by up to this long."),
+    click.option(
+        "--expires-after",
+        type=DURATION,
+        metavar="DURATION",
+        help="Drop a run that is later than this after its due time.",
     ),
     click.option("--misfire", type=click.Choice(MISFIRES), help="What becomes of runs that were missed."),
     click.option(
-        "--misfire-limit", type=click.IntRange(1, MAX_MISFIRE_LIMIT), help="So many of them, with 'all'."
+        "--misfire-limit",
+        type=click.IntRange(1, MAX_MISFIRE_LIMIT),
+        help="With --misfire all: so many at most, the latest.",
     ),
     click.option(
-        "--misfire-grace-time", type=DURATION, metavar="DURATION", help="A run that is later is skipped."
+        "--misfire-grace-time", type=DURATION, metavar="DURATION", help="Skip a run that is later than this."
     ),
     click.option(
-        "--run-missed/--no-run-missed", default=None, help="Enabled again, it makes up for what it missed."
+        "--run-missed/--no-run-missed", default=None, help="Make up for runs missed in a pause, when it ends."
     ),
     click.option("--exclude", metavar="CALENDAR", help="The calendar on whose days nothing runs."),
 )

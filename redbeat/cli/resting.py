@@ -47,7 +47,7 @@ def _login_name() -> str | None:
 @click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
 @MATCH
 @click.option("--note", metavar="TEXT", help="Why, for whoever looks at it.")
-@click.option("--by", metavar="WHO", help="Who wants it; default: your login name.")
+@click.option("--by", metavar="WHO", help="Who pauses them; default: your login name.")
 @click.option(
     "--until",
     type=FUTURE,
@@ -73,9 +73,9 @@ def pause(
 ) -> None:
     """Let entries rest until they are resumed, or until a time.
 
-    What --match finds is counted and asked about; what is paused or disabled already stays exactly as it is.
-    An entry that is named and paused already takes what is given of --note, --by and --until; one that is
-    disabled stays as it is. Times without an offset are in the zone that the entry goes by.
+    With --match it says how many entries there are, and asks first. Of these, what is paused or disabled
+    already stays as it is. A paused entry that you name gets the --note, --by and --until that you give; a
+    disabled one stays as it is. Times without an offset are in the zone that the entry goes by.
     """
     session = Session.of(ctx)
     if not names and match is None:
@@ -129,8 +129,12 @@ def pause(
 @click.command(cls=SessionCommand)
 @click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
 @MATCH
-@click.option("--note", metavar="TEXT", help="What was paused with this note, or one like it; * and ?.")
-@click.option("--paused-by", "by", metavar="WHO", help="What this one has paused; * and ?.")
+@click.option(
+    "--note", metavar="TEXT", help="Entries that were paused with this note; * and ? are wildcards."
+)
+@click.option(
+    "--paused-by", "by", metavar="WHO", help="Entries that this person has paused; * and ? are wildcards."
+)
 @DRY_RUN
 @YES
 @zone_options
@@ -149,8 +153,8 @@ def resume(
 ) -> None:
     """Let entries go on that were paused.
 
-    What --match, --note and --paused-by find together is counted and asked about; what is disabled without a
-    pause stays so. An entry that is named goes on in any case.
+    With --match, --note or --paused-by it says how many entries there are, and asks first. Of these, what is
+    disabled without a pause stays disabled. An entry that you name goes on in any case.
     """
     session = Session.of(ctx)
     is_chosen_by_pause = note is not None or by is not None

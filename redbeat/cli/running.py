@@ -54,13 +54,19 @@ def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@click.option("--match", metavar="PATTERN", help="All whose names match, instead of NAME; * and ?.")
+@click.option(
+    "--match",
+    metavar="PATTERN",
+    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+)
 @click.option("--args", type=JSON_ARRAY, metavar="JSON", help="Arguments for this run, as '[1, 2]'.")
-@click.option("--kwargs", type=JSON_OBJECT, metavar="JSON", help="And those by name, as '{\"x\": 1}'.")
-@click.option("--queue", help="Where its message goes this time.")
+@click.option(
+    "--kwargs", type=JSON_OBJECT, metavar="JSON", help="Arguments by name for this run, as '{\"x\": 1}'."
+)
+@click.option("--queue", help="The queue for this run.")
 @DRY_RUN
 @YES
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, of many one a line.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, one object a line for each entry.")
 @click.pass_context
 def trigger(
     ctx: click.Context,
@@ -74,7 +80,7 @@ def trigger(
 ) -> None:
     """Run the entry NAME now, once, or those that --match finds; the schedule stays as it is.
 
-    Paused entries run, too. Many are counted and asked about.
+    Paused entries run, too. With --match it says how many entries there are, and asks first.
     """
     session = Session.of(ctx)
     if not dry_run:
@@ -115,9 +121,20 @@ def _check_one(name: str | None, match: str | None) -> None:
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@click.option("--match", metavar="PATTERN", help="All whose names match, instead of NAME; * and ?.")
-@click.option("--from", "begin", type=MOMENT, metavar="TIME", required=True, help="From then on.")
-@click.option("--to", "end", type=MOMENT, metavar="TIME", help="Until then; default: now.")
+@click.option(
+    "--match",
+    metavar="PATTERN",
+    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+)
+@click.option(
+    "--from",
+    "begin",
+    type=MOMENT,
+    metavar="TIME",
+    required=True,
+    help="Runs that were due at this time or later.",
+)
+@click.option("--to", "end", type=MOMENT, metavar="TIME", help="Runs that were due by then; default: now.")
 @DRY_RUN
 @YES
 @zone_options
@@ -126,9 +143,9 @@ def _check_one(name: str | None, match: str | None) -> None:
     type=click.IntRange(1),
     default=MAX_BACKFILLED,
     show_default=True,
-    help="Where there are more runs, none is sent.",
+    help="If there are more runs than this, send none.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, of many one a line.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, one object a line for each entry.")
 @click.pass_context
 def backfill(
     ctx: click.Context,
@@ -144,8 +161,8 @@ def backfill(
 ) -> None:
     """Send the runs that the schedule of NAME has from one time to another, each of them once.
 
-    Shows how many there are and asks before. Those that were sent by this command before are left out. Times
-    without an offset are in the zone in which times are shown.
+    Says how many there are, and asks first. Runs that backfill has sent before are left out. Times without an
+    offset are in the zone in which times are shown.
     """
     session = Session.of(ctx)
     if not dry_run:

@@ -28,7 +28,11 @@ MAX_SHOWN = 10
 MAX_FAILURES = 20
 
 #: the option of commands that take many
-MATCH = click.option("--match", metavar="PATTERN", help="All whose names match, too; * and ?, case counts.")
+MATCH = click.option(
+    "--match",
+    metavar="PATTERN",
+    help="All entries whose names match, too; * and ? are wildcards, case counts.",
+)
 
 
 @dataclass
@@ -117,4 +121,4 @@ def check_failures(session: Session, failed: Mapping[str, str], total: int) -> N
     if len(failed) > MAX_FAILURES:
         session.note(f"And {len(failed) - MAX_FAILURES} more.")
     if failed:
-        raise CommandLineError(f"{len(failed)} of {total} entries are as they were.", USAGE)
+        raise CommandLineError(f"{len(failed)} of {total} entries couldn't be changed.", USAGE)

@@ -41,7 +41,7 @@ _COLOURS = {
     default=60.0,
     show_default=True,
     callback=finite,
-    help="So old may the oldest due entry, and the leader's last tick, be.",
+    help="Late is when the oldest due entry, or the leader's last tick, is older than this.",
 )
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")

@@ -93,8 +93,14 @@ class Chart:
 
 
 @click.command(cls=SessionCommand)
-@click.option("--hours", type=click.FloatRange(0.25, 24 * 366), default=24.0, show_default=True)
-@click.option("--start", type=MOMENT, metavar="TIME", help="Where it begins, instead of now.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(0.25, 24 * 366),
+    default=24.0,
+    show_default=True,
+    help="How many hours to show.",
+)
+@click.option("--start", type=MOMENT, metavar="TIME", help="When the chart begins; default: now.")
 @click.option(
     "--by",
     "group",
@@ -104,8 +110,12 @@ class Chart:
     help="A row for each entry, the busiest first (load) or the next one to run first (next); for each task; "
     "for each prefix of names, up to the first of . : / _ -",
 )
-@click.option("--match", metavar="PATTERN", help="Only entries whose names match; * and ?, case counts.")
-@click.option("--rows", type=click.IntRange(0), default=40, show_default=True, help="So many at the most.")
+@click.option(
+    "--match", metavar="PATTERN", help="Only entries whose names match; * and ? are wildcards, case counts."
+)
+@click.option(
+    "--rows", type=click.IntRange(0), default=40, show_default=True, help="Show so many rows at most."
+)
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context

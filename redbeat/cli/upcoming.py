@@ -36,9 +36,19 @@ RUNNING = ("scheduled", "due", "failing", "paused")
 
 @click.command("next", cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@click.option("-n", "--count", "wanted", type=click.IntRange(1, 10_000), default=10, show_default=True)
-@click.option("--after", type=MOMENT, metavar="TIME", help="Runs later than this, instead of now.")
-@click.option("--match", metavar="PATTERN", help="Only entries whose names match; * and ?, case counts.")
+@click.option(
+    "-n",
+    "--count",
+    "wanted",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="How many runs to show.",
+)
+@click.option("--after", type=MOMENT, metavar="TIME", help="Only runs later than this; default: now.")
+@click.option(
+    "--match", metavar="PATTERN", help="Only entries whose names match; * and ? are wildcards, case counts."
+)
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a line, a run each.")
 @click.pass_context
@@ -52,7 +62,7 @@ def next_(
 ) -> None:
     """Show the next runs of the entry NAME, or of all entries that run.
 
-    With a line where clocks change between two of them.
+    A line marks where clocks change between two runs.
     """
     session = Session.of(ctx)
     now, zone = session.now(), session.zone

@@ -37,7 +37,7 @@ class Versions:
         """Say how many there are, and which are out of its way already."""
         if self.unreadable:
             ignored = (
-                f", and would run {_named(self.ignored)} otherwise than asked for, as it knows no policies"
+                f", and would run {_named(self.ignored)} differently than asked for, as it knows no policies"
                 if self.ignored
                 else ""
             )

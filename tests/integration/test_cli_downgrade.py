@@ -175,7 +175,7 @@ def test_the_doctor_notes_what_2_x_couldnt_run(app: Celery) -> None:
     [found] = findings(app)
     assert (found["kind"], found["severity"]) == ("downgrade", "note")
     assert "couldn't run 1 entry (last)" in found["problem"]
-    assert "would run 1 entry (ending) otherwise" in found["problem"]
+    assert "would run 1 entry (ending) differently" in found["problem"]
 
 
 def test_purge_forgets_what_was_deleted_while_it_was_away(app: Celery, client: redis.Redis) -> None:

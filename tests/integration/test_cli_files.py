@@ -211,7 +211,7 @@ def test_what_changes_while_it_is_asked_about_is_shown_again(
     monkeypatch.setattr(files, "ask", meddle)
     done = ask("apply", file)
     assert (done.exit_code, len(asked)) == (0, 2)
-    assert "two has changed meanwhile; nothing was written. It is looked at anew." in done.output
+    assert "two has changed meanwhile; nothing was written. The plan is made again." in done.output
     assert "~ two\n    task: meddled -> echo\n" in done.output
     assert Entry.get("two", app).task == "echo"
 

@@ -296,7 +296,7 @@ def test_one_that_can_not_be_changed_stops_none_of_the_others(
         found = call(app, command, "--match", "job-*", *options, "--yes")
         assert found.exit_code == 64, found.output
         assert found.stdout.startswith(done)
-        assert "entries are as they were." in found.stderr
+        assert "entries couldn't be changed." in found.stderr
 
 
 def test_programs_get_an_object_a_line_and_the_summary_beside_it(
