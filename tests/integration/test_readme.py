@@ -1,0 +1,73 @@
+"""What README.rst shows works as it stands there: the first steps, and the demo."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import redis
+
+from demo.story import STEPS
+from tests.support.apps import celery_beat
+from tests.support.deadlines import patience
+from tests.support.documents import ROOT
+from tests.support.polling import eventually
+from tests.support.schedule import SCHEDULE
+from tests.support.servers import Server
+
+README = (ROOT / "README.rst").read_text("utf-8")
+EXAMPLES = [
+    textwrap.dedent(block).strip()
+    for block in re.findall(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", README, re.MULTILINE)
+]
+
+
+@pytest.fixture
+def server(valkey: Server) -> Server:
+    """One kind is enough."""
+    return valkey
+
+
+def test_the_first_steps_send_a_task_and_manage_an_entry(
+    server: Server, broker: redis.Redis, tmp_path: Path
+) -> None:
+    application, *steps = EXAMPLES
+    assert len(steps) >= 5
+    (tmp_path / "proj.py").write_text(application.replace("redis://127.0.0.1:6379/0", server.url(0)))
+    with celery_beat(tmp_path, "proj") as beat:
+        beat.wait_for("Scheduler: Sending due task every-ten-seconds")
+        eventually(lambda: broker.llen("celery"))
+        seen = 'print(app.redbeat_redis.zscore("redbeat::schedule", "redbeat:greet"))'
+        code = "\n".join([steps[0], seen, *steps[1:], seen])
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=patience(),
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        stored, gone = done.stdout.split()
+        assert float(stored) > 0
+        assert gone == "None"
+        assert broker.zscore(SCHEDULE, "redbeat:every-ten-seconds") is not None
+        assert beat.stop() == 0
+
+
+def test_the_demo_tells_its_story_until_its_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "demo", "--seconds", "20"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=patience(120),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert [step.title for step in STEPS if step.title not in done.stdout] == []
