@@ -1,5 +1,6 @@
 """The picture: what an idle tick costs, and how fast a burst leaves, both on logarithmic axes.
 
+The two stand one above the other, and the letters are large, so that it can be read on a telephone.
 Colours are Okabe and Ito's, which colour-blind people can tell apart; each line has a marker of its own, too.
 """
 
@@ -23,18 +24,22 @@ _STYLE: dict[str, dict[str, Any]] = {
 }
 
 
+#: inches, points, and dots an inch: on a telephone of 380 pixels the letters are 10 pixels high
+WIDTH, HEIGHT, FONT_SIZE, DPI = 5.4, 7.6, 11, 150
+
+
 def draw(results: Results, path: Path) -> None:
     """Write the PNG; a case that was not run leaves its half empty."""
-    matplotlib.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    figure = Figure(figsize=(10.4, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _panel(left, results, cases.IDLE, "Idle tick: lower is better", "entries stored", "milliseconds")
-    _panel(right, results, cases.BURST, "Burst: higher is better", "entries due at once", "messages a second")
-    by_subject = {line.get_label(): line for panel in (left, right) for line in panel.get_lines()}
+    matplotlib.rcParams.update({"font.size": FONT_SIZE, "axes.spines.top": False, "axes.spines.right": False})
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    upper, lower = figure.subplots(2, 1)
+    _panel(upper, results, cases.IDLE, "Idle tick: lower is better", "entries stored", "milliseconds")
+    _panel(lower, results, cases.BURST, "Burst: higher is better", "entries due at once", "messages a second")
+    by_subject = {line.get_label(): line for panel in (upper, lower) for line in panel.get_lines()}
     if shown := [subject for subject in _STYLE if subject in by_subject]:
         lines = [by_subject[subject] for subject in shown]
-        figure.legend(lines, shown, loc="outside lower center", ncols=len(shown), frameon=False)
-    figure.savefig(path, dpi=130)
+        figure.legend(lines, shown, loc="outside lower center", ncols=2, frameon=False)
+    figure.savefig(path, dpi=DPI)
 
 
 def _panel(axes: Any, results: Results, case: str, title: str, x_label: str, y_label: str) -> None:
@@ -67,4 +72,4 @@ def _panel(axes: Any, results: Results, case: str, title: str, x_label: str, y_l
 def _label(axes: Any, x: float, y: float, value: float, color: str) -> None:
     text = f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
     place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(text, (x, y), fontsize=9, color=color, **place)
+    axes.annotate(text, (x, y), fontsize=FONT_SIZE, color=color, **place)

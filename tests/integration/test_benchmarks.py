@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import cases, targets
+from tests.benchmarks import cases, plot, targets
+from tests.benchmarks.__main__ import PUBLISHED
 from tests.benchmarks.bench import QUICK, ROOT, Sizes
 from tests.benchmarks.results import FLOOR, LOOP, NOT_YET, OLD, OURS, Results
 from tests.benchmarks.table import figure_rows
@@ -18,6 +19,7 @@ from tests.support.deadlines import patience
 pytest.importorskip("matplotlib")
 
 PNG_MARK = b"\x89PNG\r\n\x1a\n"
+TELEPHONE_PIXELS, LEAST_PIXELS = 380, 10
 
 
 def run_benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,6 +27,16 @@ def run_benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=patience(200), check=False
     )
+
+
+def check_readable_on_a_telephone(png: bytes) -> None:
+    assert png.startswith(PNG_MARK)
+    width = int.from_bytes(png[16:20], "big")
+    assert plot.FONT_SIZE / 72 * plot.DPI * TELEPHONE_PIXELS / width >= LEAST_PIXELS
+
+
+def test_the_published_picture_is_readable_on_a_telephone() -> None:
+    check_readable_on_a_telephone((PUBLISHED / "performance.png").read_bytes())
 
 
 @pytest.mark.usefixtures("redbeat2_python")  # its first making takes longer than a run may
@@ -49,7 +61,7 @@ def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path)
     assert len(found["targets"]) == 9
     for target in found["targets"]:
         assert target["target"] in done.stdout
-    assert (tmp_path / "bench.png").read_bytes().startswith(PNG_MARK)
+    check_readable_on_a_telephone((tmp_path / "bench.png").read_bytes())
 
 
 @pytest.mark.parametrize(
