@@ -33,10 +33,10 @@ from redbeat.errors import (
 from redbeat.keys import Keys
 from redbeat.lua import Claim, Claimed, Commit, Committed, Fence, Head, Stored, Target, Vitals, Write, text_of
 from redbeat.lua.downgrades import BroughtBack, bring_back, score_of
+from redbeat.portions import Portions, is_broken
 from redbeat.replicas import Replicas
 from redbeat.retry import (
     BREAKS_OF_THE_REQUEST,
-    RequestBroken,
     WatchedConnection,
     is_no_permission,
     is_refusal,
@@ -81,6 +81,7 @@ class Store:
         if client is not None:
             self.client = client
         self.replicas = Replicas(self.config)
+        self._portions = Portions()
         self.has_retaken_lock = False
         #: the local clock and the server's when that was last read
         self._clock = (-math.inf, datetime.now(timezone.utc))
@@ -107,35 +108,58 @@ class Store:
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
 
-        Where the answer ends the connection fewer are read, and of one that does so alone nothing.
+        Where the answer ends the connection they are claimed first and then read in portions, and of one that
+        does so alone nothing is read.
 
         Raises:
             LockLost: another beat holds the lock.
         """
-        entry_bytes = self.config.max_entry_bytes
-        while True:
-            try:
-                claim = self._claim_due(fence, limit, entry_bytes, lease_ms)
-                break
-            except StoreRefused as exc:
-                if not isinstance(exc.__cause__, RequestBroken) or not entry_bytes:
-                    raise
-                limit, entry_bytes = max(limit // 8, 1), entry_bytes if limit > 1 else 0
+        if self._portions.are_wanted:
+            return self._claim_and_read(fence, limit, lease_ms)
+        try:
+            # with a lease each try claims others than the one before
+            claim = self._claim_due(fence, limit, lease_ms, max_breaks=1 if lease_ms else 2)
+        except StoreRefused as exc:
+            if not is_broken(exc):
+                raise
+            self._portions.note_lost()
+            return self._claim_and_read(fence, limit, lease_ms)
         self.check_lock(claim.status, fence)
         return self._without_moving(claim) if self.config.is_cluster else claim
 
-    def _claim_due(self, fence: Fence, limit: int, entry_bytes: int, lease_ms: int) -> Claim:
+    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int) -> Claim:
+        claim = self._claim_due(fence, limit, lease_ms, is_reading=False)
+        self.check_lock(claim.status, fence)
+        self._portions.fill([row for row in claim.rows if row.type == "hash"], self._read_claimed)
+        return self._without_moving(claim) if self.config.is_cluster else claim
+
+    def _claim_due(
+        self,
+        fence: Fence,
+        limit: int,
+        lease_ms: int,
+        *,
+        is_reading: bool = True,
+        max_breaks: int = BREAKS_OF_THE_REQUEST,
+    ) -> Claim:
         with self.translating():
             return lua.claim_due(
-                self.watched,
+                self._watched(max_breaks),
                 self.keys.schedule,
                 fence,
                 limit=limit,
                 max_bytes=CLAIM_MAX_BYTES,
-                entry_bytes=entry_bytes,
+                entry_bytes=self.config.max_entry_bytes,
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
+                is_reading=is_reading,
             )
+
+    def _read_claimed(self, keys: list[str], is_blamed: bool) -> list[Stored]:
+        client = self.watched if is_blamed else self._watched(max_breaks=2)
+        with self.translating():
+            entry_bytes = self.config.max_entry_bytes
+            return lua.read_entries(client, self.keys.schedule, keys, entry_bytes=entry_bytes)[1]
 
     def _without_moving(self, claim: Claim) -> Claim:
         """Leave out what only seems to be missing: a node that is given a slot hasn't got all of it yet."""

@@ -92,12 +92,13 @@ def claim_due(
     entry_bytes: int,
     lease_ms: int,
     prefix: str,
+    is_reading: bool = True,
 ) -> Claim:
     """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time.
 
-    Of an entry of more than ``entry_bytes`` nothing is read.
+    Of an entry of more than ``entry_bytes`` nothing is read; with ``is_reading`` False of none.
     """
-    args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix]
+    args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix, int(is_reading)]
     status, now, upcoming, has_more, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
     return Claim(
         status=text_of(status),

@@ -10,6 +10,7 @@
 -- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 -- ARGV[6] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
 -- ARGV[7] prefix     what every entry's key starts with
+-- ARGV[8] is_reading  1: read the entries; 0: only tell how large they are
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
 -- the entry's key. A score of 0 is how people write "now", and is rewritten to that, so that the run has one
 -- due time at every try. What is hidden or asked for so has a field lease, '<score it has> <nominal>', and
@@ -28,7 +29,7 @@
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
-local lease_ms, prefix = tonumber(ARGV[6]), ARGV[7]
+local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local small_bytes = 16384
 
 local time = redis.call('TIME')
@@ -78,7 +79,11 @@ for i = 1, #due, 2 do
     local score = nominal
     local fields = {false, false, false, false}
     if kind == 'hash' then
-      fields = read_fields(key, entry_bytes, size, own_size)
+      if is_reading == 1 then
+        fields = read_fields(key, entry_bytes, size, own_size)
+      elseif own_size <= small_bytes then
+        fields[5] = redis.call('HGET', key, 'lease')
+      end
       local hidden_by, hidden_nominal, asked = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
       local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
       if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
@@ -96,7 +101,7 @@ for i = 1, #due, 2 do
     row[7] = score ~= nominal and score
     row[8] = kind ~= 'hash' and kind
     row[9] = is_asked and 1
-    row[10] = kind == 'hash' and not is_read and size
+    row[10] = kind == 'hash' and not (is_read and is_reading == 1) and size
     -- most end with the meta, and each nil costs the reader as much as a value
     for last = 10, 3, -1 do
       if row[last] then break end

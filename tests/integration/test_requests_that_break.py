@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import redis
 
+from redbeat import schedulers
 from redbeat.outbox import Outbox
-from tests.conftest import start
+from tests.conftest import MakeApp, start
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -215,3 +217,40 @@ def meta_that_grows(nodes: ClusterTopology, valkey: Server, directory: Path) -> 
         assert beat.is_running
         headers = [message["headers"] for message in messages(broker)]
         assert len({one["id"] for one in headers if one["redbeat_entry"] == "large"}) == 1
+
+
+@EVERY_KIND_OF_LOCK
+def test_an_answer_that_breaks_the_connection_costs_no_entry_but_the_one_that_does_it_alone(
+    valkey: Server,
+    make_app: MakeApp,
+    make_scheduler: MakeScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+) -> None:
+    """Without a lock what is claimed is hidden, and would be again and again if no answer arrived."""
+    monkeypatch.setattr(schedulers, "LEASE_SECONDS", 3.0)
+    names = [f"entry-{number}" for number in range(600)]
+    with (
+        Proxy((valkey.host, valkey.port)) as way,
+        valkey.client(db=1) as client,
+        valkey.client() as broker,
+    ):
+        way.cut_beyond(None, LIMIT_BYTES)
+        write_burst(client, names, args=["x" * 5_000])
+        write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE + LARGE])
+        urls = {"broker_url": valkey.url(0), "redbeat_redis_url": way.url(valkey.url(1))}
+        scheduler = make_scheduler(make_app(**urls, redbeat_batch_size=300, **settings))
+
+        def has_sent_them() -> bool:
+            scheduler.tick()
+            return broker.llen("celery") >= len(names) and bool(client.hexists("redbeat:large", "error"))
+
+        eventually(has_sent_them, 60)
+        assert sorted(sent_names(broker)) == sorted(names)
+        assert (
+            "the connection to Redis ends each time it is read" in field(client, "large", "error")["reason"]
+        )
+        way.cut_beyond(None)
+        retry_now(client, "large")
+        eventually(lambda: (scheduler.tick(), "large" in sent_names(broker))[1], 60)
+        assert len(sent_names(broker)) == len(names) + 1

@@ -43,7 +43,15 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             prefix="the-prefix",
         ),
         ["ok", "1.5", "", 0, []],
-        {**FENCED, "limit": 3, "max_bytes": 4, "entry_bytes": 9, "lease_ms": 5, "prefix": "the-prefix"},
+        {
+            **FENCED,
+            "limit": 3,
+            "max_bytes": 4,
+            "entry_bytes": 9,
+            "lease_ms": 5,
+            "prefix": "the-prefix",
+            "is_reading": 1,
+        },
         {},
     ),
     "commit_runs": (
