@@ -47,6 +47,9 @@ LARGE_FIELDS, FIELDS_PER_FRESH_SECOND = 10_000, 10_000
 #: so often entries are saved anew because their calendars change meanwhile
 MAX_SAVES = 5
 
+#: a definition of more characters isn't searched for the name of a calendar
+MAX_LOOKED_UP = 262_144
+
 #: a field that isn't a day, and exists always: an empty calendar is something else than none
 ABOUT = "about"
 
@@ -137,8 +140,13 @@ class KeptCalendars:
         self._kept: dict[str, _Kept] = {}
 
     def read_of(self, store: Store, rows: Collection[Claimed]) -> dict[str, Excluded]:
-        """Return the calendars that the policies of ``rows`` name; one round trip, none without any."""
-        wanted = sorted({name for row in rows for name in names_in(row)})
+        """Return the calendars that the policies of ``rows`` name; one round trip, none without any.
+
+        Those of very long definitions aren't among them: to look for a name there takes as long as to read
+        the entry, which then reads its calendar by itself.
+        """
+        looked_up = [row for row in rows if len(row.definition or "") <= MAX_LOOKED_UP]
+        wanted = sorted({name for row in looked_up for name in names_in(row)})
         if not wanted:
             return {}
         now = self._clock()

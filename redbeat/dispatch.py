@@ -91,6 +91,10 @@ class Batch:
     def leave(self, rows: Sequence[Claimed]) -> None:
         """Leave ``rows`` of the claim due as they were."""
         self.is_cut = self.is_cut or bool(rows)
+        self.hold(rows)
+
+    def hold(self, rows: Sequence[Claimed]) -> None:
+        """Leave ``rows`` due for a batch of another time."""
         if self.is_leased:
             self.commits += [Commit(claimed, claimed.nominal) for claimed in rows]
 
@@ -135,7 +139,10 @@ class Dispatcher:
     def dispatch(self, batch: Batch) -> None:
         """Deal with ``batch``; ``batch.commits`` then tells what was decided."""
         with garbage_kept():
-            self._dispatch(batch)
+            try:
+                self._dispatch(batch)
+            finally:
+                batch.collected.clear()  # millions of objects, perhaps: here no cycles are looked for
 
     def _dispatch(self, batch: Batch) -> None:
         runs = self._plan(batch)
@@ -162,22 +169,37 @@ class Dispatcher:
 
     def _plan(self, batch: Batch) -> list[Run]:
         """Return the runs to send; what is not to be sent goes to ``batch.commits``."""
-        calendars = self._calendars.read_of(self._store, batch.claim.rows)
+        rows = self._drop_missing(batch)
+        calendars = self._calendars.read_of(self._store, rows)
         with postpone_signals() as let_arrive:
-            return self._plan_all(batch, calendars, let_arrive)
+            return self._plan_all(batch, rows, calendars, let_arrive)
+
+    def _drop_missing(self, batch: Batch) -> list[Claimed]:
+        """Deal with what has no hash; return what has."""
+        present, removed = [], []
+        for claimed in batch.claim.rows:
+            if claimed.type != "none":
+                self._reports.note_present(claimed)
+                present.append(claimed)
+                continue
+            is_known = self._reports.note_missing(claimed)
+            batch.commits.append(commit_missing(claimed, batch.claim.now, is_known))
+            if is_known:
+                removed.append(claimed.key)
+        self._reports.report_removed(removed)
+        return present
 
     def _plan_all(
-        self, batch: Batch, calendars: Mapping[str, Excluded], let_arrive: Callable[[], None]
+        self,
+        batch: Batch,
+        rows: Sequence[Claimed],
+        calendars: Mapping[str, Excluded],
+        let_arrive: Callable[[], None],
     ) -> list[Run]:
         runs: list[Run] = []
         now = batch.claim.now
-        for claimed in self.pace.until_spent(batch.claim.rows):
+        for claimed in self.pace.until_spent(rows):
             let_arrive()
-            if claimed.type == "none":
-                is_known = self._reports.report_missing(claimed)
-                batch.commits.append(commit_missing(claimed, now, is_known))
-                continue
-            self._reports.note_present(claimed)
             read_seconds = _seconds_to_read(claimed)
             budget_seconds = PLAN_SECONDS + read_seconds
             try:
@@ -198,8 +220,9 @@ class Dispatcher:
             else:
                 runs.append(plan)
         batch.leave(self.pace.take_left())
+        batch.hold(self.pace.take_held())
         # planned in another order, perhaps, and sent in that of their due times all the same
-        positions = {claimed.key: position for position, claimed in enumerate(batch.claim.rows)}
+        positions = {claimed.key: position for position, claimed in enumerate(rows)}
         return sorted(runs, key=lambda run: positions[run.claimed.key])
 
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
@@ -280,8 +303,12 @@ class Dispatcher:
     def _collect(self, run: Run, confirm: Callable[[], None] = lambda: None) -> tuple[Push, ...]:
         producer = self._connect()  # first: there is an outbox only once there is a channel
         confirm()  # after it: to connect may take its time
+        self.pace.note_sending()
         with self._broker.collecting() as pushes:
             self._send(run, producer)
+        seconds = self.pace.note_sent(run.claimed.key)
+        if seconds:
+            self._reports.report_dear(run.claimed, seconds)
         return tuple(pushes)
 
     def _record(self, batch: Batch, target: Target | None) -> None:

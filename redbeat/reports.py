@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.exits import CONFIG, CommandLineError, is_beat_command
+from redbeat.failures import sha1_of
 from redbeat.lock import LeaderLock
 from redbeat.logger import logger
 from redbeat.lua import Claimed
 from redbeat.runs import Run
-from redbeat.text import printable, shorten
+from redbeat.text import as_stored, printable, shorten
 
 __all__ = ["Reports", "brief", "ending_briefly"]
 
@@ -54,6 +56,15 @@ STANDBY_SECONDS = 60.0
 #: of how many entries is remembered what was said; then all is forgotten, and may be said again
 MAX_REMEMBERED = 10_000
 
+#: of so many missing entries, whose keys may be all there is of them
+MAX_MISSING = 100_000
+
+#: of many entries that are removed together so many have a line of their own, and so many more are named
+NAMED_ALONE, NAMED_TOGETHER = 3, 10
+
+#: with so many characters
+MAX_NAME = 100
+
 #: an entry that was missing, and didn't come up again for so long, has been removed by somebody else; seconds
 MISSING_SECONDS = 600.0
 
@@ -70,21 +81,47 @@ class Reports:
         """Forget that an entry was missing: it is there."""
         self._missing.pop(claimed.key, None)
 
-    def report_missing(self, claimed: Claimed) -> bool:
-        """Note that an entry's hash is gone; return whether it was so already, and is logged therefore."""
+    def note_missing(self, claimed: Claimed) -> bool:
+        """Note that an entry's hash is gone; return whether it was so already."""
         if self._missing.pop(claimed.key, None) is None:
             now = time.monotonic()
             while self._missing and next(iter(self._missing.values())) < now - MISSING_SECONDS:
                 del self._missing[next(iter(self._missing))]
-            if len(self._missing) < MAX_REMEMBERED:  # else later: forgetting others, none would ever be known
+            if len(self._missing) < MAX_MISSING:  # else later: forgetting others, none would ever be known
                 self._missing[claimed.key] = now
             return False
-        logger.error(
-            "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
-            "Redis evicted it (see maxmemory-policy).",
-            printable(claimed.key),
-        )
         return True
+
+    def report_removed(self, keys: Sequence[str]) -> None:
+        """Log that entries are removed from the schedule as their hashes are gone: of many the first few."""
+        for key in keys[:NAMED_ALONE]:
+            logger.error(
+                "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
+                "Redis evicted it (see maxmemory-policy).",
+                printable(key),
+            )
+        others = keys[NAMED_ALONE:]
+        if others:
+            logger.error(
+                "beat: Failed to load %d more, removing them from the schedule for the same reason: %s%s",
+                len(others),
+                ", ".join(shorten(printable(key[:MAX_NAME]), MAX_NAME) for key in others[:NAMED_TOGETHER]),
+                ", ..." if len(others) > NAMED_TOGETHER else ".",
+            )
+
+    def report_dear(self, claimed: Claimed, seconds: float) -> None:
+        """Log, once for each definition, that an entry takes so much processor time to read and to send."""
+        if not self._is_news("dear", claimed.key, sha1_of(claimed)):
+            return
+        texts = (claimed.definition, claimed.meta, claimed.policy)
+        logger.warning(
+            "beat: The entry %s takes %.0f ms of processor time at each run, to read it and to send it, and "
+            "has %s bytes: it goes after the others, which wait meanwhile. Put large data somewhere else and "
+            "its address into the entry.",
+            printable(claimed.key),
+            seconds * 1000,
+            f"{sum(len(as_stored(text)) for text in texts if text):,}",
+        )
 
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
         """Log why an entry can't be used. ``is_news``: its hash doesn't say so yet."""

@@ -37,7 +37,7 @@ from redbeat.interrupts import hold_interrupts
 from redbeat.leadership import Leadership
 from redbeat.lock import LeaderLock
 from redbeat.logger import logger
-from redbeat.lua import NO_TIMES, Claim, Claimed, Commit
+from redbeat.lua import NO_TIMES, Claim, Claimed, Commit, Fence
 from redbeat.reports import Reports, brief, ending_briefly
 from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.retry import is_period_left, is_refusal
@@ -193,14 +193,16 @@ class RedBeatScheduler(Scheduler):
             self.store.renew_lock(self._leadership.fence)  # the broker may take its time
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
-        fence = self._leadership.fence
-        batch_size = self._dispatcher.pace.enlarge(self.config.batch_size)
-        claim = self.store.claim_due(fence, batch_size, self._lease_ms)
-        self._claimed_at = time.monotonic()
+        fence, pace = self._leadership.fence, self._dispatcher.pace
+        claim = self._claim(fence)
+        if not claim.rows and pace.has_dear and not pace.seconds_to_dear():
+            claim = self._claim(fence)  # nobody else is due
         if self.lock:
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
         self._dispatcher.dispatch(batch)
+        if self._beat is not None:  # else whoever calls decides how long to wait
+            pace.end_batch()
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
             return self._wait(BROKER_RETRY_SECONDS)
@@ -210,7 +212,17 @@ class RedBeatScheduler(Scheduler):
             return self._wait(self._look_seconds)
         if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0
-        return self._wait(self._seconds_to_next(claim, batch.commits))
+        delay_seconds = self._seconds_to_next(claim, batch.commits)
+        return self._wait(min(delay_seconds, pace.seconds_to_dear()) if pace.has_dear else delay_seconds)
+
+    def _claim(self, fence: Fence) -> Claim:
+        pace = self._dispatcher.pace
+        sizes = pace.begin_batch()
+        claim = self.store.claim_due(fence, pace.enlarge(self.config.batch_size), self._lease_ms, sizes)
+        self._claimed_at = time.monotonic()
+        if claim.is_held:
+            pace.note_held()
+        return claim
 
     def _is_broker_back(self) -> bool:
         """Try the broker again, but not at each wake-up, nor as often as a short lock is renewed."""

@@ -50,8 +50,8 @@ __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", 
 CHUNK_SIZE = 500
 
 #: a claim takes so many bytes of large entries, whatever the batch size; small ones don't wait for them, and
-#: have as many bytes at the most
-CLAIM_MAX_BYTES = 8 * 1024 * 1024
+#: have four times as many at the most
+CLAIM_MAX_BYTES = 2 * 1024 * 1024
 
 #: for so long the server's clock isn't read again: the local one tells how much has passed
 CLOCK_SECONDS = 1.0
@@ -105,7 +105,9 @@ class Store:
         """The names of everything, as they are configured now."""
         return self.config.keys
 
-    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Claim:
+    def claim_due(
+        self, fence: Fence, limit: int, lease_ms: int = 0, sizes: lua.Sizes = lua.ALL_SIZES
+    ) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
 
         Where the answer ends the connection they are claimed first and then read in portions, and of one that
@@ -115,20 +117,20 @@ class Store:
             LockLost: another beat holds the lock.
         """
         if self._portions.are_wanted:
-            return self._claim_and_read(fence, limit, lease_ms)
+            return self._claim_and_read(fence, limit, lease_ms, sizes)
         try:
             # with a lease each try claims others than the one before
-            claim = self._claim_due(fence, limit, lease_ms, max_breaks=1 if lease_ms else 2)
+            claim = self._claim_due(fence, limit, lease_ms, sizes, max_breaks=1 if lease_ms else 2)
         except StoreRefused as exc:
             if not is_broken(exc):
                 raise
             self._portions.note_lost()
-            return self._claim_and_read(fence, limit, lease_ms)
+            return self._claim_and_read(fence, limit, lease_ms, sizes)
         self.check_lock(claim.status, fence)
         return self._without_moving(claim) if self.config.is_cluster else claim
 
-    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int) -> Claim:
-        claim = self._claim_due(fence, limit, lease_ms, is_reading=False)
+    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: lua.Sizes) -> Claim:
+        claim = self._claim_due(fence, limit, lease_ms, sizes, is_reading=False)
         self.check_lock(claim.status, fence)
         self._portions.fill([row for row in claim.rows if row.type == "hash"], self._read_claimed)
         return self._without_moving(claim) if self.config.is_cluster else claim
@@ -138,6 +140,7 @@ class Store:
         fence: Fence,
         limit: int,
         lease_ms: int,
+        sizes: lua.Sizes,
         *,
         is_reading: bool = True,
         max_breaks: int = BREAKS_OF_THE_REQUEST,
@@ -153,6 +156,7 @@ class Store:
                 lease_ms=lease_ms,
                 prefix=self.keys.prefix,
                 is_reading=is_reading,
+                sizes=sizes,
             )
 
     def _read_claimed(self, keys: list[str], is_blamed: bool) -> list[Stored]:
@@ -165,9 +169,11 @@ class Store:
         """Leave out what only seems to be missing: a node that is given a slot hasn't got all of it yet."""
         missing = [row.key for row in claim.rows if row.type == "none"]
         with self.translating():
+            if not missing or not self.client.exists(*missing):  # there may be thousands
+                return claim
             moving = {key for key in missing if self.client.exists(key)}
         rows = [row for row in claim.rows if row.key not in moving]
-        return replace(claim, rows=rows, is_partial=True) if moving else claim
+        return replace(claim, rows=rows, is_partial=True)
 
     def renew_lock(self, fence: Fence, idle_seconds: float = 0) -> None:
         """Let the lock live for its whole time from now on.

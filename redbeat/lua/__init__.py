@@ -11,6 +11,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
+from redbeat.lua.records import ALL_SIZES as ALL_SIZES
 from redbeat.lua.records import NO_HISTORIES, claimed_of, digest_of, stored_of
 from redbeat.lua.records import NO_TIMES as NO_TIMES
 from redbeat.lua.records import NOWHERE as NOWHERE
@@ -22,6 +23,7 @@ from redbeat.lua.records import Fence as Fence
 from redbeat.lua.records import Head as Head
 from redbeat.lua.records import Histories as Histories
 from redbeat.lua.records import Push as Push
+from redbeat.lua.records import Sizes as Sizes
 from redbeat.lua.records import Stored as Stored
 from redbeat.lua.records import Target as Target
 from redbeat.lua.records import Vitals as Vitals
@@ -31,6 +33,7 @@ from redbeat.lua.records import text_of as text_of
 from redbeat.lua.script import Script as Script
 
 __all__ = [
+    "ALL_SIZES",
     "NOWHERE",
     "NO_TIMES",
     "Call",
@@ -43,6 +46,7 @@ __all__ = [
     "Histories",
     "Push",
     "Script",
+    "Sizes",
     "Stored",
     "Target",
     "Vitals",
@@ -93,18 +97,21 @@ def claim_due(
     lease_ms: int,
     prefix: str,
     is_reading: bool = True,
+    sizes: Sizes = ALL_SIZES,
 ) -> Claim:
     """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time.
 
-    Of an entry of more than ``entry_bytes`` nothing is read; with ``is_reading`` False of none.
+    Of an entry of more than ``entry_bytes`` nothing is read; with ``is_reading`` False of none. One of other
+    ``sizes`` stays due.
     """
-    args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix, int(is_reading)]
-    status, now, upcoming, has_more, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
+    args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix, int(is_reading), *sizes]
+    status, now, upcoming, has_more, is_held, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
     return Claim(
         status=text_of(status),
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
+        is_held=bool(is_held),
         rows=[claimed_of(row) for row in rows],
     )
 

@@ -6,22 +6,28 @@
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at the most
 -- ARGV[4] max_bytes  what goes beyond so many bytes of large entries stays due, but one is returned; and small
---                    ones are, until there are as many bytes of them
+--                    ones are, until there are four times as many bytes of them
 -- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 -- ARGV[6] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
 -- ARGV[7] prefix     what every entry's key starts with
 -- ARGV[8] is_reading  1: read the entries; 0: only tell how large they are
+-- ARGV[9] from_bytes  an entry of fewer bytes stays due
+-- ARGV[10] to_bytes  one of more bytes stays due, unless it isn't read in any case
+-- What stays due, and members without a hash, take nobody's place: the limit is for entries that are returned, and
+-- these are looked for among the next 200,000 members, 10,000 of them with a hash. Of members without one 5,000
+-- are returned at the most.
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
 -- the entry's key. A score of 0 is how people write "now", and is rewritten to that, so that the run has one
 -- due time at every try. What is hidden or asked for so has a field lease, '<score it has> <nominal>', and
 -- ' now' after it: when the beat that claimed it has died, it surfaces as the same run.
 --
--- Returns {status, now, next, has_more, rows}
+-- Returns {status, now, next, has_more, is_held, rows}
 --   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
 --             holds it (then the rest is empty)
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
---   has_more  1 when more entries are due than were returned
+--   has_more  1 when more entries are due than were returned, and not only for to_bytes
+--   is_held   1 when an entry stays due for to_bytes
 --   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes} each; nominal
 --             is the score the entry was due at, score is what it has now, is_asked 1 when that was 0,
 --             unread_bytes how many it has when it wasn't read; what is missing is nil, as are a score that is
@@ -30,90 +36,129 @@ local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local small_bytes = 16384
+local from_bytes, to_bytes = tonumber(ARGV[9]), tonumber(ARGV[10])
+local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
+local small_limit, look_limit, measure_limit, chunk = 4 * max_bytes, 200000, 10000, 4000
 
 local time = redis.call('TIME')
 -- never a whole second: such a score may be taken for one that celery-redbeat 2.x has rounded
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 local status = hold_lock(lock, token, lock_ms)
-if status == 'lost' then return {status, now, '', 0, {}} end
+if status == 'lost' then return {status, now, '', 0, 0, {}} end
 
-local due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', 0, limit)
 -- before any lease of ours is in the way
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local rows, bytes, bytes_of_small, seen = {}, 0, 0, {}
-local has_more = #due == 2 * limit
-for i = 1, #due, 2 do
-  if bytes_of_small >= max_bytes then
-    has_more = true
-    break
-  end
-  local key, nominal = due[i], due[i + 1]
-  local full_key, kind = prefix .. key, ''
-  if string.sub(key, 1, #prefix) == prefix then  -- other keys may be out of reach: another slot, an ACL
-    kind = redis.call('TYPE', key).ok
-  end
-  if kind == '' or (kind == 'none' and redis.call('EXISTS', full_key) == 1) then
-    redis.call('ZREM', schedule, key)
-    if not seen[full_key] then redis.call('ZADD', schedule, 'LT', nominal, full_key) end
-    key, kind = full_key, redis.call('TYPE', full_key).ok
-  end
-  local size, own_size = 0, 0
-  if kind == 'hash' then size, own_size = measure_entry(key) end
-  local is_read = kind == 'hash' and size <= entry_bytes
-  if is_read and size > small_bytes and bytes > 0 and bytes + size > max_bytes then
-    has_more = true
-  elseif not seen[key] then  -- both its key and its bare name may be due
-    seen[key] = true
-    local name = string.sub(key, #prefix + 1)
-    if string.sub(name, 1, #prefix) ~= prefix then  -- else it is another entry's key
-      local name_score = tonumber(redis.call('ZSCORE', schedule, name) or -1)
-      -- due later in the order, perhaps beyond this batch
-      if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
+local has_more, is_held, taken, missing, measured, offset, looked, due = false, false, 0, 0, 0, 0, 0, {}
+local window = limit
+repeat
+  due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', offset, window)
+  local has_any, passed = missing < missing_limit, 0
+  if not has_any then  -- one question for all of them
+    local keys = {}
+    for i = 1, #due, 2 do
+      keys[#keys + 1] = string.sub(due[i], 1, #prefix) == prefix and due[i] or prefix .. due[i]
     end
-    local is_asked = tonumber(nominal) == 0
-    if is_asked then
-      redis.call('ZADD', schedule, 'XX', now, key)
-      nominal = redis.call('ZSCORE', schedule, key)
+    has_any = #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0
+  end
+  if not has_any then
+    passed = #due / 2
+    has_more, offset = has_more or passed > 0, offset + passed
+  end
+  for i = 1, has_any and #due or 0, 2 do
+    if taken >= limit or bytes_of_small >= small_limit then
+      has_more = true
+      break
     end
-    local score = nominal
-    local fields = {false, false, false, false}
+    local key, nominal = due[i], due[i + 1]
+    local full_key, kind = prefix .. key, ''
+    if string.sub(key, 1, #prefix) == prefix then  -- other keys may be out of reach: another slot, an ACL
+      kind = redis.call('TYPE', key).ok
+    end
+    if kind == '' or (kind == 'none' and redis.call('EXISTS', full_key) == 1) then
+      redis.call('ZREM', schedule, key)
+      if not seen[full_key] then redis.call('ZADD', schedule, 'LT', nominal, full_key) end
+      key, kind = full_key, redis.call('TYPE', full_key).ok
+    end
+    local size, own_size = 0, 0
     if kind == 'hash' then
-      if is_reading == 1 then
-        fields = read_fields(key, entry_bytes, size, own_size)
-      elseif own_size <= small_bytes then
-        fields[5] = redis.call('HGET', key, 'lease')
+      size, own_size = measure_entry(key)
+      measured = measured + 1
+    end
+    local is_read = kind == 'hash' and size <= entry_bytes
+    local is_missing, stays = kind == 'none', true
+    if is_read and to_bytes > 0 and size > to_bytes then
+      is_held, passed = true, passed + 1
+    elseif
+      size < from_bytes
+      or (is_missing and (missing >= missing_limit or missing_bytes <= 0))
+      or (is_read and size > small_bytes and bytes > 0 and bytes + size > max_bytes)
+    then
+      has_more, passed = true, passed + 1
+    elseif not seen[key] then  -- both its key and its bare name may be due
+      seen[key] = true
+      if is_missing then
+        missing, missing_bytes, passed = missing + 1, missing_bytes - #key, passed + 1
+      else
+        taken = taken + 1
       end
-      local hidden_by, hidden_nominal, asked = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
-      local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
-      if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
-        nominal, is_asked = hidden_nominal, asked == ' now'
+      local name = string.sub(key, #prefix + 1)
+      if string.sub(name, 1, #prefix) ~= prefix then  -- else it is another entry's key
+        local name_score = tonumber(redis.call('ZSCORE', schedule, name) or -1)
+        -- due later in the order, perhaps beyond this batch
+        if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
       end
+      local is_asked = tonumber(nominal) == 0
+      if is_asked then
+        redis.call('ZADD', schedule, 'XX', now, key)
+        nominal = redis.call('ZSCORE', schedule, key)
+      end
+      stays = not is_asked and lease_ms == 0
+      local score = nominal
+      local fields = {false, false, false, false}
+      if kind == 'hash' then
+        if is_reading == 1 then
+          fields = read_fields(key, entry_bytes, size, own_size)
+        elseif own_size <= small_bytes then
+          fields[5] = redis.call('HGET', key, 'lease')
+        end
+        local hidden_by, hidden_nominal, asked = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
+        local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
+        if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
+          nominal, is_asked = hidden_nominal, asked == ' now'
+        end
+      end
+      if lease_ms > 0 then
+        redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
+        score = redis.call('ZSCORE', schedule, key)
+      end
+      if kind == 'hash' and (is_asked or lease_ms > 0) then
+        redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. (is_asked and ' now' or ''))
+      end
+      local row = {key, nominal, fields[1], fields[2], fields[3], fields[4]}
+      row[7] = score ~= nominal and score
+      row[8] = kind ~= 'hash' and kind
+      row[9] = is_asked and 1
+      row[10] = kind == 'hash' and not (is_read and is_reading == 1) and size
+      -- most end with the meta, and each nil costs the reader as much as a value
+      for last = 10, 3, -1 do
+        if row[last] then break end
+        row[last] = nil
+      end
+      if is_read and size > small_bytes then
+        bytes = bytes + size
+      else
+        bytes_of_small = bytes_of_small + #key + (is_read and size or 0) + math.min(own_size, small_bytes)
+      end
+      rows[#rows + 1] = row
     end
-    if lease_ms > 0 then
-      redis.call('ZADD', schedule, 'XX', string.format('%.6f', tonumber(now) + lease_ms / 1000), key)
-      score = redis.call('ZSCORE', schedule, key)
-    end
-    if kind == 'hash' and (is_asked or lease_ms > 0) then
-      redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. (is_asked and ' now' or ''))
-    end
-    local row = {key, nominal, fields[1], fields[2], fields[3], fields[4]}
-    row[7] = score ~= nominal and score
-    row[8] = kind ~= 'hash' and kind
-    row[9] = is_asked and 1
-    row[10] = kind == 'hash' and not (is_read and is_reading == 1) and size
-    -- most end with the meta, and each nil costs the reader as much as a value
-    for last = 10, 3, -1 do
-      if row[last] then break end
-      row[last] = nil
-    end
-    if is_read and size > small_bytes then
-      bytes = bytes + size
-    else
-      bytes_of_small = bytes_of_small + #key + (is_read and size or 0) + math.min(own_size, small_bytes)
-    end
-    rows[#rows + 1] = row
+    if stays then offset = offset + 1 end
   end
-end
+  looked = looked + #due / 2
+  local is_last = #due < 2 * window or taken >= limit or bytes_of_small >= small_limit or passed == 0
+  is_last = is_last or looked >= look_limit or measured >= measure_limit
+  has_more = has_more or (is_last and #due == 2 * window)
+  window = chunk
+until is_last
 
-return {status, now, upcoming[2] or '', has_more and 1 or 0, rows}
+return {status, now, upcoming[2] or '', has_more and 1 or 0, is_held and 1 or 0, rows}

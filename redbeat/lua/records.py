@@ -73,6 +73,16 @@ class Claimed:
     unread_bytes: int = 0
 
 
+class Sizes(NamedTuple):
+    """Which entries are claimed: those of so many bytes; ``to_bytes`` 0: however large."""
+
+    from_bytes: int
+    to_bytes: int
+
+
+ALL_SIZES = Sizes(0, 0)
+
+
 @dataclass(frozen=True)
 class Claim:
     """What one look at the schedule found.
@@ -82,7 +92,8 @@ class Claim:
             another beat holds it, and nothing was read.
         now: the server's clock in UNIX seconds.
         next_score: when the first entry that isn't due yet will be, None when there is none.
-        has_more: more is due than was returned.
+        has_more: more is due than was returned, besides what is larger than was asked for.
+        is_held: something that is larger than was asked for is due.
         is_partial: entries that are due are left out: their slot is being moved to another node.
     """
 
@@ -91,6 +102,7 @@ class Claim:
     next_score: float | None
     has_more: bool
     rows: list[Claimed]
+    is_held: bool = False
     is_partial: bool = False
 
 

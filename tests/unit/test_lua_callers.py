@@ -41,8 +41,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             entry_bytes=9,
             lease_ms=5,
             prefix="the-prefix",
+            sizes=lua.Sizes(7, 8),
         ),
-        ["ok", "1.5", "", 0, []],
+        ["ok", "1.5", "", 0, 0, []],
         {
             **FENCED,
             "limit": 3,
@@ -51,6 +52,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "lease_ms": 5,
             "prefix": "the-prefix",
             "is_reading": 1,
+            "from_bytes": 7,
+            "to_bytes": 8,
         },
         {},
     ),
@@ -360,7 +363,7 @@ class Replying:
 
 def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "entry_bytes": 9, "lease_ms": 0, "prefix": "p"}
-    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, []]), "s", FENCE, **options).status == "lost"
+    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, **options).status == "lost"
     assert lua.commit_runs(Replying([b"lost", 0, []]), "s", FENCE, [COMMIT]).status == "lost"
     assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == ("lost", 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
@@ -369,7 +372,7 @@ def test_a_lost_lock_is_told_apart() -> None:
 def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
     row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
     claim = lua.claim_due(
-        Replying([b"ok", b"1.5", b"2.5", 1, [row]]),
+        Replying([b"ok", b"1.5", b"2.5", 1, 1, [row]]),
         "s",
         FENCE,
         limit=1,
@@ -383,6 +386,7 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
         now=1.5,
         next_score=2.5,
         has_more=True,
+        is_held=True,
         rows=[lua.Claimed("k\udcff", "1", "{}", score="2")],
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from redbeat import pace
 from redbeat.lua import Claimed
-from redbeat.pace import BATCH_SECONDS, ENLARGED, SLOW_SECONDS, Pace
+from redbeat.pace import BATCH_SECONDS, ENLARGED, LARGE_BYTES, SLOW_SECONDS, Pace
 
 QUICK = '{"schedule": {"__type__": "interval", "every": 1}}'
 OTHER = '{"schedule": {"__type__": "rrule"}}'
@@ -45,7 +45,7 @@ def plan(one: Pace, clock: Clock, batch: list[Claimed], seconds: Mapping[str, fl
         clock.seconds += seconds[claimed.key.partition("-")[0]]
         one.note_planned(claimed.key, 0)
         planned.append(claimed.key)
-    left = {claimed.key for claimed in one.take_left()}
+    left = {claimed.key for claimed in [*one.take_left(), *one.take_held()]}
     assert left == {claimed.key for claimed in batch} - set(planned)
     assert not one.take_left(), "nothing is held on to"
     return planned
@@ -96,3 +96,80 @@ def test_one_slow_moment_does_not_let_a_quick_kind_wait_and_two_do(clock: Clock)
     assert plan(one, clock, [trouble, *batch], {**quick, "trouble": SLOW})[-1] == trouble.key
     plan(one, clock, [trouble, *batch], {**quick, "trouble": 0.0})
     assert plan(one, clock, [trouble, *batch], {**quick, "trouble": 0.0})[0] == trouble.key
+
+
+def test_what_its_task_is_given_does_not_make_a_schedule_a_quick_one(clock: Clock) -> None:
+    one, quick = Pace(), rows("quick", 2, QUICK)
+    plan(one, clock, rows("slow", 1, OTHER), {"slow": SLOW})
+    for definition in (
+        '{"kwargs": {"__type__": "interval"}, "schedule": {"__type__": "rrule"}}',
+        '{"schedule": {"__type__": "rrule"}, "kwargs": {"schedule": {"__type__": "interval"}}}',
+        '{"schedule": {"__type__": "rrule", "x": {"__type__": "interval"}}}',
+        '{"schedule": {"__type__": "interval"}, "schedule": {"__type__": "rrule"}}',
+        '{"schedule": "interval"}',
+        "[" * 10_000,
+    ):
+        batch = [*rows("false", 1, definition), *quick, *rows("slow", 1, OTHER)]
+        planned = plan(one, clock, batch, {"false": 0, "quick": 0, "slow": SLOW})
+        assert planned[:2] == ["quick-0000", "quick-0001"], definition
+    spaced = rows("spaced", 1, '{ "schedule" : {\n"every": 1, "__type__" : "crontab"}}')
+    batch = [*rows("other", 1, OTHER), *spaced, *rows("slow", 1, OTHER)]
+    assert plan(one, clock, batch, {"other": 0, "spaced": 0, "slow": SLOW})[0] == "spaced-0000"
+
+
+def send(one: Pace, clock: Clock, batch: list[Claimed], seconds: Mapping[str, float]) -> list[str]:
+    """Plan a batch in no time and send it, each message taking as long as is said; return the keys."""
+    keys = plan(one, clock, batch, dict.fromkeys(seconds, 0.0))
+    for key in keys:
+        one.note_sending()
+        clock.seconds += seconds[key.partition("-")[0]]
+        one.note_sent(key)
+    one.end_batch()
+    return keys
+
+
+def test_others_are_recorded_before_large_ones_have_their_turn_by_themselves(clock: Clock) -> None:
+    one = Pace()
+    assert one.begin_batch().to_bytes == LARGE_BYTES
+    one.note_held()
+    assert not one.seconds_to_dear()
+    sizes = one.begin_batch()
+    assert (sizes.from_bytes, sizes.to_bytes) == (LARGE_BYTES + 1, 0)
+    large = rows("large", 3, f'{{"args": "{"x" * 8_000_000}"}}')
+    assert send(one, clock, large, {"large": 0.6}) == ["large-0000"]
+    assert one.begin_batch().to_bytes == LARGE_BYTES, "after one dear batch the others have their turn"
+
+
+def test_dear_batches_have_half_of_the_time_at_the_most(clock: Clock) -> None:
+    one, large = Pace(), rows("large", 1, f'{{"args": "{"x" * 8_000_000}"}}')
+    dear_seconds, began = 0.0, clock.seconds
+    for _ in range(1000):
+        clock.seconds += 0.01
+        if one.begin_batch().to_bytes:
+            one.note_held()
+            send(one, clock, [], {})
+        else:
+            before = clock.seconds
+            send(one, clock, large, {"large": 0.6})
+            dear_seconds += clock.seconds - before
+    assert 0.4 < dear_seconds / (clock.seconds - began) < 0.55
+
+
+def test_a_small_one_that_is_dear_to_send_waits_for_the_others_from_then_on(clock: Clock) -> None:
+    one, others = Pace(), rows("quick", 3, QUICK)
+    dear = rows("dear", 1, QUICK)
+    one.begin_batch()
+    assert len(send(one, clock, [*dear, *others], {"dear": 0.5, "quick": 0.001})) == 4
+    one.begin_batch()
+    assert send(one, clock, [*dear, *others], {"quick": 0.001}) == [row.key for row in others]
+    assert one.has_dear
+    assert one.begin_batch().from_bytes == 0, "what is dear needn't be large"
+    for claimed in one.until_spent([*dear, *others]):
+        one.note_planned(claimed.key, 0)
+        one.note_sending()
+        assert not one.note_sent(claimed.key), "it isn't any more"
+        assert claimed == dear[0]
+    assert one.take_left() == others
+    one.end_batch()
+    one.begin_batch()
+    assert len(send(one, clock, [*dear, *others], {"dear": 0.0, "quick": 0.001})) == 4

@@ -17,6 +17,7 @@ LIMIT = 10
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
     monkeypatch.setattr(reports_module, "MAX_REMEMBERED", LIMIT)
+    monkeypatch.setattr(reports_module, "MAX_MISSING", LIMIT)
     return Reports()
 
 
@@ -68,20 +69,39 @@ def test_more_missing_entries_than_are_remembered_are_all_removed(
 ) -> None:
     left, looks = list(range(5 * LIMIT)), 0
     while left:  # as they come up in the schedule: in the same order each time
-        left = [number for number in left if not reports.report_missing(claimed(number, "none"))]
+        left = [number for number in left if not reports.note_missing(claimed(number, "none"))]
         assert remembered(reports) <= LIMIT
         looks += 1
         assert looks < 20
     print(f"{5 * LIMIT} missing, {LIMIT} remembered: gone after {looks} looks")
-    assert len(told(caplog)) == 5 * LIMIT
+
+
+def test_of_many_that_are_removed_the_first_have_a_line_each_and_the_others_one(
+    reports: Reports, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports.report_removed([f"redbeat:entry-{number}" for number in range(20_000)])
+    *alone, together = told(caplog)
+    assert [line.partition(",")[0] for line in alone] == [
+        f"beat: Failed to load redbeat:entry-{number}" for number in range(len(alone))
+    ]
+    assert alone
+    assert together.startswith(f"beat: Failed to load {20_000 - len(alone)} more, removing")
+    assert f"redbeat:entry-{len(alone)}, " in together
+    assert len(together) < 1000
+    caplog.clear()
+    reports.report_removed(["redbeat:" + "x" * 1_000_000] * 20)
+    assert sum(map(len, told(caplog))) < 10_000
+    caplog.clear()
+    reports.report_removed([])
+    assert not told(caplog)
 
 
 def test_missing_entries_that_never_come_up_again_make_room(reports: Reports, clock: Any) -> None:
     for number in range(LIMIT):
-        assert not reports.report_missing(claimed(number, "none"))
+        assert not reports.note_missing(claimed(number, "none"))
     clock.now += MISSING_SECONDS + 1
-    assert not reports.report_missing(claimed(LIMIT, "none"))
-    assert reports.report_missing(claimed(LIMIT, "none"))
+    assert not reports.note_missing(claimed(LIMIT, "none"))
+    assert reports.note_missing(claimed(LIMIT, "none"))
 
 
 def test_a_typo_of_megabytes_is_cut(reports: Reports, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,134 @@
+"""What is dear to read and to send goes last and is named; what has no hash keeps nobody waiting."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat import pace
+from tests.conftest import MakeApp
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.support.apps import celery_beat, write_app
+from tests.support.logs import errors_in
+from tests.support.polling import eventually
+from tests.support.schedule import SCHEDULE, SELDOM, sent_names, server_now, write_raw
+from tests.support.servers import Server
+
+ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+#: legal, and a quarter of a second or more each
+DEAR = {
+    "numbers": {"args": [[1] * 1_000_000]},
+    "datetimes": {"args": [[{"__type__": "datetime", "year": 2026, "month": 1, "day": 1}] * 40_000]},
+    "objects": {"args": [[{"a": 1}] * 300_000]},
+    "nested": {"kwargs": {"x": [json.loads("[" * 100 + "]" * 100)] * 10_000}},
+}
+
+
+@pytest.mark.parametrize("kind", DEAR)
+@EVERY_KIND_OF_LOCK
+@ONE_SERVER
+def test_a_dear_one_leaves_after_the_others_are_recorded_and_is_named_once(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    settings: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(pace, "DEAR_SECONDS", 0.001)  # this machine may be a fast one
+    scheduler = make_scheduler(**settings)
+    for number in range(2):
+        write_raw(client, f"dear-{number}", score=1 + number, schedule=SELDOM, **DEAR[kind])
+    for number in range(3):
+        write_raw(client, f"other-{number}", score=10 + number, schedule=SELDOM)
+    sent = []
+    while not scheduler.tick():
+        sent.append(broker.llen("celery"))
+        broker.delete("celery")
+        assert sum(sent) <= 5
+    sent.append(broker.llen("celery"))
+    assert [count for count in sent if count] == [3, 1, 1]
+    for number in range(2):
+        client.zadd(SCHEDULE, {f"redbeat:dear-{number}": 1})
+    while not scheduler.tick():
+        pass
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    for number in range(2):
+        [said] = [line for line in warnings if f"dear-{number} " in line]
+        assert "ms of processor time" in said
+        assert f"{client.hstrlen(f'redbeat:dear-{number}', 'definition') // 1_000_000}," in said
+    assert not [line for line in warnings if "other-" in line]
+
+
+@ONE_SERVER
+def test_fifty_dear_ones_that_are_always_due_leave_the_others_their_turn(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler()
+    for number in range(50):
+        write_raw(client, f"dear-{number}", score=1 + number, schedule=SELDOM, **DEAR["objects"])
+    scheduler.tick()
+    for _ in range(6):
+        broker.delete("celery")
+        write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
+        for _ in range(2):
+            if "canary" not in sent_names(broker):
+                scheduler.tick()
+        names = sent_names(broker)
+        assert names[-1] == "canary" or names[0] == "canary"
+        assert len(names) <= 2, "it waits for one of them at the most"
+        scheduler.tick()
+    left = client.zcount(SCHEDULE, 0, server_now(client))
+    assert left < 47, "and they get theirs"
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("member", ["redbeat:gone-%d", "foreign:%d"])
+def test_thousands_of_members_without_a_hash_keep_no_entry_waiting(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    member: str,
+    settings: dict[str, Any],
+) -> None:
+    count = 20_000
+    client.zadd(SCHEDULE, {member % number: 1 for number in range(count)})
+    write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
+    scheduler = make_scheduler(**settings)
+    scheduler.tick()
+    assert sent_names(broker) == ["canary"], "it is looked for beyond them"
+    ticks = 1
+    while client.zcard(SCHEDULE) > 1:
+        scheduler.tick()
+        ticks += 1
+        gone = [key for key in client.zrange(SCHEDULE, 0, -1) if key != "redbeat:canary"]
+        if len(gone) == count and ticks > 4:  # all have had their second
+            client.zadd(SCHEDULE, dict.fromkeys(gone, 2))
+        assert ticks < 30
+    lines = errors_in(caplog)
+    assert all(line.startswith("beat: Failed to load") and ", removing" in line for line in lines)
+    assert len(lines) < 40
+    assert sum(map(len, lines)) < 20_000
+
+
+@ONE_SERVER
+def test_a_canary_runs_each_second_or_so_beside_100_000_members_without_a_hash(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, make_app: MakeApp
+) -> None:
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
+    with celery_beat(tmp_path, "module"):
+        write_raw(client, "canary", schedule={"__type__": "interval", "every": 1}, score=server_now(client))
+        eventually(lambda: "canary" in sent_names(broker), 30)
+        for first in range(0, 100_000, 10_000):
+            client.zadd(SCHEDULE, {f"redbeat:gone-{number}": 1 for number in range(first, first + 10_000)})
+        reached = sent_names(broker).count("canary")
+        eventually(lambda: sent_names(broker).count("canary") >= reached + 3, 30)
+        assert client.zcard(SCHEDULE) > 1_000, "not only when all of them are gone"
