@@ -6,9 +6,10 @@ The oldest that waits is planned with each batch all the same, so that it doesn'
 
 What is dear to read and to send can't be stopped amid it, and must run: it goes last and by itself. Dear is
 an entry of more than ``LARGE_BYTES``, or one that took ``DEAR_SECONDS`` of processor time before. Batches are
-the others' turn or the dear ones'. Theirs comes when the others that are due have been recorded, and takes
-half of the time at the most: as long as it took nothing dear is begun after it. So an entry that falls due
-waits for one dear batch, however many there are: for a quarter of a second's worth of them, or for one.
+the others' turn or the dear ones'. Theirs comes when the others that are due have been recorded (or three
+batches of others, if there are always more), and takes half of the time at the most: as long as it took
+nothing dear is begun after it. So an entry that falls due waits for one dear batch, however many there are:
+for a quarter of a second's worth of them, or for one.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ SLOW_SECONDS = 0.005
 #: a larger entry waits for the others, and is sent by itself
 LARGE_BYTES = 256 * 1024
 
-#: as does one whose plan and message together took so much processor time
+#: as does one whose plan and message together took so much processor time, a small one twice
 DEAR_SECONDS = 0.1
 
 #: what a large entry may take for each character, as long as it isn't known
 SECONDS_PER_CHARACTER = 1.5e-7
+
+#: after so many batches of others, dear ones that are due have their turn even though others are due, too
+OTHERS_TURNS = 3
 
 #: after a dear batch the next one waits so many times as long as it took
 REST_FACTOR = 1.0
@@ -66,8 +70,10 @@ class Pace:
         self._has_met_slow = False
         self._dear: dict[str, float] = {}  # what they took, seconds of processor time
         self._small_dear: set[str] = set()  # those of them that aren't large
+        self._suspected: set[str] = set()  # what isn't large, and was dear once
         self._held_rows: Sequence[Claimed] = ()
-        self._has_dear = self._is_dear_turn = False
+        self._turns_waited = 0  # so many batches of others there were while dear ones were due
+        self._is_dear_turn = False
         self._rest_until = 0.0
         self._planned_cpu: dict[str, float] = {}
         self._entry_began_cpu = 0.0
@@ -84,17 +90,24 @@ class Pace:
 
     def begin_batch(self) -> Sizes:
         """Begin a batch; return which entries are to be claimed for it."""
+        if self._turns_waited >= OTHERS_TURNS and not self.seconds_to_dear():
+            return self.begin_dear_batch()
+        self._is_dear_turn = False
+        return Sizes(0, LARGE_BYTES)
+
+    def begin_dear_batch(self) -> Sizes:
+        """Begin a batch of dear ones, as no others are due; return which entries are to be claimed for it."""
         self._turn_began_at = time.monotonic()
-        self._is_dear_turn = self.has_dear and not self.seconds_to_dear()
+        self._is_dear_turn, self._turns_waited = (
+            True,
+            0,
+        )  # the others' next turn finds out whether there are more
         self._planned_cpu.clear()
-        if not self._is_dear_turn:
-            return Sizes(0, LARGE_BYTES)
-        self._has_dear = False  # the others' next turn finds out
         return Sizes(0 if self._small_dear else LARGE_BYTES + 1, 0)
 
     def note_held(self) -> None:
         """Take notice that large ones stay due, as it is the others' turn."""
-        self._has_dear = True
+        self._turns_waited += 1
 
     def end_batch(self) -> None:
         """End a batch, which has been recorded."""
@@ -105,7 +118,7 @@ class Pace:
     @property
     def has_dear(self) -> bool:
         """Whether dear ones are due and wait."""
-        return self._has_dear
+        return self._turns_waited > 0
 
     def seconds_to_dear(self) -> float:
         """Return how long dear ones that are due have to wait yet."""
@@ -146,7 +159,7 @@ class Pace:
         if self._small_dear:
             self._held_rows = [claimed for claimed in rows if claimed.key in self._small_dear]
             rows = [claimed for claimed in rows if claimed.key not in self._small_dear]
-            self._has_dear = self._has_dear or bool(self._held_rows)
+            self._turns_waited += bool(self._held_rows)
         ordered, waiting = self._order(rows) if self._has_met_slow else (list(rows), len(rows))
         self._has_met_slow, left = False, ordered[len(ordered) :]
         for position, claimed in enumerate(ordered):
@@ -213,10 +226,15 @@ class Pace:
         if seconds <= DEAR_SECONDS:
             self._dear.pop(key, None)
             self._small_dear.discard(key)
+            self._suspected.discard(key)
             return 0.0
-        if len(self._dear) >= MAX_REMEMBERED:
+        if len(self._dear) + len(self._suspected) >= MAX_REMEMBERED:
             self._dear.clear()
             self._small_dear.clear()
+            self._suspected.clear()
+        if not self._is_dear_turn and key not in self._suspected:
+            self._suspected.add(key)  # once is a slow moment: what its message needs was imported, say
+            return 0.0
         self._dear[key] = seconds
         if not self._is_dear_turn:
             self._small_dear.add(key)

@@ -37,7 +37,7 @@ from redbeat.interrupts import hold_interrupts
 from redbeat.leadership import Leadership
 from redbeat.lock import LeaderLock
 from redbeat.logger import logger
-from redbeat.lua import NO_TIMES, Claim, Claimed, Commit, Fence
+from redbeat.lua import NO_TIMES, Claim, Claimed, Commit, Fence, Sizes
 from redbeat.reports import Reports, brief, ending_briefly
 from redbeat.retry import RetryingConnection as RetryingConnection
 from redbeat.retry import is_period_left, is_refusal
@@ -194,9 +194,9 @@ class RedBeatScheduler(Scheduler):
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
         fence, pace = self._leadership.fence, self._dispatcher.pace
-        claim = self._claim(fence)
+        claim = self._claim(fence, pace.begin_batch())
         if not claim.rows and pace.has_dear and not pace.seconds_to_dear():
-            claim = self._claim(fence)  # nobody else is due
+            claim = self._claim(fence, pace.begin_dear_batch())
         if self.lock:
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
@@ -215,9 +215,8 @@ class RedBeatScheduler(Scheduler):
         delay_seconds = self._seconds_to_next(claim, batch.commits)
         return self._wait(min(delay_seconds, pace.seconds_to_dear()) if pace.has_dear else delay_seconds)
 
-    def _claim(self, fence: Fence) -> Claim:
+    def _claim(self, fence: Fence, sizes: Sizes) -> Claim:
         pace = self._dispatcher.pace
-        sizes = pace.begin_batch()
         claim = self.store.claim_due(fence, pace.enlarge(self.config.batch_size), self._lease_ms, sizes)
         self._claimed_at = time.monotonic()
         if claim.is_held:

@@ -42,7 +42,7 @@ def test_a_dear_one_leaves_after_the_others_are_recorded_and_is_named_once(
     kind: str,
     settings: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(pace, "DEAR_SECONDS", 0.001)  # this machine may be a fast one
+    monkeypatch.setattr(pace, "DEAR_SECONDS", 0.02)  # this machine may be a fast one
     scheduler = make_scheduler(**settings)
     for number in range(2):
         write_raw(client, f"dear-{number}", score=1 + number, schedule=SELDOM, **DEAR[kind])
