@@ -121,7 +121,8 @@ def _describe_cron(expression: str) -> str:
     options.use_24hour_time_format = True
     try:
         # it says "or": for other crons either of the days is enough
-        return str(get_description(expression.upper(), options)).replace(", or on ", ", and only on ")
+        words = str(get_description(expression.upper(), options)).replace(", or on ", ", and only on ")
+        return re.sub(r"\b1 days\b", "1 day", words)
     except Exception:  # noqa: BLE001 - words are no reason to fail, and it doesn't know all of ours
         return f"cron {expression}"
 

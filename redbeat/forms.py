@@ -30,6 +30,8 @@ LENGTHS = ("jitter", "expires_after", "misfire_grace_time")
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
 #: after them, how it is; ``celery redbeat show --json`` adds the last two
 READ_ONLY_FIELDS = (*files.READ_ONLY_FIELDS, "history")
+#: what a record of an exported file may have besides; ``stored`` would be lost, and isn't among them
+_IGNORED_FIELDS = {*READ_ONLY_FIELDS, *files.STATE_FIELDS} - {"stored"}
 
 
 def to_dict(entry: Any) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
     if not isinstance(values, Mapping):
         raise EntryError(f"an entry must be an object, not {values!r}.", "")
     name = values.get("name")
-    for unknown in values.keys() - {*FORM_FIELDS, *READ_ONLY_FIELDS}:
+    for unknown in values.keys() - {*FORM_FIELDS, *_IGNORED_FIELDS}:
         hint = did_you_mean(str(unknown), FORM_FIELDS)
         raise EntryError(f"{name}: there is no field {unknown!r}.{hint}", str(name))
     try:

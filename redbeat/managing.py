@@ -284,7 +284,7 @@ class Managed:
 
         A schedule and lengths of time may also be what a file has (:ref:`notation`): ``{"every": "1h30m"}``,
         ``{"cron": "0 9 * * *"}``, ``"30s"``, a number of seconds, or a cron expression. What only tells how
-        an entry is, as ``state``, is ignored.
+        an entry is, as ``state``, is ignored, and so are ``next_run`` and ``owner`` of an exported one.
 
         Raises:
             EntryError: a field is missing, unknown, or has a wrong type or value; the message names it.

@@ -20,7 +20,7 @@ from redbeat.cli import redbeat as redbeat_command
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.schedulers import get_redis
 from tests.support.logs import errors_in
-from tests.support.rights import CLAIMS, Claim, Ground, documented_rights
+from tests.support.rights import CLAIMS, RECIPES, Claim, Ground, documented_rights
 from tests.support.schedule import field, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader, take_messages
@@ -271,3 +271,15 @@ def test_a_user_that_may_not_read_the_configuration_is_warned_and_starts(
     ground.admin.execute_command("ACL SETUSER", "beat", "-config")
     RedBeatScheduler(ground.app("beat"))
     assert "CONFIG can't be read" in caplog.text
+
+
+def test_what_looks_at_the_lock_is_not_for_a_writer_and_the_documentation_says_so(ground: Ground) -> None:
+    Entry("report", "tasks.report", 60, app=ground.app("writer")).save()
+    context = SimpleNamespace(app=ground.app("writer"), no_color=True)
+    text = (RECIPES.parent / "configuration.rst").read_text()
+    for command, code in ((["why", "report"], 77), (["downgrade"], 77), (["status"], 3), (["list"], 0)):
+        done = CliRunner().invoke(redbeat_command, command, obj=context)
+        assert done.exit_code == code, done.output
+        assert (
+            not code or f"``{command[0]}``" in text.partition("that manage entries")[2].partition(":doc:")[0]
+        )

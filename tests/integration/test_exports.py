@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.errors import EntryChanged, FileError
+from redbeat.errors import EntryChanged, EntryError, FileError
 from redbeat.files import Declared, read_file, write_file
+from redbeat.forms import arguments_of
 from redbeat.plans import apply_plan, commit, make_plan
 from redbeat.schedules import clocked, rrule
 from redbeat.store import Store
@@ -426,3 +427,12 @@ def test_halves_of_characters_and_names_that_are_no_text(app: Celery, client: re
     client.flushdb()
     commit(plan_import(app, read_file(text)))
     assert dump(client) == before
+
+
+def test_an_exported_entry_is_a_form_too(app: Celery) -> None:
+    entry = Entry("a", "echo", "0 9 L-1 * *", app=app, timezone="Asia/Kathmandu", jitter=90).save()
+    document = json.loads(write_file(export_entries(app).declared, is_json=True))["entries"]["a"]
+    again = Entry.from_dict({"name": "a", **document, "owner": "billing"}, app)
+    assert arguments_of(again) == arguments_of(entry)
+    with pytest.raises(EntryError, match="there is no field 'stored'"):
+        Entry.from_dict({"name": "a", **document, "stored": {}}, app)

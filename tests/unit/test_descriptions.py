@@ -226,3 +226,7 @@ def test_an_interval_of_a_class_of_its_own_is_described_as_the_interval_that_is_
         pass
 
     assert describe(app, every(5)) == "Every 5 seconds"
+
+
+def test_one_day_before_the_last_is_one_day(app: Celery) -> None:
+    assert describe(app, "0 9 L-1 * *") == "At 09:00, 1 day before the last day of the month (UTC)"
