@@ -233,20 +233,12 @@ def delete(
     """Delete calendars; asks first. One that entries still name is only deleted with --force."""
     session = Session.of(ctx)
     chosen = [_existing(session, name) for name in dict.fromkeys(names)]
-    users = find_users(Store(session.app), chosen)
-    if users and not force:
-        name, entries = next(iter(users.items()))
-        raise CommandLineError(
-            f"The calendar {one_line(name)!r} is named by {_in_words(entries)}: let them name another one, "
-            "or none (celery redbeat set --unset exclude); or give --force, and they are quarantined when "
-            "they are due.",
-            exits.USAGE,
-        )
-    for name, entries in users.items():
+    for name, entries in _users_of(session, chosen, is_forced=force).items():
         session.note(f"{one_line(name)} is named by {_in_words(entries)}.")
     what = counted(len(chosen), "calendar", "calendars")
     if not dry_run:
         ask(f"Delete {what} at {session.server} ({names_in_words(chosen)})?", is_yes=yes)
+        _users_of(session, chosen, is_forced=force)  # by now
         for name in chosen:
             Calendar(name, app=session.app).delete()
     if is_json:
@@ -255,6 +247,20 @@ def delete(
         session.note(f"{what} would be deleted: {names_in_words(chosen)}.")
     else:
         session.say(f"Deleted {what}.")
+
+
+def _users_of(session: Session, names: Sequence[str], *, is_forced: bool) -> Mapping[str, Sequence[str]]:
+    """Return which entries name these calendars; an error if there are any, unless that is meant."""
+    users = find_users(Store(session.app), names)
+    if users and not is_forced:
+        name, entries = next(iter(users.items()))
+        raise CommandLineError(
+            f"The calendar {one_line(name)!r} is named by {_in_words(entries)}: let them name another one, "
+            "or none (celery redbeat set --unset exclude); or give --force, and they are quarantined when "
+            "they are due.",
+            exits.USAGE,
+        )
+    return users
 
 
 def _cut(text: str, width: int) -> str:

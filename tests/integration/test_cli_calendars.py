@@ -16,6 +16,7 @@ from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
+from redbeat.cli import asking
 from redbeat.lua import calendars as scripts
 from tests.conftest import MakeApp
 from tests.support.applying import apply
@@ -157,6 +158,40 @@ def test_calendars_are_deleted_and_those_that_are_named_by_force_only(
     done = ask("delete", "holidays", "--yes", "--force")
     assert "holidays is named by 2 entries, letters, report." in done.stderr
     assert Calendar.names(app) == []
+
+
+def test_a_calendar_that_is_named_while_the_question_stands_is_not_deleted(
+    app: Celery, holidays: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say_yes_after_saving(_question: str, **_options: Any) -> bool:
+        Entry("late", "echo", 60, exclude="free", app=app).save()
+        return True
+
+    monkeypatch.setattr(asking, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(asking.click, "confirm", say_yes_after_saving)
+    done = call(app, "calendar", "delete", "free")
+    assert (done.exit_code, "is named by 1 entry, late" in done.stderr) == (64, True), done.output
+    assert Calendar.names(app) == ["free", "holidays"]
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_who_replaces_days_is_asked_which_would_go(
+    app: Celery, holidays: Calendar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_wanted: bool
+) -> None:
+    asked: list[str] = []
+
+    def answer(question: str, **_options: Any) -> bool:
+        asked.append(question)
+        return is_wanted
+
+    monkeypatch.setattr(asking, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(asking.click, "confirm", answer)
+    (tmp_path / "days.txt").write_text("2098-12-25 Christmas\n")
+    done = call(app, "calendar", "import", "holidays", str(tmp_path / "days.txt"), "--replace")
+    assert done.exit_code == (0 if is_wanted else 1)
+    assert re.match(r"Remove 4 days and 1 span from the calendar holidays at redis://\S+ \(2098", asked[0])
+    left = {"2098-12-25": "Christmas"} if is_wanted else holidays.days
+    assert Calendar.load("holidays", app).days == left
 
 
 ICS = """BEGIN:VCALENDAR

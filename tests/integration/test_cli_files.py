@@ -16,7 +16,7 @@ from celery import Celery
 from click.testing import CliRunner, Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.cli import files, redbeat
+from redbeat.cli import asking, files, redbeat
 from tests.conftest import MakeApp
 from tests.support.apps import write_app
 from tests.support.command_line import Terminal, call, celery_arguments, installed
@@ -127,6 +127,24 @@ def test_an_export_is_imported_again(ask: Ask, app: Celery, file: Path, client: 
     done = ask("import", backup, "--replace", "--yes")
     assert "Stored 2 entries, 2 of them in place of others." in done.output
     assert not list(file.parent.glob(".backup*"))
+
+
+def test_who_imports_over_entries_is_asked_and_may_say_no(
+    ask: Ask, file: Path, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask("apply", file, "--yes")
+    backup = file.with_name("backup.yaml")
+    ask("export", backup)
+    stored = [entry.to_dict() for entry in Entry.list(app)]
+    asked: list[str] = []
+    monkeypatch.setattr(asking, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(asking.click, "confirm", lambda question, **_: asked.append(question))
+    done = ask("import", backup, "--replace")
+    assert (done.exit_code, "Nothing was done." in done.stderr) == (1, True)
+    [question] = asked
+    assert question.startswith("Write over 2 entries")
+    assert question.endswith(("(one, two)?", "(two, one)?"))
+    assert [entry.to_dict() for entry in Entry.list(app)] == stored
 
 
 def test_an_export_to_stdout_is_a_file(ask: Ask, file: Path, client: redis.Redis) -> None:
