@@ -21,7 +21,7 @@ __all__ = ["singleton"]
 def singleton(ctx: click.Context, /, **options: Any) -> None:
     """Run COMMAND on one machine at a time, with the application's Redis.
 
-    The same as redbeat-singleton, whose --help tells the exit codes.
+    The same as redbeat-singleton, whose --help lists the exit codes.
     """
     app = Session.of(ctx).app
     with stating_errors():

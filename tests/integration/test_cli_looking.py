@@ -102,10 +102,10 @@ def test_a_narrow_table_has_fewer_columns_and_times_from_now_on(ask: Call, three
         "name          next run  state",
         "─" * 35,
         "report        in 72 y   scheduled",
-        "spoilt                  quarantined",
+        "spoilt        -         quarantined",
         "  definition: no valid JSON: Expecting value: line 1 column 11 (char",
         "  10).",
-        "[red]x[/red]            disabled",
+        "[red]x[/red]  -         disabled",
     ]
 
 

@@ -599,3 +599,12 @@ def test_every_command_has_its_section_and_one_line(ask: Call) -> None:
         at = lines.index(f"{title}:")
         for offset, (command, words) in enumerate(section.items(), start=1):
             assert lines[at + offset].split(None, 1) == [command.name, words]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 120, 160])
+def test_the_next_run_of_what_rests_is_never_blank(ask: Call, app: Celery, columns: int) -> None:
+    entry = RedBeatSchedulerEntry("resting", "t", 60, app=app).save()
+    entry.pause()
+    titles, _, row = ask("list", columns=columns).stdout.splitlines()[:3]
+    place = titles.index("next run")
+    assert row[place:].split()[0] == ("paused" if columns >= 120 else "-")

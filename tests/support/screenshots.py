@@ -52,7 +52,8 @@ def fill(app: Celery) -> None:
 def picture(text: str, name: str, title: str) -> str:
     """SVG of what a terminal showed."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(Text.from_ansi(text.replace("\r\n", "\n").rstrip("\n")))
+    shown = Text.from_ansi(text.replace("\r\n", "\n").rstrip("\n"))
+    console.print(shown.append("\n"))  # the foot of the last line would be cut off
     return console.export_svg(title=title, unique_id=f"cli-{name}")
 
 
