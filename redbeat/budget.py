@@ -7,8 +7,8 @@ the wall.
 
 Invariant: a call is interrupted amid its computing or not at all. The interruption is no ``Exception``, comes
 again where it was swallowed, waits while the call logs, imports or talks to a server, and never arrives
-later than :func:`limited` has ended. Nor does it hit the handler of a signal: in the main thread handlers are
-called between two calls, or when one has kept a signal waiting, which isn't interrupted for some time then.
+later than :func:`limited` has ended. Nor does it hit a destructor, or the handler of a signal: in the main
+thread handlers are called between two calls, or when one has kept a signal waiting, without interruption.
 
 Where threads are switched by gevent or eventlet, nothing can be interrupted; there a call that took too long
 fails when it has ended.
@@ -143,6 +143,12 @@ class _Watchdog:
 
     def _look(self) -> None:
         self.is_looking = True
+        try:
+            self._look_at_all()
+        finally:
+            self.is_looking = False
+
+    def _look_at_all(self) -> None:
         if _postponed is not None and _postponed.has_any:
             self._note_signal(_postponed)
         else:
@@ -156,7 +162,10 @@ class _Watchdog:
                 call.is_over = True
                 if self.calls.get(thread_id) is call:
                     _interrupt(thread_id, _Interruption)
-        self.is_looking = False
+                    if _is_left_alone(
+                        thread_id
+                    ):  # it has gone there since: threads may be switched at any step
+                        _interrupt(thread_id, None)
 
     def _note_signal(self, postponed: Postponed) -> None:
         """Let a signal through that waits too long, and interrupt nothing while it may be handled."""
@@ -186,10 +195,17 @@ def _seconds_of(thread_id: int) -> float:
 
 
 def _is_left_alone(thread_id: int) -> bool:
+    """Tell whether a thread is where nothing is interrupted.
+
+    That is amid certain modules, in a signal's handler, and in a destructor, which would only be cut short.
+    """
+    postponed = _postponed
     frame: FrameType | None = sys._current_frames().get(thread_id)  # noqa: SLF001 - there is no other way
     while frame is not None and frame.f_globals.get("__name__") != __name__:
         module = f"{frame.f_globals.get('__name__')}."
-        if any(module.startswith(f"{name}.") for name in _LEFT_ALONE):
+        if any(module.startswith(f"{name}.") for name in _LEFT_ALONE) or frame.f_code.co_name == "__del__":
+            return True
+        if postponed is not None and postponed.is_handler(frame.f_code):
             return True
         frame = frame.f_back
     return frame is None  # about to begin or to end

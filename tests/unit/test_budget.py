@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -172,6 +173,65 @@ def test_nothing_is_interrupted_while_it_logs() -> None:
     assert ends == ["emitted"]
 
 
+def test_nothing_is_interrupted_that_has_begun_to_log_since_it_was_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between a look and what follows from it threads may be switched."""
+    may_log, has_begun, ends = threading.Event(), threading.Event(), list[str]()
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            has_begun.set()
+            compute(0.1)
+            ends.append("emitted")
+
+    def log_then_spin() -> None:
+        while not may_log.is_set():
+            pass
+        logger.error("slow")
+        spin()
+
+    is_left_alone = budget._is_left_alone
+
+    def look_before_it_logs(thread_id: int) -> bool:
+        if has_begun.is_set():
+            return is_left_alone(thread_id)
+        may_log.set()
+        has_begun.wait(60)
+        return False
+
+    logger, handler = logging.getLogger("tests.budget"), Slow()
+    logger.addHandler(handler)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(budget, "_is_left_alone", look_before_it_logs)
+            with pytest.raises(EntryTooExpensive):
+                limited("a", log_then_spin)
+    finally:
+        logger.removeHandler(handler)
+    assert ends == ["emitted"]
+
+
+def test_no_destructor_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it raises is raised nowhere, only printed."""
+    ends, printed = list[str](), list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+
+    class Slow:
+        def __del__(self) -> None:
+            compute(0.2)
+            ends.append("gone")
+
+    def drop_then_spin() -> None:
+        slow = Slow()
+        del slow
+        spin()
+
+    with pytest.raises(EntryTooExpensive):
+        limited("a", drop_then_spin)
+    assert (ends, printed) == (["gone"], [])
+
+
 def test_one_slow_moment_is_no_reason_to_refuse() -> None:
     moments = iter([None, 0.001])
 
@@ -286,7 +346,7 @@ def spin_for_ever() -> None:
             limited("a", spin)
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGVTALRM", "SIGIO", "SIGRTMIN"])
 def test_a_slow_handler_of_a_signal_is_not_hit_by_the_interruption_of_a_call(name: str) -> None:
     number, handled = getattr(signal, name), 0
 
@@ -328,6 +388,29 @@ def test_a_call_that_waits_for_another_keeps_a_signal_waiting_for_a_moment_only(
         limited("a", spin)
 
 
+def test_a_handler_that_a_waiting_call_lets_through_may_take_as_long_as_it_likes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget, "HANDLER_SECONDS", 0.05)
+    is_handled = False
+
+    class Handler:
+        def __call__(self, _number: int, _frame: object) -> None:
+            nonlocal is_handled
+            compute(0.3)
+            is_handled = True
+            raise Stopped
+
+    before = signal.signal(signal.SIGTERM, Handler())
+    try:
+        threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(Stopped):
+            limited("a", time.sleep, 600)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert is_handled
+
+
 def test_signals_arrive_between_the_calls_of_a_batch() -> None:
     handled: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _frame: handled.append(number))
@@ -340,3 +423,65 @@ def test_signals_arrive_between_the_calls_of_a_batch() -> None:
         assert handled == [signal.SIGUSR1] * 2
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_whatever_is_interrupted_nothing_of_others_is_cut_in_two() -> None:
+    """A log with a lock that isn't taken by `with`, destructors, handlers of signals that come any time."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chosen, begun, ended = random.Random(seed), Counter[str](), Counter[str]()
+    lock = threading.Lock()
+
+    def take_time(what: str) -> None:
+        begun[what] += 1
+        compute(chosen.uniform(0, 0.004))
+        ended[what] += 1
+
+    class Locking(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lock.acquire()
+            take_time("log")
+            lock.release()
+
+    class Dropped:
+        def __del__(self) -> None:
+            take_time("destructor")
+
+    def work() -> None:
+        for _ in range(chosen.randrange(16)):
+            chosen.choice([lambda: logger.error("one"), Dropped, lambda: compute(0.004)])()
+
+    def handle(_number: int, _frame: object) -> None:
+        take_time("handler")
+
+    def send_signals() -> None:
+        thread = random.Random(seed)
+        while not is_done.wait(thread.uniform(0, 0.02)):
+            os.kill(os.getpid(), thread.choice(numbers))
+
+    logger, handler, is_done = logging.getLogger("tests.budget"), Locking(), threading.Event()
+    numbers = [signal.SIGUSR1, signal.SIGVTALRM]
+    before = {number: signal.signal(number, handle) for number in numbers}
+    logger.addHandler(handler)
+    sender = threading.Thread(target=send_signals)
+    sender.start()
+    outcomes = Counter[bool]()
+    try:
+        until = time.process_time() + 2
+        while time.process_time() < until:
+            try:
+                limited("a", work, seconds=0.001)
+                outcomes[True] += 1
+            except EntryTooExpensive:
+                outcomes[False] += 1
+            assert not lock.locked()
+    finally:
+        is_done.set()
+        sender.join()
+        logger.removeHandler(handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
+    print(outcomes, ended)
+    assert begun == ended
+    assert set(ended) == {"log", "destructor", "handler"}
+    assert set(outcomes) == {True, False}

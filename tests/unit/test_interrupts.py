@@ -8,10 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
-from redbeat.interrupts import hold_interrupts
+from redbeat import interrupts
+from redbeat.interrupts import Postponed, hold_interrupts
 
 
 class Ended(Exception):
@@ -106,3 +109,48 @@ def test_nested_blocks_let_a_signal_arrive_after_the_outer_one() -> None:
             steps.append("inner")
         steps.append("outer")
     assert steps == ["inner", "outer"]
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_a_signal_that_comes_while_signals_begin_or_end_to_be_postponed_leaves_no_handler_behind(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    arrived: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        arrived.append(number)
+        raise Ended(number)
+
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
+    before = {number: signal.signal(number, end) for number in numbers}
+    sent: list[int] = []
+    try:
+        with monkeypatch.context() as patched:
+            interrupt_at_step(patched, step, sent)
+            with suppress(Ended):
+                Postponed().end()
+        assert [signal.getsignal(number) for number in numbers] == [end] * 4
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert sorted(arrived) == sorted(sent), "a signal was lost"
+
+
+def interrupt_at_step(monkeypatch: pytest.MonkeyPatch, step: int, sent: list[int]) -> None:
+    """Let SIGINT and SIGTERM come just before a handler is set for the so manyth time."""
+    set_now, steps = interrupts._system.signal, 0
+
+    def set_interrupted(number: int, handler: object) -> object:
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            sent.append(signal.SIGINT)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                sent.append(signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
+        return set_now(number, handler)
+
+    system = SimpleNamespace(getsignal=interrupts._system.getsignal, signal=set_interrupted)
+    monkeypatch.setattr(interrupts, "_system", system)
