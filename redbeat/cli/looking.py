@@ -124,8 +124,8 @@ def list_(
     """List the entries by their next run; those that never run again come last.
 
     On a narrow terminal there are fewer columns, names are shortened, and times are shown as 'in 5 min'. From
-    120 columns on times are dates. In a pipe nothing is left out or shortened. --sort and --reverse read all
-    entries first.
+    120 columns on times are dates. In a pipe nothing is left out, and no text but a name is longer than 1,000
+    characters; --json has all of it. --sort and --reverse read all entries first.
     """
     session = Session.of(ctx)
     chosen = _chosen(session, given)

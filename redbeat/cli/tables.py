@@ -33,7 +33,7 @@ from redbeat.failures import failure_of
 from redbeat.history import PastRun
 from redbeat.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules import zone_of
-from redbeat.text import printable
+from redbeat.text import printable, shorten
 
 __all__ = [
     "STATE_STYLES",
@@ -61,6 +61,8 @@ STATE_STYLES = {
 WITH_SCHEDULES, WITH_LAST_RUNS, WITH_DATES, WITH_TASKS, WITH_BOTH = 70, 100, 120, 120, 160
 #: of a reason below a row; `show` has all of it
 _REASON = 300
+#: of any text of a row but the name, in a pipe as well: it may be megabytes, and JSON has all of it
+_PIPED = 1_000
 
 
 def zone_for(entry: Any) -> tzinfo:
@@ -109,8 +111,8 @@ def _cells_of(entry: Any, now: datetime, zone: tzinfo, width: int) -> dict[str, 
     last_run = "" if last is None else clock(last, zone) if width >= WITH_BOTH else relative(last, now)
     return {
         "name": Text(printable(str(entry.name))),
-        "task": Text(printable(entry.task or "")),
-        "schedule": Text(printable(words_of(entry, zone))),
+        "task": Text(shorten(printable(entry.task or ""), _PIPED)),
+        "schedule": Text(shorten(printable(words_of(entry, zone)), _PIPED)),
         "next run": Text(next_run if with_dates or next_run in ("never", "at once") else until_then or "-"),
         "until then": Text(until_then),
         "last run": Text(last_run),
@@ -126,7 +128,9 @@ def _error_of(entry: Any, zone: tzinfo, width: int) -> Text:
     if not error:
         return Text()
     reason = in_words_of(printable(error.removeprefix(f"{printable(entry.key)}: ")), zone)
-    return Text(reason if width >= UNLIMITED_WIDTH else one_line(reason, _REASON), style="red")
+    return Text(
+        shorten(reason, _PIPED) if width >= UNLIMITED_WIDTH else one_line(reason, _REASON), style="red"
+    )
 
 
 def fields_lines(

@@ -608,3 +608,17 @@ def test_the_next_run_of_what_rests_is_never_blank(ask: Call, app: Celery, colum
     titles, _, row = ask("list", columns=columns).stdout.splitlines()[:3]
     place = titles.index("next run")
     assert row[place:].split()[0] == ("paused" if columns >= 120 else "-")
+
+
+def test_in_a_pipe_garbage_of_megabytes_is_shortened_and_json_has_all_of_it(
+    ask: Call, client: redis.Redis
+) -> None:
+    garbage = "x" * 100_000
+    write_raw(client, "task", task=garbage)
+    write_raw(client, "schedule", schedule=garbage)
+    write_raw(client, "error", schedule={"__type__": garbage})
+    client.hset("redbeat:error", "error", json.dumps({"reason": garbage, "since": 1.0}))
+    done = ask("list")
+    assert done.exit_code == 0
+    assert {len(line) > 5_000 for line in done.stdout.splitlines()} == {False}
+    assert garbage in ask("list", "--json").stdout
