@@ -176,7 +176,7 @@ def make_solar(event: Any, lat: Any, lon: Any) -> solar:
     """Return Celery's schedule of an event of the sun; ValueError where it can't be made."""
     try:
         return solar(event, lat, lon)
-    except ImproperlyConfigured as exc:
+    except (ImproperlyConfigured, ImportError) as exc:  # ImportError: Celery 5.3
         raise ValueError("it needs the package ephem: pip install ephem") from exc
 
 
