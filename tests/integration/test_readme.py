@@ -70,4 +70,5 @@ def test_the_demo_tells_its_story_until_its_end() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    assert [step.title for step in STEPS if step.title not in done.stdout] == []
+    # the last step invites to stay, where there is no end
+    assert [step.title for step in STEPS[:-1] if step.title not in done.stdout] == []
