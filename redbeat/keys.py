@@ -124,6 +124,10 @@ class Keys:
         """Return the name of the entry under ``key``."""
         return key.removeprefix(self.prefix)
 
+    def may_be_entry(self, key: str) -> bool:
+        """Tell whether ``key`` is one that the documented rights of a writer are about."""
+        return key.startswith(self.prefix) and self.name(key)[:1] not in ("", ":")
+
     def prefixed(self, key: str) -> str:
         """Return ``key`` itself where it has the prefix, else with the prefix in front."""
         return key if key.startswith(self.prefix) else f"{self.prefix}{key}"

@@ -58,7 +58,7 @@ STATE_STYLES = {
 }
 
 #: from which width on a list has what; names and schedules say most, and have the room first
-WITH_SCHEDULES, WITH_LAST_RUNS, WITH_DATES, WITH_TASKS, WITH_BOTH = 70, 100, 120, 120, 160
+WITH_SCHEDULES, WITH_LAST_RUNS, WITH_DATES, WITH_TASKS, WITH_BOTH = 70, 100, 120, 80, 160
 #: of a reason below a row; `show` has all of it
 _REASON = 300
 #: of any text of a row but the name, in a pipe as well: it may be megabytes, and JSON has all of it

@@ -283,3 +283,16 @@ def test_what_looks_at_the_lock_is_not_for_a_writer_and_the_documentation_says_s
         assert (
             not code or f"``{command[0]}``" in text.partition("that manage entries")[2].partition(":doc:")[0]
         )
+
+
+@pytest.mark.parametrize("member", ["", ":x", "redbeat:", "redbeat::lock"])
+def test_what_a_writer_spoils_ends_no_list(ground: Ground, member: str) -> None:
+    app = ground.app("writer")
+    Entry("report", "tasks.report", 60, app=app).save()
+    client = get_redis(app)
+    client.zadd("redbeat::schedule", {member: 1})
+    client.hset("redbeat::downgraded", "a", 1)
+    assert "report" in [entry.name for entry in Entry.list(app=app)]
+    done = CliRunner().invoke(redbeat_command, ["list"], obj=SimpleNamespace(app=app, no_color=True))
+    assert done.exit_code == 0, done.output
+    assert "report" in done.output

@@ -104,7 +104,7 @@ def test_a_list_fits_the_terminal_and_breaks_nothing_in_two(ask: Call, shop: lis
     assert max(map(cell_len, lines)) <= columns
     titles = next(number for number, line in enumerate(lines) if set(line) == {"─"})
     heading = " ".join(lines[:titles])
-    for title in ("name", "schedule", "next run", "runs", "state", *(["task"] if columns >= 120 else [])):
+    for title in ("name", "schedule", "next run", "runs", "state", *(["task"] if columns >= 80 else [])):
         assert title in heading
     rows = [line for line in lines[titles + 1 :] if not line.startswith("  ")]
     assert len(rows) == len(shop), "a line for each entry, and none for the rest of a name"
@@ -119,9 +119,9 @@ def test_a_schedule_has_room_for_what_it_says(ask: Call, shop: list[str], column
     titles = next(line for line in lines if "schedule" in line)
     begin = titles.index("schedule")
     room = titles.index("next run") - 2 - begin
-    assert room >= 18, titles
+    assert room >= 15, titles
     if columns >= 100:
-        assert any(line[begin:].startswith("Every 10 minutes ") for line in lines)
+        assert any(line[begin:].startswith("Every 10 minutes") for line in lines)
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
