@@ -325,15 +325,17 @@ class _Stepping(WallTimes):
         self._origin = self._start // self._unit_seconds
         self._step: int = rule.interval
         self.period = self._step // gcd(self._step, self._units)
-        self._hours, self._minutes, self._seconds = (
-            set(_filter(given, size)) if rule.freq >= least and listed(given) else None
+        filters = [
+            (given, size)
             for given, size, least in (
-                (rule.byhour, 24, HOURLY),
-                (rule.byminute, 60, MINUTELY),
                 (rule.bysecond, 60, SECONDLY),
+                (rule.byminute, 60, MINUTELY),
+                (rule.byhour, 24, HOURLY),
             )
-        )
-        self._is_filtered = (self._hours, self._minutes, self._seconds) != (None, None, None)
+            if rule.freq >= least
+        ]
+        self._is_filtered = any(listed(given) for given, _ in filters)
+        self._allowed = _units_allowed(filters) if self._is_filtered else b""
         self._times: dict[int, DayTimes] = {}
         self._per_period: int | None = None
 
@@ -346,17 +348,9 @@ class _Stepping(WallTimes):
                 self._times.clear()
             steps: Sequence[int] = range(phase, self._units, self._step)
             if self._is_filtered:
-                steps = array("l", filter(self._passes, steps))
+                steps = array("l", filter(self._allowed.__getitem__, steps))
             times = self._times[phase] = DayTimes(steps, self._unit_seconds, self._offsets)
         return times
-
-    def _passes(self, unit: int) -> bool:
-        second = unit * self._unit_seconds
-        return (
-            (self._hours is None or second // 3_600 in self._hours)
-            and (self._minutes is None or second // 60 % 60 in self._minutes)
-            and (self._seconds is None or second % 60 in self._seconds)
-        )
 
     def _spans_from(self, least: int) -> Iterator[_Span]:
         if not self._has_times:
@@ -378,8 +372,8 @@ class _Stepping(WallTimes):
 
     def _has_times_on(self, day: int) -> bool:
         """Tell whether any step of a day passes; to find them all takes longer."""
-        steps = range((self._origin - day * self._units) % self._step, self._units, self._step)
-        return any(map(self._passes, steps)) if self._is_filtered else len(steps) > 0
+        phase = (self._origin - day * self._units) % self._step
+        return 1 in self._allowed[phase :: self._step] if self._is_filtered else phase < self._units
 
     def _days_from(self, day: int) -> Iterator[int]:
         year = _year_of(day * _DAY)
@@ -464,3 +458,13 @@ def _wall_of(second: int) -> datetime:
 def _year_of(second: int) -> int:
     """Return the year that a time is in; of what is later than any, the last one."""
     return date.fromordinal(min(second // _DAY, _LAST_DAY)).year
+
+
+def _units_allowed(filters: Sequence[tuple[Any, int]]) -> bytes:
+    """Return a byte for each unit of a day, 1 where the rule lets it be; ``filters``: finest first."""
+    allowed = b"\1"
+    for given, size in filters:
+        wanted = set(_filter(given, size)) if listed(given) else range(size)
+        never = bytes(len(allowed))
+        allowed = b"".join(allowed if value in wanted else never for value in range(size))
+    return allowed
