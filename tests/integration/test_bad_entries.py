@@ -92,6 +92,7 @@ def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
     write_raw(client, "good", score=2, schedule=SELDOM)
     scheduler = make_scheduler(**settings)
     scheduler.tick()
+    scheduler.tick()  # large ones have a turn of their own
     assert sent_names(broker) == ["good"]
     client.delete("redbeat:good")
     client.zrem(SCHEDULE, "redbeat:good")
