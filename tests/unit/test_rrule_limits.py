@@ -54,7 +54,7 @@ def test_a_count_of_thousands_of_millions_is_quick_and_right(count: int) -> None
     began = time.process_time()
     assert rule.occurrence(NOON) == NOON + timedelta(seconds=1)
     assert rule.occurrence(NOON, inclusive=True) == NOON
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5
 
 
 def test_a_count_ends_at_its_last_occurrence_though_the_walk_is_cut_short() -> None:
