@@ -93,7 +93,7 @@ def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
     write_raw(client, "good", score=2, schedule=SELDOM)
     scheduler = make_scheduler(**settings)
     # large ones have turns of their own
-    eventually(lambda: (scheduler.tick(), all(client.hexists(f"redbeat:{one}", "error") for one in HASHES))[1])
+    eventually(lambda: (scheduler.tick(), all(field(client, name, "error") for name in HASHES))[1])
     assert sent_names(broker) == ["good"]
     client.delete("redbeat:good")
     client.zrem(SCHEDULE, "redbeat:good")

@@ -1,4 +1,4 @@
-"""What exporting and planning cost: how many functions are called for each entry, however fast the machine is."""
+"""What exporting and planning cost: calls of functions for each entry, however fast the machine is."""
 
 from __future__ import annotations
 
