@@ -231,6 +231,8 @@ class Dispatcher:
             return commit_overrun(claimed, now)
         is_sentence = isinstance(exc, (EntryCorrupt, EntryTooExpensive))
         reason = str(exc) if is_sentence else f"{claimed.key}: {type(exc).__name__}: {exc}"
+        if isinstance(exc, OverflowError):
+            reason = f"{claimed.key}: one of its times is outside the years 1 to 9999 ({exc})."
         reason = shorten(printable(reason))
         commit, is_news = commit_quarantined(claimed, reason, now, self._quarantine_seconds)
         self._reports.report_quarantined(claimed, reason, is_news)

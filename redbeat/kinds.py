@@ -19,6 +19,7 @@ from redbeat.schedules import CRON_FIELDS, CRONTAB_FIELDS, KINDS, clocked, cron,
 from redbeat.zones import time_of, zone_called, zone_name
 
 __all__ = [
+    "MAX_DAYS",
     "SCHEDULE_FIELDS",
     "cronspecs",
     "decoder_of",
@@ -191,11 +192,19 @@ def decoder_of(kind: str) -> Callable[[dict[str, Any]], Any] | None:
     return lambda d: own.decode({name: value for name, value in d.items() if name != "__type__"})
 
 
+#: as much as a timedelta holds
+MAX_DAYS = f"{timedelta.max.days:,} days"
+
+
 def _decode_interval(d: dict[str, Any]) -> schedule:
     every, relative = d["every"], d.get("relative", False)
     if isinstance(every, bool) or not isinstance(every, (int, float)):
         raise ValueError(f"every must be a number of seconds, not {every!r}.")
-    if timedelta(seconds=every) <= timedelta(0):  # raises for NaN and for what no timedelta holds
+    try:
+        length = timedelta(seconds=every)
+    except (ValueError, OverflowError) as exc:  # NaN, and infinity
+        raise ValueError(f"every: {every!r} seconds is no length of time: {MAX_DAYS} at the most.") from exc
+    if length <= timedelta(0):
         raise ValueError(f"every must be more than 0 seconds (a microsecond at least), not {every!r}.")
     return schedule(run_every=every, relative=bool(relative))
 

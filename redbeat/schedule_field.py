@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import BaseSchedule, maybe_schedule
 
 from redbeat.errors import EntryError
+from redbeat.kinds import MAX_DAYS
 from redbeat.notation import SCHEDULE_FORMS, parse_schedule
 from redbeat.spans import is_span, read_seconds
 from redbeat.zones import zone_name
@@ -65,5 +66,7 @@ def as_schedule(
     try:
         made: BaseSchedule | None = maybe_schedule(value, relative, app=app)
     except (ValueError, OverflowError) as exc:  # of a number that no timedelta holds
-        raise EntryError(f"{name}: schedule: {value!r} seconds is no interval: {exc}.", str(name)) from exc
+        raise EntryError(
+            f"{name}: schedule: {value!r} seconds is no interval: {MAX_DAYS} at the most.", str(name)
+        ) from exc
     return made

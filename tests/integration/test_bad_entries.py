@@ -246,3 +246,16 @@ def test_a_hash_without_a_definition_is_kept_and_says_so(
     scheduler.tick()
     assert "no field 'definition'" in field(client, "half", "error")["reason"]
     assert client.hget("redbeat:half", "meta") == "{}"
+
+
+def test_a_time_outside_all_years_is_told_as_one(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    rule = {"__type__": "rrule", "freq": 3, "dtstart": -62135596800, "dtstart_tz": 0}
+    write_raw(client, "early", score=1, schedule=rule)
+    client.hset("redbeat:early", "policy", json.dumps({"timezone": "America/New_York"}))
+    write_raw(client, "endless", score=1, schedule={"__type__": "interval", "every": 1e300})
+    make_scheduler(redbeat_lock_key=None).tick()
+    reason = field(client, "early", "error")["reason"]
+    assert reason.startswith("redbeat:early: one of its times is outside the years 1 to 9999")
+    assert "every: 1e+300 seconds is no length of time" in field(client, "endless", "error")["reason"]
