@@ -19,6 +19,7 @@ import pytest
 from redbeat import budget
 from redbeat.budget import limited, limited_steps, limited_twice, postpone_signals, what_is_computed
 from redbeat.errors import EntryError, EntryTooExpensive
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 
 
@@ -485,3 +486,37 @@ def test_whatever_is_interrupted_nothing_of_others_is_cut_in_two() -> None:
     assert begun == ended
     assert set(ended) == {"log", "destructor", "handler"}
     assert set(outcomes) == {True, False}
+
+
+FOLLOWED = """
+import sys
+from redbeat.budget import limited
+from redbeat.errors import EntryTooExpensive
+
+def spin():
+    while True:
+        pass
+
+def follow(frame, event, argument):
+    return follow
+
+for _ in range(3):
+    try:
+        limited("a", spin)
+    except EntryTooExpensive as exc:
+        print(exc.key)
+sys.setprofile(follow)
+sys.settrace(follow)
+try:
+    limited("b", lambda: [number for number in range(5_000_000) if abs(number) < 0])
+except EntryTooExpensive as exc:
+    print(exc.key)
+print(sum(number for number in range(1000)))
+"""
+
+
+def test_a_debugger_or_a_profiler_goes_on_after_an_interruption() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FOLLOWED], capture_output=True, text=True, timeout=patience(60), check=True
+    )
+    assert done.stdout.split() == ["a", "a", "a", "b", "499500"]
