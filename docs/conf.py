@@ -31,8 +31,11 @@ napoleon_numpy_docstring = False
 nitpick_ignore_regex = [
     (r"py:.*", r"(celery|kombu|redis|datetime|dateutil|json|collections)\..*"),
     (r"py:.*", r"redbeat\.(lock|lua|store|keys|pauses)\..*"),
-    (r"py:.*", r"redbeat\.(schedules\.(Excluded|Bounds)|policy\.PolicyHolder|managing\..*)"),
-    (r"py:.*", r"(EntryArguments|Changes|PauseResult)"),
+    (
+        r"py:.*",
+        r"redbeat\.(schedules\.occurrences\.(Excluded|Bounds)|policy\.policy\.PolicyHolder|entries\.management\..*)",
+    ),
+    (r"py:.*", r"(.*\.)?(EntryArguments|Changes|PauseResult)"),
     (r"py:.*", r"(Stored|Write|Store|LeaderLock|Keys|EntryT|AsyncResult|PastRun)"),
     (r"py:.*", r"(datetime|timedelta|schedstate|optional)"),
 ]

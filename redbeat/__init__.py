@@ -1,6 +1,6 @@
 """RedBeat: a Celery beat scheduler whose schedule lives in Redis or Valkey."""
 
-from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
+from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.schedulers import RedBeatScheduler as RedBeatScheduler
 
 __all__ = ["RedBeatScheduler", "RedBeatSchedulerEntry"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from celery.app import app_or_default
 
-from redbeat.almanac import (
+from redbeat.entries.calendar_loading import (
     ABOUT,
     Unusable,
     calendar_from,
@@ -23,19 +23,19 @@ from redbeat.almanac import (
     read_calendars,
     read_fields,
 )
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import failure_of
+from redbeat.entries.loading import try_decode
 from redbeat.errors import CalendarError, CalendarNotFound
-from redbeat.exclusions import Exclusions, spelled
-from redbeat.failures import failure_of
-from redbeat.icalendars import days_of_ical
 from redbeat.keys import glob_of
-from redbeat.logger import logger
-from redbeat.lua import calendars as scripts
-from redbeat.lua import text_of
-from redbeat.reader import try_decode
-from redbeat.schedules import Excluded, next_run
-from redbeat.store import CHUNK_SIZE, Store, Stored, Write
-from redbeat.text import is_utf8, printable
+from redbeat.log.logger import logger
+from redbeat.log.text import is_utf8, printable
+from redbeat.schedules.exclusions import Exclusions, spelled
+from redbeat.schedules.ical import days_of_ical
+from redbeat.schedules.occurrences import Excluded, next_run
+from redbeat.store.scripts import calendars as scripts
+from redbeat.store.scripts import text_of
+from redbeat.store.store import CHUNK_SIZE, Store, Stored, Write
 
 __all__ = ["Calendar", "find_users"]
 

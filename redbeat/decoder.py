@@ -17,8 +17,8 @@ from typing import Any
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from dateutil.rrule import weekday
 
-from redbeat.hints import find_typos
-from redbeat.kinds import (
+from redbeat.config.suggestions import find_typos
+from redbeat.schedules.codec import (
     SCHEDULE_FIELDS,
     cronspecs,
     decoder_of,
@@ -27,10 +27,10 @@ from redbeat.kinds import (
     encode_interval,
     encode_schedule,
 )
-from redbeat.kinds import from_timestamp as from_timestamp
-from redbeat.kinds import read_cron as read_cron
-from redbeat.kinds import to_timestamp as to_timestamp
-from redbeat.schedules import KINDS
+from redbeat.schedules.codec import from_timestamp as from_timestamp
+from redbeat.schedules.codec import read_cron as read_cron
+from redbeat.schedules.codec import to_timestamp as to_timestamp
+from redbeat.schedules.occurrences import KINDS
 
 __all__ = [
     "DEFINITION_FIELDS",

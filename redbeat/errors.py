@@ -32,7 +32,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockNotOwnedError, ResponseError
 
-from redbeat.text import printable
+from redbeat.log.text import printable
 
 __all__ = [
     "CalendarError",

@@ -16,13 +16,27 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
-from redbeat.broker import Broker
-from redbeat.config import RedBeatConfig as RedBeatConfig
-from redbeat.config import ensure_conf as ensure_conf
-from redbeat.connection import get_redis as get_redis
-from redbeat.dispatch import Batch, Dispatcher
-from redbeat.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
-from redbeat.entry import decode_entry
+from redbeat.beat.dispatcher import Batch, Dispatcher
+from redbeat.beat.log import Reports, brief, ending_briefly
+from redbeat.beat.planner import Run, plan_run
+from redbeat.beat.service import BeatService
+from redbeat.beat.startup import (
+    banner,
+    check_eviction,
+    default_entries,
+    pin_settings,
+    store_entries,
+    store_statics,
+)
+from redbeat.broker.connection import Broker
+from redbeat.config.config import RedBeatConfig as RedBeatConfig
+from redbeat.config.config import ensure_conf as ensure_conf
+from redbeat.config.timing import Timing
+from redbeat.connection.client import get_redis as get_redis
+from redbeat.connection.retry import RetryingConnection as RetryingConnection
+from redbeat.connection.retry import is_period_left, is_refusal
+from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
+from redbeat.entries.entry import decode_entry
 from redbeat.errors import (
     EntryCorrupt,
     EntryNotFound,
@@ -32,31 +46,17 @@ from redbeat.errors import (
     StoreCorrupt,
     StoreRefused,
 )
-from redbeat.garbage import garbage_kept
-from redbeat.interrupts import hold_interrupts
-from redbeat.leadership import Leadership
-from redbeat.lock import LeaderLock
-from redbeat.logger import logger
-from redbeat.lua import NO_TIMES, Claim, Claimed, Commit, Fence, Sizes
-from redbeat.reports import Reports, brief, ending_briefly
-from redbeat.retry import RetryingConnection as RetryingConnection
-from redbeat.retry import is_period_left, is_refusal
-from redbeat.runs import Run, plan_run
-from redbeat.schedules import Excluded
-from redbeat.service import BeatService
-from redbeat.startup import (
-    banner,
-    check_eviction,
-    default_entries,
-    pin_settings,
-    store_entries,
-    store_statics,
-)
-from redbeat.status import Leader, read_status
-from redbeat.store import Store
-from redbeat.text import printable, shorten
-from redbeat.timing import Timing
-from redbeat.wake import WakeChannel
+from redbeat.leadership.elector import Leadership
+from redbeat.leadership.lock import LeaderLock
+from redbeat.leadership.status import Leader, read_status
+from redbeat.log.logger import logger
+from redbeat.log.text import printable, shorten
+from redbeat.process.garbage import garbage_kept
+from redbeat.process.signals import hold_interrupts
+from redbeat.schedules.occurrences import Excluded
+from redbeat.store.notifier import WakeChannel
+from redbeat.store.scripts import NO_TIMES, Claim, Claimed, Commit, Fence, Sizes
+from redbeat.store.store import Store
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 

@@ -14,10 +14,10 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-import redbeat.config
+import redbeat.config.config
 from redbeat.config import OPTIONS, SETTINGS, Setting
 
-SOURCE = str(redbeat.config.__file__)
+SOURCE = str(redbeat.config.config.__file__)
 
 
 def escape(text: str) -> str:

@@ -10,21 +10,21 @@ from typing import Any
 import click
 
 from redbeat.cli.calendars import calendar
-from redbeat.cli.changing import add, delete, set_
-from redbeat.cli.diagnosis import doctor, why
+from redbeat.cli.diagnostics import doctor, why
 from redbeat.cli.downgrading import downgrade
+from redbeat.cli.editing import add, delete, set_
 from redbeat.cli.files import apply, export, import_, plan
-from redbeat.cli.looking import count, list_, show
+from redbeat.cli.listing import count, list_, show
+from redbeat.cli.next_runs import next_
+from redbeat.cli.pausing import pause, resume
 from redbeat.cli.purging import purge
-from redbeat.cli.resting import pause, resume
 from redbeat.cli.routing import route
-from redbeat.cli.running import backfill, trigger
 from redbeat.cli.session import Session
 from redbeat.cli.singleton import singleton
 from redbeat.cli.status import status
 from redbeat.cli.timeline import timeline
-from redbeat.cli.upcoming import next_
-from redbeat.exits import ExitingGroup
+from redbeat.cli.triggering import backfill, trigger
+from redbeat.process.exit_codes import ExitingGroup
 
 __all__ = ["redbeat"]
 

@@ -11,22 +11,22 @@ from typing import Any
 import click
 from rich.text import Text
 
-from redbeat import exits
-from redbeat.almanac import ABOUT, Unusable, calendar_from, read_fields
 from redbeat.calendars import Calendar, find_users
-from redbeat.cli.asking import DRY_RUN, YES, ask
+from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import plain_table
 from redbeat.cli.values import Value
 from redbeat.cli.words import counted, one_line
+from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.calendar_loading import ABOUT, Unusable, calendar_from, read_fields
 from redbeat.errors import StoreRefused
-from redbeat.exclusions import Exclusions, spelled
-from redbeat.exits import CommandLineError, ExitingGroup, not_empty
-from redbeat.files import read_calendar
-from redbeat.hints import did_you_mean
-from redbeat.store import Store
+from redbeat.manifest.format import read_calendar
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
+from redbeat.schedules.exclusions import Exclusions, spelled
+from redbeat.store.store import Store
 
 __all__ = ["calendar"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from datetime import datetime, tzinfo
 from typing import Any
 
-from redbeat.descriptions import description_of
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entries.describe import description_of
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 
 __all__ = ["document_of", "iso", "words_of"]

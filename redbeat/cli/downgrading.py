@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from redbeat import exits
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import in_words_of, one_line
 from redbeat.cli.zone import zone_options
-from redbeat.compatibility import EFFECTS
-from redbeat.config import ensure_conf
-from redbeat.doctor.finding import counted
-from redbeat.downgrade import Findings, Obstacle, examine, put_all_away
-from redbeat.exits import CommandLineError
-from redbeat.status import read_status
+from redbeat.config.config import ensure_conf
+from redbeat.diagnostics.checks.finding import counted
+from redbeat.diagnostics.compatibility import EFFECTS
+from redbeat.diagnostics.downgrade import Findings, Obstacle, examine, put_all_away
+from redbeat.leadership.status import read_status
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
 
 __all__ = ["downgrade"]
 

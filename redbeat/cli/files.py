@@ -14,20 +14,20 @@ from typing import Any
 
 import click
 
-from redbeat import exits
-from redbeat.cli.asking import DRY_RUN, YES, ask
-from redbeat.cli.difference import show_difference
+from redbeat.cli.confirmation import DRY_RUN, YES, ask
+from redbeat.cli.diff import show_difference
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import counted, one_line
 from redbeat.cli.zone import zone_options
-from redbeat.djangobeat import read_django_celery_beat
-from redbeat.exits import CommandLineError, not_empty
-from redbeat.files import Declared, read_file, write_file
 from redbeat.keys import is_owner_name
-from redbeat.plans import Plan, apply_plan, make_plan
-from redbeat.transfers import declare_beat_schedule, export_entries, plan_import
+from redbeat.manifest.django_celery_beat import read_django_celery_beat
+from redbeat.manifest.format import Declared, read_file, write_file
+from redbeat.manifest.plan import Plan, apply_plan, make_plan
+from redbeat.manifest.transfer import declare_beat_schedule, export_entries, plan_import
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError, not_empty
 
 __all__ = ["apply", "export", "import_", "plan"]
 

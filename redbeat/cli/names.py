@@ -12,18 +12,18 @@ from celery import current_app
 from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
 
-from redbeat import exits
 from redbeat.cli.session import Session
 from redbeat.cli.words import one_line
-from redbeat.config import ensure_conf
-from redbeat.connection import get_hasty_redis
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.config.config import ensure_conf
+from redbeat.config.suggestions import did_you_mean
+from redbeat.connection.client import get_hasty_redis
+from redbeat.connection.retry import call_briefly
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.query import iter_names, read_listed
 from redbeat.errors import EntryNotFound, StoreRefused
-from redbeat.exits import CommandLineError
-from redbeat.hints import did_you_mean
-from redbeat.listing import iter_names, read_listed
-from redbeat.retry import call_briefly
-from redbeat.store import Store
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
+from redbeat.store.store import Store
 
 __all__ = [
     "NAME",

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from redbeat import exits
 from redbeat.cli.values import CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, MOMENT, SOLAR, in_zone
-from redbeat.exits import CommandLineError
-from redbeat.policy import AFTER_FINISH, FIELDS, MISFIRES, PAUSE_FIELDS
-from redbeat.rules import read_rule
-from redbeat.schedules import clocked, rrule
-from redbeat.settings import MAX_MISFIRE_LIMIT
-from redbeat.zones import zone_called
+from redbeat.config.settings import MAX_MISFIRE_LIMIT
+from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, PAUSE_FIELDS
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
+from redbeat.schedules.occurrences import clocked, rrule
+from redbeat.schedules.rfc5545 import read_rule
+from redbeat.schedules.timezones import zone_called
 
 __all__ = ["TASK_OPTIONS", "changes_of", "entry_options", "given_options", "routing_options", "zone_given"]
 

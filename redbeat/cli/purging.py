@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from redbeat.cli.asking import DRY_RUN, YES, ask
+from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import one_line
-from redbeat.leftovers import KINDS_LEFT, find_leftovers, purge_leftovers
+from redbeat.diagnostics.orphans import KINDS_LEFT, find_leftovers, purge_leftovers
 
 __all__ = ["purge"]
 

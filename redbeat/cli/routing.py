@@ -7,18 +7,18 @@ from typing import Any
 import click
 from rich.text import Text
 
-from redbeat import exits
 from redbeat.cli.names import NAME
 from redbeat.cli.options import routing_options
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import plain_table
 from redbeat.cli.words import one_line
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.config.suggestions import did_you_mean
+from redbeat.diagnostics.routes import Route, find_route, load_tasks
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.query import read_listed
 from redbeat.errors import EntryNotFound, RedBeatError
-from redbeat.exits import CommandLineError
-from redbeat.hints import did_you_mean
-from redbeat.listing import read_listed
-from redbeat.routing import Route, find_route, load_tasks
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
 
 __all__ = ["route"]
 

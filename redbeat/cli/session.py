@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
 
-from redbeat import exits
-from redbeat.archive import server_now
 from redbeat.cli.grid import UNLIMITED_WIDTH
 from redbeat.cli.words import one_line
-from redbeat.config import ensure_conf
+from redbeat.config.config import ensure_conf
+from redbeat.config.urls import sanitize_url
+from redbeat.entries.history_store import server_now
 from redbeat.errors import (
     CalendarError,
     ConfigurationError,
@@ -35,10 +35,10 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.exits import CommandLineError, ExitingCommand
-from redbeat.store import Store
-from redbeat.text import printable, printable_json, printable_lines
-from redbeat.urls import sanitize_url
+from redbeat.log.text import printable, printable_json, printable_lines
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError, ExitingCommand
+from redbeat.store.store import Store
 
 __all__ = ["ZONE_GIVEN", "Session", "SessionCommand", "stating_errors"]
 

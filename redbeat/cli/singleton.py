@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from redbeat.beatcop import BeatCopSettings
 from redbeat.cli.session import Session, stating_errors
-from redbeat.config import ensure_conf
-from redbeat.exits import ExitingCommand
-from redbeat.singleton import add_options, run_singleton
+from redbeat.config.config import ensure_conf
+from redbeat.process.exit_codes import ExitingCommand
+from redbeat.singleton.beatcop import BeatCopSettings
+from redbeat.singleton.command import add_options, run_singleton
 
 __all__ = ["singleton"]
 

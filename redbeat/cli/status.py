@@ -10,17 +10,17 @@ from typing import Any
 
 import click
 
-from redbeat import exits
 from redbeat.cli.session import Session
 from redbeat.cli.tables import fields_lines
 from redbeat.cli.words import in_words_of
 from redbeat.cli.zone import zone_options
-from redbeat.config import ensure_conf
+from redbeat.config.config import ensure_conf
+from redbeat.config.urls import sanitize_url
 from redbeat.errors import ConfigurationError, RedBeatError
-from redbeat.exits import CommandLineError, ExitingCommand, finite
-from redbeat.status import State, Status, judge, read_status
-from redbeat.text import printable
-from redbeat.urls import sanitize_url
+from redbeat.leadership.status import State, Status, judge, read_status
+from redbeat.log.text import printable
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError, ExitingCommand, finite
 
 __all__ = ["status"]
 

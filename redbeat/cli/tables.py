@@ -28,12 +28,12 @@ from redbeat.cli.words import (
     seconds_in_words,
     when_in,
 )
-from redbeat.due import is_pause_over
-from redbeat.failures import failure_of
+from redbeat.entries.due import is_pause_over
+from redbeat.entries.failures import failure_of
 from redbeat.history import PastRun
-from redbeat.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
-from redbeat.schedules import zone_of
-from redbeat.text import printable, shorten
+from redbeat.log.text import printable, shorten
+from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
+from redbeat.schedules.occurrences import zone_of
 
 __all__ = [
     "STATE_STYLES",

@@ -19,17 +19,17 @@ from rich.text import Text
 
 from redbeat.cli.documents import iso
 from redbeat.cli.grid import UNLIMITED_WIDTH, cut_middle
+from redbeat.cli.next_runs import RUNNING, in_time, note_untold, reason_of
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.upcoming import RUNNING, in_time, note_untold, reason_of
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import clock, label_of
 from redbeat.cli.zone import zone_options
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.preview import runs_between
 from redbeat.errors import EntryError
-from redbeat.preview import runs_between
-from redbeat.schedules import is_own_kind
-from redbeat.text import printable
+from redbeat.log.text import printable
+from redbeat.schedules.occurrences import is_own_kind
 
 __all__ = ["timeline"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from redbeat.crontabs import CRON_FIELDS, cron
-from redbeat.kinds import make_solar, read_cron
-from redbeat.spans import is_span, read_seconds
-from redbeat.zones import instant_of, zone_called
+from redbeat.schedules.codec import make_solar, read_cron
+from redbeat.schedules.crontab import CRON_FIELDS, cron
+from redbeat.schedules.durations import is_span, read_seconds
+from redbeat.schedules.timezones import instant_of, zone_called
 
 __all__ = [
     "CRON",

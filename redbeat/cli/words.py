@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import datetime, timezone, tzinfo
 from typing import Any
 
-from redbeat.text import printable, shorten
-from redbeat.zones import zone_name
+from redbeat.log.text import printable, shorten
+from redbeat.schedules.timezones import zone_name
 
 __all__ = [
     "clock",

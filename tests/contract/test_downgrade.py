@@ -16,7 +16,7 @@ from celery.schedules import crontab, solar
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.downgrade import examine
+from redbeat.diagnostics.downgrade import examine
 from redbeat.schedules import cron, rrule
 from tests.contract.legacy_forms import DROPPED, ENDING, OTHERWISE, READABLE, Form
 from tests.support.apps import celery_beat, write_app

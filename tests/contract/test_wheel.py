@@ -83,7 +83,7 @@ def test_the_wheel_holds_the_package_its_scripts_and_its_types_only(wheel: Path)
         if path.suffix in (".py", ".lua") or path.name == "py.typed"
     }
     assert "redbeat/py.typed" in expected
-    assert "redbeat/lua/claim_due.lua" in expected
+    assert "redbeat/store/scripts/claim_due.lua" in expected
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert metadata["Name"] == "celery-redbeat"
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -93,7 +93,8 @@ def test_the_wheel_holds_the_package_its_scripts_and_its_types_only(wheel: Path)
 
 def test_the_installed_package_is_the_wheels(python: Path, tmp_path: Path) -> None:
     script = (
-        "import redbeat.schedulers, redbeat.lua as lua; print(redbeat.__file__, len(lua._CLAIM_DUE.source))"
+        "import redbeat.schedulers, redbeat.store.scripts as lua;"
+        " print(redbeat.__file__, len(lua._CLAIM_DUE.source))"
     )
     path, length = run(python, "-c", script, cwd=tmp_path).split()
     assert Path(path).is_relative_to(python.parents[1])

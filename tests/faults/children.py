@@ -14,7 +14,7 @@ import pytest
 import redis.connection
 
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.store import Store
+from redbeat.store.store import Store
 from tests.faults.bursts import Burst
 from tests.faults.layouts import Layout
 

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import StoreRefused, StoreUnavailable
-from redbeat.replicas import Replicas
+from redbeat.store.replicas import Replicas
 from redbeat.task_ids import task_id_of
 from tests.faults.rounds import IS_LONG
 from tests.support import topologies

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from redbeat.lock import holder_of
+from redbeat.leadership.lock import holder_of
 from tests.support.apps import STOP_SECONDS, celery_worker, runs, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually

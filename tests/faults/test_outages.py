@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from redbeat import lua
+from redbeat.store import scripts as lua
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience

@@ -38,7 +38,7 @@ SHORT_LEASE_SECONDS = 0.1
 #: appended to the app: a file of each beat's own grows by a byte when a batch begins, and when it ends
 NOTE_BATCHES = """
 import os
-from redbeat.dispatch import Dispatcher
+from redbeat.beat.dispatcher import Dispatcher
 
 def note():
     with open(f"batches-{os.getpid()}", "a") as file:

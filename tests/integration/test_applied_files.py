@@ -13,8 +13,8 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import EntryChanged, FileError, OwnedByOthers, StoreCorrupt
-from redbeat.files import Declared, read_file
-from redbeat.plans import Plan, apply_plan, commit, make_plan
+from redbeat.manifest.format import Declared, read_file
+from redbeat.manifest.plan import Plan, apply_plan, commit, make_plan
 from tests.conftest import MakeApp
 from tests.support.applying import apply, state_of
 from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_now, write_raw

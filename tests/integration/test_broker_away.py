@@ -15,8 +15,8 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.broker import Broker
-from redbeat.outbox import Outbox
+from redbeat.broker.connection import Broker
+from redbeat.broker.outbox import Outbox
 from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app

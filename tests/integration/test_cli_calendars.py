@@ -17,7 +17,7 @@ from click.testing import Result
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.cli import asking
-from redbeat.lua import calendars as scripts
+from redbeat.store.scripts import calendars as scripts
 from tests.conftest import MakeApp
 from tests.support.applying import apply
 from tests.support.command_line import call

@@ -18,8 +18,8 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.cli.options import POLICY, TASK_OPTIONS
 from redbeat.cli.words import when_in
-from redbeat.forms import arguments_of
-from redbeat.policy import FIELDS, PAUSE_FIELDS
+from redbeat.entries.forms import arguments_of
+from redbeat.policy.policy import FIELDS, PAUSE_FIELDS
 from redbeat.schedules import clocked, cron, rrule
 from tests.conftest import MakeApp
 from tests.support.command_line import call

@@ -12,9 +12,9 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat import exits
 from redbeat.calendars import Calendar
-from redbeat.downgrade import examine, put_all_away
+from redbeat.diagnostics.downgrade import examine, put_all_away
+from redbeat.process import exit_codes as exits
 from redbeat.schedules import clocked, cron
 from tests.support.command_line import call
 from tests.support.logs import errors_in

@@ -15,8 +15,8 @@ from celery.schedules import crontab
 from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.failures import new_failure
-from redbeat.listing import STATES
+from redbeat.entries.failures import new_failure
+from redbeat.entries.query import STATES
 from redbeat.schedules import clocked
 from tests.conftest import MakeApp
 from tests.support.command_line import call

@@ -12,8 +12,8 @@ from celery import Celery
 from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.diagnostics.orphans import find_leftovers, purge_leftovers
 from redbeat.errors import EntryNotFound
-from redbeat.leftovers import find_leftovers, purge_leftovers
 from tests.conftest import MakeApp
 from tests.support.command_line import call
 from tests.support.servers import Server

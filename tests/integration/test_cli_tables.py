@@ -19,9 +19,9 @@ from rich.text import Text
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.cli import SECTIONS, redbeat
-from redbeat.cli.looking import SORT_KEYS, TERMINAL_ROWS
-from redbeat.failures import new_failure
-from redbeat.listing import STATES
+from redbeat.cli.listing import SORT_KEYS, TERMINAL_ROWS
+from redbeat.entries.failures import new_failure
+from redbeat.entries.query import STATES
 from redbeat.schedules import clocked
 from tests.conftest import MakeApp
 from tests.support.apps import write_app

@@ -14,7 +14,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import RedBeatScheduler, get_redis
-from redbeat.wake import WakeChannel
+from redbeat.store.notifier import WakeChannel
 from tests.support.servers import Server
 from tests.support.ticks import assert_entry_runs, leader, make_due, memory_app, take_messages
 from tests.support.topologies import ClusterTopology

@@ -14,7 +14,7 @@ import redis
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.contention import MAX_TRIES
+from redbeat.beat.contention import MAX_TRIES
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.polling import eventually

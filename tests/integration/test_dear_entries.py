@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat import pace
+from redbeat.beat import pace
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app

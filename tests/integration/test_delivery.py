@@ -10,8 +10,9 @@ from unittest import mock
 import pytest
 import redis
 
-from redbeat import RedBeatScheduler, delivery
-from redbeat.lua import Target
+from redbeat import RedBeatScheduler
+from redbeat.broker import delivery
+from redbeat.store.scripts import Target
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
@@ -144,7 +145,7 @@ def test_two_servers_that_were_one_are_waited_for_and_then_believed(
     scheduler = make_scheduler()
     write_raw(client, "entry", schedule=SELDOM)
     scheduler._dispatcher.delivery.note_moved()
-    monkeypatch.setattr("redbeat.outbox.Outbox.server_id", lambda self: "f" * 40)
+    monkeypatch.setattr("redbeat.broker.outbox.Outbox.server_id", lambda self: "f" * 40)
     for _ in range(3):
         assert scheduler.tick() == 1.0
     assert sent_names(broker) == []

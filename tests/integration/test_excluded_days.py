@@ -16,7 +16,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
-from redbeat.store import Store
+from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.deadlines import patience
 from tests.support.schedule import (

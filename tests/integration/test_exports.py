@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
+from redbeat.entries.forms import arguments_of
 from redbeat.errors import EntryChanged, EntryError, FileError
-from redbeat.files import Declared, read_file, write_file
-from redbeat.forms import arguments_of
-from redbeat.plans import apply_plan, commit, make_plan
+from redbeat.manifest.format import Declared, read_file, write_file
+from redbeat.manifest.plan import apply_plan, commit, make_plan
+from redbeat.manifest.transfer import declare_beat_schedule, export_entries, plan_import
 from redbeat.schedules import clocked, rrule
-from redbeat.store import Store
-from redbeat.transfers import declare_beat_schedule, export_entries, plan_import
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
 from tests.support.schedule import SCHEDULE, STATICS, meta_json, score_of, write_raw

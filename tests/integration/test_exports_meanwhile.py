@@ -10,8 +10,8 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.store import Store
-from redbeat.transfers import export_entries
+from redbeat.manifest.transfer import export_entries
+from redbeat.store.store import Store
 from tests.support.schedule import SCHEDULE
 
 

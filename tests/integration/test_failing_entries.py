@@ -15,7 +15,7 @@ from celery.signals import before_task_publish
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import StoreRefused
-from redbeat.store import Store
+from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.logs import errors_in

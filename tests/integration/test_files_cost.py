@@ -10,9 +10,9 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.files import read_file, write_file
-from redbeat.plans import make_plan
-from redbeat.transfers import export_entries
+from redbeat.manifest.format import read_file, write_file
+from redbeat.manifest.plan import make_plan
+from redbeat.manifest.transfer import export_entries
 
 ENTRIES = 1_000
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from redbeat.calendars import Calendar
-from redbeat.files import read_file, write_file
-from redbeat.plans import apply_plan, commit, make_plan
-from redbeat.store import Store
-from redbeat.transfers import export_entries, plan_import
+from redbeat.manifest.format import read_file, write_file
+from redbeat.manifest.plan import apply_plan, commit, make_plan
+from redbeat.manifest.transfer import export_entries, plan_import
+from redbeat.store.store import Store
 from tests.support.ticks import memory_app
 from tests.support.topologies import ClusterTopology
 

@@ -10,9 +10,9 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.files import Declared
-from redbeat.plans import commit, make_plan
-from redbeat.store import Store
+from redbeat.manifest.format import Declared
+from redbeat.manifest.plan import commit, make_plan
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
 from tests.support.applying import apply, many, state_of

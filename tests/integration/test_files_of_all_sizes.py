@@ -6,12 +6,12 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import plans
 from redbeat.errors import FileError
-from redbeat.files import Declared
-from redbeat.lua.owners import Script
-from redbeat.plans import commit, make_plan
-from redbeat.transfers import plan_import
+from redbeat.manifest import plan as plans
+from redbeat.manifest.format import Declared
+from redbeat.manifest.plan import commit, make_plan
+from redbeat.manifest.transfer import plan_import
+from redbeat.store.scripts.owners import Script
 from tests.support.applying import apply, many
 
 

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.files import Declared
-from redbeat.plans import apply_plan, make_plan
+from redbeat.manifest.format import Declared
+from redbeat.manifest.plan import apply_plan, make_plan
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import messages

@@ -7,15 +7,15 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.ownership import StaticsPlan, note_statics
 from redbeat.errors import EntryError, FileError, StoreCorrupt
-from redbeat.files import read_file, write_file
-from redbeat.lua import Fence
-from redbeat.owners import StaticsPlan, note_statics
-from redbeat.plans import apply_plan, commit
+from redbeat.manifest.format import read_file, write_file
+from redbeat.manifest.plan import apply_plan, commit
+from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedules import clocked
-from redbeat.store import Store
-from redbeat.transfers import export_entries, plan_import
-from redbeat.zones import time_of
+from redbeat.schedules.timezones import time_of
+from redbeat.store.scripts import Fence
+from redbeat.store.store import Store
 from tests.support.applying import apply
 from tests.support.schedule import write_raw
 

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from redbeat import RedBeatScheduler
+from redbeat.broker.outbox import Outbox
 from redbeat.errors import LockLost, LockNotAcquired
-from redbeat.outbox import Outbox
 from redbeat.schedulers import acquire_distributed_beat_lock
-from redbeat.store import Store
+from redbeat.store.store import Store
 from tests.support.meddling import CENTURIES, NAMES, STATICS, Others, due_writes, writes
 from tests.support.servers import Server
 from tests.support.witness import SOON_SECONDS, Beat, Witness

@@ -11,12 +11,12 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat import almanac
-from redbeat.almanac import KeptCalendars, Unusable
 from redbeat.calendars import Calendar
-from redbeat.exclusions import Exclusions
-from redbeat.lua import Claimed
-from redbeat.store import Store
+from redbeat.entries import calendar_loading as almanac
+from redbeat.entries.calendar_loading import KeptCalendars, Unusable
+from redbeat.schedules.exclusions import Exclusions
+from redbeat.store.scripts import Claimed
+from redbeat.store.store import Store
 from tests.support.schedule import SELDOM, field, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader, take_messages

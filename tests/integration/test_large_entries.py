@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.cli import redbeat as redbeat_command
 from redbeat.errors import EntryCorrupt, EntryError
-from redbeat.store import Store
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app

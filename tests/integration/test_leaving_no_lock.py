@@ -12,11 +12,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from redbeat import RedBeatScheduler, lua
+from redbeat import RedBeatScheduler
 from redbeat.errors import StoreUnavailable
-from redbeat.lock import TAKEN_MS, LeaderLock
-from redbeat.lua import Commit
-from redbeat.store import Store
+from redbeat.leadership.lock import TAKEN_MS, LeaderLock
+from redbeat.store import scripts as lua
+from redbeat.store.scripts import Commit
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually

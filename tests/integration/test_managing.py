@@ -17,8 +17,8 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.query import PAGE_SIZE
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound, LockNotAcquired
-from redbeat.listing import PAGE_SIZE
 from tests.integration.conftest import MakeScheduler
 from tests.support.processes import Process
 from tests.support.schedule import (

@@ -13,10 +13,10 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.bulk import SaveResult
+from redbeat.entries.bulk import SaveResult
 from redbeat.errors import StoreUnavailable
 from redbeat.schedulers import get_redis
-from redbeat.wake import WakeChannel
+from redbeat.store.notifier import WakeChannel
 from tests.support.schedule import SCHEDULE, field, monitoring
 from tests.support.servers import Server
 

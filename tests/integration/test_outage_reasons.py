@@ -17,11 +17,11 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.cli import redbeat
 from redbeat.decoder import encode_meta
-from redbeat.evidence import read_evidence
-from redbeat.files import Declared
+from redbeat.diagnostics.facts import read_evidence
+from redbeat.diagnostics.why import explain
 from redbeat.history import PastRun
-from redbeat.why import explain
-from redbeat.zones import shown
+from redbeat.manifest.format import Declared
+from redbeat.schedules.timezones import shown
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.applying import apply
 from tests.support.schedule import SCHEDULE, messages, server_now, write_raw

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.evidence import read_evidence
-from redbeat.why import explain
+from redbeat.diagnostics.facts import read_evidence
+from redbeat.diagnostics.why import explain
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually

@@ -11,8 +11,8 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.pauses import PauseResult
-from redbeat.store import Store
+from redbeat.entries.pauses import PauseResult
+from redbeat.store.store import Store
 from tests.support.schedule import write_raw
 from tests.support.servers import Server
 

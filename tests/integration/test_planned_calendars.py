@@ -15,8 +15,8 @@ from click.testing import Result
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import EntryChanged, EntryError
-from redbeat.files import read_file
-from redbeat.plans import commit, make_plan
+from redbeat.manifest.format import read_file
+from redbeat.manifest.plan import commit, make_plan
 from tests.support.applying import apply, state_of
 from tests.support.command_line import call
 from tests.support.servers import Server

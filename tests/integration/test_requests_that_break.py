@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redbeat import schedulers
-from redbeat.outbox import Outbox
+from redbeat.broker.outbox import Outbox
 from tests.conftest import MakeApp, start
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app

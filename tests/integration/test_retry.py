@@ -14,11 +14,11 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.ownership import StaticsPlan, note_statics, read_statics
 from redbeat.errors import StoreRefused, StoreUnavailable
-from redbeat.lock import LeaderLock
-from redbeat.owners import StaticsPlan, note_statics, read_statics
+from redbeat.leadership.lock import LeaderLock
 from redbeat.schedulers import RedBeatScheduler, get_redis
-from redbeat.store import Fence, Store
+from redbeat.store.store import Fence, Store
 from tests.support.polling import eventually
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch

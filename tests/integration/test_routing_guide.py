@@ -14,7 +14,7 @@ from celery import Celery
 from kombu import Exchange, Queue, binding
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.routing import find_route
+from redbeat.diagnostics.routes import find_route
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.rabbitmq import RabbitMQ

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import StoreUnavailable
 from redbeat.schedulers import get_redis
-from redbeat.wake import WakeChannel
+from redbeat.store.notifier import WakeChannel
 from tests.support import topologies
 from tests.support.polling import eventually
 from tests.support.stopwatch import Stopwatch

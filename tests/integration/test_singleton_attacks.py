@@ -101,7 +101,8 @@ def _has_children(singleton: Process, user: int = 0) -> bool:
 def test_a_signal_in_the_instant_of_the_start_is_not_lost(server: Server, moment: str) -> None:
     program = f"""
 import os, signal
-from redbeat import singleton, warden
+from redbeat.singleton import command as singleton
+from redbeat.singleton import watchdog as warden
 tell = warden.WardenProcess.tell
 def tell_and_be_hit(self, line):
     for when in ("before", "after"):
@@ -177,7 +178,8 @@ def test_a_waiting_one_tells_who_it_waits_for(server: Server) -> None:
 
 def test_a_release_between_two_commands_of_one_look_is_no_lost_lock(server: Server) -> None:
     program = f"""
-from redbeat import lock, singleton
+from redbeat.leadership import lock
+from redbeat.singleton import command as singleton
 holder = lock.LeaderLock.holder
 def holder_after_a_release(self, *mark):
     if not mark:

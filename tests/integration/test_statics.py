@@ -10,11 +10,13 @@ import pytest
 import redis
 from celery.schedules import crontab
 
-from redbeat import RedBeatScheduler, owners, startup
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat import startup
 from redbeat.calendars import Calendar
+from redbeat.entries import ownership as owners
 from redbeat.errors import LockLost
-from redbeat.store import Store
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, logged

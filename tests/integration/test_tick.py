@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.lua import Claimed, Commit, Fence, commit_runs
+from redbeat.store.scripts import Claimed, Commit, Fence, commit_runs
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.schedule import (

@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.connection import AskedCredentials, get_redis
+from redbeat.connection.client import AskedCredentials, get_redis
 from redbeat.errors import ConfigurationError, StoreUnavailable
-from redbeat.store import Store
+from redbeat.store.store import Store
 from tests.support.apps import write_app
 from tests.support.command_line import installed
 from tests.support.servers import Server

@@ -7,8 +7,8 @@ from typing import Any
 import redis
 from celery import Celery
 
-from redbeat.files import Declared, read_file
-from redbeat.plans import Plan, apply_plan, make_plan
+from redbeat.manifest.format import Declared, read_file
+from redbeat.manifest.plan import Plan, apply_plan, make_plan
 
 
 def apply(app: Celery, text: str | Declared, owner: str = "billing", **options: Any) -> Plan:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from redbeat import lua
+from redbeat.store import scripts as lua
 
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some

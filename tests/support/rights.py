@@ -25,13 +25,13 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import StoreCorrupt
-from redbeat.lock import LeaderLock
-from redbeat.plans import apply_plan
+from redbeat.leadership.lock import LeaderLock
+from redbeat.leadership.status import read_status
+from redbeat.manifest.plan import apply_plan
+from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
-from redbeat.status import read_status
-from redbeat.store import Store
-from redbeat.transfers import export_entries, plan_import
-from redbeat.wake import WakeChannel
+from redbeat.store.notifier import WakeChannel
+from redbeat.store.store import Store
 from tests.support.applying import apply
 from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
 from tests.support.servers import Server

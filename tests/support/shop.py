@@ -11,7 +11,7 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.failures import new_failure
+from redbeat.entries.failures import new_failure
 from redbeat.schedules import clocked, rrule
 
 from .schedule import server_now, write_raw

@@ -14,9 +14,9 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
-from redbeat.misfires import choose_run
-from redbeat.policy import NO_POLICY, Policy
-from redbeat.schedules import first_run, runs_after
+from redbeat.policy.misfires import choose_run
+from redbeat.policy.policy import NO_POLICY, Policy
+from redbeat.schedules.occurrences import first_run, runs_after
 
 UTC = timezone.utc
 INSTANT, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)

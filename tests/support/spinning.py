@@ -10,7 +10,7 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from redbeat.schedules import KINDS, register_schedule
+from redbeat.schedules.occurrences import KINDS, register_schedule
 
 SPINNING = {"__type__": "spinning"}
 

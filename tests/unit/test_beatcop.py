@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from redbeat.beatcop import BeatCopSettings, read_beatcop
 from redbeat.errors import ConfigurationError
+from redbeat.singleton.beatcop import BeatCopSettings, read_beatcop
 
 
 def read(folder: Path, text: str) -> BeatCopSettings:

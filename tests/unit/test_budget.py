@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from redbeat import budget
-from redbeat.budget import limited, limited_steps, limited_twice, postpone_signals, what_is_computed
 from redbeat.errors import EntryError, EntryTooExpensive
+from redbeat.process import budget
+from redbeat.process.budget import limited, limited_steps, limited_twice, postpone_signals, what_is_computed
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 
@@ -314,7 +314,7 @@ def test_where_nothing_can_be_interrupted_a_call_that_only_waits_is_not_too_expe
 
 PATCHED = """
 import _thread, time
-from redbeat.budget import limited
+from redbeat.process.budget import limited
 from redbeat.errors import EntryTooExpensive
 _thread.get_ident = lambda: 1  # as gevent and eventlet do
 assert limited("a", lambda: 5) == 5
@@ -490,7 +490,7 @@ def test_whatever_is_interrupted_nothing_of_others_is_cut_in_two() -> None:
 
 FOLLOWED = """
 import sys
-from redbeat.budget import limited
+from redbeat.process.budget import limited
 from redbeat.errors import EntryTooExpensive
 
 def spin():

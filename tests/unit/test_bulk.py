@@ -13,13 +13,14 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat import lua, store
-from redbeat.bulk import SaveResult
+from redbeat.beat.startup import store_entries
 from redbeat.decoder import encode_meta
+from redbeat.entries.bulk import SaveResult
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.schedules import rrule
-from redbeat.startup import store_entries
-from redbeat.store import MAX_SAVE_ATTEMPTS, Fence, Store
+from redbeat.store import scripts as lua
+from redbeat.store import store
+from redbeat.store.store import MAX_SAVE_ATTEMPTS, Fence, Store
 from tests.support.ticks import memory_app
 
 RAN_AT = datetime.now(timezone.utc) - timedelta(minutes=5)

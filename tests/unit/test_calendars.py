@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redbeat.calendars import Calendar
+from redbeat.entries.validation import find_name_problem
 from redbeat.errors import ConfigurationError
-from redbeat.exclusions import NEVER_FREE, Exclusions
 from redbeat.policy import Policy
-from redbeat.problems import find_name_problem
 from redbeat.schedules import clocked, next_run
-from redbeat.zones import wall_of
+from redbeat.schedules.exclusions import NEVER_FREE, Exclusions
+from redbeat.schedules.timezones import wall_of
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -11,10 +11,10 @@ import pytest
 from dateutil.rrule import rrulestr
 
 from redbeat.cli.words import one_line, relative, when_in
-from redbeat.policy import NO_POLICY
-from redbeat.rules import read_rule
-from redbeat.schedules import rrule, runs_after
-from redbeat.spans import read_seconds
+from redbeat.policy.policy import NO_POLICY
+from redbeat.schedules.durations import read_seconds
+from redbeat.schedules.occurrences import rrule, runs_after
+from redbeat.schedules.rfc5545 import read_rule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)

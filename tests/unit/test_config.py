@@ -11,8 +11,8 @@ import pytest
 from celery import Celery
 
 from redbeat.config import SETTINGS, RedBeatConfig, ensure_conf
+from redbeat.config.urls import sanitize_url
 from redbeat.errors import ConfigurationError
-from redbeat.urls import sanitize_url
 
 REDIS = "redis://127.0.0.1:1/0"
 ROOT = Path(__file__).parents[2]

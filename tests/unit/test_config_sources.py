@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat.config import RedBeatConfig
-from redbeat.connection import build_client, get_redis
+from redbeat.connection.client import build_client, get_redis
 from redbeat.errors import ConfigurationError
 
 REDIS = "redis://127.0.0.1:1/0"

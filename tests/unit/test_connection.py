@@ -16,7 +16,7 @@ import redis.sentinel
 from celery import Celery
 
 from redbeat.config import ensure_conf
-from redbeat.connection import CLIENT_DEFAULTS, CommandPacker, get_redis, naming_the_server
+from redbeat.connection.client import CLIENT_DEFAULTS, CommandPacker, get_redis, naming_the_server
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 
 SECRET = "hunter2"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from redbeat import contention
-from redbeat.contention import MAX_TRIES, Contention
+from redbeat.beat import contention
+from redbeat.beat.contention import MAX_TRIES, Contention
 
 
 def lose(counted: Contention, key: str, times: int) -> None:

@@ -22,8 +22,8 @@ from cronsim import CronSim, CronSimError
 from dateutil.rrule import DAILY
 from dateutil.rrule import rrule as dateutil_rrule
 
-from redbeat.policy import NO_POLICY, Policy
-from redbeat.schedules import CRON_FIELDS, cron, next_run
+from redbeat.policy.policy import NO_POLICY, Policy
+from redbeat.schedules.occurrences import CRON_FIELDS, cron, next_run
 from tests.support.simulator import DAY, UTC, changes_between
 from tests.support.ticks import memory_app
 

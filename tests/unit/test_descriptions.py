@@ -11,8 +11,8 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.rules import read_rule
 from redbeat.schedules import clocked, rrule
+from redbeat.schedules.rfc5545 import read_rule
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.djangobeat import read_django_celery_beat
 from redbeat.errors import ConfigurationError, FileError
-from redbeat.plans import entry_of
+from redbeat.manifest.django_celery_beat import read_django_celery_beat
+from redbeat.manifest.plan import entry_of
 
 #: of version 2.9, without what SQLite checks
 TABLES = """

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.doctor.entries import EXCERPT_LENGTH, excerpt_of
-from redbeat.doctor.finding import Finding, Severity, age_of, counted, worst_of
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.lua import Stored
-from redbeat.reader import decode_entry
-from redbeat.repairs import next_score
+from redbeat.diagnostics.checks.entries import EXCERPT_LENGTH, excerpt_of
+from redbeat.diagnostics.checks.finding import Finding, Severity, age_of, counted, worst_of
+from redbeat.diagnostics.fixes import next_score
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.loading import decode_entry
+from redbeat.store.scripts import Stored
 from tests.support.schedule import meta_json
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)

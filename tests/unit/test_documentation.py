@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from redbeat import exits
 from redbeat.cli.session import INTERRUPTED
 from redbeat.keys import RESERVED_BEGINNINGS, RESERVED_NAMES
+from redbeat.process import exit_codes as exits
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -11,12 +11,12 @@ from celery.schedules import crontab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redbeat import dropped
-from redbeat.crontabs import count_of_crontab, runs_back_of_crontab
-from redbeat.dropped import dropped_until
+from redbeat.entries import dropped
+from redbeat.entries.dropped import dropped_until
 from redbeat.policy import Policy
 from redbeat.schedules import cron
-from redbeat.zones import find_change
+from redbeat.schedules.crontab import count_of_crontab, runs_back_of_crontab
+from redbeat.schedules.timezones import find_change
 
 FIRST = datetime(2026, 3, 1, tzinfo=timezone.utc)
 END = FIRST + timedelta(hours=3)

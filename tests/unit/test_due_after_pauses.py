@@ -10,10 +10,10 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
-from redbeat.lua import Claimed, Commit, Stored, score_text
-from redbeat.reader import decode_entry
-from redbeat.runs import Run, plan_run
+from redbeat.entries.loading import decode_entry
+from redbeat.store.scripts import Claimed, Commit, Stored, score_text
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.failures import Failure, failure_of, sha1_of
-from redbeat.lua import Claimed
-from redbeat.runs import Run, commit_failed, commit_quarantined, plan_run
+from redbeat.beat.planner import Run, commit_failed, commit_quarantined, plan_run
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import Failure, failure_of, sha1_of
+from redbeat.store.scripts import Claimed
 
 DEFINITION = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat.errors import FileError
-from redbeat.files import Declared, read_file, write_file
-from redbeat.plans import entry_of
+from redbeat.manifest.format import Declared, read_file, write_file
+from redbeat.manifest.plan import entry_of
 
 TEXT = """\
 owner: billing

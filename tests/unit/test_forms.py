@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.forms import FORM_FIELDS
 from redbeat.errors import EntryError, FileError
-from redbeat.files import read_file
-from redbeat.forms import FORM_FIELDS
-from redbeat.kinds import encode_schedule
-from redbeat.plans import entry_of
-from redbeat.policy import FIELDS
+from redbeat.manifest.format import read_file
+from redbeat.manifest.plan import entry_of
+from redbeat.policy.policy import FIELDS
 from redbeat.schedules import clocked, cron, rrule
+from redbeat.schedules.codec import encode_schedule
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc

@@ -12,12 +12,13 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import heartbeat, lua
+from redbeat.config.timing import MIN_LOCK_SECONDS, Timing
 from redbeat.errors import StoreUnavailable
-from redbeat.heartbeat import Heartbeat
-from redbeat.lua import Fence
-from redbeat.store import Store
-from redbeat.timing import MIN_LOCK_SECONDS, Timing
+from redbeat.leadership import heartbeat
+from redbeat.leadership.heartbeat import Heartbeat
+from redbeat.store import scripts as lua
+from redbeat.store.scripts import Fence
+from redbeat.store.store import Store
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 

@@ -10,13 +10,14 @@ import pytest
 from celery import Celery
 from celery.schedules import schedule
 
-from redbeat import RedBeatSchedulerEntry, zones
+from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.log import Reports
+from redbeat.beat.planner import Run, plan_run
+from redbeat.config.suggestions import did_you_mean, find_typos
 from redbeat.errors import EntryError
-from redbeat.hints import did_you_mean, find_typos
-from redbeat.lua import Claimed
-from redbeat.policy import FIELDS, NO_POLICY
-from redbeat.reports import Reports
-from redbeat.runs import Run, plan_run
+from redbeat.policy.policy import FIELDS, NO_POLICY
+from redbeat.schedules import timezones as zones
+from redbeat.store.scripts import Claimed
 
 
 def entry(app: Celery, **arguments: Any) -> RedBeatSchedulerEntry:

@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 
 from redbeat.errors import FileError
-from redbeat.files import Declared, read_file, write_file
-from redbeat.plans import entry_of
+from redbeat.manifest.format import Declared, read_file, write_file
+from redbeat.manifest.plan import entry_of
 
 
 def bomb(link: str) -> str:

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from redbeat import interrupts
-from redbeat.interrupts import Postponed, hold_interrupts
+from redbeat.process import signals as interrupts
+from redbeat.process.signals import Postponed, hold_interrupts
 
 
 class Ended(Exception):

@@ -10,8 +10,8 @@ from celery.schedules import crontab, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat.jitter import delayed, due_time_of
 from redbeat.policy import Policy
+from redbeat.policy.jitter import delayed, due_time_of
 from redbeat.schedules import cron, next_run, rrule
 from tests.support.ticks import memory_app
 

@@ -18,7 +18,7 @@ import pytest
 from celery import Celery
 
 import redbeat
-from redbeat.logger import MAX_VALUE, PrintableRecords, logger, printable_traceback
+from redbeat.log.logger import MAX_VALUE, PrintableRecords, logger, printable_traceback
 from tests.support.hostile import HOSTILE, HOSTILE_SHOWN, find_orders
 
 SOURCES = sorted(Path(redbeat.__file__).parent.rglob("*.py"))
@@ -179,7 +179,7 @@ def test_every_module_that_logs_uses_that_logger() -> None:
             node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)
         ]
         assert any(
-            node.module == "redbeat.logger" and [alias.name for alias in node.names] == ["logger"]
+            node.module == "redbeat.log.logger" and [alias.name for alias in node.names] == ["logger"]
             for node in imports
         ), path
 
@@ -195,7 +195,7 @@ def test_nothing_is_printed_but_by_the_session_of_a_command() -> None:
             or (_owner(node) == "click" and _called(node) in ("echo", "secho", "confirm", "prompt"))
         )
     }
-    assert places <= {"cli/session.py", "cli/asking.py", "cli/progress.py", "redbeat/exits.py"}
+    assert places <= {"cli/session.py", "cli/asking.py", "cli/progress.py", "redbeat/process/exit_codes.py"}
 
 
 def _log_calls(path: Path) -> Iterator[tuple[Path, ast.Call]]:

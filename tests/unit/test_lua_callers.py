@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError
 
-from redbeat import lua
 from redbeat.keys import Keys
-from redbeat.lua import calendars, downgrades, leftovers, owners, repairs
+from redbeat.store import scripts as lua
+from redbeat.store.scripts import calendars, downgrades, leftovers, owners, repairs
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redbeat import lua
+from redbeat.store import scripts as lua
 from tests.support.lua_headers import FOLDER, FRAGMENTS, SCRIPTS, code_of, header_of
 
 LUA_WORDS = set(

@@ -12,7 +12,7 @@ from dateutil.rrule import weekday
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat.recurrence import FREQUENCIES, rrule
+from redbeat.schedules.recurrence import FREQUENCIES, rrule
 
 UTC = timezone.utc
 START = datetime(2026, 6, 1, 12)  # a Monday

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
-from redbeat.lua import Claimed, Stored, score_text
-from redbeat.reader import decode_entry
-from redbeat.runs import Run, plan_run
+from redbeat.entries.loading import decode_entry
+from redbeat.store.scripts import Claimed, Stored, score_text
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc

@@ -13,12 +13,12 @@ from dateutil.rrule import DAILY, weekday
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from redbeat.budget import limited
 from redbeat.decoder import decode, encode_definition
-from redbeat.exclusions import Exclusions
-from redbeat.misfires import MISFIRE_LIMIT, SKIP_SECONDS, Choice, choose_run
-from redbeat.policy import MISFIRES, NO_POLICY, Policy
-from redbeat.schedules import clocked, cron, first_run, last_runs, next_run, rrule, runs_after
+from redbeat.policy.misfires import MISFIRE_LIMIT, SKIP_SECONDS, Choice, choose_run
+from redbeat.policy.policy import MISFIRES, NO_POLICY, Policy
+from redbeat.process.budget import limited
+from redbeat.schedules.exclusions import Exclusions
+from redbeat.schedules.occurrences import clocked, cron, first_run, last_runs, next_run, rrule, runs_after
 from tests.support.simulator import DAY, INSTANT, SECOND, UTC
 
 ZONES = [

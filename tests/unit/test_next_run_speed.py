@@ -11,9 +11,9 @@ from typing import Any
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR, MO, TU
 
-from redbeat import schedules, walltimes
 from redbeat.policy import Policy
-from redbeat.schedules import clocked, cron, next_run, rrule
+from redbeat.schedules import clocked, cron, next_run, rrule, walltimes
+from redbeat.schedules import occurrences as schedules
 from tests.support.ticks import memory_app
 
 AFTER = datetime(2026, 6, 1, 12, 0, 30, tzinfo=timezone.utc)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from redbeat.djangobeat import declare_rows, read_django_celery_beat
+from redbeat.config.urls import sanitize_url
 from redbeat.errors import ConfigurationError, FileError
-from redbeat.urls import sanitize_url
+from redbeat.manifest.django_celery_beat import declare_rows, read_django_celery_beat
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from kombu.transport import redis as kombu_redis
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat import outbox as outbox_module
-from redbeat.lua import Push
-from redbeat.outbox import Outbox
+from redbeat.broker import outbox as outbox_module
+from redbeat.broker.outbox import Outbox
+from redbeat.store.scripts import Push
 from tests.support.deadlines import patience
 from tests.support.ticks import leader, make_due
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from redbeat import pace
-from redbeat.lua import Claimed
-from redbeat.pace import BATCH_SECONDS, ENLARGED, LARGE_BYTES, SLOW_SECONDS, Pace
+from redbeat.beat import pace
+from redbeat.beat.pace import BATCH_SECONDS, ENLARGED, LARGE_BYTES, SLOW_SECONDS, Pace
+from redbeat.store.scripts import Claimed
 
 QUICK = '{"schedule": {"__type__": "interval", "every": 1}}'
 OTHER = '{"schedule": {"__type__": "rrule"}}'

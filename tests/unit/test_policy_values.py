@@ -13,11 +13,11 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.entry import EntryArguments, decode_entry
+from redbeat.entries.entry import EntryArguments, decode_entry
+from redbeat.entries.management import CHANGEABLE, Changes
 from redbeat.errors import EntryCorrupt, EntryError
-from redbeat.managing import CHANGEABLE, Changes
-from redbeat.policy import FIELDS, NO_POLICY, PolicyFields
-from redbeat.store import Stored
+from redbeat.policy.policy import FIELDS, NO_POLICY, PolicyFields
+from redbeat.store.store import Stored
 
 
 def entry(app: Celery, **fields: Any) -> RedBeatSchedulerEntry:

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from redbeat.connection.retry import RequestBroken
 from redbeat.errors import StoreRefused
-from redbeat.lua import Claimed, Stored
-from redbeat.portions import MAX_ENTRIES, Portions
-from redbeat.retry import RequestBroken
+from redbeat.store.portions import MAX_ENTRIES, Portions
+from redbeat.store.scripts import Claimed, Stored
 
 
 class Server:

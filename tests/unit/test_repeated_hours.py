@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from redbeat.policy import NO_POLICY
+from redbeat.policy.policy import NO_POLICY
 from redbeat.schedules import next_run
 from tests.support.ticks import memory_app
 

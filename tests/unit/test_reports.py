@@ -12,15 +12,15 @@ import pytest
 from celery import Celery
 
 from redbeat import errors
+from redbeat.beat.log import STANDBY_SECONDS, Reports
+from redbeat.beat.planner import Run, plan_run
+from redbeat.config.urls import sanitize_url
 from redbeat.connection import get_redis
 from redbeat.decoder import RedBeatJSONDecoder
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, LockLost, RedBeatError
-from redbeat.lua import Claimed
-from redbeat.reports import STANDBY_SECONDS, Reports
-from redbeat.runs import Run, plan_run
-from redbeat.text import shorten
-from redbeat.urls import sanitize_url
+from redbeat.log.text import shorten
+from redbeat.store.scripts import Claimed
 from tests.support.ticks import memory_app
 
 INTERVAL = {"__type__": "interval", "every": 60}
@@ -80,7 +80,7 @@ def test_a_standby_says_once_a_minute_who_it_waits_for(
 ) -> None:
     caplog.set_level(logging.INFO, logger="celery.beat")
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("redbeat.reports.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("redbeat.beat.log.time", SimpleNamespace(monotonic=lambda: clock.now))
     candidacy: Any = SimpleNamespace(describe_holder=lambda: f"somebody at {clock.now:.0f}")
     reports = Reports()
     for passed in range(int(2.5 * STANDBY_SECONDS)):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from redbeat import reports as reports_module
-from redbeat.lua import Claimed
-from redbeat.reports import MISSING_SECONDS, Reports
+from redbeat.beat import log as reports_module
+from redbeat.beat.log import MISSING_SECONDS, Reports
+from redbeat.store.scripts import Claimed
 
 LIMIT = 10
 

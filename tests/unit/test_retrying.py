@@ -11,15 +11,15 @@ import redis
 import redis.cluster
 from redis import exceptions
 
-from redbeat import lua
 from redbeat.connection import get_redis
-from redbeat.retry import (
+from redbeat.connection.retry import (
     HICCUP_SECONDS,
     RequestBroken,
     RetryingConnection,
     WatchedConnection,
     is_transient,
 )
+from redbeat.store import scripts as lua
 from tests.support.ticks import memory_app
 
 AWAY = exceptions.ConnectionError("away")

@@ -13,8 +13,8 @@ from celery import Celery
 from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
+from redbeat.diagnostics.routes import Route, find_queue_problem, find_route
 from redbeat.errors import ConfigurationError
-from redbeat.routing import Route, find_queue_problem, find_route
 
 MEDIA = Exchange("media", type="direct")
 NEWS = Exchange("news", type="topic")

@@ -18,8 +18,8 @@ from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.recurrence import FREQUENCIES
 from redbeat.schedules import rrule
+from redbeat.schedules.recurrence import FREQUENCIES
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)  # a Monday

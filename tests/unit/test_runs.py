@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.decoder import encode_meta
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryCorrupt
-from redbeat.failures import failure_of, sha1_of
-from redbeat.lua import Claimed, Commit
-from redbeat.runs import (
+from redbeat.beat.planner import (
     DISABLED_SECONDS,
     MISSING_GRACE_SECONDS,
     Run,
@@ -25,6 +20,11 @@ from redbeat.runs import (
     commit_quarantined,
     plan_run,
 )
+from redbeat.decoder import encode_meta
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import failure_of, sha1_of
+from redbeat.errors import EntryCorrupt
+from redbeat.store.scripts import Claimed, Commit
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 
 UTC = timezone.utc

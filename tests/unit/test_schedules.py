@@ -12,12 +12,12 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from redbeat import schedules
-from redbeat.exclusions import Exclusions
-from redbeat.misfires import choose_run
-from redbeat.policy import NO_POLICY, Policy
-from redbeat.schedules import FIRST_OCCURRENCE_GRACE, first_run, last_runs, next_run, rrule
-from redbeat.zones import find_change
+from redbeat.policy.misfires import choose_run
+from redbeat.policy.policy import NO_POLICY, Policy
+from redbeat.schedules import occurrences as schedules
+from redbeat.schedules.exclusions import Exclusions
+from redbeat.schedules.occurrences import FIRST_OCCURRENCE_GRACE, first_run, last_runs, next_run, rrule
+from redbeat.schedules.timezones import find_change
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc

@@ -18,15 +18,15 @@ from jsonschema import Draft202012Validator
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import DEFINITION_FIELDS
+from redbeat.entries.failures import Failure
+from redbeat.entries.forms import FORM_FIELDS, READ_ONLY_FIELDS
+from redbeat.entries.query import STATES
 from redbeat.errors import EntryError
-from redbeat.failures import Failure
-from redbeat.forms import FORM_FIELDS, READ_ONLY_FIELDS
 from redbeat.history import dropped_record, failed_record, sent_record, skipped_record
-from redbeat.kinds import SCHEDULE_FIELDS
-from redbeat.listing import STATES
-from redbeat.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES
+from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES
 from redbeat.schedules import clocked, cron
-from redbeat.store import Stored
+from redbeat.schedules.codec import SCHEDULE_FIELDS
+from redbeat.store.store import Stored
 from tests.contract.kinds import entries
 from tests.support.schemas import FOLDER, NAMES, find_fault, find_fault_in, schema_of
 from tests.unit.test_decoder_round_trip import OFFSETS, cron_fields, rules

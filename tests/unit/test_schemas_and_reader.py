@@ -11,11 +11,11 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt
-from redbeat.kinds import SCHEDULE_FIELDS
-from redbeat.policy import FIELDS
-from redbeat.reader import decode_entry
-from redbeat.store import Stored
+from redbeat.policy.policy import FIELDS
+from redbeat.schedules.codec import SCHEDULE_FIELDS
+from redbeat.store.store import Stored
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.documents import json_examples
 from tests.support.schemas import find_fault, schema_of

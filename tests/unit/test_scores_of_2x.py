@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.lua import Claimed, Commit
-from redbeat.runs import Run, plan_run
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.store.scripts import Claimed, Commit
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

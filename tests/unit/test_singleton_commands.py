@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from redbeat.keeper import Times
-from redbeat.singleton import main
+from redbeat.singleton.command import main
+from redbeat.singleton.runner import Times
 
 URL = "redis://:secret@127.0.0.1:1/0"
 

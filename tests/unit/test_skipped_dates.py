@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redbeat.crontabs import next_of_crontab
 from redbeat.schedules import cron
+from redbeat.schedules.crontab import next_of_crontab
 
 UTC = timezone.utc
 SAMOA = ZoneInfo("Pacific/Apia")

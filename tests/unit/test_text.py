@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from redbeat.errors import EntryCorrupt, LockLost, RedBeatError
-from redbeat.exits import CommandLineError
-from redbeat.files import Declared, read_file, write_file
-from redbeat.text import is_utf8, printable, printable_json, printable_lines
+from redbeat.log.text import is_utf8, printable, printable_json, printable_lines
+from redbeat.manifest.format import Declared, read_file, write_file
+from redbeat.process.exit_codes import CommandLineError
 from tests.conftest import SEED
 from tests.support.hostile import HOSTILE, HOSTILE_SHOWN
 

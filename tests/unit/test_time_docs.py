@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "time.rst"
 
 def test_each_example_prints_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: dict[str, Any] = {}  # one of them registers a kind
-    monkeypatch.setattr("redbeat.schedules.KINDS", kinds)
-    monkeypatch.setattr("redbeat.kinds.KINDS", kinds)
+    monkeypatch.setattr("redbeat.schedules.occurrences.KINDS", kinds)
+    monkeypatch.setattr("redbeat.schedules.codec.KINDS", kinds)
     app = Celery("docs", broker="redis://", set_as_current=False)
     failed, tried = doctest.testfile(str(PAGE), module_relative=False, globs={"app": app})
     assert tried > 15

@@ -1,4 +1,4 @@
-"""What follows from how long a lock lives, for every lock that there may be; ``redbeat.timing`` says why."""
+"""What follows from how long a lock lives, for every lock that there may be; ``config.timing`` says why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from redbeat.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS, Timing
+from redbeat.config.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS, Timing
 
 SEED = random.randrange(10**9)
 

@@ -11,7 +11,7 @@ import pytest
 
 from redbeat import cli
 from redbeat.cli.status import _age
-from redbeat.status import Leader, State, Status, judge
+from redbeat.leadership.status import Leader, State, Status, judge
 
 NOW = datetime(2026, 1, 31, 7, 30, tzinfo=timezone.utc)
 LEADER = Leader("web-1", 4711, NOW, "token", 1500.0, NOW)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from redbeat.wake import MAX_MESSAGES, RECONNECT_SECONDS, WakeChannel
+from redbeat.store.notifier import MAX_MESSAGES, RECONNECT_SECONDS, WakeChannel
 
 
 class World:

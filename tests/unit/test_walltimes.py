@@ -12,10 +12,10 @@ from dateutil.rrule import weekday
 from hypothesis import event, given, reject, settings
 from hypothesis import strategies as st
 
-from redbeat.budget import limited
 from redbeat.errors import EntryTooExpensive
-from redbeat.recurrence import rrule
-from redbeat.walltimes import wall_times
+from redbeat.process.budget import limited
+from redbeat.schedules.recurrence import rrule
+from redbeat.schedules.walltimes import wall_times
 
 #: dateutil gives up at the end of the year 9999, so that even in vain it hasn't far to go from here
 LATE = datetime(9999, 12, 1)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.almanac import Unusable
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.diagnostics.facts import Evidence
+from redbeat.diagnostics.why import VERDICTS, explain
+from redbeat.entries.calendar_loading import Unusable
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import Failure
+from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt
-from redbeat.evidence import Evidence
-from redbeat.exclusions import Exclusions
-from redbeat.failures import Failure
 from redbeat.history import PastRun
-from redbeat.lua import Stored
-from redbeat.reader import decode_entry
-from redbeat.status import Leader, Status
-from redbeat.why import VERDICTS, explain
+from redbeat.leadership.status import Leader, Status
+from redbeat.schedules.exclusions import Exclusions
+from redbeat.store.scripts import Stored
 from tests.support.schedule import meta_json
 
 UTC = timezone.utc

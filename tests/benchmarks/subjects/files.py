@@ -10,9 +10,9 @@ from fill import TASK
 from subject import make_app, read_options, report
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.files import read_file, write_file
-from redbeat.plans import make_plan
-from redbeat.transfers import export_entries
+from redbeat.manifest.format import read_file, write_file
+from redbeat.manifest.plan import make_plan
+from redbeat.manifest.transfer import export_entries
 
 options = read_options()
 app = make_app(options.server, 1)

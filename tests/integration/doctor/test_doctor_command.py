@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.cli import redbeat
-from redbeat.doctor import examine
+from redbeat.diagnostics.checks import examine
 from tests.integration.conftest import MakeScheduler
 from tests.support.doctoring import (
     LATER,
@@ -107,7 +107,7 @@ def test_many_findings_of_a_kind_are_cut_short_for_people(ask: Ask, client: redi
 def test_what_is_only_counted_is_told_apart_from_what_all_shows(
     ask: Ask, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat.doctor.MAX_OF_A_KIND", 15)
+    monkeypatch.setattr("redbeat.diagnostics.checks.MAX_OF_A_KIND", 15)
     client.zadd(SCHEDULE, {f"redbeat:gone-{number}": LATER for number in range(20)})
     counted = "… and 5 more of missing-hash, which are only counted"
     assert "… and 5 more of missing-hash; --all shows them.\n" in ask().output

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.cli import redbeat
-from redbeat.doctor import examine
-from redbeat.repairs import repair
+from redbeat.diagnostics.checks import examine
+from redbeat.diagnostics.fixes import repair
 from tests.conftest import MakeApp
 from tests.support.deadlines import patience
 from tests.support.doctoring import (

@@ -76,7 +76,7 @@ def test_a_server_that_is_a_replica(findings: Any, server: Server, second: Serve
 
 def test_a_clock_that_is_wrong(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = time.time
-    monkeypatch.setattr("redbeat.doctor.server.time", SimpleNamespace(time=lambda: real() - 40))
+    monkeypatch.setattr("redbeat.diagnostics.checks.server.time", SimpleNamespace(time=lambda: real() - 40))
     found = only(findings(), "clock", "warning")
     assert "40.0 s behind the server's" in found["problem"]
 

@@ -1,0 +1,553 @@
+"""One batch: what was claimed is decided about, sent, and recorded.
+
+Invariant: whatever ends a batch amid its steps, a run that has left is recorded as sent if Redis can be
+reached, and one that hasn't stays due.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from redbeat.beat.contention import Contention
+from redbeat.beat.disruptions import Disruptions, has_failed
+from redbeat.beat.log import Reports
+from redbeat.beat.pace import Pace
+from redbeat.beat.planner import (
+    Run,
+    commit_failed,
+    commit_missing,
+    commit_overrun,
+    commit_quarantined,
+    is_first_overrun,
+)
+from redbeat.broker.connection import Broker, reason_of
+from redbeat.broker.delivery import Delivery
+from redbeat.broker.outbox import Outbox
+from redbeat.connection.retry import (
+    BREAKS_OF_THE_REQUEST,
+    HICCUP_SECONDS,
+    LAST_WORDS_SECONDS,
+    call_briefly,
+    is_refusal,
+    is_reset,
+    without_retry,
+)
+from redbeat.entries.calendar_loading import KeptCalendars
+from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
+from redbeat.leadership.lock import TAKEN_MS
+from redbeat.log.logger import logger
+from redbeat.log.text import printable, shorten
+from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
+from redbeat.process.garbage import garbage_kept
+from redbeat.process.signals import hold_interrupts
+from redbeat.schedules.occurrences import Excluded
+from redbeat.store.scripts import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
+from redbeat.store.store import Store
+
+__all__ = ["Batch", "Dispatcher"]
+
+
+#: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
+AT_MOST_ONCE_GROUP = 20
+
+#: besides the budget of a plan, for each character of what has to be read for it
+READ_SECONDS = 1e-7
+
+#: how a server says that its user may not do what a push takes
+_NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
+
+
+@dataclass
+class Batch:
+    """One claim on its way.
+
+    Attributes:
+        is_leased: what isn't sent must be given back to the other beats.
+        commits: what may be recorded at any time: nothing of theirs is still to be sent.
+        collected: runs whose messages wait to be pushed.
+        is_cut: not everything that was claimed was dealt with.
+        is_in_doubt: nothing more can be sent at once: schedule and broker were one server and aren't now, or
+            a slot of a cluster is being moved.
+    """
+
+    claim: Claim
+    fence: Fence
+    is_leased: bool
+    commits: list[Commit] = field(default_factory=list)
+    collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
+    is_cut: bool = False
+    is_in_doubt: bool = False
+
+    def give_back(self, runs: Iterable[Run]) -> None:
+        """Leave ``runs`` due as they were."""
+        self.leave([run.claimed for run in runs])
+
+    def leave(self, rows: Sequence[Claimed]) -> None:
+        """Leave ``rows`` of the claim due as they were."""
+        self.is_cut = self.is_cut or bool(rows)
+        self.hold(rows)
+
+    def hold(self, rows: Sequence[Claimed]) -> None:
+        """Leave ``rows`` due for a batch of another time."""
+        if self.is_leased:
+            self.commits += [Commit(claimed, claimed.nominal) for claimed in rows]
+
+
+class Dispatcher:
+    """Sends what a scheduler has claimed.
+
+    Arguments:
+        plan: decides about a claimed entry at a time (UNIX seconds), calendars by their names at hand: a Run,
+            or a Commit of why not.
+        connect: returns the producer to send with, or raises.
+        send: sends a run with a producer, or raises.
+        confirm: makes sure that the lock is still held, before something leaves that isn't checked with it.
+        quarantine_seconds: how soon an entry that can't be used is looked at again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        reports: Reports,
+        plan: Callable[[Claimed, float, Mapping[str, Excluded]], Run | Commit],
+        connect: Callable[[], Any],
+        send: Callable[[Run, Any], Any],
+        confirm: Callable[[], None],
+        quarantine_seconds: float,
+    ) -> None:
+        self._store = store
+        self._broker = broker
+        self._reports = reports
+        self._plan_run = plan
+        self._connect = connect
+        self._send = send
+        self._confirm = confirm
+        self._quarantine_seconds = quarantine_seconds
+        self._contention = Contention()
+        self._calendars = KeptCalendars()
+        self._disruptions = Disruptions()
+        self.pace = Pace()
+        self.delivery = Delivery(store, broker)
+
+    def dispatch(self, batch: Batch) -> None:
+        """Deal with ``batch``; ``batch.commits`` then tells what was decided."""
+        with garbage_kept():
+            try:
+                self._dispatch(batch)
+            finally:
+                batch.collected.clear()  # millions of objects, perhaps: here no cycles are looked for
+
+    def _dispatch(self, batch: Batch) -> None:
+        runs = self._plan(batch)
+        self._broker.begin_batch()
+        try:
+            if self.delivery.is_at_most_once:
+                self._record_and_send(batch, runs)
+            else:
+                self._send_runs(batch, runs)
+                self._record(batch, self._find_target(batch) if batch.collected else None)
+            if runs:
+                self.delivery.announce()
+        except BaseException:
+            # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
+            if batch.commits:
+                store = Store(self._store.config.app, without_retry(self._store.client))
+                # so long the lock lives after this, unless it is released
+                fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
+                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                    call_briefly(lambda: store.commit_runs(fence, batch.commits))
+            raise
+
+    # -- deciding
+
+    def _plan(self, batch: Batch) -> list[Run]:
+        """Return the runs to send; what is not to be sent goes to ``batch.commits``."""
+        rows = self._drop_missing(batch)
+        calendars = self._calendars.read_of(self._store, rows)
+        with postpone_signals() as let_arrive:
+            return self._plan_all(batch, rows, calendars, let_arrive)
+
+    def _drop_missing(self, batch: Batch) -> list[Claimed]:
+        """Deal with what has no hash; return what has."""
+        present, removed = [], []
+        for claimed in batch.claim.rows:
+            if claimed.type != "none":
+                self._reports.note_present(claimed)
+                present.append(claimed)
+                continue
+            is_known = self._reports.note_missing(claimed)
+            batch.commits.append(commit_missing(claimed, batch.claim.now, is_known))
+            if is_known:
+                removed.append(claimed.key)
+        self._reports.report_removed(removed)
+        return present
+
+    def _plan_all(
+        self,
+        batch: Batch,
+        rows: Sequence[Claimed],
+        calendars: Mapping[str, Excluded],
+        let_arrive: Callable[[], None],
+    ) -> list[Run]:
+        runs: list[Run] = []
+        now = batch.claim.now
+        for claimed in self.pace.until_spent(rows):
+            let_arrive()
+            read_seconds = _seconds_to_read(claimed)
+            budget_seconds = PLAN_SECONDS + read_seconds
+            try:
+                plan = limited(claimed.key, self._plan_run, claimed, now, calendars, seconds=budget_seconds)
+            except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+                batch.commits.append(self._quarantine(claimed, exc, now))
+                continue
+            finally:
+                self.pace.note_planned(claimed.key, read_seconds)
+            if not isinstance(plan, Run):
+                batch.commits.append(plan)
+                continue
+            self._reports.report_typos(plan)
+            pauses = self._contention.take_pause(claimed.key)
+            if pauses:
+                reason = self._reports.report_contested(claimed)
+                batch.commits.append(commit_failed(plan, reason, now, pauses)[0])
+            else:
+                runs.append(plan)
+        batch.leave(self.pace.take_left())
+        batch.hold(self.pace.take_held())
+        # planned in another order, perhaps, and sent in that of their due times all the same
+        positions = {claimed.key: position for position, claimed in enumerate(rows)}
+        return sorted(runs, key=lambda run: positions[run.claimed.key])
+
+    def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
+        if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
+            logger.warning("beat: %s It is tried once more.", printable(str(exc)))
+            return commit_overrun(claimed, now)
+        is_sentence = isinstance(exc, (EntryCorrupt, EntryTooExpensive))
+        reason = str(exc) if is_sentence else f"{claimed.key}: {type(exc).__name__}: {exc}"
+        if isinstance(exc, OverflowError):
+            reason = f"{claimed.key}: one of its times is outside the years 1 to 9999 ({exc})."
+        reason = shorten(printable(reason))
+        commit, is_news = commit_quarantined(claimed, reason, now, self._quarantine_seconds)
+        self._reports.report_quarantined(claimed, reason, is_news)
+        return commit
+
+    # -- sending, then recording; or both in one step
+
+    def _send_runs(self, batch: Batch, runs: Sequence[Run]) -> None:
+        left = deque(self._disruptions.begin(runs))
+        with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
+            while left:
+                let_interrupt()
+                self._confirm()  # a beat that doesn't lead any more goes no further
+                if not self._broker.has_time():
+                    batch.give_back(left)
+                    return
+                if self._disruptions.is_spent(left[0]):
+                    self._put_off(batch, left)
+                    return
+                run, breaks = left.popleft(), self._broker.breaks
+                self._disruptions.note_begun()
+                try:
+                    pushes = self._send_run(run)
+                    if pushes:
+                        batch.collected.append((run, pushes))
+                    else:
+                        batch.commits.append(run.sent)
+                        self._disruptions.note_sent(run)
+                except (SystemExit, KeyboardInterrupt, GeneratorExit, RedBeatError):
+                    raise
+                except BaseException as exc:  # noqa: BLE001 - the per-entry boundary; asyncio has such errors
+                    if self._broker.is_away:
+                        # the rest goes out, oldest first, as soon as it is back
+                        batch.give_back([run, *left])
+                        return
+                    batch.commits.append(self._retry_later(run, exc, batch.claim.now))
+                    if self._broker.breaks > breaks:
+                        self._disruptions.note_broken(run)
+                        left = deque(self._disruptions.order(left))
+
+    def _put_off(self, batch: Batch, runs: Iterable[Run]) -> None:
+        """Leave runs that may end connections to another batch; those that have failed wait as they did."""
+        untried = []
+        for run in runs:
+            if run.failure is not None and has_failed(run):
+                waits = commit_failed(run, run.failure.reason, batch.claim.now, run.failure.attempts)
+                batch.commits.append(waits[0])
+            else:
+                untried.append(run)
+        batch.give_back(untried)
+
+    def _send_run(self, run: Run) -> tuple[Push, ...]:
+        """Send one run; return what was collected of it instead of being sent."""
+        try:
+            return self._collect(run, self._confirm)
+        except RedBeatError:
+            raise
+        except Exception as exc:
+            # a connection that has gone stale costs the run nothing; one that breaks twice does
+            if not self._broker.recover(exc) or self._disruptions.is_marked(run):
+                raise
+        try:
+            return self._collect(run, self._confirm)
+        except RedBeatError:
+            raise
+        except Exception as exc:
+            self._broker.recover(exc)
+            raise
+
+    def _collect(self, run: Run, confirm: Callable[[], None] = lambda: None) -> tuple[Push, ...]:
+        producer = self._connect()  # first: there is an outbox only once there is a channel
+        confirm()  # after it: to connect may take its time
+        self.pace.note_sending()
+        with self._broker.collecting() as pushes:
+            self._send(run, producer)
+        seconds = self.pace.note_sent(run.claimed.key)
+        if seconds:
+            self._reports.report_dear(run.claimed, seconds)
+        return tuple(pushes)
+
+    def _record(self, batch: Batch, target: Target | None) -> None:
+        if target is None:
+            self._send_collected(batch)
+            self._commit_others(batch)
+            return
+        recorded = [*batch.commits, *(run.sent.with_pushes(pushes) for run, pushes in batch.collected)]
+        try:
+            committed = self._commit(batch, recorded, target)
+        except StoreRefused as exc:
+            if not _NO_PERMISSION.search(str(exc)):
+                raise
+            self._store.claim_due(batch.fence, limit=1)  # refused as well: then it isn't about pushing
+            self.delivery.note_refused(str(exc))
+            self._record(batch, None)
+            return
+        if committed.is_moved:
+            self.delivery.note_moved()
+        results = committed.results[len(batch.commits) :]
+        batch.commits = self._quarantine_refused(batch.commits, committed, batch.claim.now)
+        for (run, _), result in zip(batch.collected, results, strict=True):
+            if isinstance(result, str) and _NO_PERMISSION.search(result):
+                self.delivery.note_refused(result)
+                batch.give_back([run])
+            elif isinstance(result, str):
+                batch.commits.append(self._retry_later(run, StoreRefused(result), batch.claim.now))
+            elif result:
+                self._contention.note_recorded(run.claimed.key)
+            else:  # it isn't what it was any more, so it is decided anew
+                if not committed.is_moved:
+                    self._contention.note_lost(run.claimed.key)
+                batch.give_back([run])
+        self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
+        self._note_changes(batch, committed)
+        batch.commits = recorded
+
+    def _commit_others(self, batch: Batch) -> None:
+        """Record what takes no messages with it."""
+        committed = self._commit(batch, batch.commits)
+        self._note_changes(batch, committed)
+        refused = self._quarantine_refused(batch.commits, committed, batch.claim.now)
+        self._note_changes(batch, self._store.commit_runs(batch.fence, refused))
+        batch.commits += refused
+
+    def _commit(self, batch: Batch, commits: Sequence[Commit], target: Target = NOWHERE) -> Committed:
+        """Record ``commits``; of one that the server won't take the result is a sentence."""
+        try:
+            return self._store.commit_runs(batch.fence, commits, target)
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__) or exc.is_login or _NO_PERMISSION.search(str(exc)):
+                raise
+            results = self._commit_halves(batch, commits, target, str(exc))
+            return Committed("ok", is_moved=False, results=results)
+
+    def _commit_halves(
+        self, batch: Batch, commits: Sequence[Commit], target: Target, reason: str
+    ) -> list[bool | str]:
+        """Find out which of ``commits`` the server won't take, and record the others.
+
+        What was done before it was refused is found done, and not done again.
+        """
+        if len(commits) == 1:
+            return [reason]
+        results: list[bool | str] = []
+        middle = len(commits) // 2
+        for half in (commits[:middle], commits[middle:]):
+            try:
+                results += self._store.commit_runs(batch.fence, half, target).results
+            except StoreRefused as exc:
+                if is_refusal(exc.__cause__) or exc.is_login:
+                    raise
+                is_forbidden = _NO_PERMISSION.search(str(exc))
+                results += (
+                    [str(exc)] * len(half)
+                    if is_forbidden
+                    else self._commit_halves(batch, half, target, str(exc))
+                )
+        return results
+
+    def _quarantine_refused(
+        self, commits: Sequence[Commit], committed: Committed, now: float
+    ) -> list[Commit]:
+        """Return what is to be recorded of the entries whose commits the server didn't take."""
+        return [
+            self._quarantine(commit.claimed, StoreRefused(result), now)
+            for commit, result in zip(commits, committed.results, strict=False)
+            if isinstance(result, str)
+        ]
+
+    def _find_target(self, batch: Batch) -> Target | None:
+        """Return where a commit may push what was collected; give that back if it can't be known now."""
+        try:
+            if not self.delivery.is_in_doubt():
+                return self.delivery.target()
+            batch.is_in_doubt = True
+        except RedBeatError:  # about the schedule's server
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
+            self._broker.note_away(exc)  # even if it answers: it mustn't be asked in a loop
+        batch.give_back([run for run, _ in batch.collected])
+        batch.collected.clear()
+        return None
+
+    def _note_changes(self, batch: Batch, committed: Committed) -> None:
+        batch.is_cut = batch.is_cut or any(result is not True for result in committed.results)
+
+    def _send_collected(self, batch: Batch) -> None:
+        """Send what was collected, to a broker that isn't the schedule's server."""
+        collected, batch.collected = batch.collected, []
+        # what stands before one that ends the connection arrives again with each try
+        for is_again in (False, True):
+            self._send_together(batch, [one for one in collected if has_failed(one[0]) is is_again])
+
+    def _send_together(self, batch: Batch, collected: Sequence[tuple[Run, tuple[Push, ...]]]) -> None:
+        if not collected:
+            return
+        if self._broker.outbox is None:
+            batch.give_back([run for run, _ in collected])
+            return
+        try:
+            with hold_interrupts():
+                outcomes = _send_all(self._broker.outbox, [pushes for _, pushes in collected], self._confirm)
+                sent = zip(collected, outcomes, strict=True)
+                batch.commits += [run.sent for (run, _), failure in sent if failure is None]
+        except RedBeatError:  # about the schedule's server, or the lock
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises: nothing is known to be sent
+            self._broker.note_away(exc)  # even if it answers: what breaks it mustn't be sent in a loop
+            batch.give_back([run for run, _ in collected])
+            return
+        for (run, _), failure in zip(collected, outcomes, strict=True):
+            if failure is None:
+                continue
+            if is_refusal(failure):
+                self._broker.note_away(failure)
+                batch.give_back([run])
+            else:
+                batch.commits.append(self._retry_later(run, failure, batch.claim.now))
+
+    def _retry_later(self, run: Run, exc: BaseException, now: float) -> Commit:
+        reason = reason_of(exc)
+        commit, is_news = commit_failed(run, reason, now)
+        if is_news:
+            logger.error(
+                "beat: Couldn't send %s (%s), trying again: %s",
+                run.entry.name,
+                run.entry.task,
+                reason,
+            )
+        return commit
+
+    # -- recording, then sending
+
+    def _record_and_send(self, batch: Batch, runs: Sequence[Run]) -> None:
+        self._commit_others(batch)
+        others, batch.commits = batch.commits, []
+        runs = self._disruptions.begin(runs)
+        for start in range(0, len(runs), AT_MOST_ONCE_GROUP):
+            is_spent = self._disruptions.is_spent(runs[start])
+            if self._broker.is_away or not self._broker.has_time() or is_spent:
+                batch.give_back(runs[start:])
+                self._store.commit_runs(batch.fence, batch.commits)
+                break
+            group = runs[start : start + AT_MOST_ONCE_GROUP]
+            self._broker.drop_stale()
+            commits = [run.sent for run in group]
+            committed = self._commit(batch, commits)
+            self._note_changes(batch, committed)
+            refused = self._quarantine_refused(commits, committed, batch.claim.now)
+            self._note_changes(batch, self._store.commit_runs(batch.fence, refused))
+            others += commits + refused
+            for run, result in zip(group, committed.results, strict=True):
+                if result is True:
+                    self._send_or_lose(run)
+        batch.commits += others
+
+    def _send_or_lose(self, run: Run) -> None:
+        breaks = self._broker.breaks
+        self._disruptions.note_begun()
+        try:
+            # not tried again: what broke a connection may have arrived
+            pushes = () if self._broker.is_away else self._collect(run)
+            if self._broker.is_away:
+                raise ConnectionError("the broker is away")
+            if pushes and self._broker.outbox is not None:
+                [failure] = self._broker.outbox.send([pushes])
+                if failure is not None:
+                    raise failure
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+            if not self._broker.is_away:
+                self._broker.recover(exc)  # the next ones of the group shouldn't wait for it, too
+            if self._broker.breaks > breaks:
+                self._disruptions.note_broken(run)
+            logger.error(  # noqa: TRY400 - the sentence says it all
+                "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
+                run.entry.name,
+                run.entry.task,
+                reason_of(exc),
+            )
+
+
+def _send_all(
+    outbox: Outbox, batches: list[tuple[Push, ...]], confirm: Callable[[], None], *, breaks: int = 0
+) -> list[Exception | None]:
+    """Send each batch by itself where one of them breaks the connection; return what went wrong with each.
+
+    Arguments:
+        confirm: makes sure, before each attempt, that the lock is still held: the one before took its time.
+        breaks: so many connections have ended already with what is sent.
+
+    Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
+    """
+    confirm()
+    try:
+        return outbox.send(batches)
+    except Exception as exc:
+        if not is_reset(exc) or not outbox.answers():
+            raise
+        breaks += 1
+        if breaks == 1:  # a connection that had gone stale is another one now
+            return _send_all(outbox, batches, confirm, breaks=breaks)
+        if len(batches) == 1:
+            if breaks >= BREAKS_OF_THE_REQUEST:
+                return [exc]
+            time.sleep(HICCUP_SECONDS)
+            return _send_all(outbox, batches, confirm, breaks=breaks)
+    middle = len(batches) // 2
+    halves = (batches[:middle], batches[middle:])
+    return [
+        outcome
+        for half in halves
+        for outcome in _send_all(outbox, half, confirm, breaks=1 if len(half) > 1 else 0)
+    ]
+
+
+def _seconds_to_read(claimed: Claimed) -> float:
+    """Return how much processor time may be taken to read an entry."""
+    texts = (claimed.definition, claimed.policy, claimed.meta)
+    return sum(len(text) for text in texts if text) * READ_SECONDS

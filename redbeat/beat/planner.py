@@ -1,0 +1,389 @@
+"""What to do about one claimed entry: pure decisions, no I/O, no clock.
+
+A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that records why it isn't sent now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from redbeat.decoder import encode_meta
+from redbeat.entries.calendar_loading import give_calendars
+from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_by, dropped_until
+from redbeat.entries.due import (
+    defaults_of,
+    first_after_pause,
+    is_in_pause,
+    is_moved,
+    paused_until,
+    score_after_pause,
+)
+from redbeat.entries.entry import RedBeatSchedulerEntry, decode_entry
+from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
+from redbeat.errors import EntryError
+from redbeat.history import GONE, failed_record, sent_record, skipped_record
+from redbeat.log.logger import logger
+from redbeat.log.text import printable
+from redbeat.policy.jitter import due_time_of
+from redbeat.policy.misfires import choose_run
+from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
+from redbeat.process.budget import TOO_EXPENSIVE
+from redbeat.schedules.occurrences import Excluded, next_run, zone_of
+from redbeat.schedules.timezones import in_utc
+from redbeat.store.scripts import Claimed, Commit, score_text
+from redbeat.store.store import read_claimed
+from redbeat.task_ids import task_id_of
+
+__all__ = [
+    "Run",
+    "commit_failed",
+    "commit_missing",
+    "commit_overrun",
+    "commit_quarantined",
+    "is_first_overrun",
+    "plan_run",
+]
+
+#: a disabled entry is looked at again at its first due time after so many seconds: often enough for those
+#: who enable it by hand without touching the schedule, seldom enough to cost nothing
+DISABLED_SECONDS = 60.0
+
+#: an entry whose plan took too long is put off for so long: one slow moment must not stop a good entry
+OVERRUN_SECONDS = 1.0
+
+#: an entry without its hash is given so long for it to appear: some writers add to the schedule first
+MISSING_GRACE_SECONDS = 1.0
+
+_INSTANT = timedelta(microseconds=1)
+
+#: none is at hand
+NO_CALENDARS: Mapping[str, Excluded] = {}
+
+
+@dataclass(slots=True)
+class Run:
+    """One run to send, with all that is to be recorded when it has been sent.
+
+    Attributes:
+        nominal: when it was due, UNIX seconds as the server writes them.
+        sent: the commit of its success.
+        failure: what is recorded about the entry so far, None: nothing.
+        expiration_seconds: how long its message is good for; None: its policy says nothing.
+    """
+
+    claimed: Claimed
+    entry: RedBeatSchedulerEntry
+    nominal: str
+    sent: Commit
+    failure: Failure | None
+    expiration_seconds: float | None = None
+
+
+def plan_run(
+    entry_class: type[RedBeatSchedulerEntry],
+    app: Any,
+    claimed: Claimed,
+    now: float,
+    calendars: Mapping[str, Excluded] = NO_CALENDARS,
+) -> Run | Commit:
+    """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
+
+    Arguments:
+        calendars: by their names; one that is missing here is read when it is needed.
+
+    Raises:
+        EntryCorrupt, or another exception of an unusable entry: quarantine it.
+    """
+    entry = decode_entry(entry_class, read_claimed(claimed), app)
+    give_calendars([entry], calendars)
+    bounds = entry.bounds()
+    failure = failure_of(claimed)
+    due = _due_of(entry, bounds, claimed, failure)
+    is_retried = failure is not None and failure.attempts > 0 and failure.is_waiting_for(claimed)
+    is_asked = _is_asked(claimed, failure)
+    moment = _moment(now)
+    dropped: list[Dropped] = []
+    if not (is_retried or is_asked) and is_moved(entry, float(claimed.nominal), claimed.meta, due.at, moment):
+        own_time = entry.due_by_schedule()
+        if own_time is None or own_time.timestamp() > now:
+            return _put_off(entry, claimed, own_time, _record_of_excluded(entry, bounds, due))
+        due = Due.at_instant(own_time)
+    if not entry.is_enabled_at(moment):
+        return _commit(claimed, score_text(_score_of_resting(entry, bounds, due.at, moment)))
+    if not is_asked and is_in_pause(entry, due.at):
+        is_retried, at = False, first_after_pause(entry, bounds, due.at)
+        if at is None or at > moment:
+            return _put_off(entry, claimed, at)
+        is_made_up_for = bounds.run_missed and at == paused_until(entry) and entry.last_run_at is not None
+        due = Due.at_instant((entry.due_by_schedule() if is_made_up_for else None) or at)
+    dropped += _dropped_in_pause(entry, bounds, due.at)
+    allowed_at = _first_allowed(entry, bounds, due.at)
+    if allowed_at != due.at:
+        dropped.append(_dropped_outside(entry, bounds, due.at, allowed_at, moment))
+        if allowed_at is None or allowed_at > moment:
+            return _put_off(entry, claimed, allowed_at, _records_of(dropped))
+        is_retried, due = False, Due.at_instant(allowed_at)
+    choice = choose_run(entry.schedule, bounds, due.at, moment, defaults_of(entry))
+    if entry.policy.is_finished(entry.total_run_count):
+        return _put_off(entry, claimed, None)
+    if choice.due is None:
+        dropped += _told(claimed.key, dropped_by(entry.schedule, bounds, choice, due.at, None, moment))
+        return _put_off(entry, claimed, choice.following, _records_of(dropped))
+    is_over = entry.policy.is_finished(entry.total_run_count + 1)
+    sent = _put_off(entry, claimed, None if is_over else choice.following)
+    if not entry.enabled and sent.new_score != "delete":
+        _end_pause(entry, claimed, sent, is_over=is_over)
+    own_id = entry.options.get("task_id")
+    sent.new_meta = encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta)
+    # the run that couldn't be sent keeps its due time, and so its id, unless it is too late for it by now
+    first = due.at
+    if choice.due != first and not (is_retried and choice.first == first):
+        due = Due.at_instant(choice.due)
+    dropped += _told(claimed.key, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
+    sent.record = _records_of(dropped, sent_record(due.nominal, own_id))
+    if is_over and choice.following is not None and choice.following <= moment:
+        rest = dropped_until(entry.schedule, bounds, choice.following, moment, _why_over(entry.policy))
+        sent.record += f"\n{rest.record}"
+    _prepare(entry, claimed.key, due.at)
+    lifetime = entry.policy.expires_after
+    left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
+    return Run(claimed, entry, due.nominal, sent, failure, left)
+
+
+class Due(NamedTuple):
+    """When a run is due, and that time as the server writes it, to the last digit."""
+
+    at: datetime
+    nominal: str
+
+    @classmethod
+    def at_instant(cls, instant: datetime) -> Due:
+        return cls(instant, score_text(instant.timestamp()))
+
+
+def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, failure: Failure | None) -> Due:
+    """Return when the run is due that an entry was claimed for: what is tried again keeps its time."""
+    nominal = claimed.nominal
+    if failure is not None and failure.due and failure.is_waiting_for(claimed):
+        nominal = failure.due
+        if failure.attempts:  # the run itself; else the entry couldn't even be read
+            return Due(_moment(float(nominal)), nominal)
+    at = _moment(float(nominal))
+    if not bounds.jitter:
+        return Due(at, nominal)
+    last_run = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
+    return Due.at_instant(due_time_of(claimed.key, entry.schedule, bounds, at, last_run))
+
+
+def _prepare(entry: RedBeatSchedulerEntry, key: str, due_at: datetime) -> None:
+    """Let the message of ``entry`` say which run it is for."""
+    headers = {
+        **(entry.options.get("headers") or {}),
+        "redbeat_entry": entry.name,
+        "redbeat_due": due_at.isoformat(timespec="microseconds"),
+    }
+    options = {**entry.options, "headers": headers}
+    options["task_id"] = options.get("task_id") or task_id_of(key, headers["redbeat_due"])
+    if entry.policy.expires_after is not None:
+        options["expires"] = due_at + timedelta(seconds=entry.policy.expires_after)
+    entry.options = options
+
+
+def _commit(claimed: Claimed, new_score: str) -> Commit:
+    return Commit(claimed, new_score=new_score, new_error="clear" if claimed.error else "")
+
+
+def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, record: str = "") -> Commit:
+    """Return the commit that lets ``entry`` be due at ``to``; None: never again, as its policy says."""
+    commit = _commit(claimed, score_text(entry.score_of(to)))
+    commit.record = record
+    # a calendar that changes meanwhile changes the policy's text
+    commit.is_for_this_definition = entry.policy.exclude is not None
+    if to is None and entry.policy.after_finish == "delete":
+        commit.new_score, commit.record = "delete", record or GONE
+    elif to is None and entry.policy.after_finish == "disable" and entry.enabled:
+        entry.enabled = False
+        commit.new_definition = entry.encode(read_claimed(claimed))
+        commit.is_for_this_definition = True
+        entry.enabled = True
+    return commit
+
+
+def _end_pause(entry: RedBeatSchedulerEntry, claimed: Claimed, sent: Commit, *, is_over: bool) -> None:
+    """Let ``sent``, the first run after the pause of ``entry``, store that the pause is over.
+
+    Whoever changes the entry meanwhile has the last word on it, and the run is recorded all the same.
+    """
+    entry.enabled = not (is_over and entry.policy.after_finish == "disable")
+    entry.policy = replace(entry.policy, **{field: getattr(NO_POLICY, field) for field in PAUSE_FIELDS})
+    try:
+        sent.new_definition = entry.encode(read_claimed(claimed))
+    except EntryError:  # another program wrote what we wouldn't: it runs, and stays as it was written
+        return
+    sent.new_policy = encode_policy(entry.policy, claimed.policy) or "clear"
+
+
+def _dropped_in_pause(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> list[Dropped]:
+    """Return the runs that weren't sent as ``entry`` was paused, if ``due_at`` is its first after that."""
+    until = paused_until(entry)
+    if until is None or entry.last_run_at is None or bounds.run_missed or due_at < until:
+        return []
+    if in_utc(entry.last_run_at) >= until or first_after_pause(entry, bounds) != due_at:
+        return []
+    dropped = dropped_at_rest(entry, bounds, until, is_paused=True)
+    return [] if dropped is None else [dropped]
+
+
+def _dropped_outside(
+    entry: RedBeatSchedulerEntry,
+    bounds: Policy,
+    due_at: datetime,
+    allowed_at: datetime | None,
+    now: datetime,
+) -> Dropped:
+    """Return the runs from ``due_at`` on that the policy doesn't let be, until the one that it does."""
+    bare = replace(bounds, start_time=None, end_time=None, calendar=None)
+    end = now if allowed_at is None or allowed_at > now else allowed_at - _INSTANT
+    return dropped_until(entry.schedule, bare, due_at, end, _why_not(bounds, due_at))
+
+
+def _told(key: str, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
+    """Yield the runs that were missed and aren't sent, each with a line in the log."""
+    for one in dropped:
+        if not one.is_merged:
+            logger.warning("beat: %s", one.told_of(key))
+        elif logger.isEnabledFor(logging.INFO):  # most are, and words take time
+            logger.info("beat: %s", one.told_of(key))
+        yield one
+
+
+def _records_of(dropped: Iterable[Dropped], sent: str = "") -> str:
+    """Return the records of runs that aren't sent, and after them that of the one that is."""
+    records = [one.record for one in dropped]
+    return "\n".join([*records, sent] if sent else records)
+
+
+def _record_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> str:
+    """Return the record of a run whose day was excluded after it had been given its score; '' for others."""
+    if bounds.calendar is None:
+        return ""
+    is_free = bounds.calendar.end_of_exclusion(due.at, zone_of(entry.schedule, bounds)) is None
+    return "" if is_free else skipped_record(due.nominal, _why_not(bounds, due.at))
+
+
+def _why_not(bounds: Policy, due_at: datetime) -> str:
+    """Return why the policy doesn't let a run be at ``due_at``."""
+    if bounds.end_time is not None and due_at > bounds.end_time:
+        return f"after its end_time, {bounds.end_time.isoformat()}"
+    if bounds.start_time is not None and due_at < bounds.start_time:
+        return f"before its start_time, {bounds.start_time.isoformat()}"
+    return f"excluded by its calendar {bounds.exclude}"
+
+
+def _why_over(policy: Policy) -> str:
+    return "it runs once (one_off)" if policy.one_off else f"it has run {policy.max_runs} times (max_runs)"
+
+
+def _first_allowed(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> datetime | None:
+    """Return ``due_at``, or the first run after it that the policy doesn't exclude; None: there is none."""
+    if bounds.end_time is not None and due_at > bounds.end_time:
+        return None
+    if bounds.start_time is not None and due_at < bounds.start_time:
+        return next_run(entry.schedule, bounds, due_at, due_at)
+    calendar = bounds.calendar
+    if calendar is None or calendar.end_of_exclusion(due_at, zone_of(entry.schedule, bounds)) is None:
+        return due_at
+    logger.info(
+        "beat: Skipped %s, due at %s: its calendar %s excludes it.", entry.name, due_at, bounds.exclude
+    )
+    return next_run(entry.schedule, bounds, due_at, due_at)
+
+
+def commit_quarantined(
+    claimed: Claimed, reason: str, now: float, retry_seconds: float
+) -> tuple[Commit, bool]:
+    """Return the commit that keeps an unusable entry out of the way, and whether its reason is news."""
+    before = failure_of(claimed)
+    is_news = before is None or not before.is_about(claimed, reason)
+    failure = new_failure(claimed, reason, now) if before is None or is_news else before
+    is_same_run = before is not None and before.due and before.is_waiting_for(claimed)
+    retry_at = score_text(now + retry_seconds)
+    failure = failure.again(
+        due=before.due if before and is_same_run else claimed.nominal,
+        retry_at=retry_at,
+        is_asked=_is_asked(claimed, before),
+    )
+    commit = Commit(
+        claimed,
+        new_score=retry_at,
+        new_error=failure.to_json() if claimed.type == "hash" else "",
+        is_for_this_definition=claimed.type == "hash" and not claimed.unread_bytes,
+        record=failed_record(claimed.nominal, reason) if is_news else "",
+    )
+    return commit, is_news
+
+
+def _is_asked(claimed: Claimed, failure: Failure | None) -> bool:
+    """Tell whether somebody asked for this run, now or when what failed since was tried first."""
+    return claimed.is_asked or (failure is not None and failure.is_asked and failure.is_waiting_for(claimed))
+
+
+def is_first_overrun(claimed: Claimed) -> bool:
+    """Tell whether an entry whose plan took too long may be tried once more: it didn't the time before."""
+    before = failure_of(claimed)
+    if before is None or before.attempts or before.definition_sha1 != sha1_of(claimed):
+        return True
+    return not (before.reason == _overrun(claimed) or TOO_EXPENSIVE in before.reason)
+
+
+def commit_overrun(claimed: Claimed, now: float) -> Commit:
+    """Return the commit that puts an entry off a moment whose plan took too long for the first time."""
+    commit, _ = commit_quarantined(claimed, _overrun(claimed), now, OVERRUN_SECONDS)
+    commit.record = ""
+    return commit
+
+
+def _overrun(claimed: Claimed) -> str:
+    return f"{printable(claimed.key)}: it took too long to plan, and is tried once more."
+
+
+def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None) -> tuple[Commit, bool]:
+    """Return the commit that tries a run again later, and whether its reason is news.
+
+    The run keeps its nominal time, and is coalesced with the entry's later runs when they come due.
+    ``attempts``: how many there were, where that isn't to be read from what is recorded.
+    """
+    is_news = run.failure is None or not run.failure.is_about(run.claimed, reason)
+    failure = new_failure(run.claimed, reason, now) if run.failure is None or is_news else run.failure
+    if attempts is None:
+        attempts = run.failure.attempts + 1 if run.failure is not None else 1
+    is_asked = _is_asked(run.claimed, run.failure)
+    failure = failure.again(attempts=attempts, due=run.nominal, is_asked=is_asked)
+    retry_at = score_text(now + failure.backoff_seconds())
+    failure = failure.again(retry_at=retry_at)
+    commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
+    commit.record = failed_record(run.nominal, reason) if is_news else ""
+    return commit, is_news
+
+
+def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
+    """Return the commit about a member of the schedule without a hash: wait a moment once, then drop it."""
+    if is_known:
+        return Commit(claimed, new_score="remove", record=GONE)
+    return Commit(claimed, new_score=score_text(now + MISSING_GRACE_SECONDS))
+
+
+def _score_of_resting(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime, now: datetime) -> float:
+    """Return when to look at an entry again that isn't enabled: when its pause is over, or after a while."""
+    if paused_until(entry) is not None:
+        return score_after_pause(entry, bounds, due_at)
+    look_at = now + timedelta(seconds=DISABLED_SECONDS)
+    return entry.score_of(next_run(entry.schedule, bounds, look_at, due_at))
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)

@@ -1,0 +1,309 @@
+"""The broker as the scheduler sees it: a producer, its outbox, and whether there is anybody to send to.
+
+A tick must come back in time and keep the lock, so nothing here waits for a broker longer than
+``redbeat_publish_timeout``; runs stay due until it is back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from amqp.exceptions import MessageNacked
+from celery.beat import SchedulingError
+from kombu.exceptions import OperationalError
+
+from redbeat.broker.outbox import Outbox
+from redbeat.broker.producer import BoundedProducer, declare_exchanges
+from redbeat.config.timing import CONNECT_SECONDS
+from redbeat.connection.retry import is_password_missing, is_refusal, send_once
+from redbeat.log.logger import logger
+from redbeat.log.text import shorten
+from redbeat.store.scripts import Push
+
+__all__ = ["Broker", "reason_of"]
+
+
+#: how long a broker is waited for when its connection is closed, seconds
+CLOSE_SECONDS = 0.5
+
+
+class Broker:
+    """One connection to the broker, made when it is first needed.
+
+    Arguments:
+        app: the Celery app.
+        producer_class: kombu's, or one made from it.
+        timeout_seconds: how long the sending of one batch may take.
+        connect_seconds: how long one attempt to connect may take; default: the same, and 5 at the most.
+        sends_once: no message may be sent twice, not even by a client that has got no answer.
+
+    Attributes:
+        is_away: the last attempt to send or to connect found no broker.
+        outbox: collects the messages of ``producer``; None where it sends at once, or isn't there yet.
+        expiration_seconds: how long the next message is good for, where it expires; None: as it says itself.
+        breaks: how many connections have been replaced after one message or another.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        producer_class: Any,
+        timeout_seconds: float,
+        *,
+        connect_seconds: float | None = None,
+        sends_once: bool = False,
+    ) -> None:
+        self._app = app
+        self._producer_class = producer_class
+        self._timeout_seconds = timeout_seconds
+        self._connect_seconds = connect_seconds or min(timeout_seconds, CONNECT_SECONDS)
+        self._sends_once = sends_once
+        self._deadline = 0.0
+        self._connection: Any = None
+        self._producer: Any = None
+        self._is_blocked = False
+        self._is_told = False
+        self.outbox: Outbox | None = None
+        self.is_away = False
+        self.expiration_seconds: float | None = None
+        self.breaks = 0
+
+    @property
+    def producer(self) -> Any:
+        """A producer on a connection that was good a moment ago; raises what the transport raises."""
+        if self._connection is None:
+            connection = self._app.connection_for_write()
+            connect_seconds = self._connect_seconds
+            connection.connect_timeout = min(connection.connect_timeout or connect_seconds, connect_seconds)
+            connection.transport_options = {
+                **self._options(connection),
+                **(connection.transport_options or {}),
+                **({"retry_on_timeout": False} if self._sends_once else {}),
+            }
+            other_hosts = max(len(connection.alt) - 1, 0)
+            connection.ensure_connection(
+                max_retries=other_hosts, interval_start=0, interval_step=0, timeout=connect_seconds
+            )
+            self._connection = connection
+        if self._producer is None:
+            channel = self._connection.channel()
+            self.outbox = Outbox.of(channel)
+            if self.outbox is not None:
+                declare_exchanges(channel, self._app)
+            if self._sends_once and self.outbox is not None:
+                send_once(self.outbox.client)
+            bounded = type("BoundedProducer", (BoundedProducer, self._producer_class), {})
+            self._producer = bounded(channel, auto_declare=False)
+            self._producer.begin(self._app, is_redis=self.outbox is not None)
+            self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
+            self._producer.expiration_seconds = lambda: self.expiration_seconds
+        return self._producer
+
+    def begin_batch(self) -> None:
+        """From now on a batch is sent."""
+        self._deadline = time.monotonic() + self._timeout_seconds
+        if self.outbox is not None:
+            self.outbox.forget_tables()
+        if self._producer is not None:
+            self._producer.forget_fleeting()
+
+    def seconds_left(self) -> float:
+        """Return how long the sending of this batch may still take; 0: no longer."""
+        return max(self._deadline - time.monotonic(), 0)
+
+    def has_time(self) -> bool:
+        """Tell whether to begin with another run: half of the time is kept for the last answer."""
+        return self.seconds_left() > self._timeout_seconds / 2
+
+    def collecting(self) -> AbstractContextManager[list[Push]]:
+        """Return a context that yields the list writes of its block; where all is sent at once, none."""
+        return nullcontext([]) if self.outbox is None else self.outbox.collecting()
+
+    def recover(self, exc: Exception) -> bool:
+        """Get over what sending a run has raised; return whether to try that run once more, at once."""
+        cause = _cause_of(exc)
+        if is_refusal(cause):
+            self.note_away(cause)
+            return False
+        if isinstance(cause, (MessageNacked, *self._errors("channel_errors"))):
+            self._renew_channel()
+            return False
+        if not self._is_of_connection(cause):
+            return False
+        if self._is_sound(cause):
+            # it is the task's own error, or, on Redis, of a connection that the client has replaced just now
+            return self.outbox is not None
+        return self._reconnect(cause)
+
+    def drop_stale(self) -> None:
+        """Drop a connection that the broker has closed meanwhile, before it costs a run that is sent once.
+
+        Kombu's Redis looks at its connection by itself.
+        """
+        if self._connection is None or self._connection.transport.driver_name != "py-amqp":
+            return
+        try:
+            if self._connection.connected:  # else kombu would make a new one, which isn't the producer's
+                self._connection.drain_events(timeout=0)
+                return
+        except TimeoutError:
+            return
+        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: there is a new one to make
+            logger.debug("beat: An idle connection has ended: %r", exc)
+        if not self._is_blocked:
+            self._drop()
+
+    def note_away(self, exc: BaseException) -> None:
+        """Take notice that nothing can be sent because of ``exc``; logged once until that has passed."""
+        self.is_away = True
+        if not self._is_told:
+            self._is_told = True
+            name = (self._connection or self._app.connection_for_write()).as_uri()
+            logger.error(
+                "beat: The broker %s can't be reached, due runs wait for it: %s", name, reason_of(exc)
+            )
+        if not self._is_blocked:
+            self._drop()
+
+    def note_well(self) -> None:
+        """Take notice that runs have been sent again."""
+        if self._is_told:
+            self._is_told = False
+            logger.info("beat: The broker is back.")
+
+    def is_back(self) -> bool:
+        """Try again; return whether the broker is there."""
+        self.is_away = self._is_still_blocked() or not self._answers()
+        return not self.is_away
+
+    def close(self) -> None:
+        """Close the connection; the next producer makes a new one."""
+        connection = self._forget()
+        if connection is None:
+            return
+        if connection.connected and hasattr(connection.connection, "sock"):  # RabbitMQ is told, and answers
+            _quietly(lambda: connection.connection.sock.settimeout(CLOSE_SECONDS))
+        _quietly(connection.release)
+
+    def _drop(self) -> None:
+        """Close the connection without a word to a broker that may never answer."""
+        connection = self._forget()
+        if connection is not None:
+            _quietly(connection.collect)
+
+    def _forget(self) -> Any:
+        connection, self._connection, self._producer, self.outbox = self._connection, None, None, None
+        self._is_blocked = False
+        return connection
+
+    def _is_sound(self, exc: BaseException) -> bool:
+        """Tell whether the broker answers on the connection that there is, whatever has raised ``exc``."""
+        is_doubtful = isinstance(exc, TimeoutError) or self._is_blocked or not self.seconds_left()
+        if is_doubtful or self._producer is None:
+            return False
+        if self.outbox is not None:
+            return self.outbox.answers()
+        if self._connection.transport.driver_name != "py-amqp":
+            return False
+        self.drop_stale()
+        return self._connection is not None and not self._is_blocked
+
+    def _reconnect(self, exc: BaseException) -> bool:
+        if self._is_blocked or not self.seconds_left():
+            self.note_away(exc)
+            return False
+        self._drop()
+        self.breaks += 1
+        if not self._answers():
+            self.note_away(exc)
+        return not self.is_away
+
+    def _answers(self) -> bool:
+        self.close()
+        try:
+            return self.producer is not None
+        except Exception as exc:  # noqa: BLE001 - whatever a transport raises: there is no broker
+            logger.debug("beat: The broker can't be reached: %r", exc)
+            self._drop()
+            return False
+
+    def _is_of_connection(self, cause: BaseException) -> bool:
+        """Tell whether the connection may have raised ``cause``; so may the task's own code."""
+        is_somebody_elses = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
+        errors: tuple[type[BaseException], ...] = (OSError, OperationalError)
+        errors += self._errors("connection_errors")
+        return isinstance(cause, errors) and not is_somebody_elses
+
+    def _errors(self, kind: str) -> tuple[type[BaseException], ...]:
+        classes: tuple[type[BaseException], ...] = getattr(
+            self._connection or self._app.connection_for_write(), kind
+        )
+        return classes
+
+    def _options(self, connection: Any) -> dict[str, Any]:
+        """Return the transport options that make a silent broker an error, and a publish a confirmed one."""
+        transport, seconds = connection.get_transport_cls(), self._timeout_seconds
+        if transport.driver_name == "py-amqp":
+            return {
+                "confirm_publish": True,
+                "read_timeout": seconds,
+                "write_timeout": seconds,
+                "on_blocked": self._note_blocked,
+                "on_unblocked": self._note_unblocked,
+            }
+        if transport.driver_type == "redis":
+            return {"socket_timeout": seconds, "socket_connect_timeout": self._connect_seconds}
+        return {}
+
+    # -- RabbitMQ under an alarm reads nothing more from who publishes, until it unblocks the connection. What
+    # was written to it by then does arrive, so it is kept: each new one would take a copy of the message.
+
+    def _note_blocked(self, reason: str) -> None:
+        self._is_blocked = True
+        raise ConnectionError(reason)  # out of the wait for a confirm
+
+    def _note_unblocked(self) -> None:
+        self._is_blocked = False
+
+    def _is_still_blocked(self) -> bool:
+        try:
+            while self._is_blocked:
+                self._connection.drain_events(timeout=0)
+        except TimeoutError:
+            return True
+        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: there is a new one to make
+            logger.debug("beat: A blocked connection has ended: %r", exc)
+            self._drop()
+        return False
+
+    def _renew_channel(self) -> None:
+        """Use a new channel: the broker has closed the old one, or py-amqp has, and opened one of its own."""
+        if self._producer is not None and self.outbox is None:
+            channel, self._producer = self._producer.channel, None
+            _quietly(channel.close)
+
+
+def reason_of(exc: BaseException) -> str:
+    """Return in words what is the matter when sending has raised ``exc``."""
+    cause = _cause_of(exc)
+    words = "it wants a password (broker_url)" if is_password_missing(cause) else str(cause)
+    return shorten(f"{type(cause).__name__}: {words}".rstrip(": "))
+
+
+def _cause_of(exc: BaseException) -> BaseException:
+    """Return the exception that Celery and kombu have put theirs around."""
+    if isinstance(exc, SchedulingError):
+        exc = exc.__cause__ or exc.__context__ or exc
+    if isinstance(exc, OperationalError):
+        exc = exc.__cause__ or exc
+    return exc
+
+
+def _quietly(close: Callable[[], Any]) -> None:
+    try:
+        close()
+    except Exception as exc:  # noqa: BLE001 - what is broken may fail in any way when closed
+        logger.debug("beat: Closing what led to the broker: %r", exc)

@@ -1,0 +1,138 @@
+"""Which guarantee a run is sent with: what the setting asks for, and what the topology allows.
+
+::
+
+    broker is the schedule's own server       message and record are one step        exactly once
+    broker is anything else                   message first, record after it         at least once
+    redbeat_delivery = 'at_most_once'         record first, message after it         at most once
+
+Invariant: a server is recognised by the run id it tells itself, asked anew for each connection, and checked
+again in the very step that pushes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from redbeat.broker.connection import Broker
+from redbeat.broker.outbox import Outbox
+from redbeat.log.logger import logger
+from redbeat.store.scripts import Target
+from redbeat.store.store import Store
+
+__all__ = ["Delivery", "describe_delivery"]
+
+
+#: after a failover schedule and broker may name two servers for a moment; longer than this, they are two
+DOUBT_SECONDS = 10.0
+
+EXACTLY_ONCE = "exactly once"
+AT_LEAST_ONCE = "at least once, each run with one task id"
+AT_MOST_ONCE = "at most once"
+
+
+class Delivery:
+    """The guarantee of one scheduler, found out when there is something to send."""
+
+    def __init__(self, store: Store, broker: Broker) -> None:
+        self._store = store
+        self._broker = broker
+        self._target: Target | None = None
+        self._asked: Outbox | None = None
+        self._moved_at: float | None = None
+        self._is_refused = False
+        self._refused_because = ""  # as it was logged last
+        self._said = ""
+
+    @property
+    def is_at_most_once(self) -> bool:
+        """Whether a run is recorded before it is sent."""
+        return self._store.config.delivery == "at_most_once"
+
+    def target(self) -> Target | None:
+        """Return where a commit may push messages; None: they are to be sent by the broker's client."""
+        outbox = self._broker.outbox
+        if self.is_at_most_once or outbox is None or outbox.has_given_up:
+            return None
+        if self._asked is not outbox:
+            server = self._store.server_id()
+            target = _find_target(server, self._store, outbox)
+            if target is None and self._is_doubtful():
+                return None  # and asked again the next time
+            self._asked, self._target, self._moved_at = outbox, target, None
+            self._is_refused = False  # rights are given, too
+            if server is None and not self._store.config.is_cluster:
+                self.note_refused("INFO isn't allowed")
+        return None if self._is_refused else self._target
+
+    def is_in_doubt(self) -> bool:
+        """Tell whether schedule and broker were one server a moment ago, and aren't now: wait."""
+        return self.target() is None and self._is_doubtful()
+
+    def _is_doubtful(self) -> bool:
+        return self._moved_at is not None and time.monotonic() < self._moved_at + DOUBT_SECONDS
+
+    def note_moved(self) -> None:
+        """Take notice that the schedule is on another server than its last commit was for."""
+        logger.info("beat: The schedule is on another server now, and the broker is looked for there.")
+        self._asked = self._target = None
+        self._moved_at = self._moved_at or time.monotonic()
+        self._broker.close()
+
+    def note_refused(self, reason: str) -> None:
+        """Take notice that the schedule's user may not do what pushing with the record takes.
+
+        That holds for this connection to the broker; with the next one it is tried again.
+        """
+        self._is_refused = True
+        if reason == self._refused_because:
+            return
+        self._refused_because = reason
+        logger.warning(
+            "beat: The user of the schedule lacks rights that it takes to deliver exactly once, so runs are "
+            "delivered %s (docs: delivery): %s",
+            AT_LEAST_ONCE,
+            reason,
+        )
+
+    def announce(self) -> None:
+        """Log which guarantee runs were sent with just now, when it is another one than before."""
+        if self.is_at_most_once:
+            self._say(AT_MOST_ONCE)
+        elif self._asked is not None:
+            self._say(AT_LEAST_ONCE if self._target is None or self._is_refused else EXACTLY_ONCE)
+        elif self._broker.outbox is None and not self._broker.is_away and not self._is_doubtful():
+            self._say(AT_LEAST_ONCE)
+
+    def _say(self, guarantee: str) -> None:
+        if guarantee != self._said:
+            self._said = guarantee
+            logger.info("beat: Delivery: %s.", guarantee)
+
+
+def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | None:
+    home_db = store.database()
+    if server is None or home_db is None or server != outbox.server_id():
+        return None
+    return Target(server, home_db, outbox.database)
+
+
+def describe_delivery(app: Any, store: Store) -> str:
+    """Return the guarantee in words for the banner. ``store`` and the broker aren't waited for long."""
+    broker = Broker(app, app.amqp.Producer, timeout_seconds=2)
+    try:
+        if store.config.delivery == "at_most_once":
+            return AT_MOST_ONCE
+        if broker.producer is None or broker.outbox is None:
+            return AT_LEAST_ONCE
+        if _find_target(store.server_id(), store, broker.outbox) is None:
+            return AT_LEAST_ONCE
+        # whether it may push isn't known before it does, unless it is the user that kombu pushes as
+        is_brokers_user = store.user() == broker.outbox.user
+        return EXACTLY_ONCE if is_brokers_user else f"{EXACTLY_ONCE}, if the schedule's user may push"
+    except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail
+        logger.debug("beat: The guarantee isn't known yet: %r", exc)
+        return "known when schedule and broker can be reached"
+    finally:
+        broker.close()

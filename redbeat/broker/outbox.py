@@ -1,0 +1,221 @@
+"""The outbox: on a Redis broker, messages are collected here instead of being sent one by one.
+
+kombu's own channel does all it always does (routing, formats, priorities, prefixes) up to the write to a
+list; that write is noted. Invariant: what kombu doesn't do by such a write (fan-out, another transport, a
+channel of a kombu to come) is sent at once, by kombu itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redbeat.broker.producer import no_queue
+from redbeat.connection.client import user_of
+from redbeat.connection.retry import is_refusal
+from redbeat.log.logger import logger
+from redbeat.store.scripts import Push, text_of
+
+__all__ = ["Outbox"]
+
+
+#: what was said already: once is enough, however often the connection is made anew
+_said: set[str] = set()
+
+
+class Outbox:
+    """The list writes of one kombu channel.
+
+    Arguments:
+        channel: of a Redis transport.
+
+    Attributes:
+        client: kombu's own client of the broker.
+        database: the number of the broker's database.
+        user: the name of the user that kombu is to the broker.
+        has_given_up: this channel writes in a way that can't be collected, so all is sent at once.
+    """
+
+    has_given_up = False
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._put_now = channel._put  # noqa: SLF001 - kombu's transports have no public hook for a write
+        self._get_table_now = channel.get_table
+        self._lookup_now = channel._lookup  # noqa: SLF001
+        self._queue_bind_now = channel._queue_bind  # noqa: SLF001
+        with channel.conn_or_acquire() as client:
+            self.client = client
+        self._has_prefix = bool(getattr(channel, "global_keyprefix", ""))
+        self._full_key("lpush", "")  # raises when this client has another way to put a prefix in front
+        self.user = user_of(client)
+        self.database = int(client.connection_pool.connection_kwargs.get("db") or 0)
+        self._recorder = _Recorder(self._full_key)
+        self._pushes: list[Push] | None = None
+        self._tables: dict[str, Any] = {}
+        channel._put = self._put  # noqa: SLF001
+        channel.get_table = self._get_table
+        channel._lookup = self._lookup  # noqa: SLF001
+        channel._queue_bind = self._queue_bind  # noqa: SLF001
+
+    @classmethod
+    def of(cls, channel: Any) -> Outbox | None:
+        """Return the outbox of ``channel``; None when its messages can't be collected, which is logged."""
+        driver = getattr(getattr(channel, "connection", None), "driver_type", "")
+        if driver != "redis":
+            return None
+        try:
+            return cls(channel)
+        except (AttributeError, TypeError, ValueError) as exc:
+            _say_once(f"This version of kombu writes to Redis in a way that RedBeat doesn't know ({exc})")
+            return None
+
+    @contextmanager
+    def collecting(self) -> Iterator[list[Push]]:
+        """Yield a list that takes the list writes of the block; nothing else of it is held back."""
+        pushes: list[Push] = []
+        self._pushes = pushes
+        try:
+            yield pushes
+        finally:
+            self._pushes = None
+
+    def forget_tables(self) -> None:
+        """Ask the broker again which queues are bound to which exchange."""
+        self._tables.clear()
+
+    def send(self, batches: list[tuple[Push, ...]]) -> list[Exception | None]:
+        """Make the writes of each batch, in one round trip; return what went wrong with each.
+
+        Raises what the redis client raises when the broker can't be reached.
+        """
+        pipeline = self.client.pipeline(transaction=False)
+        for push in (push for batch in batches for push in batch):
+            prefix = self._full_key(push.command, "")  # the client puts it there itself
+            getattr(pipeline, push.command)(push.queue.removeprefix(prefix), push.value)
+        replies = iter(pipeline.execute(raise_on_error=False))
+        outcomes: list[Exception | None] = []
+        for batch in batches:
+            of_batch = [next(replies) for _ in batch]
+            outcomes.append(next((reply for reply in of_batch if isinstance(reply, Exception)), None))
+        return outcomes
+
+    def answers(self) -> bool:
+        """Tell whether the broker is there."""
+        try:
+            return bool(self.client.ping())
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't
+            logger.debug("beat: The broker doesn't answer: %r", exc)
+            return False
+
+    def server_id(self) -> str | None:
+        """Return the run id of the broker's server, None where it may not be asked."""
+        try:
+            return text_of(self.client.info("server").get("run_id")) or None
+        except self._channel.connection.channel_errors as exc:
+            if is_refusal(exc):  # it is busy, say, and will tell later
+                raise
+            logger.debug("beat: The broker doesn't tell its run id: %s", exc)
+            return None
+
+    def _full_key(self, command: str, key: str) -> str:
+        """Return ``key`` as kombu's client sends it: with the transport option ``global_keyprefix``."""
+        if not self._has_prefix:
+            return key
+        arguments = self.client._prefix_args([command.upper(), key])  # noqa: SLF001 - it has no public name
+        return str(arguments[1])
+
+    def _get_table(self, exchange: str) -> Any:
+        # one look at the bindings for all messages of a batch: only what it declares itself may change them
+        if self._pushes is None:
+            return self._get_table_now(exchange)
+        if exchange not in self._tables:
+            self._tables[exchange] = self._get_table_now(exchange)
+        return self._tables[exchange]
+
+    def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            queues = self._lookup_now(exchange, routing_key, *args, **kwargs)
+        except KeyError as exc:  # headers, say, or an exchange that nobody may declare
+            raise LookupError(
+                f"Redis can't take a message by the exchange {exchange!r}: kombu has no {exc} there"
+            ) from exc
+        if not queues:  # kombu would drop the message without a word
+            raise no_queue(exchange, routing_key)
+        return queues
+
+    def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
+        self._tables.pop(exchange, None)
+        return self._queue_bind_now(exchange, *args, **kwargs)
+
+    def _put(self, queue: str, message: Any, **kwargs: Any) -> Any:
+        if self._pushes is None:
+            return self._put_now(queue, message, **kwargs)
+        recorder = self._recorder
+        recorder.pushes = []
+        self._channel.conn_or_acquire = recorder.acquire
+        try:
+            result = self._put_now(queue, message, **kwargs)
+        except _UnknownWriteError as exc:
+            self._give_up(f"by {exc}")
+        else:
+            if not recorder.pushes and "_publish_batch" not in kwargs:  # kombu's own way to collect
+                self._give_up("without asking for a connection")
+            self._pushes += recorder.pushes
+            return result
+        finally:
+            del self._channel.conn_or_acquire
+        return self._put_now(queue, message, **kwargs)
+
+    def _give_up(self, way: str) -> None:
+        """From now on let the channel write by itself."""
+        _say_once(f"This version of kombu writes a message {way}, which RedBeat doesn't know")
+        self._channel._put = self._put_now  # noqa: SLF001
+        self.has_given_up = True
+
+
+def _say_once(reason: str) -> None:
+    if reason not in _said:
+        _said.add(reason)
+        logger.warning("beat: %s: messages are sent one by one, and at least once.", reason)
+
+
+class _UnknownWriteError(Exception):
+    """kombu wanted something of its client that isn't a write to a list."""
+
+
+class _Recorder:
+    """Stands in for the client, and for its pipeline, that kombu writes one message with."""
+
+    def __init__(self, full_key: Callable[[str, str], str]) -> None:
+        self._full_key = full_key
+        self.pushes: list[Push] = []
+
+    def acquire(self, *_args: Any, **_kwargs: Any) -> _Recorder:
+        return self
+
+    def lpush(self, key: str, *values: Any) -> _Recorder:
+        full_key = self._full_key("lpush", key)
+        for value in values:
+            self.pushes.append(Push("lpush", full_key, text_of(value)))
+        return self
+
+    def pexpire(self, key: str, milliseconds: int) -> _Recorder:
+        self.pushes.append(Push("pexpire", self._full_key("pexpire", key), int(milliseconds)))
+        return self
+
+    def pipeline(self, *_args: Any, **_kwargs: Any) -> _Recorder:
+        return self
+
+    def execute(self) -> list[Any]:
+        return []
+
+    def __enter__(self) -> _Recorder:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise _UnknownWriteError(name)

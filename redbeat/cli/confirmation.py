@@ -1,0 +1,36 @@
+"""Questions before much is changed or anything removed: asked on a terminal, else refused."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from redbeat.log.text import printable
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
+
+__all__ = ["DRY_RUN", "YES", "ask"]
+
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+YES = click.option("--yes", is_flag=True, help="Don't ask.")
+
+
+def is_somebody_there() -> bool:
+    """Tell whether there is a terminal to ask at."""
+    return sys.stdin.isatty()
+
+
+def ask(question: str, *, is_yes: bool) -> None:
+    """Go on if ``--yes`` was given, or somebody says so; else end the command."""
+    if is_yes:
+        return
+    if not is_somebody_there():
+        raise CommandLineError("Nobody can be asked here, without a terminal: give --yes.", exits.USAGE)
+    try:
+        is_yes = click.confirm(printable(question), err=True)
+    except click.Abort:
+        click.echo(err=True)  # the error isn't to stand behind the question
+        raise
+    if not is_yes:
+        raise CommandLineError("Nothing was done.", 1)

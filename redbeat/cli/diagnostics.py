@@ -1,0 +1,205 @@
+"""``celery redbeat doctor`` and ``celery redbeat why``: what is wrong with the schedule, or with one run.
+
+Invariant: without ``--fix`` nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, tzinfo
+from typing import Any
+
+import click
+from rich.text import Text
+
+from redbeat.cli.names import NAME, no_such_entry
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.words import clock, in_words_of, label_of
+from redbeat.cli.zone import zone_options
+from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
+from redbeat.diagnostics.checks.finding import counted
+from redbeat.diagnostics.facts import Evidence, read_evidence
+from redbeat.diagnostics.fixes import repair
+from redbeat.diagnostics.why import VERDICTS, explain
+from redbeat.errors import ConfigurationError, EntryNotFound
+from redbeat.log.text import printable
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError, finite
+from redbeat.schedules.timezones import fraction_of
+
+__all__ = ["doctor", "why"]
+
+_COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+
+#: so many findings of a kind are shown to people, unless they want all: notes mustn't drown errors
+SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
+
+
+@click.command(cls=SessionCommand)
+@click.option(
+    "--fix", "is_fixing", is_flag=True, help="Repair what can be repaired without losing a definition."
+)
+@click.option("--dry-run", "is_dry", is_flag=True, help="With --fix: say what would be repaired.")
+@click.option(
+    "--workers",
+    "workers_seconds",
+    metavar="[SECONDS]",
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=2.0,
+    callback=finite,
+    help="Ask workers which queues they take from; wait for their answers for so long, 2 by default.",
+)
+@click.option(
+    "--max-seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    default=30.0,
+    show_default=True,
+    callback=finite,
+    help="Stop looking at a large schedule after so long.",
+)
+@click.option("--all", "is_complete", is_flag=True, help="Show all findings, also where many are of a kind.")
+@zone_options
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all findings.")
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    is_fixing: bool,
+    is_dry: bool,
+    workers_seconds: float | None,
+    max_seconds: float,
+    is_complete: bool,
+    is_json: bool,
+) -> None:
+    """Find out what is wrong with the schedule, and what to do about it.
+
+    Each finding names the entry, key or setting that it is about. --fix takes entries without a hash out of
+    the schedule, puts hashes that aren't in it back, at their next time, and removes what deleted entries
+    have left behind. It changes no definition.
+
+    Exit codes: 0 nothing but notes, 1 warnings, 2 errors (with --fix as well: of what was found), 64 wrong
+    options, 69 Redis can't be reached, 77 it refuses.
+    """
+    if is_dry and not is_fixing:
+        raise CommandLineError("--dry-run goes with --fix.", exits.USAGE)
+    session = Session.of(ctx)
+    if workers_seconds is not None and not session.has_own_app:
+        raise CommandLineError("--workers asks the application's broker: it needs celery -A.", exits.USAGE)
+    found = examine(
+        session.app, has_tasks=session.has_own_app, workers_seconds=workers_seconds, max_seconds=max_seconds
+    )
+    if not is_json:
+        _show(session, found, is_complete)
+    repairs: list[str] = []
+    if is_fixing:
+        for sentence in repair(session.app, found.findings, is_dry):
+            repairs.append(sentence)
+            if not is_json:
+                session.say(sentence)
+        if not repairs and not is_json:
+            session.say("There is nothing that --fix can repair.")
+    if is_json:
+        session.print_json(_document(session, found, repairs if is_fixing else None))
+    ctx.exit(found.severity)
+
+
+def _document(session: Session, found: Diagnosis, repairs: list[str] | None) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    return {
+        "severity": found.severity.name.lower() if found.findings else None,
+        "exit_code": int(found.severity),
+        "server": _server_of(session),
+        "entries": found.seen,
+        "findings": [finding.to_dict() for finding in found.findings],
+        "more": dict(found.more),
+        "repairs": repairs,
+    }
+
+
+def _server_of(session: Session) -> str | None:
+    try:
+        return session.server
+    except ConfigurationError:  # it is among the findings
+        return None
+
+
+def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
+    """Print the findings, the worst first, those of a kind together."""
+    groups: dict[tuple[Severity, str], list[Finding]] = {}
+    for finding in sorted(found.findings, key=lambda finding: -finding.severity):
+        groups.setdefault((finding.severity, finding.kind), []).append(finding)
+    last_of = {kind: severity for severity, kind in groups}
+    for (severity, kind), findings in groups.items():
+        shown = len(findings) if is_complete else SHOWN_OF_A_KIND[severity]
+        for finding in findings[:shown]:
+            _show_finding(session, finding)
+        if len(findings) > shown:
+            session.say(f"… and {len(findings) - shown} more of {kind}; --all shows them.")
+        if found.more[kind] and last_of[kind] == severity:
+            count = found.more[kind]
+            session.say(f"… and {count} more of {kind}, which are only counted: repair these first.")
+    counts = Counter(finding.severity for finding in found.findings)
+    words = [
+        f"{counts[severity]} {severity.name.lower()}{'' if counts[severity] == 1 else 's'}"
+        for severity in reversed(Severity)
+        if counts[severity]
+    ]
+    summary = ", ".join(words) if words else "Nothing is wrong"
+    session.say(f"{summary}; {counted(found.seen)} looked at.", "green" if not words else "")
+
+
+def _show_finding(session: Session, finding: Finding) -> None:
+    words = Text(f"{finding.severity.name.lower()}:", _COLOURS[finding.severity])
+    problem = in_words_of(printable(f"{finding.about}: {finding.problem}"), session.zone)
+    session.say(Text.assemble(words, " ", problem))
+    if finding.excerpt:
+        session.say(finding.excerpt, "dim", indent=4)
+    session.say(in_words_of(finding.advice, session.zone), indent=4)
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name", type=NAME)
+@click.option(
+    "--at",
+    type=MOMENT,
+    metavar="TIME",
+    help="When the run was due; default: the latest time of its schedule before now.",
+)
+@zone_options
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> None:
+    """Say why a run of the entry NAME did or did not happen.
+
+    It goes by what is recorded of the entry's last runs (redbeat_history), and by what its schedule and the
+    beats say now. Nothing is written.
+
+    Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
+    """
+    session = Session.of(ctx)
+    evidence = _evidence_of(session, name)
+    zone = session.zone
+    answer = explain(evidence, None if at is None else in_zone(at, zone))
+    if is_json:
+        session.print_json({"name": name, **answer.to_dict()})
+        return
+    word = answer.verdict.replace("-", " ")
+    when = f" at {_shown(answer.at, zone)}" if answer.at else ""
+    session.say(f"{name}{when}: {word}, {VERDICTS[answer.verdict]}", "bold")
+    session.say(in_words_of(printable(answer.reason), zone), indent=9)
+    for title, time in (("before", answer.before), ("after", answer.after)):
+        if time:
+            session.say(f"{title:<9}{_shown(time, zone)}")
+
+
+def _evidence_of(session: Session, name: str) -> Evidence:
+    try:
+        return read_evidence(session.app, name)
+    except EntryNotFound:
+        raise no_such_entry(session, name) from None
+
+
+def _shown(moment: datetime, zone: tzinfo) -> str:
+    return f"{clock(moment, zone, fraction_of(moment))} {label_of(zone)}"

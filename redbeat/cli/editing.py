@@ -1,0 +1,271 @@
+"""``celery redbeat add``, ``set`` and ``delete``: entries made, changed and removed.
+
+Invariant: what is wrong is found before anything is written, and what is written is written in one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from redbeat.cli.confirmation import DRY_RUN, YES
+from redbeat.cli.documents import document_of, words_of
+from redbeat.cli.names import NAME, chosen_names, entry_called, listed_entry
+from redbeat.cli.options import (
+    POLICY,
+    SCHEDULES,
+    TASK_OPTIONS,
+    changes_of,
+    entry_options,
+    given_options,
+    zone_given,
+)
+from redbeat.cli.progress import meter
+from redbeat.cli.selection import MATCH, ask_about, change_each, check_failures, select
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import zone_for
+from redbeat.cli.words import counted, one_line, relative, when_in
+from redbeat.cli.zone import zone_options
+from redbeat.config.suggestions import did_you_mean
+from redbeat.diagnostics.routes import load_tasks
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.saving import why_never
+from redbeat.errors import EntryChanged
+from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
+
+__all__ = ["add", "delete", "report_entry", "set_"]
+
+#: so often somebody else may change an entry while it is changed here
+MAX_TRIES = 10
+
+#: what ``--unset`` brings back to nothing
+UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name")
+@click.argument("task")
+@entry_options
+@zone_options
+@click.option("--disabled", is_flag=True, help="Store it, but don't run it.")
+@click.option("--replace", is_flag=True, help="Overwrite an entry of this name; its count of runs is kept.")
+@click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object.")
+@click.pass_context
+def add(
+    ctx: click.Context, /, name: str, task: str, disabled: bool, replace: bool, is_json: bool, **_: Any
+) -> None:
+    """Add an entry: NAME runs TASK by one of --every, --cron, --at, --rrule and --solar.
+
+    An entry of this name must not be there yet, unless --replace is given. Times without an offset are in the
+    zone of --timezone, else the application's.
+    """
+    session = Session.of(ctx)
+    given = given_options(ctx)
+    if not given.keys() & set(SCHEDULES):
+        known = ", ".join(f"--{kind}" for kind in SCHEDULES)
+        raise CommandLineError(f"When shall it run? Give one of {known}.", exits.USAGE)
+    zone = zone_given(given, session.app.timezone)
+    values = changes_of(given, zone, session.now(), {})
+    entry = RedBeatSchedulerEntry(name, task, enabled=not disabled, app=session.app, **values)
+    try:
+        entry.save(if_unchanged=not replace)
+    except EntryChanged:
+        raise CommandLineError(
+            f"There is an entry {one_line(name)!r} already: --replace puts this one in its place, and "
+            "celery redbeat set changes parts of it.",
+            exits.USAGE,
+        ) from None
+    report_entry(session, name, "Added", is_json)
+    _hint_at_task(session, task)
+
+
+@click.command("set", cls=SessionCommand)
+@click.argument("name", type=NAME, required=False)
+@click.option(
+    "--match",
+    metavar="PATTERN",
+    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+)
+@entry_options
+@zone_options
+@click.option("--task", metavar="TASK", help="The name of the task.")
+@click.option("--enabled/--disabled", default=None, help="Whether it runs; --enabled also ends a pause.")
+@click.option(
+    "--unset",
+    type=click.Choice([field.replace("_", "-") for field in UNSETTABLE]),
+    metavar="FIELD",
+    multiple=True,
+    help="Remove a field, as jitter or queue; can be given several times.",
+)
+@DRY_RUN
+@YES
+@click.option("--json", "is_json", is_flag=True, help="Print the entries as JSON, one object a line.")
+@click.pass_context
+def set_(
+    ctx: click.Context,
+    /,
+    name: str | None,
+    match: str | None,
+    task: str | None,
+    enabled: bool | None,
+    unset: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
+    **_: Any,
+) -> None:
+    """Change the entry NAME, or those that --match finds: only what is given changes.
+
+    With --match it says how many entries there are, and asks first. Times without an offset are in the zone
+    that the entry goes by.
+    """
+    session = Session.of(ctx)
+    if (name is None) == (match is None):
+        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
+    given = given_options(ctx)
+    removed = {field.replace("-", "_") for field in unset}
+    for field in removed & given.keys():
+        raise CommandLineError(f"--{field.replace('_', '-')} can't be both set and unset.", exits.USAGE)
+    fields = sorted(given.keys() - {"name", "match", "dry_run", "yes", "is_json"})
+    if not fields:
+        raise CommandLineError("There is nothing to change; --help lists what can be.", exits.USAGE)
+    now = session.now()
+
+    def changed(name: str) -> RedBeatSchedulerEntry:
+        entry = entry_called(session, name)
+        zone = zone_given(given, session.app.timezone if "timezone" in removed else zone_for(entry))
+        _change(entry, changes_of(given, zone, now, entry.options), removed, task, enabled)
+        return entry
+
+    def change(name: str) -> None:
+        for attempt in range(MAX_TRIES):
+            try:
+                changed(name).save(if_unchanged=True)
+            except EntryChanged:
+                if attempt + 1 == MAX_TRIES:
+                    raise
+            else:
+                return
+
+    if name is not None:
+        if dry_run:
+            changed(name)
+            session.note(f"{one_line(name)} would be changed.")
+        else:
+            change(name)
+            report_entry(session, name, "Changed", is_json)
+        return
+    found = select(session, str(match)).names
+    if dry_run:
+        for one in found:
+            session.say(one_line(one))
+        session.note(f"{counted(len(found), 'entry', 'entries')} would be changed.")
+        return
+    if found:
+        shown = ", ".join(field.replace("_", "-") for field in fields)
+        ask_about(session, f"Change {shown} of", found, is_yes=yes)
+    with meter("Changing", len(found)) as progress:
+        done, failed = change_each(found, change, progress)
+    for one in done if is_json else ():
+        report_entry(session, one, "Changed", is_json)
+    (session.note if is_json else session.say)(f"{len(done)} changed.")
+    check_failures(session, failed, len(found))
+
+
+def _change(
+    entry: RedBeatSchedulerEntry,
+    changes: dict[str, Any],
+    removed: set[str],
+    task: str | None,
+    enabled: bool | None,
+) -> None:
+    """Let ``entry``, which is stored then, be another one."""
+    policy = {field: getattr(NO_POLICY, field) for field in removed & set(POLICY)}
+    policy.update({field: changes.pop(field) for field in POLICY if field in changes})
+    if enabled:
+        policy.update(dict.fromkeys(PAUSE_FIELDS))
+    for field, nothing in (("args", []), ("kwargs", {}), ("options", {})):
+        if field in removed:
+            changes.setdefault(field, nothing)
+    options = changes.get("options", entry.options) or {}
+    if removed & set(TASK_OPTIONS):
+        changes["options"] = {key: value for key, value in options.items() if key not in removed}
+    if task is not None:
+        entry.task = task
+    if enabled is not None:
+        entry.enabled = enabled
+    for field, value in changes.items():
+        setattr(entry, field, value)
+    entry.set_policy(policy)
+
+
+def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
+    """Say what was done to an entry, and when it runs now."""
+    entry = listed_entry(session, name)
+    if is_json:
+        session.print_json(document_of(entry))
+        return
+    session.say(f"{done} {one_line(name)}: {one_line(words_of(entry, session.zone))}")
+    due = entry.next_due_at
+    if entry.state not in ("scheduled", "due", "failing"):
+        session.say(f"It is {entry.state}{_why_finished(entry, session)}")
+    elif due is not None:
+        session.say(f"Next run: {when_in(due, session.zone)}, {relative(due, session.now())}")
+
+
+def _hint_at_task(session: Session, task: str) -> None:
+    """Say that the application has no such task, which may be right: it may be the workers' alone."""
+    if not session.has_own_app:
+        return
+    try:
+        load_tasks(session.app)
+    except Exception as exc:  # noqa: BLE001 - the application's own code; the entry is stored
+        session.note(
+            f"Whether there is such a task isn't known: its modules can't be imported: {one_line(repr(exc))}"
+        )
+        return
+    known = [name for name in session.app.tasks if not name.startswith("celery.")]
+    if known and task not in known:
+        session.note(f"The application has no task {one_line(task)!r}.{did_you_mean(task, known)}")
+
+
+def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
+    return f": {why_never(entry, session.now())}" if entry.state == "finished" else "."
+
+
+@click.command(cls=SessionCommand)
+@click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
+@MATCH
+@DRY_RUN
+@YES
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def delete(
+    ctx: click.Context, /, names: tuple[str, ...], match: str | None, dry_run: bool, yes: bool, is_json: bool
+) -> None:
+    """Delete entries with their histories. Says how many there are, and asks first.
+
+    Entries of beat_schedule come back when a beat starts. If one of the names isn't there, nothing is
+    deleted.
+    """
+    session = Session.of(ctx)
+    chosen = chosen_names(session, names, match)
+    if not dry_run:
+        ask_about(session, "Delete", chosen, is_yes=yes)
+    if dry_run:
+        if is_json:
+            session.print_json({"deleted": 0, "names": chosen, "is_dry_run": True})
+            return
+        for name in chosen:
+            session.say(one_line(name))
+        session.note(f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
+        return
+    with meter("Deleting", len(chosen)) as progress:
+        total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)
+    if is_json:
+        session.print_json({"deleted": total, "names": chosen})
+    else:
+        session.echo(f"Deleted {counted(len(chosen), 'entry', 'entries')}.")

@@ -1,0 +1,285 @@
+"""``celery redbeat list``, ``show`` and ``count``: what stands in the schedule.
+
+Invariant: a list that isn't sorted is printed as it is read, so that it needs no more memory than one page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone, tzinfo
+from heapq import nlargest, nsmallest
+from itertools import chain, islice
+from math import inf
+from typing import Any, TypeVar
+
+import click
+
+from redbeat.cli.documents import document_of, iso, words_of
+from redbeat.cli.names import NAME, listed_entry
+from redbeat.cli.progress import meter
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import (
+    STATE_STYLES,
+    entries_lines,
+    fields_lines,
+    history_lines,
+    policy_rows,
+    runs_lines,
+)
+from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.words import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
+from redbeat.cli.zone import zone_options
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.query import STATES
+from redbeat.errors import EntryError, StoreCorrupt
+
+__all__ = ["count", "list_", "show"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: rows on a terminal, unless somebody wants more: what is above the screen's edge isn't seen
+TERMINAL_ROWS = 50
+#: so many entries are counted for "50 of 230 shown"
+MOST_COUNTED = 10_000
+NEXT_RUNS, LAST_RUNS = 5, 10
+
+#: what somebody should look at comes first
+_BY_URGENCY = (
+    *("quarantined", "missing", "unscheduled", "downgraded", "failing", "due"),
+    *("scheduled", "paused", "disabled", "finished"),
+)
+#: by what a list is sorted: the smallest first
+SORT_KEYS: dict[str, Callable[[Any], Any]] = {
+    "next": lambda entry: _seconds(entry.next_due_at, never=inf),
+    "name": lambda entry: str(entry.name),
+    "task": lambda entry: str(entry.task or ""),
+    "last": lambda entry: -_seconds(entry.last_run_at if entry.total_run_count else None, never=-inf),
+    "runs": lambda entry: -entry.total_run_count,
+    "state": lambda entry: _BY_URGENCY.index(entry.state),
+}
+
+
+def _seconds(moment: datetime | None, never: float) -> float:
+    return never if moment is None else moment.timestamp()
+
+
+def filters(command: Command) -> Command:
+    """Give ``command`` the options that choose entries."""
+    for option in (
+        click.option(
+            "--due-before", type=MOMENT, metavar="TIME", help="Only entries whose next run is due by then."
+        ),
+        click.option(
+            "--enabled/--disabled", default=None, help="Only enabled entries, or only disabled ones."
+        ),
+        click.option("--state", type=click.Choice(list(STATES)), help="Only entries in this state."),
+        click.option("--task", metavar="PATTERN", help="Only entries of this task; * and ? are wildcards."),
+        click.option(
+            "--match",
+            metavar="PATTERN",
+            help="Only entries whose names match; * and ? are wildcards, case counts.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
+    due_before = given.pop("due_before")
+    if due_before is not None:
+        due_before = in_zone(due_before, session.zone)
+    return {**given, "due_before": due_before}
+
+
+@click.command("list", cls=SessionCommand)
+@filters
+@click.option(
+    "--sort",
+    "order",
+    type=click.Choice(list(SORT_KEYS)),
+    default="next",
+    show_default=True,
+    help="What to sort by. runs: the most first; last: the latest run first; state: the worst first.",
+)
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    help=f"Show so many entries at most; 0: all. Default: {TERMINAL_ROWS} on a terminal, else all.",
+)
+@click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many entries.")
+@zone_options
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
+@click.pass_context
+def list_(
+    ctx: click.Context,
+    /,
+    order: str,
+    reverse: bool,
+    limit: int | None,
+    offset: int,
+    is_json: bool,
+    **given: Any,
+) -> None:
+    """List the entries by their next run; those that never run again come last.
+
+    On a narrow terminal there are fewer columns, names are shortened, and times are shown as 'in 5 min'. From
+    120 columns on times are dates. In a pipe nothing is left out, and no text but a name is longer than 1,000
+    characters; --json has all of it. --sort and --reverse read all entries first.
+    """
+    session = Session.of(ctx)
+    chosen = _chosen(session, given)
+    is_whole = limit is not None or is_json or not session.is_on_terminal
+    rows = limit or None if is_whole else TERMINAL_ROWS
+    last = None if rows is None else offset + rows
+    listed = _Counted(RedBeatSchedulerEntry.list(session.app, **chosen))
+    is_sorted = order != "next" or reverse
+    entries = islice(_sorted(listed, order, reverse, last) if is_sorted else listed, offset, last)
+    if is_json:
+        for entry in entries:
+            session.print_json(document_of(entry))
+        return
+    shown = _Counted(entries)
+    lines = entries_lines(shown, session.now(), session.zone, session.console)
+    titles = list(islice(lines, 1))  # with them the first entries are read
+    if not shown.number:
+        session.note("There are no such entries.")
+        return
+    session.draw(chain(titles, lines))
+    if is_whole or shown.number < TERMINAL_ROWS:
+        return
+    if is_sorted or any(value is not None for value in chosen.values()):
+        most = listed.number + MOST_COUNTED
+        for _ in islice(listed, MOST_COUNTED):
+            pass
+        total, more = listed.number, "more than " if listed.number == most else ""
+    else:
+        total, more = RedBeatSchedulerEntry.count(session.app), ""
+    if total > offset + shown.number:
+        session.note(_more(offset, shown.number, f"{more}{total}"))
+
+
+def _more(offset: int, shown: int, total: str) -> str:
+    which = f"{offset + 1} to {offset + shown}" if offset else str(shown)
+    further = f", --offset {offset + shown} for the next" if offset else ""
+    return f"{which} of {total} shown; --limit 0 for all{further}, --match PATTERN to choose."
+
+
+class _Counted(Iterator[Any]):
+    """What it is made of, and how many of these were taken."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self.number = 0
+        self._items = iter(items)
+
+    def __next__(self) -> Any:
+        item = next(self._items)
+        self.number += 1
+        return item
+
+
+def _sorted(entries: Iterable[Any], order: str, reverse: bool, last: int | None) -> Iterable[Any]:
+    """Return ``entries`` in their ``order``; no more than ``last`` of them are held."""
+    key = SORT_KEYS[order]
+    if last is None:
+        return sorted(entries, key=key, reverse=reverse)
+    return nlargest(last, entries, key=key) if reverse else nsmallest(last, entries, key=key)
+
+
+@click.command(cls=SessionCommand)
+@filters
+@zone_options
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
+    """Count the entries. Without options that is quick, however many there are."""
+    session = Session.of(ctx)
+    chosen = {name: value for name, value in _chosen(session, given).items() if value is not None}
+    if chosen:
+        with meter("Counting") as progress:
+            for number, _ in enumerate(RedBeatSchedulerEntry.list(session.app, **chosen), start=1):
+                progress(number)
+            found = progress.done
+    else:
+        found = RedBeatSchedulerEntry.count(session.app)
+    if is_json:
+        session.print_json({"count": found})
+    else:
+        session.echo(str(found))
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name", type=NAME)
+@zone_options
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def show(ctx: click.Context, name: str, is_json: bool) -> None:
+    """Show all about the entry NAME: its fields, its next runs and its last ones."""
+    session = Session.of(ctx)
+    entry = listed_entry(session, name)
+    try:
+        history, spoilt = entry.history(LAST_RUNS), ""
+    except StoreCorrupt as exc:
+        history, spoilt = [], one_line(exc)
+    now, zone, console = session.now(), session.zone, session.console
+    upcoming, problem = _next_runs(entry, zone)
+    if is_json:
+        runs = {"next_runs": [iso(due) for due in upcoming], "history": [run.to_dict() for run in history]}
+        session.print_json({**document_of(entry), **runs})
+        return
+    state = str(entry.state)
+    next_run = dict.fromkeys(filter(None, next_run_in_words(entry, zone, now, when_in)))
+    last = entry.last_run_at if entry.total_run_count else None
+    rows = [
+        ("name", one_line(entry.name)),
+        ("state", f"{state}: {STATES[state]}"),
+        ("error", in_words_of(one_line(entry.error or problem, 2000), zone)),
+        ("task", one_line(entry.task or "")),
+        ("schedule", one_line(words_of(entry, zone))),
+        ("args", one_line(list(entry.args)) if entry.args else ""),
+        ("kwargs", one_line(entry.kwargs) if entry.kwargs else ""),
+        ("options", one_line(entry.options) if entry.options else ""),
+        ("enabled", "yes" if entry.is_enabled_at(now) else "no"),
+        *policy_rows(entry, zone),
+        ("next run", ", ".join(next_run)),
+        ("next look", _next_look(entry, zone, now)),
+        ("last run", f"{when_in(last, zone)}, {relative(last, now)}" if last else ""),
+        ("runs", str(entry.total_run_count)),
+        ("key", one_line(entry.key)),
+    ]
+    given = [row for row in rows if row[1]]
+    session.draw(fields_lines(given, console, STATE_STYLES.get(state, "")))
+    if upcoming:
+        is_at_rest = state in ("paused", "disabled")
+        console.print()
+        session.say("It would run" if is_at_rest else "It runs", "bold")
+        pairs = [(entry, due) for due in upcoming]
+        session.draw(runs_lines(pairs, now, zone, console, with_names=False))
+    if history:
+        console.print()
+        session.say("What became of its runs", "bold")
+        session.draw(history_lines(history, now, zone, console))
+    if spoilt:
+        session.note(spoilt)
+
+
+def _next_look(entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime) -> str:
+    """Return when beat looks at a quarantined ``entry`` again; '' for all others."""
+    stored = entry.stored
+    if entry.state != "quarantined" or stored is None or stored.score is None or stored.score < 0:
+        return ""
+    try:
+        look_at = datetime.fromtimestamp(stored.score, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return ""
+    return ", ".join(due_in_words(look_at, zone, now, when_in)) + ": beat sees whether it can be used by then"
+
+
+def _next_runs(entry: RedBeatSchedulerEntry, zone: tzinfo) -> tuple[list[Any], str]:
+    """Return the next runs of ``entry``, and why there are none that can be told."""
+    if entry.schedule is None:
+        return [], ""
+    try:
+        return entry.next_runs(NEXT_RUNS, tz=zone), ""
+    except (EntryError, ValueError, OverflowError) as exc:
+        return [], str(exc)

@@ -1,0 +1,251 @@
+"""``celery redbeat pause`` and ``resume``: entries that rest for a while, by name or by what selects many.
+
+An entry that is named is meant, whatever it is. Of many that are selected, only what runs is paused, and only
+what was paused is resumed.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+
+from redbeat.cli.confirmation import DRY_RUN, YES
+from redbeat.cli.documents import document_of
+from redbeat.cli.names import NAME, check_stored, entry_called, listed_entry
+from redbeat.cli.progress import meter
+from redbeat.cli.selection import MATCH, Selection, ask_about, change_each, check_failures, select
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import zone_for
+from redbeat.cli.values import FUTURE, Future
+from redbeat.cli.words import one_line, relative, when_in
+from redbeat.cli.zone import zone_options
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.pauses import PauseResult, is_paused_for, pause_many
+from redbeat.errors import EntryError
+from redbeat.process.exit_codes import USAGE, CommandLineError
+
+__all__ = ["pause", "resume"]
+
+#: changes all that were selected
+ChangeAll = Callable[[list[str], Callable[[int], object]], PauseResult]
+
+
+def _login_name() -> str | None:
+    """Return who types this; None where the machine doesn't know."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a number without a name, as in a container
+        return None
+
+
+@click.command(cls=SessionCommand)
+@click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
+@MATCH
+@click.option("--note", metavar="TEXT", help="Why, for whoever looks at it.")
+@click.option("--by", metavar="WHO", help="Who pauses them; default: your login name.")
+@click.option(
+    "--until",
+    type=FUTURE,
+    metavar="TIME",
+    help="When they go on by themselves: 2h, tomorrow, 'tomorrow 9:00', 18:30, 2030-12-24T18:00.",
+)
+@DRY_RUN
+@YES
+@zone_options
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
+@click.pass_context
+def pause(
+    ctx: click.Context,
+    /,
+    names: tuple[str, ...],
+    match: str | None,
+    note: str | None,
+    by: str | None,
+    until: Future | None,
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
+) -> None:
+    """Let entries rest until they are resumed, or until a time.
+
+    With --match it says how many entries there are, and asks first. Of these, what is paused or disabled
+    already stays as it is. A paused entry that you name gets the --note, --by and --until that you give; a
+    disabled one stays as it is. Times without an offset are in the zone that the entry goes by.
+    """
+    session = Session.of(ctx)
+    if not names and match is None:
+        raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
+    check_stored(session, names)
+    now, who = session.now(), by or _login_name()
+
+    def end_for(entry: Any, now: datetime = now) -> datetime | None:
+        if until is None:
+            return None
+        end = until(now, zone_for(entry))
+        if end <= now:
+            shown = when_in(end, session.zone)
+            raise CommandLineError(f"--until: {shown} is over; it must be still to come.", USAGE)
+        return end
+
+    def is_running(entry: Any) -> bool:
+        if entry.state in ("paused", "disabled", "missing"):
+            return False
+        if not entry.problem:
+            end_for(entry)  # refused before anything is done
+        return True
+
+    def rest(name: str) -> None:
+        result = rest_all([name], lambda _done: None)
+        if result.failed:
+            raise EntryError(result.failed[name], name)
+        entry = entry_called(session, name)
+        if result.changed:
+            _report(session, name, "Paused", is_json)
+            return
+        given = {"pause_note": note, "paused_by": by, "paused_until": end_for(entry)}
+        changes: Any = {field: value for field, value in given.items() if value is not None}
+        if entry.paused and changes:
+            entry.update(**changes)
+            _report(session, name, "It was paused already, and is changed:", is_json)
+        else:
+            state = "paused" if entry.paused else "disabled"
+            _report(session, name, f"It is {state} already, and left alone:", is_json)
+
+    def rest_all(chosen: list[str], progress: Callable[[int], object]) -> PauseResult:
+        return pause_many(RedBeatSchedulerEntry, chosen, session.app, note, end_for, who, progress)
+
+    found = None
+    if match is not None:
+        found = select(session, match, is_running, lambda entry: entry.state != "missing", without=names)
+    words = ("pause", "paused", "already paused or disabled")
+    _change(session, names, rest, found, rest_all, words, is_dry_run=dry_run, is_yes=yes, is_json=is_json)
+
+
+@click.command(cls=SessionCommand)
+@click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
+@MATCH
+@click.option(
+    "--note", metavar="TEXT", help="Entries that were paused with this note; * and ? are wildcards."
+)
+@click.option(
+    "--paused-by", "by", metavar="WHO", help="Entries that this person has paused; * and ? are wildcards."
+)
+@DRY_RUN
+@YES
+@zone_options
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
+@click.pass_context
+def resume(
+    ctx: click.Context,
+    /,
+    names: tuple[str, ...],
+    match: str | None,
+    note: str | None,
+    by: str | None,
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
+) -> None:
+    """Let entries go on that were paused.
+
+    With --match, --note or --paused-by it says how many entries there are, and asks first. Of these, what is
+    disabled without a pause stays disabled. An entry that you name goes on in any case.
+    """
+    session = Session.of(ctx)
+    is_chosen_by_pause = note is not None or by is not None
+    if not names and match is None and not is_chosen_by_pause:
+        raise CommandLineError("Give a NAME, --match PATTERN, --note TEXT or --paused-by WHO.", USAGE)
+    if names and is_chosen_by_pause:
+        raise CommandLineError("Give a NAME, or --note and --paused-by, not both.", USAGE)
+    check_stored(session, names)
+
+    def is_resting(entry: Any) -> bool:
+        if entry.problem:
+            return not is_chosen_by_pause
+        return entry.state == "paused" and is_paused_for(entry, note, by)
+
+    def go_on(name: str) -> None:
+        entry_called(session, name).resume()
+        _report(session, name, "Resumed", is_json)
+
+    def go_on_all(chosen: list[str], progress: Callable[[int], object]) -> PauseResult:
+        entries = RedBeatSchedulerEntry
+        return entries.resume_many(chosen, session.app, note=note, by=by, progress=progress)
+
+    found = None
+    if match is not None or is_chosen_by_pause:
+
+        def is_left(entry: Any) -> bool:
+            return entry.state == "disabled" and not is_chosen_by_pause
+
+        found = select(session, "*" if match is None else match, is_resting, is_left, without=names)
+    words = ("resume", "resumed", "disabled without a pause")
+    _change(session, names, go_on, found, go_on_all, words, is_dry_run=dry_run, is_yes=yes, is_json=is_json)
+
+
+def _change(
+    session: Session,
+    names: tuple[str, ...],
+    change: Callable[[str], None],
+    found: Selection | None,
+    change_all: ChangeAll,
+    words: tuple[str, str, str],
+    *,
+    is_dry_run: bool,
+    is_yes: bool,
+    is_json: bool,
+) -> None:
+    """Change the named entries, and after a question the selected ones."""
+    verb, done, resting = words
+    chosen = found.names if found is not None else []
+    if is_dry_run:
+        for name in [*names, *chosen]:
+            if is_json:
+                session.print_json(document_of(listed_entry(session, name)))
+            else:
+                session.say(one_line(name))
+        session.note(_summary(len(names) + len(chosen), f"would be {done}", found, resting))
+        return
+    if found is not None and chosen:
+        left = f"{found.left} {'is' if found.left == 1 else 'are'} {resting}." if found.left else ""
+        ask_about(session, verb.capitalize(), chosen, left, is_yes=is_yes)
+    if len(names) == 1 and found is None:
+        change(names[0])
+        return
+    changed, failed = change_each(names, change, lambda _done: None)
+    if found is None:
+        check_failures(session, failed, len(names))
+        return
+    with meter(done.capitalize(), len(chosen)) as progress:
+        result = change_all(chosen, progress)
+    found.left += len(result.left)
+    if is_json:
+        for name in result.changed:
+            session.print_json(document_of(listed_entry(session, name)))
+    summary = _summary(len(changed) + len(result.changed), done, found, resting)
+    (session.note if is_json else session.say)(summary)
+    check_failures(session, {**failed, **result.failed}, len(names) + len(chosen))
+
+
+def _summary(count: int, done: str, found: Selection | None, resting: str) -> str:
+    left = f", {found.left} {resting}, left alone" if found is not None and found.left else ""
+    return f"{count} {done}{left}."
+
+
+def _report(session: Session, name: str, done: str, is_json: bool) -> None:
+    entry = listed_entry(session, name)
+    if is_json:
+        session.print_json(document_of(entry))
+        return
+    due = entry.next_due_at
+    words = f"{done} {one_line(name)}"
+    if entry.paused_until is not None:
+        words += f" until {when_in(entry.paused_until, session.zone)}"
+    elif entry.enabled and due is not None:
+        words += f"; next run: {when_in(due, session.zone)}, {relative(due, session.now())}"
+    session.say(f"{words}.")

@@ -1,0 +1,303 @@
+"""``celery redbeat trigger`` and ``backfill``: runs that somebody asks for. They are sent from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+
+import click
+from kombu.exceptions import OperationalError
+
+from redbeat.cli.confirmation import DRY_RUN, YES, ask
+from redbeat.cli.documents import iso
+from redbeat.cli.names import NAME, entry_called
+from redbeat.cli.progress import meter
+from redbeat.cli.selection import ask_about, change_each, check_failures, names_in_words, select
+from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
+from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
+from redbeat.cli.words import clock, counted, one_line, when_in
+from redbeat.cli.zone import zone_options
+from redbeat.config.urls import sanitize_url
+from redbeat.errors import RedBeatError
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
+from redbeat.schedules.timezones import in_utc
+
+__all__ = ["backfill", "trigger"]
+
+
+#: a mistyped year must not flood the queues
+MAX_BACKFILLED = 10_000
+
+
+@contextmanager
+def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
+    """Say in one sentence why a message can't be sent: the task, its serializer or the broker may object."""
+    # kombu counts KeyError among those of Redis, which is anybody's
+    broken = tuple(kind for kind in app.connection_for_write().connection_errors if kind is not KeyError)
+    try:
+        yield
+    except (RedBeatError, CommandLineError):
+        raise
+    except (OperationalError, *broken) as exc:
+        url = sanitize_url(app.conf.broker_write_url or app.conf.broker_url or "the default broker")
+        raise CommandLineError(
+            f"The broker {url} can't be used: {one_line(exc)}", exits.UNAVAILABLE
+        ) from None
+    except Exception as exc:  # noqa: BLE001 - a task's own apply_async may raise anything
+        code = exits.USAGE if isinstance(exc, TypeError) else exits.UNAVAILABLE
+        raise CommandLineError(f"{one_line(name)} can't be sent: {one_line(repr(exc))}", code) from None
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name", type=NAME, required=False)
+@click.option(
+    "--match",
+    metavar="PATTERN",
+    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+)
+@click.option("--args", type=JSON_ARRAY, metavar="JSON", help="Arguments for this run, as '[1, 2]'.")
+@click.option(
+    "--kwargs", type=JSON_OBJECT, metavar="JSON", help="Arguments by name for this run, as '{\"x\": 1}'."
+)
+@click.option("--queue", help="The queue for this run.")
+@DRY_RUN
+@YES
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, one object a line for each entry.")
+@click.pass_context
+def trigger(
+    ctx: click.Context,
+    /,
+    name: str | None,
+    match: str | None,
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
+    **overrides: Any,
+) -> None:
+    """Run the entry NAME now, once, or those that --match finds; the schedule stays as it is.
+
+    Paused entries run, too. With --match it says how many entries there are, and asks first.
+    """
+    session = Session.of(ctx)
+    if not dry_run:
+        session.require_application("trigger")
+    _check_one(name, match)
+    given = {option: value for option, value in overrides.items() if value is not None}
+
+    def send(name: str) -> None:
+        entry = entry_called(session, name)
+        with _naming_the_broker(session.app, name):
+            task_id = entry.trigger(**given).id
+        if is_json:
+            session.print_json({"name": name, "task": entry.task, "task_id": task_id})
+        elif match is None:
+            session.say(f"Sent {one_line(entry.task)} for {one_line(name)}; its task id is {task_id}.")
+
+    if name is not None and not dry_run:
+        send(name)
+        return
+    chosen = select(session, str(match)).names if name is None else [entry_called(session, name).name]
+    if dry_run:
+        for one in chosen:
+            session.say(one_line(one))
+        session.note(f"{counted(len(chosen), 'run', 'runs')} would be sent.")
+        return
+    if chosen:
+        ask_about(session, "Run", chosen, is_yes=yes)
+    with meter("Sending", len(chosen)) as progress:
+        done, failed = change_each(chosen, send, progress)
+    (session.note if is_json else session.say)(f"Sent {counted(len(done), 'run', 'runs')}.")
+    check_failures(session, failed, len(chosen))
+
+
+def _check_one(name: str | None, match: str | None) -> None:
+    if (name is None) == (match is None):
+        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name", type=NAME, required=False)
+@click.option(
+    "--match",
+    metavar="PATTERN",
+    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+)
+@click.option(
+    "--from",
+    "begin",
+    type=MOMENT,
+    metavar="TIME",
+    required=True,
+    help="Runs that were due at this time or later.",
+)
+@click.option("--to", "end", type=MOMENT, metavar="TIME", help="Runs that were due by then; default: now.")
+@DRY_RUN
+@YES
+@zone_options
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=MAX_BACKFILLED,
+    show_default=True,
+    help="If there are more runs than this, send none.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, one object a line for each entry.")
+@click.pass_context
+def backfill(
+    ctx: click.Context,
+    /,
+    name: str | None,
+    match: str | None,
+    begin: datetime,
+    end: datetime | None,
+    dry_run: bool,
+    yes: bool,
+    limit: int,
+    is_json: bool,
+) -> None:
+    """Send the runs that the schedule of NAME has from one time to another, each of them once.
+
+    Says how many there are, and asks first. Runs that backfill has sent before are left out. Times without an
+    offset are in the zone in which times are shown.
+    """
+    session = Session.of(ctx)
+    if not dry_run:
+        session.require_application("backfill")
+    _check_one(name, match)
+    now = session.now()
+    names = [name] if name is not None else []
+    if match is not None:
+        found = select(session, match, lambda entry: not entry.problem, lambda entry: bool(entry.problem))
+        names = found.names
+        if found.left:
+            session.note(f"{counted(found.left, 'entry', 'entries')} can't be used, and left out.")
+    has_to_look = dry_run or not yes or match is not None
+    spans: list[_Span] = []
+    with meter("Looking") as progress:
+        try:
+            for one in names:
+                span = _span_of(session, one, begin, end, now)
+                spans.append(span)
+                if has_to_look:
+                    span.dues = span.entry.backfill(
+                        span.first, span.last, True, limit=limit, progress=progress
+                    )
+                if sum(len(span.dues) for span in spans) > limit:
+                    raise CommandLineError(
+                        f"These entries have more than {limit} runs together; name a shorter span, or a "
+                        "higher --limit.",
+                        exits.USAGE,
+                    )
+        except KeyboardInterrupt:
+            raise CommandLineError("Interrupted.", INTERRUPTED) from None
+    total = sum(len(span.dues) for span in spans)
+    if total and not dry_run:
+        ask(_question(spans, session.zone), is_yes=yes)
+    sent = 0
+    for span in spans:
+        if not dry_run and (span.dues or not has_to_look):
+            span.dues = _send(session, span, limit, sent)
+            sent += len(span.dues)
+        if is_json:
+            runs = [iso(due) for due in span.dues]
+            session.print_json({"name": span.entry.name, "is_dry_run": dry_run, "runs": runs})
+        elif name is not None:
+            for due in span.dues:
+                session.say(when_in(due, session.zone))
+        elif dry_run:
+            session.say(f"{one_line(span.entry.name)}: {counted(len(span.dues), 'run', 'runs')}")
+    if is_json:
+        return
+    what = counted(total if dry_run else sent, "run", "runs")
+    begun = _told_of_beginnings(spans, session.zone)
+    session.note(f"{what} would be sent.{begun}" if dry_run else f"Sent {what}.{begun}")
+    if any(span.last > now for span in spans):
+        session.note("Those that are still to come are left to beat.")
+
+
+@dataclass
+class _Span:
+    """Runs of an entry that were missed, as far as they are known, and the times that they lie between."""
+
+    entry: Any
+    first: datetime
+    last: datetime
+    dues: Sequence[datetime] = ()
+
+    @property
+    def start_time(self) -> datetime | None:
+        """The entry's start_time, if it lies in the span: there are no runs before."""
+        start: datetime | None = self.entry.policy.start_time
+        return start if start is not None and start > self.first else None
+
+    @property
+    def begun_at(self) -> datetime | None:
+        """When the entry was stored, as far as that is known: until its first run its last_run_at says it."""
+        began: datetime | None = None if self.entry.total_run_count else self.entry.last_run_at
+        return None if began is None else in_utc(began)
+
+    @property
+    def early(self) -> int:
+        """How many of the runs were due before the entry was stored."""
+        begun_at = self.begun_at
+        return 0 if begun_at is None else sum(due < begun_at for due in self.dues)
+
+
+def _span_of(session: Session, name: str, begin: datetime, end: datetime | None, now: datetime) -> _Span:
+    entry = entry_called(session, name)
+    first = in_zone(begin, session.zone)
+    last = now if end is None else in_zone(end, session.zone)
+    if last < first:
+        raise CommandLineError("--to must not be before --from.", exits.USAGE)
+    return _Span(entry, first, last)
+
+
+def _question(spans: Sequence[_Span], zone: tzinfo) -> str:
+    """Return the question how many runs of which entries shall be sent, and from when to when."""
+    found = [span for span in spans if span.dues]
+    total = counted(sum(len(span.dues) for span in found), "run", "runs")
+    earliest, latest = min(span.dues[0] for span in found), max(span.dues[-1] for span in found)
+    last = when_in(latest, zone)
+    times = f"due {last}" if earliest == latest else f"due from {clock(earliest, zone)} to {last}"
+    return f"Send {total} of {names_in_words([str(span.entry.name) for span in found])}, {times}?"
+
+
+def _told_of_beginnings(spans: Sequence[_Span], zone: tzinfo) -> str:
+    """Return what is to be said of the time before the entries began; '' for nothing."""
+    words = ""
+    started = [span.start_time for span in spans if span.start_time is not None]
+    if started and len(spans) == 1:
+        words += f" There are none before {when_in(started[0], zone)}, its start_time."
+    elif started:
+        words += f" There are none before their start_time: {counted(len(started), 'entry', 'entries')}."
+    early = sum(span.early for span in spans)
+    if not early:
+        return words
+    is_all = early == sum(len(span.dues) for span in spans)
+    are = "All of them are" if is_all else counted(early, "of them is", "of them are")
+    begun_at = spans[0].begun_at
+    if len(spans) > 1 or begun_at is None:
+        return f"{words} {are} from before their entries were stored."
+    return f"{words} {are} from before {when_in(begun_at, zone)}, when it was stored."
+
+
+def _send(session: Session, span: _Span, limit: int, sent: int) -> Sequence[datetime]:
+    with meter("Sending", len(span.dues)) as progress:
+        try:
+            with _naming_the_broker(session.app, span.entry.name):
+                dues: Sequence[datetime] = span.entry.backfill(
+                    span.first, span.last, limit=limit, progress=progress
+                )
+        except CommandLineError as exc:
+            raise CommandLineError(f"{exc.message} {_rest(sent + progress.done)}", exc.exit_code) from None
+        except KeyboardInterrupt:
+            raise CommandLineError(f"Interrupted. {_rest(sent + progress.done)}", INTERRUPTED) from None
+    return dues
+
+
+def _rest(done: int) -> str:
+    return f"{done} runs were sent, and won't be sent again; the same command sends the rest."

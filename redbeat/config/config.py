@@ -1,0 +1,242 @@
+"""The configuration of one app: its settings, read from wherever Celery keeps them, and checked.
+
+Invariant: a :class:`RedBeatConfig` holds only values that were checked, and making one writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from celery.app import app_or_default
+
+from redbeat.config.settings import OPTIONS as OPTIONS
+from redbeat.config.settings import SETTINGS as SETTINGS
+from redbeat.config.settings import Setting as Setting
+from redbeat.config.suggestions import nearest_to
+from redbeat.config.urls import REDIS_SCHEMES, sanitize_url, scheme_of
+from redbeat.errors import ConfigurationError
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
+from redbeat.log.logger import logger
+
+__all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf"]
+
+
+#: where nobody has said how long the lock lives, seconds
+MIN_DEFAULT_LOCK_SECONDS = 3
+
+
+def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (lower-case name, value) of each redbeat_* setting in ``conf``, the strongest last."""
+    conf.broker_url  # noqa: B018 - the maps of a pending configuration are there after a first look
+    namespace = (conf.prefix or "").lower()
+    for mapping in reversed(conf.maps):
+        for key in list(mapping):
+            name = key.lower().removeprefix(namespace) if isinstance(key, str) else ""
+            if name.startswith("redbeat_"):
+                yield name, mapping[key]
+
+
+class RedBeatConfig:
+    """The checked configuration of one app.
+
+    Attributes (the names are those of celery-redbeat 2.x):
+        app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
+        None), takeover_after (seconds or None), lock_lost ('exit' or 'standby'), redis_url,
+        redis_use_ssl (bool or dict), redbeat_redis_options (dict),
+        misfire, misfire_limit, misfire_grace_time (seconds), history,
+        key_expiry_check, batch_size, max_entry_bytes, delivery, publish_timeout (seconds), wait_replicas,
+        statics_owners (the first counts, the others are former ones).
+
+    They may be set, as tests do; what is checked is what the settings say. Reading a configuration needs no
+    Redis, not even one that is configured: only connecting does.
+
+    Raises:
+        ConfigurationError: naming the setting, its value and what is allowed.
+    """
+
+    def __init__(self, app: Any = None) -> None:
+        self.app = app_or_default(app)
+        self._explicit = dict(_explicit_settings(self.app.conf))
+        self._has_warned = False
+        self.redis_url: str = self._redis_url()
+        self.redbeat_redis_options: dict[str, Any] = self._redis_options()
+        self.redis_use_ssl: bool | dict[str, Any] = self._redis_use_ssl()
+        self.key_prefix: str = self._key_prefix()
+        named = Keys(self.key_prefix)
+        self.schedule_key: str = named.schedule
+        self.statics_key: str = named.statics
+        self.lock_key: str | None = self._lock_key()
+        self.lock_timeout: float | None = self._value("redbeat_lock_timeout")
+        self.takeover_after: float | None = self._value("redbeat_takeover_after")
+        self.lock_lost: str = self._value("redbeat_lock_lost")
+        self.key_expiry_check: str = self._value("redbeat_key_expiry_check")
+        self.batch_size: int = self._value("redbeat_batch_size")
+        self.max_entry_bytes: int = self._value("redbeat_max_entry_bytes")
+        self.misfire: str = self._value("redbeat_misfire")
+        self.misfire_limit: int = self._value("redbeat_misfire_limit")
+        self.misfire_grace_time: float | None = self._value("redbeat_misfire_grace_time")
+        self.history: int = self._value("redbeat_history")
+        self.delivery: str = self._value("redbeat_delivery")
+        self.publish_timeout: float = self._value("redbeat_publish_timeout")
+        self.wait_replicas: int = self._value("redbeat_wait_replicas")
+        self.statics_owners: tuple[str, ...] = self._value("redbeat_statics_owner") or (
+            str(self.app.main or ""),
+        )
+
+    @property
+    def schedule(self) -> Any:
+        """The app's ``beat_schedule``."""
+        return self.app.conf.beat_schedule
+
+    @schedule.setter
+    def schedule(self, schedule: Any) -> None:
+        self.app.conf.beat_schedule = schedule
+
+    @property
+    def keys(self) -> Keys:
+        """Every name in Redis, by what is configured now."""
+        return keys_of(self.key_prefix, self.schedule_key, self.statics_key)
+
+    @property
+    def reserved_names(self) -> frozenset[str]:
+        """Names of RedBeat's own keys: no entry may be called so."""
+        lock_name = self.keys.name(self.lock_key or "")
+        return RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the schedule lives in a Redis Cluster."""
+        options = self.redbeat_redis_options
+        has_nodes = bool(options.get("cluster") or options.get("startup_nodes"))
+        return has_nodes or scheme_of(self.redis_url) == "redis-cluster"
+
+    def is_key_in_conf(self, name: str) -> bool:
+        """Tell whether the setting ``name`` is given, in any spelling."""
+        return name.lower() in self._explicit
+
+    def either_or(self, name: str, default: Any = None) -> Any:
+        """Return the setting ``name`` as given, unchecked, or ``default``."""
+        return self._explicit.get(name.lower(), default)
+
+    def lock_seconds(self, given: float | None, max_interval_seconds: float) -> float:
+        """Return the lock's time to live: what a scheduler was ``given``, else the setting, else the default.
+
+        Raises:
+            ConfigurationError: what was given isn't allowed as the setting, either.
+        """
+        checked = self._parse(SETTINGS["redbeat_lock_timeout"], given, given_as="lock_timeout")
+        configured = self._parse(SETTINGS["redbeat_lock_timeout"], self.lock_timeout)
+        return checked or configured or max(5 * max_interval_seconds, MIN_DEFAULT_LOCK_SECONDS)
+
+    def _value(self, name: str) -> Any:
+        """Return the checked value of ``name``, or its default."""
+        setting = SETTINGS[name]
+        return self._parse(setting, self._explicit[name]) if name in self._explicit else setting.default
+
+    def _parse(self, setting: Setting, value: Any, given_as: str | None = None) -> Any:
+        name = given_as or setting.name
+        try:
+            return setting.parse(value)
+        except (ValueError, TypeError) as exc:
+            shown = "its value (not shown here)" if setting.is_secret else repr(value)
+            if name == "redbeat_redis_url" and isinstance(value, str):
+                shown = repr(sanitize_url(value))
+            message = f"{name}: {shown} isn't allowed; use {setting.allowed}."
+            # a cause that says something is worth its traceback
+            raise ConfigurationError(message, name) from (exc if str(exc) else None)
+
+    def _redis_url(self) -> str:
+        url: str | None = self._value("redbeat_redis_url")
+        if url:
+            return url
+        conf = self.app.conf
+        broker = conf.broker_url or conf.broker_write_url or conf.broker_read_url or "amqp://"
+        return broker if isinstance(broker, str) else ";".join(broker)
+
+    def require_redis(self) -> None:
+        """Refuse a URL that is no Redis: that of the broker, where ``redbeat_redis_url`` isn't set.
+
+        Raises:
+            ConfigurationError: it is none.
+        """
+        if scheme_of(self.redis_url) in REDIS_SCHEMES:
+            return
+        raise ConfigurationError(
+            f"redbeat_redis_url isn't set, and broker_url {sanitize_url(self.redis_url)!r} is no Redis: set "
+            f"redbeat_redis_url to where the schedule shall live. This is about the app "
+            f"{self.app.main or 'without a name'!r}; if you meant another one, pass app=, or -A to "
+            "celery.",
+            "redbeat_redis_url",
+        )
+
+    def _redis_options(self) -> dict[str, Any]:
+        options: dict[str, Any] | None = self._value("redbeat_redis_options")
+        if options is None:
+            broker_options = self.app.conf.broker_transport_options or {}
+            known = {name: value for name, value in broker_options.items() if name in OPTIONS}
+            setting = SETTINGS["redbeat_redis_options"]
+            options = dict(self._parse(setting, known, given_as="broker_transport_options"))
+        if "master_name" in options:
+            options.setdefault("service_name", options.pop("master_name"))
+        return options
+
+    def _redis_use_ssl(self) -> bool | dict[str, Any]:
+        if self.is_key_in_conf("redbeat_redis_use_ssl"):
+            return self._value("redbeat_redis_use_ssl")  # type: ignore[no-any-return]
+        # the broker_use_ssl of another kind of broker has other keys and is about other certificates
+        broker = self.app.conf.broker_url
+        broker = broker if isinstance(broker, str) else next(iter(broker or []), "")
+        if scheme_of(broker) not in REDIS_SCHEMES:
+            return False
+        setting = SETTINGS["redbeat_redis_use_ssl"]
+        return self._parse(setting, self.app.conf.broker_use_ssl, given_as="broker_use_ssl")  # type: ignore[no-any-return]
+
+    def _key_prefix(self) -> str:
+        if not self.is_cluster:
+            return self._value("redbeat_key_prefix")  # type: ignore[no-any-return]
+        if not self.is_key_in_conf("redbeat_key_prefix"):
+            return DEFAULT_CLUSTER_PREFIX
+        prefix: str = self._value("redbeat_key_prefix")
+        if not has_hash_tag(prefix):
+            raise ConfigurationError(
+                f"redbeat_key_prefix: {prefix!r} has no hash tag, and in a Redis Cluster all keys of the "
+                f"schedule must be in one slot: use '{{{prefix.rstrip(':')}}}:' (braces included). To move "
+                f"an existing schedule, copy its keys to the new prefix first (docs: upgrading).",
+                "redbeat_key_prefix",
+            )
+        return prefix
+
+    def _lock_key(self) -> str | None:
+        if not self.is_key_in_conf("redbeat_lock_key"):
+            return Keys(self.key_prefix).lock
+        lock_key: str | None = self._value("redbeat_lock_key")
+        return lock_key and Keys(self.key_prefix).prefixed(lock_key)
+
+    def warn_of_unknown(self) -> None:
+        """Log a warning for each redbeat_* setting there isn't, once.
+
+        Not done when the configuration is read: beat's banner reads it before there is a log.
+        """
+        if self._has_warned:
+            return
+        self._has_warned = True
+        for name, hint in self.unknown_settings().items():
+            logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
+
+    def unknown_settings(self) -> dict[str, str]:
+        """Return the redbeat_* settings there aren't, each with a hint at what was meant."""
+        hints = {}
+        for name in sorted(self._explicit.keys() - SETTINGS.keys()):
+            nearest = nearest_to(name, SETTINGS)
+            hints[name] = f"did you mean {nearest}?" if nearest else "RedBeat has no such setting."
+        return hints
+
+
+def ensure_conf(app: Any) -> RedBeatConfig:
+    """Return the app's RedBeatConfig, made at the first call and kept as ``app.redbeat_conf``."""
+    config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
+    if config is None:
+        app = app_or_default(app)
+        config = app.redbeat_conf = getattr(app, "redbeat_conf", None) or RedBeatConfig(app)
+    return config

@@ -1,0 +1,372 @@
+"""The table of settings, which drives reading, validation, the docs and ``exampleconf.py``.
+
+Pure: a row's ``parse`` takes a value and returns the one to use, or raises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any
+
+from redbeat.config.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS
+from redbeat.config.urls import REDIS_SCHEMES, scheme_of
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
+
+__all__ = ["MAX_MISFIRE_LIMIT", "OPTIONS", "SETTINGS", "Setting"]
+
+MEBIBYTE = 1024 * 1024
+
+#: each run that is made up for costs as many looks at the schedule
+MAX_MISFIRE_LIMIT = 1000
+
+#: the options RedBeat itself knows: the others in redbeat_redis_options go to the redis client as they
+#: are, the others in broker_transport_options are kombu's and left alone
+OPTIONS: dict[str, str] = {
+    "retry_period": "seconds to go on trying when Redis can't be reached; -1 for ever; unset: not at all",
+    "cluster": "True: the server is a Redis Cluster",
+    "startup_nodes": "list of {'host', 'port'}: nodes of a Redis Cluster to start from",
+    "sentinels": "list of (host, port): the Sentinels",
+    "service_name": "the Sentinels' name for the master (kombu's ``master_name`` is read as well)",
+    "sentinel_kwargs": "dict of options for the connections to the Sentinels themselves",
+    "master_name": "kombu's name for ``service_name``",
+}
+
+
+_CREDENTIALS = ("username", "password")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        name: as written in a Celery configuration, lower case.
+        default: the value when unset; None where ``default_words`` tells more.
+        parse: returns the value to use; raises ValueError or TypeError when it isn't allowed.
+        allowed: what is allowed, in words for an error message.
+        doc: what it is for, in reStructuredText.
+        default_words: the default in words, where it isn't a constant.
+        is_secret: the value may hold a password and is never printed.
+    """
+
+    name: str
+    default: Any
+    parse: Callable[[Any], Any]
+    allowed: str
+    doc: str
+    default_words: str = ""
+    is_secret: bool = False
+
+
+def _url(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or scheme_of(value) not in REDIS_SCHEMES:
+        raise ValueError
+    return value
+
+
+def _options(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ValueError
+    period = value.get("retry_period")
+    if period is not None and not (_is_number(period) and (period >= 0 or period == -1)):
+        raise ValueError
+    if not all(isinstance(value.get(name), (str, bytes, int, float, NoneType)) for name in _CREDENTIALS):
+        raise ValueError
+    return dict(value)
+
+
+def _use_ssl(value: Any) -> bool | dict[str, Any]:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ValueError
+
+
+def _key_prefix(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def _lock_key(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError
+    return value or None
+
+
+def _lock_timeout(value: Any) -> float | None:
+    if value is None or value == 0:  # 2.x reads 0 as unset
+        return None
+    if not _is_number(value) or not MIN_LOCK_SECONDS <= value <= 10**9:
+        raise ValueError
+    return value  # type: ignore[no-any-return]
+
+
+def _takeover_after(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not _is_number(value) or not MIN_TAKEOVER_SECONDS <= value <= 10**9:
+        raise ValueError
+    return float(value)
+
+
+def _lock_lost(value: Any) -> str:
+    if value not in ("exit", "standby"):
+        raise ValueError
+    return str(value)
+
+
+def _expiry_check(value: Any) -> str:
+    if value not in ("ignore", "warn", "error", "raise"):
+        raise ValueError
+    return str(value)
+
+
+def _batch_size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 5_000:
+        raise ValueError
+    return value
+
+
+def _max_entry_bytes(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1_000 <= value <= 512 * MEBIBYTE:
+        raise ValueError
+    return value
+
+
+def _delivery(value: Any) -> str:
+    if value not in ("exactly_once", "at_most_once"):
+        raise ValueError
+    return str(value)
+
+
+def _misfire(value: Any) -> str:
+    if value not in ("latest", "all", "earliest", "skip"):
+        raise ValueError
+    return str(value)
+
+
+def _misfire_limit(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_MISFIRE_LIMIT:
+        raise ValueError
+    return value
+
+
+def _misfire_grace_time(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not _is_number(value) or not 0 < value <= 10**10:
+        raise ValueError
+    return float(value)
+
+
+def _history(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000:
+        raise ValueError
+    return value
+
+
+def _publish_timeout(value: Any) -> float:
+    if not _is_number(value) or not 0.1 <= value <= 3600:
+        raise ValueError
+    return float(value)
+
+
+def _wait_replicas(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100:
+        raise ValueError
+    return value
+
+
+def _statics_owner(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not names or not all(is_owner_name(name) for name in names):
+        raise ValueError
+    return names
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "redbeat_redis_url",
+            None,
+            _url,
+            "a URL that starts with " + ", ".join(f"{scheme}://" for scheme in REDIS_SCHEMES),
+            "Where the schedule lives. A database number may follow: ``redis://127.0.0.1:6379/1``.",
+            default_words="``broker_url``",
+            is_secret=True,
+        ),
+        Setting(
+            "redbeat_redis_options",
+            None,
+            _options,
+            "a dict; in it retry_period is a number of seconds, or -1 for ever; username and password are "
+            "strings",
+            "How to connect: a dict of the :ref:`options <options>` that RedBeat reads itself; it passes all "
+            "others to the redis client.",
+            default_words="those of ``broker_transport_options`` that RedBeat itself knows, and no others",
+            is_secret=True,
+        ),
+        Setting(
+            "redbeat_redis_use_ssl",
+            None,
+            _use_ssl,
+            "True, False, or a dict of ssl_* options of the redis client",
+            "Connect with TLS. A ``rediss://`` URL does the same; certificates are required unless "
+            "``ssl_cert_reqs`` says otherwise.",
+            default_words="``broker_use_ssl``, where the broker is Redis as well",
+            is_secret=True,
+        ),
+        Setting(
+            "redbeat_key_prefix",
+            DEFAULT_PREFIX,
+            _key_prefix,
+            "a non-empty string",
+            "What every key in Redis starts with. In a Redis Cluster it must carry a hash tag, "
+            f"and its default there is ``{DEFAULT_CLUSTER_PREFIX}``.",
+        ),
+        Setting(
+            "redbeat_lock_key",
+            None,
+            _lock_key,
+            "a string, or None for no lock",
+            "The key of the lock that one beat at a time holds. It gets the prefix where it has none. "
+            "``None`` disables the lock: several beats then share the work.",
+            default_words="the prefix and ``:lock``, so ``redbeat::lock``",
+        ),
+        Setting(
+            "redbeat_lock_timeout",
+            None,
+            _lock_timeout,
+            f"a number of seconds, {MIN_LOCK_SECONDS} or more; 0 and None count as unset",
+            "Seconds after which the lock of a beat that doesn't renew it any more is free. Another beat "
+            "takes it over earlier, see ``redbeat_takeover_after``. With less than 8 all that is done "
+            "in time for the lock is done more often, see :ref:`short-locks`.",
+            default_words="5 x ``max_interval``, so 1500",
+        ),
+        Setting(
+            "redbeat_takeover_after",
+            8,
+            _takeover_after,
+            f"a number of seconds, {MIN_TAKEOVER_SECONDS} or more, or None",
+            "A leader that hasn't renewed its lock for so many seconds is replaced by a standby, however "
+            "long the lock lives. None: the lock must end by itself. A leader of celery-redbeat 2.x is never "
+            "replaced.",
+        ),
+        Setting(
+            "redbeat_lock_lost",
+            "exit",
+            _lock_lost,
+            "'exit' or 'standby'",
+            "What a leader does when it finds that another beat has the lock, as after a long pause: end "
+            "with an error, so that a supervisor starts it again, or stand by for the lock in place. The "
+            "beat inside ``celery worker -B`` always stands by.",
+        ),
+        Setting(
+            "redbeat_key_expiry_check",
+            "error",
+            _expiry_check,
+            "'ignore', 'warn', 'error' or 'raise'",
+            "What to do at start when the server's ``maxmemory-policy`` may evict the schedule: nothing, "
+            "log a warning, log an error, or refuse to start.",
+        ),
+        Setting(
+            "redbeat_batch_size",
+            500,
+            _batch_size,
+            "a whole number from 1 to 5000",
+            "How many due entries are read, sent and recorded at a time.",
+        ),
+        Setting(
+            "redbeat_max_entry_bytes",
+            8 * MEBIBYTE,
+            _max_entry_bytes,
+            "a whole number of bytes from 1000 to 536870912 (512 MiB)",
+            "How large an entry may be: its definition, its policy and its bookkeeping in Redis. The server "
+            "itself measures them. A larger one isn't read: it is quarantined with a sentence that says so, "
+            "and the others go on. Saving one is refused.",
+            default_words="8388608, which is 8 MiB",
+        ),
+        Setting(
+            "redbeat_delivery",
+            "exactly_once",
+            _delivery,
+            "'exactly_once' or 'at_most_once'",
+            "``exactly_once``: a run is never lost, and never doubled where schedule and broker are on one "
+            "server; elsewhere a crash may send it again with the same task id. ``at_most_once``: a run is "
+            "never doubled; a crash, or a broker that goes away amid a batch, may lose up to 20. "
+            "See :doc:`delivery`.",
+        ),
+        Setting(
+            "redbeat_publish_timeout",
+            10,
+            _publish_timeout,
+            "a number of seconds from 0.1 to 3600",
+            "Seconds after which beat stops waiting for the broker while it sends a batch. What wasn't sent "
+            "by then stays due. A third of ``redbeat_lock_timeout`` at the most, whatever is set here.",
+        ),
+        Setting(
+            "redbeat_misfire",
+            "latest",
+            _misfire,
+            "'latest', 'all', 'earliest' or 'skip'",
+            "What becomes of runs that nobody sent in time, for entries that don't say it themselves: one "
+            "run for all, as of the latest; each of them; one as of the earliest; or none. See :doc:`time`.",
+        ),
+        Setting(
+            "redbeat_misfire_limit",
+            100,
+            _misfire_limit,
+            f"a whole number from 1 to {MAX_MISFIRE_LIMIT}",
+            "How many missed runs of an entry are made up for at the most, with ``all``: the latest ones.",
+        ),
+        Setting(
+            "redbeat_misfire_grace_time",
+            None,
+            _misfire_grace_time,
+            "a number of seconds above 0, or None",
+            "A run that is later than so many seconds is skipped. None: never, but with ``skip`` it is 60.",
+        ),
+        Setting(
+            "redbeat_history",
+            20,
+            _history,
+            "a whole number from 0 to 1000",
+            "How many of an entry's last runs are kept beside it: when each was due and sent, or why "
+            "not. 0: none are, and what is kept already stays.",
+        ),
+        Setting(
+            "redbeat_statics_owner",
+            None,
+            _statics_owner,
+            "a name without control characters, or a list of names",
+            "Whose the entries of ``beat_schedule`` are. A beat removes those that were stored for the same "
+            "owner and have left its configuration, so that applications can share a schedule. With several "
+            "names the first counts, and what belongs to the others is taken over: the former names of the "
+            "app. See :ref:`owners`.",
+            default_words="the app's main name",
+        ),
+        Setting(
+            "redbeat_wait_replicas",
+            0,
+            _wait_replicas,
+            "a whole number from 0 to 100",
+            "After each batch wait until so many replicas of the schedule's server have it (``WAIT``), for "
+            "one second at the most, and go on. What a failover of Redis can undo is then one batch. "
+            "See :ref:`failover`.",
+        ),
+    )
+}

@@ -1,0 +1,383 @@
+"""How RedBeat reaches Redis: one builder for each topology, one client for each app.
+
+Redis classes are looked up when they are called, so that patching ``redis.Redis`` and the others works.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+import redis
+import redis.cluster
+import redis.connection
+import redis.exceptions
+import redis.sentinel
+from celery.app import app_or_default
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from redbeat.config.config import OPTIONS, RedBeatConfig, ensure_conf
+from redbeat.config.urls import sanitize_url, scheme_of
+from redbeat.connection.retry import (
+    RetryingConnection,
+    call_retrying,
+    is_no_cluster,
+    is_password_missing,
+    is_transient,
+    said_by_server,
+)
+from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
+
+__all__ = ["get_hasty_redis", "get_redis", "naming_the_server", "user_of"]
+
+#: the redis client's own arguments that every connection of ours gets unless the user says otherwise
+CLIENT_DEFAULTS: dict[str, Any] = {
+    "decode_responses": True,
+    # bytes that are no UTF-8 come back as they went: garbage in one hash must not fail a whole reply
+    "encoding_errors": "surrogateescape",
+    "socket_connect_timeout": 5,
+    "socket_timeout": 10,
+    "socket_keepalive": True,
+}
+
+
+#: those of a client that tries again: a connection that has gone silent is replaced soon, and a server that
+#: is back is noticed while a packet that was sent in vain isn't repeated yet
+RETRYING_DEFAULTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 2}
+
+
+class CommandPacker:
+    """Writes a command as one piece of bytes.
+
+    The client's own writer makes a piece of every 6 kB, and each is a system call: 80 for 500 entries.
+    """
+
+    def __init__(self) -> None:
+        make_encoder: Any = redis.connection.Encoder  # type: ignore[attr-defined]
+        errors = CLIENT_DEFAULTS["encoding_errors"]
+        self._encode = make_encoder("utf-8", errors, decode_responses=False).encode
+
+    def pack(self, *args: Any) -> list[bytes]:
+        """Return the command ``args``, whose first may be several words."""
+        words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
+        pieces: list[Any] = []
+        for arg in (*words, *args[1:]):
+            value = arg if type(arg) is bytes else bytes(self._encode(arg))
+            pieces += len(value), value
+        count = len(pieces) // 2
+        return [b"*%d\r\n" % count + b"$%d\r\n%b\r\n" * count % tuple(pieces)]
+
+
+class RetryUnlessRefused(Retry):
+    """Tries again as the client does, which takes a wrong password for a connection that has broken."""
+
+    def call_with_retry(self, do: Any, fail: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return ``do()``; ``fail(error, ...)`` is called after each try that has failed."""
+
+        def end_or_fail(error: Exception, *count: int) -> None:
+            fail(error, *count)
+            if isinstance(error, redis.exceptions.AuthenticationError):
+                raise error
+
+        return super().call_with_retry(do, end_or_fail, *args, **kwargs)
+
+
+_CERTIFICATES: dict[int, str] = {
+    ssl.CERT_NONE: "none",
+    ssl.CERT_OPTIONAL: "optional",
+    ssl.CERT_REQUIRED: "required",
+}
+
+
+#: clients that the parent process had made: not used here, and never dropped. The beat inside a worker closes
+#: all inherited files; a client dropped after that closes the same numbers again, which are others' by then.
+_INHERITED: list[Any] = []
+
+
+def get_redis(app: Any = None) -> Any:
+    """Return the app's client: an injected ``app.redbeat_redis``, or one made now and kept there.
+
+    A process made by fork gets one of its own.
+
+    Raises:
+        ConfigurationError: the settings don't make a connection.
+        StoreUnavailable: no node of a cluster can be reached; other servers aren't asked yet.
+    """
+    app = app_or_default(app)
+    client = getattr(app, "redbeat_redis", None)
+    ours, made_by = getattr(app, "redbeat_redis_made", (None, 0))
+    if client is not None and client is ours and made_by != os.getpid():
+        _INHERITED.append(client)
+        client = None
+    if client is None:
+        config = ensure_conf(app)
+        retry_period = config.redbeat_redis_options.get("retry_period")
+        if retry_period is None:
+            client = build_client(config)
+        else:
+            client = RetryingConnection(
+                retry_period, call_retrying(retry_period, lambda: build_client(config))
+            )
+        app.redbeat_redis = client
+        app.redbeat_redis_made = (client, os.getpid())
+    return client
+
+
+def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
+    """Return a client for what mustn't wait: an injected ``app.redbeat_redis``, or one that gives up soon."""
+    client = getattr(app, "redbeat_redis", None)
+    ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
+    if client is not None and client is not ours:
+        return client
+    return build_client(
+        ensure_conf(app),
+        socket_connect_timeout=patience_seconds,
+        socket_timeout=patience_seconds,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
+    """Return a new redis client for the topology that ``config`` describes, without retrying.
+
+    ``overrides`` are the redis client's own arguments, stronger than those of the configuration.
+    """
+    config.require_redis()
+    scheme = scheme_of(config.redis_url)
+    is_retrying = config.redbeat_redis_options.get("retry_period") is not None
+    defaults = {**CLIENT_DEFAULTS, **(RETRYING_DEFAULTS if is_retrying else {})}
+    arguments = {**defaults, **_client_arguments(config), **overrides}
+    try:
+        if config.is_cluster:
+            return _build_cluster(config, arguments)
+        # a pooled connection that the server has closed meanwhile is replaced at once
+        arguments.setdefault("retry", RetryUnlessRefused(NoBackoff(), 1))
+        arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
+        arguments.setdefault("command_packer", CommandPacker())
+        if scheme in ("sentinel", "redis-sentinel") or config.redbeat_redis_options.get("sentinels"):
+            client = _build_sentinel(config, arguments)
+        else:
+            url = _plain_url(config.redis_url, use_ssl=bool(config.redis_use_ssl))
+            if url.startswith("unix:"):
+                del arguments["socket_keepalive"]  # TCP's
+            client = redis.Redis.from_url(url, **arguments)
+        # a wrong option is noticed when a connection is made, and that should be now; it isn't opened
+        client.connection_pool.make_connection()
+        client.connection_pool.reset()
+        return client
+    except RedBeatError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, redis.exceptions.RedisError) as exc:
+        # a TypeError names the option that is unknown; the others may quote the URL with its password
+        cause = exc if isinstance(exc, TypeError) else None
+        raise ConfigurationError(
+            f"redbeat_redis_url or redbeat_redis_options: no client can be made for "
+            f"{sanitize_url(config.redis_url)}: "
+            f"{cause or 'a part of the URL or an option is missing, or has a wrong value.'}",
+            "redbeat_redis_options",
+        ) from cause
+
+
+class CredentialsMissing(ConfigurationError, redis.exceptions.RedisError):
+    """A credential provider gives none; for an error of its own the client drops a half-made connection."""
+
+
+class AskedCredentials(redis.CredentialProvider):
+    """A credential provider of the user's, whose errors say whose they are.
+
+    Before it has answered for the first time they are a wrong configuration; after that it is away for a
+    while, as a server may be.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+        self._has_answered = False
+
+    def get_credentials(self) -> Any:
+        """Return the name and the password, or the password alone."""
+        try:
+            found = self._provider.get_credentials()
+        except Exception as exc:
+            # no other text: it may quote what the provider has read
+            said = f" ({exc.strerror}: {exc.filename})" if isinstance(exc, OSError) and exc.strerror else ""
+            reason = f"its credential provider raised {type(exc).__name__}{said}"
+            if self._has_answered:
+                raise redis.exceptions.ConnectionError(reason) from exc
+            raise CredentialsMissing(
+                f"redbeat_redis_options: {reason}, {type(self._provider).__name__}; so there is no password "
+                "to connect with.",
+                "redbeat_redis_options",
+            ) from exc
+        self._has_answered = True
+        return found
+
+
+def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
+    """Return the user's options that are the redis client's own, TLS included."""
+    arguments = {name: value for name, value in config.redbeat_redis_options.items() if name not in OPTIONS}
+    provider = arguments.get("credential_provider")
+    if provider is not None and not hasattr(provider, "on_next"):  # those that push a new one are redis-py's
+        arguments["credential_provider"] = AskedCredentials(provider)
+    if isinstance(config.redis_use_ssl, dict):
+        arguments.update(
+            (name if name.startswith("ssl_") else f"ssl_{name}", value)
+            for name, value in config.redis_use_ssl.items()
+        )
+    if "ssl_cert_reqs" in arguments:
+        arguments["ssl_cert_reqs"] = _cert_reqs(arguments["ssl_cert_reqs"])
+    return arguments
+
+
+def _cert_reqs(value: Any) -> str:
+    """Return the redis client's word for what Celery users write: CERT_NONE, 'CERT_NONE' or 'none'."""
+    word = (
+        _CERTIFICATES.get(value, "") if isinstance(value, int) else str(value).lower().removeprefix("cert_")
+    )
+    if word not in _CERTIFICATES.values():
+        raise ConfigurationError(
+            f"ssl_cert_reqs: {value!r} is none of none, optional, required.", "ssl_cert_reqs"
+        )
+    return word
+
+
+def _plain_url(url: str, use_ssl: bool) -> str:
+    """Return ``url`` as the redis client understands it: its schemes, its words in the query."""
+    url = url.split(";", 1)[0]  # Celery takes several servers for failover; the schedule lives on one
+    scheme, _, rest = url.partition("://")
+    scheme = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}.get(
+        scheme.lower(), scheme.lower()
+    )
+    if scheme == "redis" and use_ssl:
+        scheme = "rediss"
+    parts = urlsplit(f"{scheme}://{rest}")
+    query = dict(parse_qsl(parts.query))
+    if "ssl_cert_reqs" in query:
+        query["ssl_cert_reqs"] = _cert_reqs(query["ssl_cert_reqs"])
+    database = parts.path.strip("/")
+    if scheme != "unix" and database and not database.isdigit():
+        raise ConfigurationError(
+            f"redbeat_redis_url: {sanitize_url(url)!r}: the database must be a number "
+            "(and a / in the password be written %2F).",
+            "redbeat_redis_url",
+        )
+    if "virtual_host" in query:
+        query.setdefault("db", query.pop("virtual_host").strip("/"))
+    # by hand: urlunsplit drops the slashes of a scheme it doesn't know
+    return f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
+
+
+def _build_sentinel(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
+    options = config.redbeat_redis_options
+    from_url = [
+        urlsplit(part if "://" in part else f"sentinel://{part}") for part in config.redis_url.split(";")
+    ]
+    sentinels = options.get("sentinels") or [(part.hostname, part.port or 26379) for part in from_url]
+    first = from_url[0]
+    if scheme_of(config.redis_url) in ("sentinel", "redis-sentinel"):
+        if first.password:
+            arguments.setdefault("password", unquote(first.password))
+        if first.username:
+            arguments.setdefault("username", unquote(first.username))
+    database = first.path.strip("/")
+    if database.isdigit():
+        arguments.setdefault("db", int(database))
+    if config.redis_use_ssl:
+        arguments.setdefault("ssl", True)
+    sentinel_arguments = {
+        "socket_connect_timeout": 1,
+        "socket_timeout": 5,
+        "retry": Retry(NoBackoff(), 0),  # there are other sentinels to ask
+        **options.get("sentinel_kwargs", {}),
+    }
+    sentinel = redis.sentinel.Sentinel(
+        [tuple(address) for address in sentinels], sentinel_kwargs=sentinel_arguments, **arguments
+    )
+    return sentinel.master_for(options.get("service_name", "master"))
+
+
+def _build_cluster(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
+    if config.redis_use_ssl:
+        arguments.setdefault("ssl", True)
+    nodes = config.redbeat_redis_options.get("startup_nodes")
+    with naming_the_server(config):
+        return _connect_cluster(config, nodes, arguments)
+
+
+def _connect_cluster(config: RedBeatConfig, nodes: Any, arguments: dict[str, Any]) -> Any:
+    if nodes:
+        arguments["startup_nodes"] = [
+            redis.cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes
+        ]
+        return redis.cluster.RedisCluster(**arguments)
+    url = config.redis_url
+    if scheme_of(url) == "redis-cluster":
+        url = f"redis://{url.partition('://')[2]}"
+    return redis.cluster.RedisCluster.from_url(_plain_url(url, use_ssl=False), **arguments)
+
+
+def user_of(client: Any) -> str:
+    """Return the name of the user that ``client`` is."""
+    options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
+    return options.get("username") or "default"
+
+
+@contextmanager
+def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
+    """Turn the client's errors into StoreUnavailable and StoreRefused, which name the server."""
+    try:
+        yield
+    except (
+        redis.exceptions.ConnectionError,
+        redis.exceptions.TimeoutError,
+        redis.exceptions.ClusterError,
+        redis.exceptions.RedisClusterException,
+    ) as exc:
+        url = sanitize_url(config.redis_url)
+        said = said_by_server(exc)
+        reason = str(said).partition(" : <")[0]  # redis-py adds the repr of a whole client
+        if not is_transient(exc):
+            if is_password_missing(said):
+                reason = (
+                    "it wants a password. Put it into redbeat_redis_url (redis://:password@host), or into "
+                    "redbeat_redis_options as password."
+                )
+            elif is_no_cluster(said):
+                reason = "it is no node of a cluster. A single server's URL begins with redis://."
+            raise StoreRefused(f"Redis at {url} refused the connection: {reason}", is_login=True) from exc
+        is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
+        hint = "" if is_waited_for else " (redbeat_redis_options' retry_period makes beat wait for it)."
+        raise StoreUnavailable(f"Redis at {url} can't be used: {reason}{hint}") from exc
+    except redis.exceptions.InvalidResponse as exc:
+        raise StoreRefused(f"What answers at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
+    except redis.exceptions.ResponseError as exc:
+        raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {exc}") from exc
+    except RedBeatError:
+        raise
+    except Exception as exc:
+        connection = _connection_in_the_making(exc)
+        if connection is None:
+            raise
+        connection.disconnect()  # half made, it would be used all the same
+        raise ConfigurationError(
+            "redbeat_redis_url or redbeat_redis_options: no connection can be made to "
+            f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
+            "redbeat_redis_options",
+        ) from exc
+
+
+def _connection_in_the_making(exc: Exception) -> Any:
+    """Return the connection that was being made when an error came up that is none of the client's own.
+
+    None: it came up elsewhere.
+    """
+    for frame, _ in traceback.walk_tb(exc.__traceback__):
+        is_connecting = frame.f_code.co_name.startswith(("connect", "on_connect"))
+        if is_connecting and frame.f_globals.get("__name__") == "redis.connection":
+            return frame.f_locals.get("self")
+    return None

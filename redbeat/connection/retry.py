@@ -1,0 +1,364 @@
+"""Going on when Redis can't be reached: which errors pass, and a client that tries again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+import redis.exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    stop_never,
+    wait_exponential,
+)
+
+from redbeat.errors import StoreUnavailable
+from redbeat.log.logger import logger
+
+__all__ = [
+    "BREAKS_OF_THE_REQUEST",
+    "HICCUP_SECONDS",
+    "LAST_WORDS_SECONDS",
+    "ClientError",
+    "RequestBroken",
+    "RetryingConnection",
+    "WatchedConnection",
+    "call_briefly",
+    "call_retrying",
+    "is_no_cluster",
+    "is_no_permission",
+    "is_password_missing",
+    "is_period_left",
+    "is_refusal",
+    "is_reset",
+    "is_transient",
+    "said_by_server",
+    "send_once",
+    "without_retry",
+]
+
+
+#: whatever the redis client raises by itself
+ClientError = redis.exceptions.RedisError
+
+#: how long Redis is waited for when a beat ends, each time; seconds
+LAST_WORDS_SECONDS = 2.0
+
+#: a request that ends its connection so often is the reason itself: two in a row may be the network's fault,
+#: or that of a server that starts again;
+BREAKS_OF_THE_REQUEST = 3
+#: and is given so long to pass before the last try; seconds
+HICCUP_SECONDS = 0.1
+
+#: refusals that pass: the server is loading, busy with a script, full, short of replicas, or no master at the
+#: moment. The redis client takes the code off the text where it has a class for it
+_PASSING_CODES = (
+    "OOM ",
+    "NOREPLICAS ",
+    "MISCONF ",
+    "MASTERDOWN ",
+    "TRYAGAIN ",
+    "CLUSTERDOWN ",
+    "BUSY ",
+    "READONLY ",
+)
+#: what a script is told by a node that has moved one of the entries already, and their schedule not yet
+_HALF_MOVED = "attempted to access a non local key"
+#: what a server answers before it ends the connection of a request that it finds too large
+_PROTOCOL_ERROR = "Protocol error"
+_PASSING_ERRORS = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.ClusterError,
+    redis.exceptions.RedisClusterException,
+)
+#: how a server says that it wants a password and got none; the second goes on with what else may be sent
+_PASSWORD_WANTED = ("Authentication required", "HELLO must be called with the client already authenticated")
+
+
+def is_transient(exc: BaseException) -> bool:
+    """Tell whether trying again may help: Redis is away, loading, full, failing over, or moving slots."""
+    exc = said_by_server(exc)
+    if isinstance(exc, redis.exceptions.AuthenticationError) or is_no_cluster(exc):
+        return False
+    if isinstance(exc, redis.exceptions.ResponseError):
+        code = str(exc)
+        if code.startswith("Error running script"):  # before Redis 7 what it was refused stands at the end
+            code = code.rpartition(": -")[2]
+        if code.startswith(_PASSING_CODES) or _HALF_MOVED in code.lower():
+            return True
+    if type(exc).__name__ == "OutOfMemoryError":  # not in every version of the redis client
+        return True
+    return isinstance(exc, _PASSING_ERRORS)
+
+
+def said_by_server(exc: BaseException) -> BaseException:
+    """Return what a node has answered where a cluster's client says instead that no node can be used."""
+    cause: BaseException | None = exc
+    while isinstance(cause, redis.exceptions.RedisClusterException):
+        cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, (redis.exceptions.ResponseError, redis.exceptions.AuthenticationError)):
+            return cause
+    return exc
+
+
+def is_no_cluster(exc: BaseException) -> bool:
+    """Tell whether ``exc`` says that a server is there, and isn't part of a cluster."""
+    return any(words in str(exc) for words in ("cluster support disabled", "Cluster mode is not enabled"))
+
+
+def is_no_permission(exc: BaseException | None) -> bool:
+    """Tell whether the server has refused a command or a key that its user has no right to."""
+    return isinstance(exc, redis.exceptions.NoPermissionError) or "NOPERM" in str(exc)
+
+
+def is_password_missing(exc: BaseException) -> bool:
+    """Tell whether ``exc`` is the answer of a server that wants a password and was given none."""
+    return any(words in str(exc) for words in _PASSWORD_WANTED)
+
+
+def is_refusal(exc: BaseException | None) -> bool:
+    """Tell whether ``exc`` is the answer of a server that takes nothing from anybody, for the time being."""
+    return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
+
+
+class RequestBroken(redis.exceptions.ResponseError):
+    """A request that ends its connection each time it is sent, while the server answers others."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(
+            "the connection ends each time this is sent, while other commands are answered: it may be larger "
+            f"than the server's proto-max-bulk-len, or than a proxy lets through ({cause})"
+        )
+
+
+def is_reset(exc: BaseException) -> bool:
+    """Tell whether ``exc`` is the end of a connection: no answer, and no silence."""
+    answers = (redis.exceptions.ResponseError, redis.exceptions.TimeoutError)
+    return is_transient(exc) and not isinstance(said_by_server(exc), answers)
+
+
+def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
+    """Tell whether to wait for a server that refuses now, say for a password, what it did at ``well_at``.
+
+    Arguments:
+        well_at: a monotonic time; None: it never did, and the settings are wrong.
+    """
+    if retry_period is None or well_at is None:
+        return False
+    return retry_period < 0 or time.monotonic() < well_at + retry_period
+
+
+def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 0.5) -> Any:
+    """Return ``call()``, called again while it fails for want of Redis, ``retry_period`` seconds long."""
+    retrying = Retrying(
+        stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
+        wait=wait_exponential(multiplier=0.1, max=max_wait_seconds),
+        retry=retry_if_exception(is_transient),
+        before_sleep=_log_retry,
+        reraise=True,
+    )
+    began_at = time.monotonic()
+
+    def note_back() -> None:
+        if retrying.statistics.get("attempt_number", 1) > 1:
+            logger.info("beat: Redis is back after %.1f s.", time.monotonic() - began_at)
+
+    try:
+        answer = retrying(call)
+    except redis.exceptions.ResponseError as exc:
+        if not is_transient(exc):  # that's an answer, too: it doesn't know a script any more, say
+            note_back()
+        raise
+    note_back()
+    return answer
+
+
+def _log_retry(state: RetryCallState) -> None:
+    pause = state.next_action.sleep if state.next_action else 0
+    cause = state.outcome.exception() if state.outcome else None
+    # once per outage: a server that is away for an hour must not fill the disk
+    log = logger.warning if state.attempt_number == 1 else logger.debug
+    log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause)
+
+
+class RetryingConnection:
+    """A proxy of a client that goes on trying when Redis can't be reached.
+
+    Every command, script and pipeline of the client is covered: a pipeline records its commands and sends
+    them together, as often as it takes.
+
+    Arguments:
+        retry_period: seconds to go on trying; -1: for ever.
+        wrapped_connection: a redis client.
+    """
+
+    #: longest wait between two tries, seconds: a server that is back is noticed as soon
+    RETRY_MAX_WAIT = 0.5
+
+    def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
+        self.retry_period = retry_period
+        self.wrapped_connection = wrapped_connection
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.wrapped_connection, name)
+        if not callable(value):
+            return value
+
+        def retrying(*args: Any, **kwargs: Any) -> Any:
+            return self._retry(lambda: value(*args, **kwargs))
+
+        return retrying
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a pipeline whose ``execute`` is retried as a whole."""
+        return _RetryingPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
+
+    def register_script(self, script: str | bytes) -> Any:
+        """Return a script whose calls are retried."""
+        return type(self.wrapped_connection).register_script(self, script)
+
+    def lock(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a lock of the redis client's whose calls are retried."""
+        return type(self.wrapped_connection).lock(self, *args, **kwargs)
+
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        return call_retrying(self.retry_period, call, self.RETRY_MAX_WAIT)
+
+
+class WatchedConnection(RetryingConnection):
+    """A proxy of a client that tells a server that is away from a request that the server won't take.
+
+    Some of those are not refused, but end the connection: what is larger than the server's
+    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so three times, while a
+    small command was answered after it each time, raises RequestBroken. All else is as with ``client``.
+
+    Arguments:
+        client: a redis client, or a RetryingConnection of one.
+        probe: sends the small command, by the client that it is given.
+        max_breaks: so often a request may end its connection; fewer where nobody is blamed for it.
+    """
+
+    def __init__(
+        self, client: Any, probe: Callable[[Any], Any], max_breaks: int = BREAKS_OF_THE_REQUEST
+    ) -> None:
+        period = client.retry_period if isinstance(client, RetryingConnection) else None
+        super().__init__(0 if period is None else period, without_retry(client))
+        self._is_waiting = period is not None
+        self._probe = probe
+        self._max_breaks = max_breaks
+
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        breaks = 0
+
+        def attempt() -> Any:
+            nonlocal breaks
+            while True:
+                try:
+                    return call()
+                except (redis.exceptions.RedisError, OSError) as exc:
+                    if _PROTOCOL_ERROR in str(exc):  # the server had the time to say so, before it ended it
+                        raise RequestBroken(exc) from exc
+                    is_broken = is_reset(exc) or isinstance(exc, redis.exceptions.TimeoutError)
+                    breaks = breaks + 1 if is_broken and self._answers() else 0
+                    if not breaks:
+                        raise
+                    if breaks == self._max_breaks:
+                        raise RequestBroken(exc) from exc
+                    if breaks > 1:
+                        time.sleep(HICCUP_SECONDS)
+
+        return super()._retry(attempt) if self._is_waiting else attempt()
+
+    def _answers(self) -> bool:
+        try:
+            self._probe(self.wrapped_connection)
+        except (redis.exceptions.RedisError, OSError) as exc:
+            return not is_transient(exc)
+        return True
+
+
+def without_retry(client: Any) -> Any:
+    """Return the client inside a RetryingConnection, or ``client`` itself: for what must end soon."""
+    return getattr(client, "wrapped_connection", client)
+
+
+def send_once(client: Any) -> None:
+    """Let ``client`` send no command a second time by itself, whatever its options say of retries."""
+    client.connection_pool.set_retry(Retry(NoBackoff(), 0))
+
+
+def call_briefly(call: Callable[[], Any], seconds: float = LAST_WORDS_SECONDS) -> Any:
+    """Return ``call()``, a beat's last words, say: a client may be more patient with Redis than its caller.
+
+    Raises what the call raises, and StoreUnavailable when that isn't over in time; it goes on in a thread.
+    """
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as exc:  # noqa: BLE001 - it is raised where it is waited for
+            outcome.set_exception(exc)
+
+    try:
+        threading.Thread(target=run, name="redbeat-last-words", daemon=True).start()
+    except RuntimeError:  # the system has no room for another thread: the client's own patience must do
+        return call()
+    try:
+        return outcome.result(seconds)
+    except FutureTimeoutError:
+        raise StoreUnavailable(f"Redis hasn't answered within {seconds:g} s.") from None
+
+
+class _RetryingPipeline:
+    """Records commands, and replays them into a fresh pipeline at each try."""
+
+    def __init__(self, retry: Callable[[Callable[[], Any]], Any], make: Callable[[], Any]) -> None:
+        self._retry = retry
+        self._make = make
+        self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __enter__(self) -> _RetryingPipeline:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._calls.clear()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("watch", "multi", "unwatch", "immediate_execute_command"):
+            raise AttributeError(f"a retrying pipeline has no {name}; use the client's transaction().")
+
+        def record(*args: Any, **kwargs: Any) -> _RetryingPipeline:
+            self._calls.append((name, args, kwargs))
+            return self
+
+        return record
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send the recorded commands, again and again until Redis takes them; return their replies."""
+        calls, self._calls = self._calls, []
+
+        def replay() -> Any:
+            pipeline = self._make()
+            for name, args, kwargs in calls:
+                getattr(pipeline, name)(*args, **kwargs)
+            return pipeline.execute(raise_on_error=raise_on_error)
+
+        return self._retry(replay)  # type: ignore[no-any-return]

@@ -1,0 +1,178 @@
+"""What is wrong with a schedule, and what to do about it: one function a check, here in their order.
+
+Invariants: nothing is written; it ends in bounded time, whatever the schedule holds, and says what it has
+left unseen; a check that the server refuses is a note, and the others go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from redbeat.config.config import ensure_conf
+from redbeat.connection.client import get_hasty_redis
+from redbeat.connection.retry import is_refusal
+from redbeat.diagnostics.checks.context import Patient
+from redbeat.diagnostics.checks.downgrade import Versions
+from redbeat.diagnostics.checks.entries import ENTRY_CHECKS
+from redbeat.diagnostics.checks.finding import Finding as Finding
+from redbeat.diagnostics.checks.finding import Repair as Repair
+from redbeat.diagnostics.checks.finding import Severity as Severity
+from redbeat.diagnostics.checks.finding import worst_of as worst_of
+from redbeat.diagnostics.checks.leader import LEADER_CHECKS, check_writer
+from redbeat.diagnostics.checks.orphans import LEFTOVER_CHECKS
+from redbeat.diagnostics.checks.server import SERVER_CHECKS
+from redbeat.diagnostics.checks.tasks import Tasks, check_message
+from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.leadership.status import Status, read_status
+from redbeat.store.store import Store
+
+__all__ = ["Diagnosis", "Finding", "Repair", "Severity", "examine", "worst_of"]
+
+#: so many findings of a kind are kept; of the others only how many there are
+MAX_OF_A_KIND = 10_000
+
+
+@dataclass
+class Diagnosis:
+    """What an examination has found.
+
+    Attributes:
+        findings: in the order of the checks.
+        more: how many there are besides, by their kind.
+        seen: how many entries were looked at.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    more: Counter[str] = field(default_factory=Counter)
+    seen: int = 0
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Take up findings."""
+        for finding in findings:
+            self._counts[finding.kind] += 1
+            if self._counts[finding.kind] > MAX_OF_A_KIND:
+                self.more[finding.kind] += 1
+            else:
+                self.findings.append(finding)
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of the findings; NOTE for none."""
+        return worst_of(self.findings)
+
+
+def examine(
+    app: Any, *, has_tasks: bool = True, workers_seconds: float | None = None, max_seconds: float = 30.0
+) -> Diagnosis:
+    """Look for all that may be wrong with the schedule of ``app``.
+
+    Arguments:
+        has_tasks: it is the user's app, with its tasks and routes.
+        workers_seconds: how long to wait for workers to say which queues they take from; None: don't ask.
+        max_seconds: after that what is large isn't looked at any further.
+
+    Raises:
+        StoreUnavailable: Redis can't be reached, or doesn't answer in time.
+        StoreRefused: it lets nobody in with these settings.
+    """
+    diagnosis = Diagnosis()
+    try:
+        config = ensure_conf(app)
+        status = read_status(app)
+    except ConfigurationError as exc:
+        diagnosis.add([_of_setting(exc)])
+        return diagnosis
+    except StoreCorrupt as exc:
+        diagnosis.add([_of_key(exc)])
+        return diagnosis
+    except StoreRefused as exc:
+        if exc.is_login or is_refusal(exc.__cause__):
+            raise
+        diagnosis.add([_of_refusal("who leads, and what is due", exc)])
+        status = Status(datetime.now(timezone.utc), None, None, None, 0, None)
+    client = get_hasty_redis(app)
+    try:
+        store = Store(app, client)
+        patient = Patient(
+            config.app, store, status, has_tasks, workers_seconds, time.monotonic() + max_seconds
+        )
+        for check in _checks(diagnosis):
+            try:
+                diagnosis.add(check(patient))
+            except StoreCorrupt as exc:
+                diagnosis.add([_of_key(exc)])
+            except StoreRefused as exc:
+                if is_refusal(exc.__cause__):  # the server is busy, say
+                    raise
+                diagnosis.add([_of_refusal(check.__name__, exc)])
+        if patient.unseen:
+            diagnosis.add([_of_unseen(patient, max_seconds)])
+    finally:
+        if client is not getattr(app, "redbeat_redis", None):
+            client.close()
+    return diagnosis
+
+
+def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Patient], Iterable[Finding]]]:
+    tasks, versions = Tasks(), Versions()
+    of_entries = (
+        *ENTRY_CHECKS,
+        check_writer,
+        check_message,
+        tasks.check_task,
+        tasks.note_queue,
+        versions.note_entry,
+    )
+
+    def check_entries(patient: Patient) -> Iterator[Finding]:
+        for row in patient.rows():
+            diagnosis.seen += 1
+            for check in of_entries:
+                yield from check(patient, row)
+
+    yield from LEADER_CHECKS
+    yield from SERVER_CHECKS
+    yield tasks.load
+    yield check_entries
+    yield tasks.check_queues
+    yield versions.tell
+    yield from LEFTOVER_CHECKS
+
+
+def _of_setting(exc: ConfigurationError) -> Finding:
+    problem = str(exc).removeprefix(f"{exc.setting}: ")
+    advice = "Correct it; nothing else was looked at."
+    return Finding(Severity.ERROR, "setting", exc.setting or "settings", problem, advice)
+
+
+def _of_key(exc: StoreCorrupt) -> Finding:
+    problem = str(exc).replace(f"{exc.key} holds", "It holds", 1)
+    return Finding(Severity.ERROR, "wrong-type", exc.key, problem, "Look what it holds before you delete it.")
+
+
+def _of_refusal(check: str, exc: RedBeatError) -> Finding:
+    what = check.removeprefix("check_").replace("_", " ")
+    said = str(exc.__cause__ or exc).rstrip(".")
+    return Finding(
+        Severity.NOTE,
+        "refused",
+        f"check of {what}",
+        f"It couldn't be made, the server refuses: {said}.",
+        "Run the doctor as a user with more rights.",
+    )
+
+
+def _of_unseen(patient: Patient, max_seconds: float) -> Finding:
+    return Finding(
+        Severity.NOTE,
+        "unseen",
+        patient.store.keys.schedule,
+        f"Not all was looked at within {max_seconds:g} s: {', '.join(patient.unseen)}.",
+        "Give it longer with --max-seconds.",
+    )

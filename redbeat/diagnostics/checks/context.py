@@ -1,0 +1,162 @@
+"""The schedule that is examined: what the checks have in common, read once, and in bounded time.
+
+Invariant: nothing here writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.entries.calendar_loading import give_calendars, read_calendars
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.loading import decode_entry
+from redbeat.entries.query import PAGE_SIZE, read_all
+from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.leadership.status import Status
+from redbeat.log.text import as_stored
+from redbeat.schedules.occurrences import Excluded
+from redbeat.store.scripts import Stored, text_of
+from redbeat.store.store import Store
+
+__all__ = ["Patient", "Row"]
+
+#: how many keys one step of SCAN looks at
+SCAN_SIZE = 1000
+
+
+@dataclass(frozen=True)
+class Row:
+    """A member of the schedule.
+
+    Attributes:
+        member: as it stands there: the entry's key, or its bare name.
+        entry: None: there is none that can be used, and ``problem`` says why.
+    """
+
+    member: str
+    stored: Stored
+    entry: Any
+    problem: str
+
+    @property
+    def key(self) -> str:
+        """The entry's key."""
+        return self.stored.key
+
+
+@dataclass
+class Patient:
+    """One examination.
+
+    Attributes:
+        status: who leads, and what is due.
+        has_tasks: the app is the user's own, so its tasks and routes are known.
+        workers_seconds: how long workers are asked for their queues; None: they aren't asked.
+        deadline: monotonic; by then what is large is left.
+    """
+
+    app: Any
+    store: Store
+    status: Status
+    has_tasks: bool
+    workers_seconds: float | None
+    deadline: float
+    #: what was left unseen, in words
+    unseen: list[str] = field(default_factory=list)
+    _calendars: dict[str, Excluded] = field(default_factory=dict)
+
+    @property
+    def config(self) -> RedBeatConfig:
+        """The app's settings."""
+        return ensure_conf(self.app)
+
+    @property
+    def now(self) -> datetime:
+        """The server's clock when the examination began."""
+        return self.status.now
+
+    @property
+    def has_time(self) -> bool:
+        """Whether to look at more."""
+        return time.monotonic() < self.deadline
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the entry under ``key``."""
+        return self.store.keys.name(key)
+
+    @cached_property
+    def on_node(self) -> dict[str, Any]:
+        """What a command without a key needs to reach the node of the schedule in a cluster."""
+        if not self.config.is_cluster:
+            return {}
+        return {"target_nodes": self.store.client.get_node_from_key(self.store.keys.schedule)}
+
+    def ask(self, call: Callable[[Any], Any]) -> Any:
+        """Return ``call(client)``; errors are RedBeat's own."""
+        with self.store.translating():
+            return call(self.store.client)
+
+    def type_of(self, key: str) -> str:
+        """Return what kind of value ``key`` holds."""
+        return str(text_of(self.ask(lambda client: client.type(as_stored(key)))))
+
+    def info(self, section: str) -> dict[str, Any]:
+        """Return a section of the server's INFO."""
+        found: dict[str, Any] = self.ask(lambda client: client.info(section, **self.on_node))
+        return found
+
+    def setting_of_server(self, name: str) -> str:
+        """Return a value of the server's CONFIG."""
+        found = self.ask(lambda client: client.config_get(name, **self.on_node))
+        return next((str(text_of(value)) for value in found.values()), "")
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the members of the schedule, page by page, until there is no more time."""
+        members = read_all(self.store)
+        count = 0
+        while page := [self.row_of(member, stored) for member, stored, _ in islice(members, PAGE_SIZE)]:
+            self._give_calendars([row.entry for row in page if row.entry is not None])
+            yield from page
+            count += len(page)
+            if not self.has_time:
+                total = self.ask(lambda client: client.zcount(self.store.keys.schedule, "-inf", "+inf"))
+                if count < total:
+                    self.unseen.append(f"{total - count} of {total} entries")
+                return
+
+    def row_of(self, member: str, stored: Stored) -> Row:
+        """Return what ``stored`` is."""
+        try:
+            return Row(member, stored, decode_entry(RedBeatSchedulerEntry, stored, self.app), "")
+        except (EntryCorrupt, EntryNotFound) as exc:
+            return Row(member, stored, None, str(exc))
+
+    def _give_calendars(self, entries: list[Any]) -> None:
+        named = {entry.policy.exclude for entry in entries if entry.policy.exclude is not None}
+        missing = named - self._calendars.keys()
+        if missing:
+            self._calendars.update(read_calendars(self.store, missing))
+        give_calendars(entries, self._calendars)
+
+    def keys_like(self, beginning: str) -> Iterator[list[str]]:
+        """Yield the keys that begin so, some at a time, until there is no more time."""
+        pattern = "".join(f"\\{char}" if char in r"*?[]\^-" else char for char in beginning) + "*"
+        cursor: Any = 0
+        while True:
+            with self.store.translating():
+                cursor, found = self.store.client.scan(cursor, match=pattern, count=SCAN_SIZE, **self.on_node)
+            if isinstance(cursor, dict):  # a cluster's
+                cursor = next(iter(cursor.values()))
+            yield [text_of(key) for key in found]
+            if not int(cursor):
+                return
+            if not self.has_time:
+                self.unseen.append("some of the server's keys")
+                return

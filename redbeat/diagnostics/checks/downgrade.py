@@ -1,0 +1,74 @@
+"""What celery-redbeat 2.x would make of the schedule: for whoever may have to go back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from redbeat.diagnostics.checks.context import Patient, Row
+from redbeat.diagnostics.checks.finding import Finding, Severity, counted
+from redbeat.diagnostics.compatibility import find_ignored, find_trouble
+
+__all__ = ["Versions"]
+
+#: so many are named
+MAX_NAMED = 3
+
+
+@dataclass
+class Versions:
+    """The names of entries that celery-redbeat 2.x can't run, and of those that it would run otherwise."""
+
+    unreadable: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+    def note_entry(self, patient: Patient, row: Row) -> Iterator[Finding]:
+        """Take notice of an entry that RedBeat itself can use; what it can't is told elsewhere."""
+        if row.entry is None or row.stored.score is None or row.stored.score < 0:
+            return
+        name = patient.name_of(row.key)
+        if find_trouble(row.member, name, row.stored, row.problem, patient.now) is not None:
+            self.unreadable.append(name)
+        elif find_ignored(row.entry, patient.now):
+            self.ignored.append(name)
+        yield from ()
+
+    def tell(self, patient: Patient) -> Iterator[Finding]:
+        """Say how many there are, and which are out of its way already."""
+        if self.unreadable:
+            ignored = (
+                f", and would run {_named(self.ignored)} differently than asked for, as it knows no policies"
+                if self.ignored
+                else ""
+            )
+            yield Finding(
+                Severity.NOTE,
+                "downgrade",
+                patient.store.keys.schedule,
+                f"celery-redbeat 2.x couldn't run {_named(self.unreadable)}{ignored}.",
+                "Nothing, as long as no 2.x works here. Before you go back to it: celery redbeat downgrade.",
+            )
+        found = patient.store.read_downgraded()
+        away = sorted(map(patient.name_of, found))
+        scoreless = sorted(patient.name_of(key) for key, score in found.items() if score is None)
+        if away:
+            yield Finding(
+                Severity.NOTE,
+                "downgraded",
+                patient.store.keys.downgraded,
+                f"Out of celery-redbeat 2.x's way: {_named(away)}.",
+                "Nothing: what is there comes back when a beat of version 3 leads.",
+            )
+        if scoreless:
+            yield Finding(
+                Severity.WARNING,
+                "downgraded",
+                patient.store.keys.downgraded,
+                f"What it holds for {_named(scoreless)} is no score: they are due as soon as they come back.",
+                "Write when each is due, in UNIX seconds, into its field of that hash.",
+            )
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{counted(len(names))} ({', '.join(names[:MAX_NAMED])}{more})"

@@ -1,0 +1,157 @@
+"""Checks of who leads: whether anybody does, whether that one is alive, and whether it is a RedBeat 3."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from redbeat.decoder import is_sealed
+from redbeat.diagnostics.checks.context import Patient, Row
+from redbeat.diagnostics.checks.finding import Finding, Severity, age_of, counted
+from redbeat.leadership.status import Leader
+from redbeat.schedules.timezones import in_utc
+
+__all__ = ["LEADER_CHECKS", "check_writer"]
+
+#: what is due for so long isn't just being sent
+LATE_SECONDS = 60.0
+#: a leader that ticked so lately is alive, whatever its process id says
+ALIVE_SECONDS = 10.0
+
+_TOKEN_OF_2X = re.compile("[0-9a-f]{32}")
+
+
+def check_leader(patient: Patient) -> Iterator[Finding]:
+    """Find a schedule that nobody works on, or not fast enough."""
+    status = patient.status
+    oldest = status.seconds_since(status.oldest_due)
+    since = f", the oldest for {age_of(oldest)}" if oldest else ""
+    due = f"{counted(status.backlog)} {'is' if status.backlog == 1 else 'are'} due"
+    if status.leader is None and status.lock_key is not None:
+        if status.backlog:
+            yield Finding(
+                Severity.ERROR,
+                "no-leader",
+                status.lock_key,
+                f"No beat holds the lock, and {due}{since}.",
+                "Start a beat; where one runs, compare its settings with these: server, database, prefix.",
+            )
+    elif oldest is not None and oldest > LATE_SECONDS:
+        yield Finding(
+            Severity.ERROR,
+            "late",
+            patient.store.keys.schedule,
+            f"Beat doesn't get on with its work: {due}{since}.",
+            "Look into beat's log: the broker may be away, or beat hang, or have more to send than it can.",
+        )
+
+
+def check_lock_name(patient: Patient) -> Iterator[Finding]:
+    """Find a lock that is called like an entry: who may write entries may write it, too."""
+    lock_key, prefix = patient.store.config.lock_key, patient.store.keys.prefix
+    if lock_key is not None and not lock_key.startswith(f"{prefix}:"):
+        yield Finding(
+            Severity.NOTE,
+            "open-lock",
+            "redbeat_lock_key",
+            f"The lock is called {lock_key}, as an entry might be, so a user with the documented rights of a "
+            "writer may overwrite it and stop all beats.",
+            f"Stop all beats, set redbeat_lock_key to '{prefix}:lock' or leave it out, and start them again; "
+            "where no other users write, leave it as it is.",
+        )
+
+
+def check_lock(patient: Patient) -> Iterator[Finding]:
+    """Find a lock that nobody alive holds."""
+    leader, lock_key = patient.status.leader, patient.status.lock_key
+    if leader is None or lock_key is None:
+        return
+    if leader.ttl_seconds is None:
+        yield Finding(
+            Severity.ERROR,
+            "lock-for-ever",
+            lock_key,
+            f"The lock never ends, so no beat can lead: somebody has set it by hand ({leader.token}).",
+            f"Delete it: redis-cli DEL {lock_key}",
+        )
+    elif leader.host is None:
+        what = (
+            "its token seems to be a celery-redbeat 2.x's"
+            if _TOKEN_OF_2X.fullmatch(leader.token)
+            else f"its token is no beat's of RedBeat 3: {leader.token}"
+        )
+        yield Finding(
+            Severity.WARNING,
+            "foreign-leader",
+            lock_key,
+            f"Another program than RedBeat 3 holds the lock, for {leader.ttl_seconds:.0f} s more: {what}.",
+            "RedBeat 3 doesn't take it over: stop that program, and delete the lock if it stays behind. "
+            "It knows no policies and no schedules that 2.x doesn't have.",
+        )
+    elif leader.host == socket.gethostname() and _is_dead(leader, patient.now):
+        yield Finding(
+            Severity.WARNING,
+            "dead-leader",
+            lock_key,
+            f"The lock's holder, process {leader.pid} of this machine, seems to have ended and "
+            "not to have released it.",
+            "A standby takes it over within seconds; where there is none, start a beat.",
+        )
+    elif leader.last_tick is not None and patient.now - leader.last_tick > timedelta(seconds=LATE_SECONDS):
+        yield Finding(
+            Severity.WARNING,
+            "silent-leader",
+            lock_key,
+            f"The leader, process {leader.pid} on {leader.host}, has done nothing for "
+            f"{age_of(patient.status.seconds_since(leader.last_tick) or 0)}.",
+            "Look whether that process lives, and into its log; a standby takes over from one that has died.",
+        )
+
+
+def _is_dead(leader: Leader, now: datetime) -> bool:
+    """Tell whether the process is gone; one that ticks has its id in another container of this name."""
+    if leader.last_tick is not None and now - leader.last_tick < timedelta(seconds=ALIVE_SECONDS):
+        return False
+    if os.name != "posix" or not leader.pid:
+        return False
+    try:
+        os.kill(leader.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False  # somebody else's, or no answer
+    return False
+
+
+def check_writer(patient: Patient, row: Row) -> Iterator[Finding]:
+    """Find runs that a celery-redbeat 2.x seems to have recorded while a RedBeat 3 leads.
+
+    What it leaves is a meta without our seal, a whole-second score, and a run that was counted. An
+    application that moves last_run_at leaves the count as it was, but that can't be seen: hence "seems".
+    """
+    leader, entry = patient.status.leader, row.entry
+    if leader is None or leader.since is None or entry is None or entry.last_run_at is None:
+        return
+    score = row.stored.score
+    if (
+        entry.total_run_count > 0
+        and not is_sealed(row.stored.meta or "")
+        and score is not None
+        and score > 0
+        and float(score).is_integer()
+        and leader.since + timedelta(seconds=ALIVE_SECONDS) < in_utc(entry.last_run_at) <= patient.now
+    ):
+        yield Finding(
+            Severity.WARNING,
+            "mixed-versions",
+            row.key,
+            f"A celery-redbeat 2.x seems to have run it at {in_utc(entry.last_run_at):%Y-%m-%d %H:%M:%S} UTC"
+            f", while the beat of RedBeat 3 on {leader.host} leads.",
+            "Look for a beat of 2.x with another lock, or with none, and stop it: runs may be sent twice.",
+        )
+
+
+LEADER_CHECKS = (check_leader, check_lock_name, check_lock)

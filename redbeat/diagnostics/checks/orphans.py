@@ -1,0 +1,170 @@
+"""Checks of keys that belong to no entry, and of entries that aren't in the schedule.
+
+Invariant: another schedule's keys, whose prefix begins with ours, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from redbeat.diagnostics.checks.context import Patient
+from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
+from redbeat.entries.ownership import read_statics
+from redbeat.entries.validation import find_name_problem
+from redbeat.keys import BESIDE_TYPES
+from redbeat.log.text import as_stored, is_utf8, printable
+from redbeat.store.scripts import Stored, text_of
+from redbeat.store.store import CHUNK_SIZE
+
+__all__ = ["LEFTOVER_CHECKS"]
+
+#: how keys end that show a schedule with another prefix, and what they hold
+_MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
+
+
+def check_statics(patient: Patient) -> Iterator[Finding]:
+    """Find names of static entries that there are none of."""
+    store = patient.store
+    names = iter(sorted(name for name in read_statics(store).names if is_utf8(name)))
+    while chunk := list(islice(names, CHUNK_SIZE)):
+        for stored in store.read_entries([store.keys.entry(name) for name in chunk])[1]:
+            name = patient.name_of(stored.key)
+            if stored.exists and not find_name_problem(name, store.config.reserved_names):
+                continue
+            yield Finding(
+                Severity.WARNING,
+                "orphan-static",
+                name,
+                f"There is no such entry, and {store.keys.statics} has its name, as of one of beat_schedule.",
+                "The next start of a beat saves it again where beat_schedule has it; --fix removes the name.",
+                repair=Repair("forget", stored.key, name),
+            )
+
+
+def check_removed_statics(patient: Patient) -> Iterator[Finding]:
+    """Find entries of a beat_schedule that a program has removed which knows nothing of owners."""
+    statics = read_statics(patient.store)
+    for name in sorted(statics.owners.keys() - statics.names):
+        owners = ", ".join(sorted(filter(None, statics.owners[name]))) or "an app"
+        yield Finding(
+            Severity.WARNING,
+            "removed-static",
+            printable(name),
+            f"It came from the beat_schedule of {owners}, and was removed as celery-redbeat 2.x does it with "
+            "names that it doesn't have.",
+            "Let no 2.x beat work on this schedule; the next start of that app's beat saves the entry again.",
+        )
+
+
+def check_keys(patient: Patient) -> Iterator[Finding]:
+    """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
+    keys = patient.store.keys
+    prefix = keys.prefix
+    beside = {f"{prefix}{names}": kind for names, kind in BESIDE_TYPES.items()}
+    others: set[str] = set()
+    unscheduled: list[str] = []
+    unseen_before = len(patient.unseen)
+    for page in patient.keys_like(prefix):
+        others |= _other_prefixes(patient, page)
+        owners = {key: _owner_of(patient, key, beside) for key in page}
+        kept = {key: owner for key, owner in owners.items() if owner is not None}
+        wrong = _of_wrong_type(patient, kept, beside)
+        yield from wrong.values()
+        yield from _orphans(patient, {key: owner for key, owner in kept.items() if key not in wrong})
+        entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(patient, key)]
+        unscheduled += [stored.key for stored in _without_score(patient, entries)]
+    is_complete = len(patient.unseen) == unseen_before
+    away = patient.store.read_downgraded()  # what celery redbeat downgrade has taken out comes back
+    ours = [key for key in unscheduled if not key.startswith(tuple(others)) and key not in away]
+    # again, now that some time has passed: programs write the hash first
+    for stored in _without_score(patient, ours):
+        key, problem = stored.key, patient.row_of(stored.key, stored).problem
+        useless = (
+            f" It can't be used either: {problem.removeprefix(f'{printable(key)}: ')}" if problem else ""
+        )
+        yield Finding(
+            Severity.WARNING,
+            "unscheduled",
+            patient.name_of(key),
+            f"It isn't in {keys.schedule}, so beat doesn't know it.{useless}",
+            "Save it again, or delete it; --fix puts it into the schedule, at its next time.",
+            repair=Repair("schedule", key, key) if is_complete else None,
+        )
+
+
+def _owner_of(patient: Patient, key: str, beside: dict[str, str]) -> str | None:
+    """Return the key of the entry that ``key`` is kept beside; None: beside none."""
+    for beginning in beside:
+        if key.startswith(beginning):
+            return patient.store.keys.entry(key.removeprefix(beginning))
+    return None
+
+
+def _of_wrong_type(patient: Patient, keys: Iterable[str], beside: dict[str, str]) -> dict[str, Finding]:
+    """Return by its key what is found about each that holds no record of runs, but something else."""
+    texts = list(keys)
+    with patient.store.translating(), patient.store.client.pipeline(transaction=False) as pipeline:
+        for key in texts:
+            pipeline.type(as_stored(key))
+        types = [text_of(kind) for kind in pipeline.execute()]
+    wanted = [next(kind for start, kind in beside.items() if key.startswith(start)) for key in texts]
+    return {
+        key: Finding(
+            Severity.WARNING,
+            "wrong-type",
+            key,
+            f"It holds something that is no {kind}, so runs can't be recorded in it.",
+            "Look what it holds before you delete it.",
+        )
+        for key, found, kind in zip(texts, types, wanted, strict=True)
+        if found not in (kind, "none")
+    }
+
+
+def _orphans(patient: Patient, owners: dict[str, str]) -> Iterator[Finding]:
+    found = patient.store.read_entries(list(dict.fromkeys(owners.values())))[1]
+    missing = {stored.key for stored in found if not stored.exists}
+    for key, owner in owners.items():
+        if owner in missing:
+            yield Finding(
+                Severity.NOTE,
+                "orphan-key",
+                key,
+                f"There is no entry {patient.name_of(owner)!r} any more that it was kept beside.",
+                "Nothing breaks by it; --fix deletes it.",
+                repair=Repair("delete", owner, key),
+            )
+
+
+def _is_entry_key(patient: Patient, key: str) -> bool:
+    is_named = find_name_problem(patient.name_of(key), patient.config.reserved_names) is None
+    return is_named and not key.startswith(f"{patient.store.keys.prefix}:")
+
+
+def _without_score(patient: Patient, keys: Iterable[str]) -> list[Stored]:
+    """Return those of ``keys`` that are entries, and aren't in the schedule."""
+    found = patient.store.read_entries(list(keys))[1]
+    lost = [stored for stored in found if stored.definition is not None and stored.score is None]
+    if not lost:
+        return []
+    # a bare name stands for the entry, too
+    schedule = patient.store.keys.schedule
+    bare = [as_stored(patient.name_of(stored.key)) for stored in lost]
+    scores = patient.ask(lambda client: [client.zscore(schedule, name) for name in bare])
+    return [stored for stored, score in zip(lost, scores, strict=True) if score is None]
+
+
+def _other_prefixes(patient: Patient, page: Iterable[str]) -> set[str]:
+    """Return the prefixes of other schedules that begin with ours, as their own keys on ``page`` show."""
+    prefix, found = patient.store.keys.prefix, set()
+    for key in page:
+        for mark, kind in _MARKS.items():
+            other = key.removesuffix(mark)
+            is_other = other not in (key, prefix) and other.startswith(prefix)
+            if is_other and key != patient.config.lock_key and patient.type_of(key) == kind:
+                found.add(other)
+    return found
+
+
+LEFTOVER_CHECKS = (check_statics, check_removed_statics, check_keys)

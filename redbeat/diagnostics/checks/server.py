@@ -1,0 +1,253 @@
+"""Checks of the settings, and of the server: whether it keeps the schedule, and lets beat work on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from redbeat.beat.startup import eviction_warning
+from redbeat.diagnostics.checks.context import Patient
+from redbeat.diagnostics.checks.finding import Finding, Severity
+from redbeat.errors import StoreRefused
+from redbeat.store.scripts import text_of
+
+__all__ = ["SERVER_CHECKS"]
+
+#: clocks that differ by less do no harm
+MAX_SKEW_SECONDS = 2.0
+
+_ACL_DOCS = "See 'Users with limited rights' in the documentation's page on configuration."
+
+
+def check_settings(patient: Patient) -> Iterator[Finding]:
+    """Find settings that RedBeat doesn't know."""
+    for name, hint in patient.config.unknown_settings().items():
+        yield Finding(
+            Severity.WARNING,
+            "unknown-setting",
+            name,
+            f"There is no such setting, so it does nothing: {hint}",
+            "Correct its name, or remove it.",
+        )
+
+
+def check_eviction(patient: Patient) -> Iterator[Finding]:
+    """Find a server that may evict the schedule."""
+    try:
+        warning = eviction_warning(patient.store)
+    except StoreRefused as exc:
+        yield _unknown("eviction", "Whether the server may evict the schedule", exc)
+        return
+    if warning:
+        yield Finding(
+            Severity.ERROR,
+            "eviction",
+            "maxmemory-policy",
+            warning.partition(". ")[0] + ".",
+            "Set maxmemory-policy to noeviction or one of volatile-*, or use a server of its own.",
+        )
+
+
+def check_persistence(patient: Patient) -> Iterator[Finding]:
+    """Find a server that loses the schedule when it is started again, or can't write it."""
+    try:
+        info = patient.info("persistence")
+        has_file = bool(info.get("aof_enabled")) or bool(patient.setting_of_server("save").strip())
+    except StoreRefused as exc:
+        yield _unknown("persistence", "Whether the server keeps the schedule on disk", exc)
+        return
+    if not has_file:
+        yield Finding(
+            Severity.WARNING,
+            "persistence",
+            "appendonly, save",
+            "The server keeps nothing on disk, so a restart of it loses all entries that aren't in "
+            "beat_schedule.",
+            "Switch appendonly on.",
+        )
+    for field in ("aof_last_write_status", "rdb_last_bgsave_status"):
+        if info.get(field, "ok") != "ok":
+            yield Finding(
+                Severity.WARNING,
+                "persistence",
+                field,
+                f"The server's last attempt to write to its disk has failed ({field} is {info[field]}).",
+                "Look into the server's log, and at its disk.",
+            )
+
+
+def check_clock(patient: Patient) -> Iterator[Finding]:
+    """Find a machine whose clock isn't the server's."""
+    before = time.time()
+    seconds, micros = patient.ask(lambda client: client.time(**patient.on_node))
+    after = time.time()
+    server = int(seconds) + int(micros) / 1e6
+    skew = (before + after) / 2 - server
+    if abs(skew) - (after - before) / 2 < MAX_SKEW_SECONDS:
+        return
+    which = "ahead of" if skew > 0 else "behind"
+    yield Finding(
+        Severity.WARNING,
+        "clock",
+        "clock",
+        f"This machine's clock is {abs(skew):.1f} s {which} the server's.",
+        "Let both follow one time server (NTP): beat goes by the server's clock, but workers drop messages "
+        "that have expired by their own.",
+    )
+
+
+def check_topology(patient: Patient) -> Iterator[Finding]:
+    """Find a cluster that is used as if it were a single server."""
+    if patient.config.is_cluster:
+        return
+    try:
+        mode = patient.info("server").get("redis_mode")
+    except StoreRefused:
+        return
+    if mode == "cluster":
+        yield Finding(
+            Severity.ERROR,
+            "cluster",
+            "redbeat_redis_options",
+            "The server is a node of a Redis Cluster, and the settings don't say so.",
+            "Set redbeat_redis_options = {'cluster': True}; keys then need a prefix with a hash tag, "
+            "which the default one has.",
+        )
+
+
+def check_role(patient: Patient) -> Iterator[Finding]:
+    """Find a replica that is used as if it were the master."""
+    if patient.config.is_cluster:
+        return
+    try:
+        replication = patient.info("replication")
+    except StoreRefused:
+        return
+    if replication.get("role") == "slave":
+        yield Finding(
+            Severity.ERROR,
+            "replica",
+            "redbeat_redis_url",
+            f"The server is a replica of {replication.get('master_host')}:{replication.get('master_port')}, "
+            "which beat can't write to.",
+            "Name the master, or the sentinels that know which one it is.",
+        )
+
+
+def check_rights(patient: Patient) -> Iterator[Finding]:
+    """Find rights that beat needs, and that the user of the schedule lacks."""
+    try:
+        user = text_of(patient.ask(lambda client: client.execute_command("ACL WHOAMI", **patient.on_node)))
+    except StoreRefused:  # an old server, or a user that may not ask
+        user = patient.store.user()
+    lacking: dict[Severity, list[str]] = {}
+    for severity, words in _needs(patient):
+        try:
+            with patient.store.translating():
+                reply = patient.store.client.execute_command("ACL DRYRUN", user, *words, **patient.on_node)
+        except StoreRefused:
+            if user != "default":
+                yield Finding(
+                    Severity.NOTE,
+                    "rights",
+                    f"user {user}",
+                    "Whether it has all rights that beat needs isn't known: the server doesn't tell "
+                    "(ACL DRYRUN).",
+                    f"Compare its rule with the documented one. {_ACL_DOCS}",
+                )
+            return
+        if text_of(reply) != "OK":
+            lacking.setdefault(severity, []).append(_shown(words))
+    for severity, commands in sorted(lacking.items(), reverse=True):
+        yield Finding(
+            severity,
+            "rights",
+            f"user {user}",
+            f"The server doesn't let it do what beat {_NEED[severity]}: {', '.join(commands)}.",
+            f"Add the rights to its ACL rule. {_ACL_DOCS}",
+        )
+
+
+_NEED = {
+    Severity.ERROR: "needs",
+    Severity.WARNING: "needs for some of its features",
+    Severity.NOTE: "does where it may",
+}
+
+
+def _needs(patient: Patient) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
+    """Yield the commands that beat sends, with keys as it has them, and how bad it is to lack one."""
+    config, keys = patient.config, patient.store.keys
+    entry, lock = keys.entry("doctor"), config.lock_key
+    needed: list[tuple[Any, ...]] = [
+        ("EVALSHA", "0" * 40, "0"),
+        ("EVAL", "return 1", "0"),
+        ("TIME",),
+        ("TYPE", keys.schedule),
+        ("EXISTS", entry),
+        ("HMGET", entry, "definition"),
+        ("HSET", entry, "meta", "{}"),
+        ("HDEL", entry, "error"),
+        ("DEL", entry),
+        ("ZADD", keys.schedule, "0", entry),
+        ("ZREM", keys.schedule, entry),
+        ("ZSCORE", keys.schedule, entry),
+        ("ZRANGEBYSCORE", keys.schedule, "0", "1"),
+        ("SMEMBERS", keys.statics),
+        ("SADD", keys.statics, "doctor"),
+        ("SREM", keys.statics, "doctor"),
+    ]
+    if lock is not None:
+        needed += (
+            ("GET", lock),
+            ("SET", lock, "x", "PX", "1"),
+            ("DEL", lock),
+            ("SET", keys.tick, "1", "PX", "1"),
+        )
+        needed.append(("PTTL", lock))
+    features: list[tuple[Any, ...]] = [("HGETALL", keys.calendar("doctor")), ("PUBLISH", keys.wake, "x")]
+    if config.history:
+        history = keys.history("doctor")
+        features += ("LPUSH", history, "x"), ("LTRIM", history, "0", "1")
+    if config.wait_replicas:
+        features.append(("WAIT", "1", "1"))
+    extras: list[tuple[Any, ...]] = [("SUBSCRIBE", keys.wake)]
+    if config.key_expiry_check != "ignore":
+        extras.append(("CONFIG", "GET", "maxmemory-policy"))
+    for severity, commands in (
+        (Severity.ERROR, needed),
+        (Severity.WARNING, features),
+        (Severity.NOTE, extras),
+    ):
+        for words in commands:
+            yield severity, words
+
+
+def _shown(words: tuple[Any, ...]) -> str:
+    if words[0] == "CONFIG":
+        return "CONFIG GET"
+    has_key = words[0] not in ("EVAL", "EVALSHA", "TIME", "WAIT")
+    return f"{words[0]} {words[1]}" if has_key else str(words[0])
+
+
+def _unknown(kind: str, what: str, exc: StoreRefused) -> Finding:
+    said = str(exc.__cause__ or exc).rstrip(".")
+    return Finding(
+        Severity.NOTE,
+        kind,
+        "server",
+        f"{what} isn't known: {said}.",
+        "Look at its configuration yourself, or let the user of the schedule read it (CONFIG GET, INFO).",
+    )
+
+
+SERVER_CHECKS = (
+    check_settings,
+    check_topology,
+    check_role,
+    check_eviction,
+    check_persistence,
+    check_clock,
+    check_rights,
+)

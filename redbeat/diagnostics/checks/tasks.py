@@ -1,0 +1,174 @@
+"""Checks of what beat would send: whether it can be written as a message, and whether anybody takes it.
+
+Invariant: nothing is sent, and no handler of the application's is called, its routes excepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from dateutil.parser import isoparse
+from kombu.compression import get_encoder
+from kombu.serialization import dumps
+
+from redbeat.config.suggestions import did_you_mean
+from redbeat.diagnostics.checks.context import Patient, Row
+from redbeat.diagnostics.checks.finding import Finding, Severity, counted
+from redbeat.diagnostics.routes import find_route, load_tasks
+from redbeat.log.logger import logger
+from redbeat.log.text import shorten
+
+__all__ = ["Tasks", "check_message"]
+
+
+#: what Celery takes for the message itself
+_MESSAGE_OPTIONS = ("countdown", "eta", "expires", "time_limit", "soft_time_limit", "shadow")
+
+
+def check_message(patient: Patient, row: Row) -> Iterator[Finding]:
+    """Find entries whose run can't be written as a message."""
+    if row.entry is None or not patient.has_tasks:  # serializers are the application's own, too
+        return
+    if not row.entry.options and (row.stored.definition or "").count('"__type__"') <= 1:
+        return  # nothing but its schedule is more than plain JSON, so all the rest can be written
+    try:
+        _write_message(patient.app, row.entry)
+    except Exception as exc:  # noqa: BLE001 - whatever a serializer raises: it is this entry's
+        yield Finding(
+            Severity.ERROR,
+            "unserialisable",
+            patient.name_of(row.key),
+            f"Its run can't be written as a message: {_said(exc)}.",
+            "Correct its options or its arguments.",
+        )
+
+
+def _write_message(app: Any, entry: Any) -> None:
+    """Write the message of a run, as Celery does; raise what it raises."""
+    encode: Any = dumps
+    compress_by: Any = get_encoder
+    options = _options_of(app, entry)
+    expires = options.get("expires")
+    if isinstance(expires, str):
+        isoparse(expires)
+    elif expires is not None and not isinstance(expires, datetime):
+        expires + 0.0
+    given = {name: options[name] for name in _MESSAGE_OPTIONS if options.get(name) is not None}
+    message = app.amqp.create_task_message("0", entry.task, entry.args or (), entry.kwargs or {}, **given)
+    serializer = options.get("serializer") or app.conf.task_serializer
+    encode(message.body, serializer=serializer)
+    encode({**message.headers, **(options.get("headers") or {})}, serializer="json")
+    if options.get("compression"):
+        compress_by(options["compression"])
+
+
+def _said(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {shorten(' '.join(str(exc).split()), 200).rstrip('.')}"
+
+
+def _options_of(app: Any, entry: Any) -> dict[str, Any]:
+    """Return the options of a run: those of its task, where that is known, and over them the entry's."""
+    task = app.tasks.get(entry.task)
+    own = {} if task is None else task._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
+    return {**own, **(entry.options or {})}
+
+
+class Tasks:
+    """What the application and its workers know; asked once."""
+
+    def __init__(self) -> None:
+        self._is_known = False
+        self._queues: dict[str, list[str]] = {}
+
+    def load(self, patient: Patient) -> Iterator[Finding]:
+        """Import the modules with the application's tasks; find out whether that works."""
+        app = patient.app
+        if not patient.has_tasks:
+            return
+        try:
+            load_tasks(app)
+        except Exception as exc:  # noqa: BLE001 - the application's own code
+            yield Finding(
+                Severity.WARNING,
+                "tasks-unknown",
+                str(app.main or "app"),
+                f"The modules with its tasks can't be imported: {_said(exc)}.",
+                "Correct imports and include in its settings; till then unknown tasks aren't found here.",
+            )
+            return
+        # an application that imports none of its tasks where beat runs is none that has lost them
+        self._is_known = any(not name.startswith("celery.") for name in app.tasks)
+
+    def check_task(self, patient: Patient, row: Row) -> Iterator[Finding]:
+        """Find entries whose task the application doesn't have."""
+        entry = row.entry
+        if entry is None or not self._is_known or entry.task in patient.app.tasks:
+            return
+        yield Finding(
+            Severity.WARNING,
+            "unknown-task",
+            patient.name_of(row.key),
+            f"The application has no task {entry.task!r}.{did_you_mean(entry.task, patient.app.tasks)}",
+            "Correct the name; where only the workers import that task, all is well.",
+        )
+
+    def note_queue(self, patient: Patient, row: Row) -> Iterator[Finding]:
+        """Note which queue the entry's runs go to, for :meth:`check_queues`."""
+        entry = row.entry
+        if entry is None or patient.workers_seconds is None or not entry.is_enabled_at(patient.now):
+            return
+        try:
+            options = entry.options or {}
+            route = find_route(patient.app, entry.task, entry.args or (), entry.kwargs or {}, options)
+        except Exception as exc:  # noqa: BLE001 - the application's own routes, and queues it doesn't have
+            yield Finding(
+                Severity.ERROR,
+                "no-route",
+                patient.name_of(row.key),
+                f"Where its runs go can't be found: {_said(exc)}.",
+                "Correct its queue, or task_routes and task_queues.",
+            )
+            return
+        for queue in route.queues if route.exchange_type != "fanout" else ():  # who listens, does
+            self._queues.setdefault(queue, []).append(patient.name_of(row.key))
+
+    def check_queues(self, patient: Patient) -> Iterator[Finding]:
+        """Find queues that entries' runs go to, and no worker that answers takes from."""
+        if patient.workers_seconds is None or not self._queues:
+            return
+        try:
+            replies = patient.app.control.inspect(timeout=patient.workers_seconds).active_queues()
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's transport raises
+            logger.debug("doctor: no worker could be asked: %r", exc)
+            yield Finding(
+                Severity.ERROR,
+                "broker",
+                "broker_url",
+                f"The workers can't be asked, as the broker can't be used: {_said(exc)}.",
+                "Look whether it runs, and at broker_url.",
+            )
+            return
+        if not replies:
+            yield Finding(
+                Severity.WARNING,
+                "no-worker",
+                "workers",
+                f"No worker has answered within {patient.workers_seconds:g} s.",
+                "Start one, or give them longer: --workers takes a number of seconds.",
+            )
+            return
+        consumed = {str(queue["name"]) for queues in replies.values() for queue in queues or ()}
+        for queue, names in sorted(self._queues.items()):
+            if queue in consumed:
+                continue
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            yield Finding(
+                Severity.WARNING,
+                "no-consumer",
+                queue,
+                f"The runs of {shown} go to this queue, and no worker takes from it "
+                f"({counted(len(replies), 'worker', 'workers')} answered).",
+                "Start a worker with -Q, or correct the entries' queue.",
+            )

@@ -1,0 +1,134 @@
+"""Going back to celery-redbeat 2.x: what it can't run is taken out of its way, and comes back by itself.
+
+Owns the list of such entries, and the step that puts them away. Their hashes stay as they are; only the
+schedule lets go of them, and ``redbeat::downgraded`` remembers when each was due. The next leader of version
+3 puts them back before its first claim; what they have missed is a matter of their misfire, as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from redbeat.diagnostics.compatibility import Trouble, find_ignored, find_trouble
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.loading import decode_entry
+from redbeat.entries.query import read_all
+from redbeat.errors import EntryCorrupt, EntryNotFound, LockError
+from redbeat.leadership.lock import TOKEN_MARK
+from redbeat.store.scripts import Stored
+from redbeat.store.scripts.downgrades import put_away
+from redbeat.store.store import CHUNK_SIZE, Store
+
+__all__ = ["Findings", "Obstacle", "examine", "judge", "put_all_away"]
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """An entry that celery-redbeat 2.x can't run.
+
+    Attributes:
+        member: as it stands in the schedule.
+        stored: what was read of it.
+        trouble: why it can't.
+    """
+
+    name: str
+    member: str
+    stored: Stored
+    trouble: Trouble
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What celery-redbeat 2.x would make of a schedule.
+
+    Attributes:
+        obstacles: what it can't run.
+        ignored: names of entries that it runs, to what it would do otherwise than their policies say.
+        away: names of the entries that are out of its way already, sorted.
+        seen: how many entries there are in the schedule.
+    """
+
+    obstacles: Sequence[Obstacle]
+    ignored: dict[str, list[str]]
+    away: Sequence[str]
+    seen: int
+
+
+def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findings:
+    """Look at every entry; nothing is written."""
+    store, seen = Store(app), 0
+    obstacles: list[Obstacle] = []
+    ignored: dict[str, list[str]] = {}
+    for member, stored, now in read_all(store):
+        seen += 1
+        obstacle, otherwise = judge(store, member, stored, now)
+        if obstacle is not None:
+            obstacles.append(obstacle)
+        elif otherwise:
+            ignored[store.keys.name(stored.key)] = otherwise
+        if progress is not None and not seen % CHUNK_SIZE:
+            progress(seen)
+    names = (store.keys.name(one.stored.key) for one in obstacles)
+    away = sorted(set(map(store.keys.name, store.read_downgraded())).difference(names))
+    return Findings(obstacles, ignored, away, seen)
+
+
+def judge(store: Store, member: str, stored: Stored, now: datetime) -> tuple[Obstacle | None, list[str]]:
+    """Return why celery-redbeat 2.x can't run an entry, or what of its policy it would ignore.
+
+    What never runs again, as its score is negative, isn't in the way: 2.x doesn't look at it.
+    """
+    if stored.score is None or stored.score < 0:
+        return None, []
+    entry, problem = _decoded(store, stored)
+    name = store.keys.name(stored.key)
+    trouble = find_trouble(member, name, stored, problem, now)
+    if trouble is not None:
+        return Obstacle(name, member, stored, trouble), []
+    return None, [] if entry is None else find_ignored(entry, now)
+
+
+def _decoded(store: Store, stored: Stored) -> tuple[Any, str]:
+    try:
+        return decode_entry(RedBeatSchedulerEntry, stored, store.config.app), ""
+    except EntryNotFound:
+        return None, ""
+    except EntryCorrupt as exc:
+        return None, str(exc)
+
+
+def put_all_away(
+    app: Any, obstacles: Sequence[Obstacle], progress: Callable[[int], object] | None = None
+) -> Iterator[tuple[Obstacle, bool]]:
+    """Put ``obstacles`` away, 500 in a step; yield of each whether it was, and not changed meanwhile.
+
+    Raises:
+        LockError: a beat of version 3 leads, and would bring them back or run them.
+    """
+    store, remaining = Store(app), iter(obstacles)
+    done = 0
+    while chunk := list(islice(remaining, CHUNK_SIZE)):
+        with store.translating(store.keys.downgraded, "hash", sets=[store.keys.statics]):
+            found = put_away(
+                store.client,
+                store.keys,
+                store.config.lock_key,
+                TOKEN_MARK,
+                [(one.member, one.stored) for one in chunk],
+            )
+        if found.token:
+            raise LockError(
+                f"A beat of version 3 leads ({found.token}), and would bring the entries back: stop all "
+                "beats of version 3 first. Where that one has died, delete its lock: redis-cli DEL "
+                f"{store.config.lock_key}",
+                store.config.lock_key,
+            )
+        yield from zip(chunk, found.results, strict=True)
+        done += len(chunk)
+        if progress is not None:
+            progress(done)

@@ -1,0 +1,153 @@
+"""What is known about an entry and its runs: what is stored and recorded, who leads, when it has times.
+
+Invariant: reading it writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.schedules import schedule
+
+from redbeat.config.config import ensure_conf
+from redbeat.connection.client import get_hasty_redis
+from redbeat.entries.calendar_loading import give_calendars, read_calendars
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.history_store import read_history
+from redbeat.entries.loading import decode_entry
+from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.history import PastRun, decode_history
+from redbeat.leadership.status import Status, read_status
+from redbeat.policy.policy import NO_POLICY, Policy
+from redbeat.process.budget import limited_twice
+from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
+from redbeat.schedules.timezones import in_utc
+from redbeat.store.scripts import Stored
+from redbeat.store.store import Store
+from redbeat.task_ids import task_id_of
+
+__all__ = ["TOLERANCE", "Evidence", "id_of", "read_evidence", "record_of", "span_of", "times_around"]
+
+#: a time that is given is meant, and a run is the one of that time, when they are no further apart
+TOLERANCE = timedelta(seconds=1)
+#: how far back a schedule's last time is looked for
+_SPANS = tuple(timedelta(days=days) for days in (1 / 1440, 1 / 24, 1, 32, 400, 4000))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about an entry.
+
+    Attributes:
+        entry: with its calendar; None: what is stored can't be used, and ``problem`` says why.
+        history: what became of its last runs, the newest first.
+        kept: how many of these are kept, 0: none.
+        misfire: the app's way, for an entry that doesn't say it.
+    """
+
+    key: str
+    entry: Any
+    stored: Stored
+    problem: str
+    history: Sequence[PastRun]
+    kept: int
+    status: Status
+    misfire: str = "latest"
+
+    @property
+    def now(self) -> datetime:
+        """The server's clock."""
+        return self.status.now
+
+
+def read_evidence(app: Any, name: str) -> Evidence:
+    """Read what is known about the entry called ``name``.
+
+    Raises:
+        EntryNotFound: there is none.
+        StoreUnavailable: Redis can't be reached, or doesn't answer in time.
+    """
+    config = ensure_conf(app)
+    status, client = read_status(app), get_hasty_redis(app)
+    try:
+        store = Store(app, client)
+        key = config.keys.entry(name)
+        stored = store.read_entry(key)[1]
+        if not stored.exists:
+            raise EntryNotFound(f"{key}: there is no such entry.", key)
+        entry, problem = None, ""
+        try:
+            entry = decode_entry(RedBeatSchedulerEntry, stored, config.app)
+        except EntryCorrupt as exc:
+            problem = str(exc)
+        if entry is not None and entry.policy.exclude is not None:
+            give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
+        records = read_history(store, key, max(config.history, 1000))
+    finally:
+        if client is not getattr(app, "redbeat_redis", None):
+            client.close()
+    history = decode_history(records, lambda due: id_of(key, due))
+    return Evidence(key, entry, stored, problem, history, config.history, status, config.misfire)
+
+
+def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
+    """Return what is recorded of the run at ``at`` by itself: that it was sent, or else the latest."""
+    about = [run for run in history if abs(run.due - at) < TOLERANCE and run.last is None]
+    nearest = min((abs(run.due - at) for run in about), default=None)
+    about = [run for run in about if abs(run.due - at) == nearest]
+    return next((run for run in about if run.outcome == "sent"), about[0] if about else None)
+
+
+def span_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
+    """Return the record of several runs that weren't sent, if one was due at ``at``, or nearly."""
+    spans = [run for run in history if run.last is not None]
+    exact = next((run for run in spans if run.covers(at)), None)
+    return exact or next((run for run in spans if run.covers(at, TOLERANCE)), None)
+
+
+def times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return the schedule's last time until ``at``, and its first after that, whatever its policy says.
+
+    None: there is none, or it can't be found.
+
+    Raises:
+        EntryTooExpensive: that takes too long.
+    """
+    return limited_twice(entry.key, _times_around, entry, at)
+
+
+def _times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:
+    bare = replace(NO_POLICY, timezone=entry.policy.timezone)
+    rule = entry.schedule
+    try:
+        if isinstance(rule, schedule) and not is_own_kind(rule, schedule) and not rule.relative:
+            return _around_of_interval(entry, at)
+        return _last_until(rule, bare, at), next_run(rule, bare, at)
+    except (ValueError, OverflowError, RuntimeError):
+        return None, None
+
+
+def _around_of_interval(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:
+    start = entry.policy.start_time
+    anchor = None if entry.last_run_at is None else in_utc(entry.last_run_at)
+    if start is not None and (anchor is None or anchor < start):
+        anchor = start
+    if anchor is None:
+        return None, None  # it has no phase yet
+    before = phase_before(entry.schedule, anchor, at)
+    return before, None if before is None else before + entry.schedule.run_every
+
+
+def _last_until(rule: Any, bare: Policy, at: datetime) -> datetime | None:
+    for span in _SPANS:
+        first = next_run(rule, bare, at - span)
+        if first is not None and first <= at:
+            return last_runs(rule, bare, first, at, 1)[0][-1]
+    return None
+
+
+def id_of(key: str, due: datetime) -> str:
+    return task_id_of(key, due.isoformat(timespec="microseconds"))

@@ -1,0 +1,146 @@
+"""Repairs that lose nothing: of the schedule's members, and of what deleted entries left behind.
+
+Invariant: no definition is touched. What a repair would remove is looked at a second time, some time after
+the doctor's look, and changed or removed in the very step that looks at it once more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from redbeat.beat.planner import MISSING_GRACE_SECONDS
+from redbeat.connection.client import get_hasty_redis
+from redbeat.diagnostics.checks.finding import Finding, Repair
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.loading import decode_entry
+from redbeat.entries.ownership import read_statics
+from redbeat.entries.saving import next_score
+from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.log.text import as_stored
+from redbeat.store.scripts import Stored
+from redbeat.store.scripts.leftovers import remove_leftovers
+from redbeat.store.scripts.repairs import MemberRepair, repair_members
+from redbeat.store.store import CHUNK_SIZE, Store
+
+__all__ = ["repair"]
+
+
+def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Iterator[str]:
+    """Mend what can be; yield a sentence for each repair that was made, or left.
+
+    Arguments:
+        is_dry: make none, and say what would be done.
+    """
+    wanted = [finding.repair for finding in findings if finding.repair is not None]
+    if not wanted:
+        return
+    client = get_hasty_redis(app)
+    try:
+        store = Store(app, client)
+        if not is_dry:
+            time.sleep(MISSING_GRACE_SECONDS)  # some programs write the schedule first, and then the hash
+        for action, mend in _ACTIONS.items():
+            chosen = [one for one in wanted if one.action == action]
+            for start in range(0, len(chosen), CHUNK_SIZE):
+                yield from mend(store, chosen[start : start + CHUNK_SIZE], is_dry)
+    finally:
+        if client is not getattr(app, "redbeat_redis", None):
+            client.close()
+
+
+def _drop(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    gone = _without_entry(store, repairs)
+    made = [MemberRepair(one.entry_key, one.target) for one in gone]
+    yield from _mend_members(store, gone, made, is_dry, "taken out of the schedule, as it has no hash")
+    yield from _left(repairs, gone, "there is such an entry by now")
+
+
+def _schedule(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    now, found = store.read_entries([one.entry_key for one in repairs])
+    chosen: list[Repair] = []
+    made: list[MemberRepair] = []
+    for one, stored in zip(repairs, found, strict=True):
+        if stored.definition is None or stored.score is not None:
+            yield f"{one.entry_key}: left alone, it has changed meanwhile."
+            continue
+        try:
+            score = next_score(_entry_of(store, stored), now)
+        except (EntryCorrupt, EntryNotFound, ValueError, OverflowError, RuntimeError) as exc:
+            yield f"{one.entry_key}: left alone, when it is due can't be found: {exc}"
+            continue
+        chosen.append(one)
+        made.append(MemberRepair(one.entry_key, one.target, score))
+    yield from _mend_members(store, chosen, made, is_dry, "put into the schedule, at its next time")
+
+
+def _entry_of(store: Store, stored: Stored) -> Any:
+    return decode_entry(RedBeatSchedulerEntry, stored, store.config.app)
+
+
+def _mend_members(
+    store: Store, chosen: Sequence[Repair], made: Sequence[MemberRepair], is_dry: bool, words: str
+) -> Iterator[str]:
+    if is_dry or not made:
+        yield from (f"{one.target}: would be {words}." for one in chosen)
+        return
+    with store.translating():
+        done = repair_members(store.client, store.keys.schedule, made, wake=store.keys.wake)
+    for one, is_done in zip(chosen, done, strict=True):
+        yield f"{one.target}: {words}." if is_done else f"{one.target}: left alone, it has changed meanwhile."
+
+
+def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    gone = _without_entry(store, repairs)
+    if gone and not is_dry:
+        statics = read_statics(store)
+        gone = [
+            one for one in gone if _remove(store, one, name=one.target, owned=statics.pairs_of(one.target))
+        ]
+    would = "would be " if is_dry else ""
+    yield from (f"{one.target}: {would}removed from {store.keys.statics}." for one in gone)
+    yield from _left(repairs, gone, "there is such an entry by now")
+
+
+def _delete(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    gone = _without_entry(store, repairs)
+    if not is_dry:
+        gone = [one for one in gone if _remove(store, one, beside=one.target)]
+    would = "would be " if is_dry else ""
+    yield from (f"{one.target}: {would}deleted." for one in gone)
+    yield from _left(repairs, gone, "there is such an entry by now")
+
+
+def _remove(
+    store: Store, one: Repair, *, name: str = "", owned: Sequence[str] = (), beside: str = ""
+) -> bool:
+    """Remove a name or a key that is kept for an entry, unless that is there by now."""
+    keys, entry = store.keys, one.entry_key
+    is_history = beside == keys.history_of(entry)
+    kept = [beside or entry, entry] if is_history else [entry, beside or entry]
+    with store.translating():
+        removed = remove_leftovers(store.client, keys, [(entry, "", name)], [owned], kept)
+    return removed > 0
+
+
+def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
+    """Return those whose entry isn't there, looked at anew."""
+    found = {stored.key: stored for stored in store.read_entries([one.entry_key for one in repairs])[1]}
+    gone = [one for one in repairs if not found[one.entry_key].exists]
+    if store.config.is_cluster:  # a node that is given a slot hasn't got all of it yet
+        with store.translating():
+            gone = [one for one in gone if not store.client.exists(as_stored(one.entry_key))]
+    return gone
+
+
+def _left(repairs: Sequence[Repair], done: Sequence[Repair], why: str) -> Iterator[str]:
+    yield from (f"{one.target}: left alone, {why}." for one in repairs if one not in done)
+
+
+_ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = {
+    "drop": _drop,
+    "schedule": _schedule,
+    "forget": _forget,
+    "delete": _delete,
+}

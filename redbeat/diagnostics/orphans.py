@@ -1,0 +1,114 @@
+"""What is left over in Redis of entries that are gone: found, shown and removed.
+
+celery-redbeat 2.x, redis-cli and evictions remove an entry's hash and nothing else. Invariant: what belongs
+to an entry that is there, or is there again by the time of the removal, is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from redbeat.entries.ownership import read_statics
+from redbeat.keys import BESIDE_TYPES, glob_of
+from redbeat.store.scripts import text_of
+from redbeat.store.scripts.leftovers import remove_leftovers
+from redbeat.store.store import CHUNK_SIZE, Store
+
+__all__ = ["KINDS_LEFT", "Leftover", "find_leftovers", "purge_leftovers"]
+
+#: what may be left of an entry
+KINDS_LEFT = {
+    "member": "it stands in the schedule, and its hash is gone",
+    "static": "its name stands among those of beat_schedule, and its hash is gone",
+    "downgraded": "it is out of celery-redbeat 2.x's way, and its hash is gone",
+    "history": "the record of its runs is there, and its hash is gone",
+    "backfilled": "the record of its runs that were sent by hand is there, and its hash is gone",
+}
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something that is kept for an entry whose hash is gone.
+
+    Attributes:
+        kind: one of ``KINDS_LEFT``.
+        name: of the entry.
+        text: as it stands in Redis: the member, the name or the key.
+    """
+
+    kind: str
+    name: str
+    text: str
+
+
+def find_leftovers(app: Any, progress: Callable[[int], object] | None = None) -> Iterator[Leftover]:
+    """Yield what is left over of entries that are gone.
+
+    All keys under the prefix are looked at, a thousand at a time; Redis goes on serving others meanwhile.
+    """
+    store = Store(app)
+    looked_at, seen = 0, set[Leftover]()
+    candidates = _candidates(store)
+    while chunk := list(islice(candidates, CHUNK_SIZE)):
+        with store.translating(), store.client.pipeline(transaction=False) as pipeline:
+            for one in chunk:
+                pipeline.exists(store.keys.entry(one.name))
+            found = pipeline.execute()
+        for one, exists in zip(chunk, found, strict=True):
+            if not exists and one not in seen:  # what is changed meanwhile may come twice
+                seen.add(one)
+                yield one
+        looked_at += len(chunk)
+        if progress is not None:
+            progress(looked_at)
+
+
+def _candidates(store: Store) -> Iterator[Leftover]:
+    """Yield all that is kept for any entry."""
+    keys, cursor = store.keys, 0
+    while True:
+        with store.translating():
+            cursor, members = store.client.zscan(keys.schedule, cursor, count=CHUNK_SIZE)
+        for member, _ in members:
+            yield Leftover("member", keys.name(_raw(member)), _raw(member))
+        if not int(cursor):
+            break
+    statics = read_statics(store)
+    for name in sorted(statics.names | statics.owners.keys()):
+        yield Leftover("static", name, name)
+    for key in store.read_downgraded():
+        yield Leftover("downgraded", keys.name(key), key)
+    for names, type_ in BESIDE_TYPES.items():
+        kind, start = names.strip(":"), f"{keys.prefix}{names}"
+        pattern = f"{glob_of(start)}*"
+        with store.translating():
+            for key in store.client.scan_iter(match=pattern, count=2 * CHUNK_SIZE, _type=type_):
+                yield Leftover(kind, _raw(key).removeprefix(start), _raw(key))
+
+
+def purge_leftovers(
+    app: Any, leftovers: Sequence[Leftover], progress: Callable[[int], object] | None = None
+) -> int:
+    """Remove ``leftovers``, unless their entries are there by now; return how many it were."""
+    store, removed = Store(app), 0
+    keys = store.keys
+    members = {one.name: one.text for one in leftovers if one.kind == "member"}
+    names = sorted({one.name for one in leftovers})
+    statics = read_statics(store)
+    for first in range(0, len(names), CHUNK_SIZE):
+        chunk = names[first : first + CHUNK_SIZE]
+        entries = [(keys.entry(name), members.get(name, keys.entry(name)), name) for name in chunk]
+        owned = [statics.pairs_of(name) for name in chunk]
+        beside = [key for entry, _, _ in entries for key in keys.beside(entry)]
+        with store.translating():
+            removed += remove_leftovers(store.client, keys, entries, owned, beside)
+        if progress is not None:
+            progress(first + len(chunk))
+    return removed
+
+
+def _raw(value: Any) -> str:
+    return str(text_of(value))

@@ -1,0 +1,214 @@
+"""Where the message of a run goes, and which rule says so.
+
+Celery decides, by its ``task_routes``, the options of the call and the attributes of the task; what is here
+asks it. Invariant: nothing is sent or declared, and no handler of the application's is called, its routes
+excepted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from celery.app.routes import MapRoute, Router
+from celery.exceptions import QueueNotFound
+from kombu.common import Broadcast
+from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
+
+from redbeat.config.suggestions import did_you_mean
+from redbeat.errors import ConfigurationError
+
+__all__ = ["Route", "find_queue_problem", "find_route", "load_tasks"]
+
+_EXCHANGE_TYPES: Mapping[str, Any] = STANDARD_EXCHANGE_TYPES
+_FIELDS = ("queue", "exchange", "exchange_type", "routing_key", "priority")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a message goes.
+
+    Attributes:
+        queues: the names of those that it reaches, of all that the app knows; a broker may know more.
+        declared: the name of the queue that Celery declares before, which may be none of these; None: none,
+            as for a Broadcast.
+        exchange: where it is published; '' for the broker's own, which takes it to the queue that the
+            routing key names.
+        exchange_type: 'direct', 'topic', 'fanout', 'headers', or one of the broker's.
+        routing_key: what it is published with.
+        priority: None: it has none.
+        rules: which rule has decided each of these, in words.
+    """
+
+    queues: tuple[str, ...]
+    declared: str | None
+    exchange: str
+    exchange_type: str
+    routing_key: str
+    priority: int | None
+    rules: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON has it."""
+        return asdict(self)
+
+
+def load_tasks(app: Any) -> None:
+    """Import the modules with the tasks of ``app``, as a beat and a worker do; raise what they raise."""
+    app.loader.import_default_modules()
+    app.finalize(auto=True)
+
+
+def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the queue that ``options`` name, a sentence; None when nothing is.
+
+    An app with ``task_create_missing_queues`` takes any name for a new queue.
+    """
+    queue = options.get("queue")
+    if app.conf.task_create_missing_queues or not _is_missing(app, queue):
+        return None
+    return (
+        f"options: queue: there is no queue {queue!r} in task_queues, and task_create_missing_queues is off."
+        f"{did_you_mean(str(queue), app.amqp.queues)}"
+    )
+
+
+def _is_missing(app: Any, queue: Any) -> bool:
+    """Tell whether ``queue`` is the name of none that the app has."""
+    known = app.amqp.queues
+    return isinstance(queue, str) and bool(queue) and queue not in known and queue not in known.aliases
+
+
+def find_route(
+    app: Any, task: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+) -> Route:
+    """Return where Celery sends the message of a call of ``task``.
+
+    Arguments:
+        options: of the entry; those of the task, where ``app`` has it, are added as Celery does it.
+
+    Raises:
+        ConfigurationError: there is no such queue, and none may be made up; the application's routes may
+            raise anything.
+    """
+    known = app.tasks.get(task)
+    own = {} if known is None else known._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
+    given = {**own, **options}
+    routed, rule = _ask_routes(app, task, args, kwargs, given, known)
+    answered = Router([lambda *_, **__: dict(routed) or None], app.amqp.queues, app=app)  # asked once only
+    try:
+        final = answered.route(dict(given), task, args, dict(kwargs), known)
+    except QueueNotFound as exc:
+        names = (given.get("queue"), routed.get("queue"), app.conf.task_default_queue)
+        name = next(str(name) for name in names if _is_missing(app, name))
+        hint = did_you_mean(name, app.amqp.queues)
+        raise ConfigurationError(
+            f"There is no queue {name!r} in task_queues, and task_create_missing_queues is off.{hint}",
+            "task_queues",
+        ) from exc
+    rules = {}
+    for name in _FIELDS:
+        if options.get(name) not in (None, ""):  # Celery takes no notice of an empty one
+            rules[name] = f"the option {name}"
+        elif own.get(name) not in (None, ""):
+            # a task without a priority of its own is given the default one
+            is_default = name == "priority" and own[name] == app.conf.task_default_priority
+            rules[name] = "task_default_priority" if is_default else f"the attribute {name} of the task"
+        elif routed.get(name) not in (None, ""):
+            rules[name] = rule
+    return _resolve(app, final, rules)
+
+
+def _ask_routes(
+    app: Any,
+    task: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+    known: Any,
+) -> tuple[Mapping[str, Any], str]:
+    """Return what the first of ``task_routes`` that knows ``task`` says, and which of them that is."""
+    router, given = app.amqp.router, app.conf.task_routes or ()
+    routers = given if isinstance(given, (list, tuple)) else [given]
+    for number, (route, written) in enumerate(zip(router.routes, routers, strict=True)):
+        found = router.query_router(route, task, args, dict(kwargs), dict(options), known)
+        if found is not None:
+            where = "task_routes" if len(routers) == 1 else f"task_routes[{number}]"
+            shown = f"{where}{_shown(written, task)}"
+            # a copy: Celery takes the queue out of a dictionary that a route keeps
+            return {"queue": found} if isinstance(found, str) else dict(found), shown
+    return {}, ""
+
+
+def _shown(router: Any, task: str) -> str:
+    """Return which part of ``router`` it is that knows ``task``."""
+    if isinstance(router, str):
+        return f", {router}"
+    if not isinstance(router, (Mapping, list, tuple)):
+        name = getattr(router, "__qualname__", None) or type(router).__qualname__
+        return f", {router.__module__}.{name}"
+    keys = [key for key, _ in (router.items() if isinstance(router, Mapping) else router)]
+    if task in keys:
+        return f"[{task!r}]"
+    patterns = (key for key in keys if isinstance(key, re.Pattern) or "*" in key)
+    matching = next(key for key in patterns if MapRoute({key: "any"})(task) is not None)
+    return f"[{matching!r}]"
+
+
+def _resolve(app: Any, options: Mapping[str, Any], rules: dict[str, str]) -> Route:
+    """Return what ``options`` that have been routed come to, as in Celery's ``send_task_message``."""
+    exchange, routing_key = options.get("exchange"), options.get("routing_key")
+    exchange = getattr(exchange, "name", exchange)
+    queue: Any = options.get("queue")
+    if queue is None and exchange is None:
+        queue = app.amqp.default_queue
+    # each listener has a queue of its own, and the application's is nobody's
+    declared = None if queue is None or isinstance(queue, Broadcast) else queue.name
+    of_queue = f"the queue {declared or getattr(queue, 'alias', None)}"
+    kind = options.get("exchange_type")
+    if kind is None:
+        kind = getattr(getattr(queue, "exchange", None), "type", None) or "direct"
+        rules["exchange_type"] = of_queue if queue is not None else "Celery's default"
+    if (not exchange or not routing_key) and kind == "direct":
+        exchange, routing_key = "", declared
+        rules.update(exchange=of_queue, routing_key=of_queue)
+    elif exchange is None:
+        exchange = queue.exchange.name or app.conf.task_default_exchange
+        rules["exchange"] = of_queue
+        if not routing_key:
+            routing_key = queue.routing_key or app.conf.task_default_routing_key
+            rules["routing_key"] = of_queue
+    if rules.get("exchange") == of_queue:
+        rules.setdefault("queue", "task_default_queue")
+    else:
+        rules.pop("queue", None)  # it is declared, and has no say
+    routing_key = str(routing_key or "")
+    queues = tuple(_find_bound(app, queue, exchange, routing_key)) if exchange else (routing_key,)
+    return Route(queues, declared, exchange, kind, routing_key, options.get("priority"), rules)
+
+
+def _find_bound(app: Any, declared: Any, exchange: str, routing_key: str) -> Iterator[str]:
+    """Yield the names of the app's queues that an exchange takes a message with this routing key to.
+
+    ``declared``, the queue of the call, is one of them also where a router has made it up itself.
+    """
+    queues = {queue.name: queue for queue in app.amqp.queues.values()}
+    if declared is not None:
+        queues.setdefault(declared.name, declared)
+    for queue in queues.values():
+        if isinstance(queue, Broadcast):
+            continue
+        bound = [one for one in queue.bindings or [queue] if getattr(one.exchange, "name", None) == exchange]
+        if any(_matches(one.exchange, one.routing_key, routing_key) for one in bound):
+            yield queue.name
+
+
+def _matches(exchange: Any, binding_key: str, routing_key: str) -> bool:
+    """Tell whether a binding takes a message, as kombu does it for brokers that don't match themselves."""
+    if exchange.type not in _EXCHANGE_TYPES:
+        return False  # that one looks at headers, or at whatever
+    matcher = _EXCHANGE_TYPES[exchange.type](None)
+    row = matcher.prepare_bind("queue", exchange.name, str(binding_key or ""), None)
+    return exchange.type == "fanout" or bool(matcher.lookup([row], exchange.name, routing_key, None))

@@ -1,0 +1,146 @@
+"""Runs that people ask for: one now, or those of a span in the past. Sent by the caller, beat isn't needed.
+
+Each message says that it is manual, and the entry's history does so, too. The schedule isn't touched.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
+from itertools import islice
+from typing import Any
+
+from celery.beat import BeatLazyFunc
+from celery.result import AsyncResult
+
+from redbeat.config.suggestions import find_typos
+from redbeat.entries.history_store import (
+    add_record,
+    being_the_only_one,
+    note_backfilled,
+    read_backfilled,
+    server_now,
+)
+from redbeat.entries.preview import runs_between
+from redbeat.errors import EntryError
+from redbeat.history import sent_record
+from redbeat.process.signals import hold_interrupts
+from redbeat.schedules.timezones import in_utc
+from redbeat.store.scripts import score_text
+from redbeat.store.store import CHUNK_SIZE, Store
+from redbeat.task_ids import task_id_of
+
+__all__ = ["backfill", "trigger"]
+
+#: what is nearly one of these is a typo; others may be options that the task or the broker knows
+_OVERRIDES = ("args", "kwargs", "queue", "exchange", "routing_key", "priority", "expires", "countdown", "eta")
+
+
+def trigger(entry: Any, overrides: Mapping[str, Any]) -> AsyncResult:
+    """Send one run of ``entry`` now; see :meth:`redbeat.RedBeatSchedulerEntry.trigger`."""
+    typos = find_typos(overrides, _OVERRIDES)
+    if typos:
+        raise EntryError(f"{entry.key}: trigger: there is no {typos}.", entry.key)
+    store = Store(entry.app)
+    now = server_now(store)
+    task_id = str(overrides.get("task_id") or uuid.uuid4())
+    result = _send(entry, now, {**overrides, "task_id": task_id})
+    add_record(store, entry.key, sent_record(score_text(now.timestamp()), task_id, is_manual=True), now)
+    return result
+
+
+def backfill(
+    entry: Any,
+    start: datetime,
+    end: datetime,
+    dry_run: bool,
+    *,
+    limit: int | None,
+    progress: Callable[[int], object] | None,
+) -> list[datetime]:
+    """Send the runs of ``entry`` in a span; see :meth:`redbeat.RedBeatSchedulerEntry.backfill`."""
+    store = Store(entry.app)
+    now = server_now(store)
+    for name, moment in (("start", start), ("end", end)):
+        if not isinstance(moment, datetime):
+            raise EntryError(f"{entry.key}: backfill: {name} must be a datetime, not {moment!r}.", entry.key)
+    if in_utc(end) < in_utc(start):
+        raise EntryError(f"{entry.key}: backfill: end must not be before start.", entry.key)
+    dues = _missing(entry, store, runs_between(entry, start, min(in_utc(end), now)))
+    if limit is not None:  # counted before the first one is sent
+        found = list(islice(dues, limit + 1))
+        dues = iter(found)
+        if len(found) > limit:
+            raise EntryError(
+                f"{entry.key}: backfill: that span has more than {limit} runs; name a shorter one, or a "
+                "higher limit.",
+                entry.key,
+            )
+    sent: list[datetime] = []
+    alone: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)
+    if not dry_run:
+        alone = being_the_only_one(store, entry.key)
+    with alone as hold:
+        for due in dues:
+            with hold_interrupts(5.0):  # sent, noted and counted, or none of it
+                hold()
+                if not dry_run and not _send_past_run(entry, store, due.astimezone(timezone.utc)):
+                    continue
+                sent.append(due)
+                if progress is not None:
+                    progress(len(sent))
+    return sent
+
+
+def _missing(entry: Any, store: Store, dues: Iterator[datetime]) -> Iterator[datetime]:
+    """Yield those that ``backfill`` hasn't sent yet."""
+    for chunk in _in_chunks(dues):
+        known = read_backfilled(store, entry.key, [score_text(due.timestamp()) for due in chunk])
+        yield from (due for due, is_known in zip(chunk, known, strict=True) if not is_known)
+
+
+def _send_past_run(entry: Any, store: Store, due: datetime) -> bool:
+    nominal = score_text(due.timestamp())
+    if read_backfilled(store, entry.key, [nominal])[0]:  # by somebody else, while this one hadn't begun
+        return False
+    _send(entry, due, {"task_id": task_id_of(entry.key, due.isoformat(timespec="microseconds"))})
+    # sent first: killed in between, it is sent again, with the same id
+    note_backfilled(store, entry.key, nominal)
+    add_record(store, entry.key, sent_record(nominal, is_manual=True), server_now(store))
+    return True
+
+
+def _in_chunks(dues: Iterator[datetime]) -> Iterator[list[datetime]]:
+    chunk: list[datetime] = []
+    for due in dues:
+        chunk.append(due)
+        if len(chunk) == CHUNK_SIZE:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _send(entry: Any, due: datetime, overrides: Mapping[str, Any]) -> AsyncResult:
+    options = {**(entry.options or {}), **overrides}
+    args = options.pop("args", entry.args) or ()
+    kwargs = options.pop("kwargs", entry.kwargs) or {}
+    if not isinstance(args, (list, tuple)):  # else 'ab' is 'a' and 'b'
+        raise EntryError(f"{entry.key}: args must be a list, not {args!r}.", entry.key)
+    if not isinstance(kwargs, Mapping):
+        raise EntryError(f"{entry.key}: kwargs must be an object, not {kwargs!r}.", entry.key)
+    headers = {**((entry.options or {}).get("headers") or {}), **(options.get("headers") or {})}
+    options["headers"] = {
+        **headers,
+        "redbeat_entry": entry.name,
+        "redbeat_due": due.isoformat(timespec="microseconds"),
+        "redbeat_manual": True,
+    }
+    args = [value() if isinstance(value, BeatLazyFunc) else value for value in args]
+    kwargs = {name: value() if isinstance(value, BeatLazyFunc) else value for name, value in kwargs.items()}
+    task = entry.app.tasks.get(entry.task)
+    if task is not None:
+        return task.apply_async(args, kwargs, **options)
+    return entry.app.send_task(entry.task, args, kwargs, **options)

@@ -1,0 +1,134 @@
+"""Saving and deleting many entries: an iterator in chunks, each whole or not at all, in a round trip or two.
+
+Owns the chunks, the counting and what an error says of them; what is written of an entry is decided where
+``save`` decides it. Invariant: no more than one chunk of entries is held, of the others only names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from redbeat.config.config import ensure_conf
+from redbeat.entries.calendar_loading import save_by_calendars
+from redbeat.entries.validation import find_name_problem
+from redbeat.errors import EntryError
+from redbeat.log.text import shorten
+from redbeat.process.garbage import garbage_kept
+from redbeat.store.store import CHUNK_SIZE, Outcome, Store
+
+__all__ = ["Progress", "SaveResult", "delete_many", "save_many"]
+
+#: is called after each chunk with the number of entries that are done, those of earlier chunks included
+Progress = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class SaveResult:
+    """What became of entries that were saved together: their names, each in one of the three.
+
+    Attributes:
+        new: they weren't stored before.
+        changed: they were stored, and are other ones now.
+        same: they stood there just so, and weren't written.
+    """
+
+    new: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+
+
+def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveResult:
+    """Save ``entries``, as :meth:`redbeat.RedBeatSchedulerEntry.save_many` says."""
+    if hasattr(entries, "plan_save"):  # one entry can be iterated over, too, and gives its fields
+        raise TypeError(f"save_many takes many entries, a list of them, say, not {shorten(repr(entries))}.")
+    _check_iterable("save_many", "entries", entries)
+    store: Store | None = None
+    outcomes: dict[str, Outcome] = {}
+    are_new = False
+
+    def save_chunk(chunk: list[Any]) -> None:
+        nonlocal store, are_new
+        if store is None:
+            _check_is_entry(chunk[0])
+            store = Store(chunk[0].app)
+            store.config.warn_of_unknown()
+        by_key: dict[str, Any] = {}
+        for entry in chunk:
+            _check_is_entry(entry)
+            key = entry.key
+            if entry.app is not store.config.app and ensure_conf(entry.app) is not store.config:
+                raise EntryError(
+                    f"{key}: belongs to another app than the first entry; save the entries of each "
+                    "app by themselves.",
+                    key,
+                )
+            by_key[key] = entry
+        found = save_by_calendars(
+            store,
+            by_key.values(),
+            lambda: store.write_entries(
+                list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), are_new=are_new
+            ),
+        )
+        are_new = set(found) == {"new"}  # then the next ones are likely to be
+        for entry, outcome in zip(by_key.values(), found, strict=True):
+            if outcomes.get(entry.name, "same") == "same":  # new and then saved again, it is still new
+                outcomes[entry.name] = outcome
+
+    _each_chunk(entries, save_chunk, progress)
+    names: dict[Outcome, list[str]] = {"new": [], "changed": [], "same": []}
+    for name, outcome in outcomes.items():
+        names[outcome].append(name)
+    return SaveResult(*map(tuple, (names["new"], names["changed"], names["same"])))
+
+
+def _check_is_entry(entry: Any) -> None:
+    if isinstance(entry, type) or not hasattr(entry, "plan_save"):
+        shown = shorten(repr(entry))
+        raise EntryError(f"save_many takes entries, RedBeatSchedulerEntry or a subclass, not {shown}.", shown)
+
+
+def _check_iterable(call: str, of_what: str, given: Any) -> None:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{call} takes {of_what}, a list of them, say, not {shorten(repr(given))}.")
+
+
+def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None = None) -> int:
+    """Delete the entries called ``names``, as :meth:`redbeat.RedBeatSchedulerEntry.delete_many` says."""
+    if isinstance(names, (str, bytes)):
+        raise TypeError(f"delete_many takes many names, not one: [{names!r}].")
+    _check_iterable("delete_many", "names", names)
+    store, deleted = Store(app), 0
+
+    def delete_chunk(chunk: list[str]) -> None:
+        nonlocal deleted
+        for name in chunk:
+            bare_name = store.keys.name(name) if isinstance(name, str) else name
+            problem = find_name_problem(bare_name, store.config.reserved_names)
+            if problem:
+                raise EntryError(problem, str(name))
+        keys = [store.keys.prefixed(name) for name in chunk]
+        deleted += store.delete_entries(keys)
+
+    _each_chunk(names, delete_chunk, progress)
+    return deleted
+
+
+def _each_chunk(items: Iterable[Any], handle: Callable[[list[Any]], None], progress: Progress | None) -> None:
+    """Let ``handle`` do one chunk after the other; an EntryError tells how many were done before."""
+    remaining, done = iter(items), 0
+    while chunk := list(islice(remaining, CHUNK_SIZE)):
+        try:
+            with garbage_kept():
+                handle(chunk)
+        except EntryError as exc:
+            exc.done = done
+            exc.args = (f"{exc} Nothing was done for these {len(chunk)}; the {done} before them are done.",)
+            raise
+        done += len(chunk)
+        chunk.clear()  # before the next one is read
+        if progress is not None:
+            progress(done)

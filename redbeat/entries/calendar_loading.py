@@ -1,0 +1,261 @@
+"""Reading calendars: those that many entries refer to, in one round trip.
+
+Invariant: a calendar that is missing or broken is the trouble of the entries that refer to it, of no other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any, TypeVar
+
+from redbeat.connection.retry import is_refusal
+from redbeat.errors import EntryCorrupt, StoreRefused
+from redbeat.log.text import is_utf8, printable
+from redbeat.policy.policy import Policy
+from redbeat.schedules.exclusions import Exclusions
+from redbeat.schedules.occurrences import Excluded
+from redbeat.store.scripts import Claimed
+from redbeat.store.scripts import calendars as scripts
+from redbeat.store.store import Store, Stored
+
+__all__ = [
+    "ABOUT",
+    "KeptCalendars",
+    "Unusable",
+    "bounds_of",
+    "calendar_from",
+    "give_calendars",
+    "names_in",
+    "read_calendars",
+    "read_fields",
+    "save_by_calendars",
+]
+
+Result = TypeVar("Result")
+
+#: so many days and spans a beat keeps at the most, adjoining and overlapping ones counted once
+MAX_KEPT_RANGES = 500_000
+
+#: the server looks through a calendar to say whether it has changed, which takes it 2 us a day. One with so
+#: many days and spans is asked about only once in so many seconds: in 20 s for 200,000 of them
+LARGE_FIELDS, FIELDS_PER_FRESH_SECOND = 10_000, 10_000
+
+#: so often entries are saved anew because their calendars change meanwhile
+MAX_SAVES = 5
+
+#: a definition of more characters isn't searched for the name of a calendar
+MAX_LOOKED_UP = 262_144
+
+#: a field that isn't a day, and exists always: an empty calendar is something else than none
+ABOUT = "about"
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Stands for a calendar that is missing or broken.
+
+    Attributes:
+        reason: a sentence.
+        kind: what stands under its key: a type of Redis, 'none' for no key; None: that isn't known.
+    """
+
+    reason: str
+    kind: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is none."""
+        return self.kind == "none"
+
+    def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:  # noqa: ARG002 - Excluded's
+        """Raise ValueError: whether the instant is excluded isn't known."""
+        raise ValueError(self.reason)
+
+
+def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] | Unusable]:
+    """Return the fields of the calendars with these names; one round trip, none for no names."""
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    try:
+        with store.translating():
+            found = scripts.read_calendars(store.client, [store.keys.calendar(name) for name in wanted])
+    except StoreRefused as exc:
+        return _unreadable(wanted, exc)
+    return {name: _usable(store, name, fields or {}) for name, (_, fields) in zip(wanted, found, strict=True)}
+
+
+def _unreadable(names: Iterable[str], exc: StoreRefused) -> dict[str, Any]:
+    if is_refusal(exc.__cause__):  # the server is busy, say: nothing can be read now
+        raise exc
+    return {name: Unusable(f"the calendar {name!r} can't be read: {exc}") for name in names}
+
+
+def _usable(store: Store, name: str, fields: dict[str, str] | str) -> dict[str, str] | Unusable:
+    if fields == "none":
+        return Unusable(f"there is no calendar {name!r} ({store.keys.calendar(name)}).", fields)
+    if isinstance(fields, str):
+        place = store.keys.calendar(name)
+        return Unusable(f"the calendar {name!r}: {place} holds a {fields}, not a hash.", fields)
+    return fields
+
+
+def read_calendars(store: Store, names: Iterable[str]) -> dict[str, Excluded]:
+    """Return the calendars with these names, each to be asked, or an ``Unusable``."""
+    return {name: calendar_from(name, fields) for name, fields in read_fields(store, names).items()}
+
+
+def calendar_from(name: str, fields: dict[str, str] | Unusable) -> Excluded:
+    """Return the calendar that has these fields, to be asked, or an ``Unusable``."""
+    if isinstance(fields, Unusable):
+        return fields
+    try:
+        return Exclusions(field for field in fields if field != ABOUT)
+    except ValueError as exc:
+        return Unusable(f"the calendar {name!r}: {printable(str(exc))}")
+
+
+class KeptCalendars:
+    """The calendars of one beat, read and parsed again only when they have changed.
+
+    Each time they are needed the server is asked whether what is kept is still what stands there. For a large
+    one that takes it a while, so it isn't asked again for some seconds.
+
+    Arguments:
+        max_ranges: so many days and spans, in all calendars, are kept; but of a larger calendar always that
+            one.
+        clock: seconds, from any time on.
+    """
+
+    def __init__(
+        self, max_ranges: int = MAX_KEPT_RANGES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_ranges = max_ranges
+        self._clock = clock
+        #: name to what is kept of it, the one that was needed last at the end
+        self._kept: dict[str, _Kept] = {}
+
+    def read_of(self, store: Store, rows: Collection[Claimed]) -> dict[str, Excluded]:
+        """Return the calendars that the policies of ``rows`` name; one round trip, none without any.
+
+        Those of very long definitions aren't among them: to look for a name there takes as long as to read
+        the entry, which then reads its calendar by itself.
+        """
+        looked_up = [row for row in rows if len(row.definition or "") <= MAX_LOOKED_UP]
+        wanted = sorted({name for row in looked_up for name in names_in(row)})
+        if not wanted:
+            return {}
+        now = self._clock()
+        asked = [name for name in wanted if name not in self._kept or self._kept[name].fresh_until <= now]
+        known = [self._kept[name].digest if name in self._kept else "none" for name in asked]
+        answers: dict[str, Any] = {}
+        if asked:
+            try:
+                with store.translating():
+                    found = scripts.read_calendars(store.client, [*map(store.keys.calendar, asked)], known)
+            except StoreRefused as exc:
+                fresh = {name: self._kept[name].calendar for name in wanted if name not in asked}
+                return {**fresh, **_unreadable(asked, exc)}
+            answers = dict(zip(asked, found, strict=True))
+        calendars: dict[str, Excluded] = {}
+        for name in wanted:
+            before = self._kept.pop(name, None)
+            digest, fields = answers.get(name, ("", None))
+            if fields is None and before is not None:
+                calendars[name], self._kept[name] = before.calendar, before
+                if name in answers:
+                    before.fresh_until = now + _fresh_seconds(before.size)
+                continue
+            calendars[name] = made = calendar_from(name, _usable(store, name, fields or {}))
+            if isinstance(made, Exclusions):
+                size = len(fields or ())
+                self._kept[name] = _Kept(digest, made, size, now + _fresh_seconds(size))
+        self._forget()
+        return calendars
+
+    def _forget(self) -> None:
+        left = sum(kept.calendar.count_ranges() for kept in self._kept.values())
+        while left > self._max_ranges and len(self._kept) > 1:
+            name = next(iter(self._kept))
+            left -= self._kept.pop(name).calendar.count_ranges()
+
+
+@dataclass
+class _Kept:
+    """A calendar that was read, parsed, how many fields it has, and until when it isn't asked about."""
+
+    digest: str
+    calendar: Exclusions
+    size: int
+    fresh_until: float
+
+
+def _fresh_seconds(size: int) -> float:
+    """Return how long a calendar is taken for what it was: one of usual size not at all."""
+    return size / FIELDS_PER_FRESH_SECOND if size >= LARGE_FIELDS else 0.0
+
+
+def names_in(row: Claimed | Stored) -> set[str]:
+    """Return the calendars that an entry names; of two, its policy's counts."""
+    texts = {text for text in (row.policy, row.definition) if text and '"exclude"' in text}
+    return set(filter(None, map(_name_in, texts)))
+
+
+def _name_in(text: str) -> str | None:
+    """Return the calendar that a policy or a definition names; None: none, or it can't be read."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    name = values.get("exclude") if isinstance(values, dict) else None
+    # a name that can't be sent would fail all of them
+    return name if isinstance(name, str) and name and is_utf8(name) else None
+
+
+def save_by_calendars(store: Store, entries: Collection[Any], save: Callable[[], Result]) -> Result:
+    """Call ``save``, which stores ``entries``, with their calendars at hand; return its result.
+
+    When one of these is another one by then, it is called again: the due times may be others now.
+    """
+    named = [entry for entry in entries if entry.policy.exclude is not None]
+    if not named:
+        return save()
+    names = {entry.policy.exclude for entry in named}
+    fields, results = read_fields(store, names), []
+    for _ in range(MAX_SAVES):
+        give_calendars(named, {name: calendar_from(name, fields[name]) for name in names})
+        try:
+            results.append(save())
+        finally:
+            give_calendars(named, {})  # next time they may be other ones
+        before, fields = fields, read_fields(store, names)
+        if fields == before:
+            break
+    return results[0]
+
+
+def give_calendars(entries: Iterable[Any], calendars: Mapping[str, Excluded]) -> None:
+    """Let ``entries`` know those of ``calendars`` that their policies name, and no other."""
+    for entry in entries:
+        if entry.policy.exclude is not None:
+            entry.policy = entry.policy.with_calendar(calendars.get(entry.policy.exclude))
+
+
+def bounds_of(entry: Any) -> Policy:
+    """Return the entry's policy with its calendar, which is read now if it isn't at hand.
+
+    Raises:
+        EntryCorrupt: the calendar is missing or broken.
+    """
+    policy: Policy = entry.policy
+    if policy.exclude is None:
+        return policy
+    if policy.calendar is None:
+        policy = policy.with_calendar(read_calendars(Store(entry.app), [policy.exclude])[policy.exclude])
+    if isinstance(policy.calendar, Unusable):
+        raise EntryCorrupt(f"{entry.key}: policy: exclude: {policy.calendar.reason}", entry.key)
+    return policy

@@ -1,0 +1,213 @@
+"""When an entry runs, in English words. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta, tzinfo
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from celery.schedules import crontab, schedule, solar
+from dateutil.rrule import DAILY
+
+from redbeat.schedules.occurrences import clocked, cron, is_own_kind, rrule, zone_of
+from redbeat.schedules.recurrence import FREQUENCIES
+
+__all__ = ["describe", "description_of"]
+
+_UNITS = (
+    (timedelta(days=1), "day"),
+    (timedelta(hours=1), "hour"),
+    (timedelta(minutes=1), "minute"),
+    (timedelta(seconds=1), "second"),
+)
+#: L, W or #
+_DAYS_IN_LISTS = re.compile(r"#|l(?:-\d+)?(?:,|$)|w(?:,|$)", re.IGNORECASE)
+
+_PERIODS = {
+    number: "day" if number == DAILY else name.removesuffix("LY").lower()
+    for name, number in FREQUENCIES.items()
+}
+# fmt: off
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+# fmt: on
+#: what there are no words for: such a rule is shown as RFC 5545 writes it
+_WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
+#: so many times of a day are named
+MAX_TIMES = 4
+
+
+def describe(entry: Any, tz: tzinfo | None = None) -> str:
+    """Return when ``entry`` runs, in English words; see :meth:`redbeat.RedBeatSchedulerEntry.describe`."""
+    policy = entry.policy
+    zone = zone_of(entry.schedule, policy)
+    instants = tz or zone
+    if isinstance(entry.schedule, clocked):
+        words = [f"At {_shown(entry.schedule.instant_in(zone), instants, 'auto')}"]
+    else:
+        words = [_describe_schedule(entry.schedule, zone)]
+    if not isinstance(entry.schedule, (clocked, solar)) and not _is_interval(entry.schedule):
+        words[0] += f" ({getattr(zone, 'key', zone)})"
+    if policy.start_time is not None:
+        words.append(f"not before {_shown(policy.start_time, instants)}")
+    if policy.end_time is not None:
+        words.append(f"not after {_shown(policy.end_time, instants)}")
+    if policy.one_off or policy.max_runs == 1:
+        words.append("once")
+    elif policy.max_runs is not None:
+        words.append(f"{policy.max_runs} times at the most")
+    if policy.exclude is not None:
+        words.append(f"except on {policy.exclude}")
+    if policy.jitter:
+        words.append(f"up to {policy.jitter:g} s later")
+    return ", ".join(words)
+
+
+def description_of(entry: Any, tz: tzinfo | None = None) -> str:
+    """Return what ``entry.describe()`` does, '' where its schedule can't be used."""
+    if entry.schedule is None:
+        return ""
+    try:
+        return str(entry.describe() if tz is None else entry.describe(tz))
+    except (ValueError, ArithmeticError):  # at the end of all years, say: the others shall be listed
+        return repr(entry.schedule)
+
+
+def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
+    if isinstance(schedule_, cron):
+        return _describe_cron(" ".join(schedule_.fields))
+    if isinstance(schedule_, crontab):
+        fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+        given = [getattr(schedule_, f"_orig_{name}") for name in fields]
+        return _describe_cron(" ".join(_field(value) for value in given))
+    if isinstance(schedule_, rrule):
+        return _describe_rule(schedule_, zone)
+    if isinstance(schedule_, schedule):
+        return f"Every {_shown_interval(schedule_.run_every)}"
+    if isinstance(schedule_, solar):
+        return f"At {schedule_.event.replace('_', ' ')} at {schedule_.lat}, {schedule_.lon}"
+    return repr(schedule_)
+
+
+def _is_interval(schedule_: Any) -> bool:
+    return isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
+
+
+def _field(value: Any) -> str:
+    return str(value) if isinstance(value, (str, int)) else ",".join(str(number) for number in sorted(value))
+
+
+def _shown_interval(every: timedelta) -> str:
+    for unit, name in _UNITS:
+        count, rest = divmod(every, unit)
+        if count and not rest:
+            return name if count == 1 else f"{count} {name}s"
+    return f"{every.total_seconds():f}".rstrip("0").rstrip(".") + " seconds"
+
+
+@lru_cache(maxsize=1024)  # it takes longer than to read the entry
+def _describe_cron(expression: str) -> str:
+    from cron_descriptor import Options, get_description  # here: beat has no use for it
+
+    if any("," in field and _DAYS_IN_LISTS.search(field) for field in expression.split()[2:]):
+        return f"cron {expression}"  # it takes such a list for something else
+    options = Options()
+    options.use_24hour_time_format = True
+    try:
+        # it says "or": for other crons either of the days is enough
+        words = str(get_description(expression.upper(), options)).replace(", or on ", ", and only on ")
+        return re.sub(r"\b1 days\b", "1 day", words)
+    except Exception:  # noqa: BLE001 - words are no reason to fail, and it doesn't know all of ours
+        return f"cron {expression}"
+
+
+def _shown(moment: datetime, zone: tzinfo, precision: str = "minutes") -> str:
+    shown = moment.astimezone(zone)
+    return shown.isoformat(" ", timespec="auto" if shown.second or shown.microsecond else precision)
+
+
+def _describe_rule(rule: rrule, zone: tzinfo) -> str:
+    period, start = _PERIODS[rule.freq], rule.dtstart.astimezone(zone)
+    parts = {name for name in rrule.FIELDS if name.startswith("by") and getattr(rule, name) is not None}
+    is_by_days = rule.freq <= DAILY
+    times = _times_of_day(rule, start) if is_by_days else []
+    if parts & _WORDLESS or (not times if is_by_days else parts):
+        return _as_rfc5545(rule, zone)
+    words = [f"Every {period}" if rule.interval == 1 else f"Every {rule.interval} {period}s"]
+    if is_by_days:
+        words += [*_days_in_words(rule, period, start), f"at {_listed(times)}"]
+    if rule.interval > 1 or rule.count is not None:
+        words.append(f"from {start:%Y-%m-%d}" if is_by_days else f"from {_shown(start, zone)}")
+    if rule.until is not None:
+        words.append(f"until {_shown(rule.until, zone)}")
+    if rule.count is not None:
+        words[-1] += ", once" if rule.count == 1 else f", {rule.count} times"
+    return " ".join(words)
+
+
+def _days_in_words(rule: rrule, period: str, start: datetime) -> list[str]:
+    """Return on which days of its ``period`` a rule comes; what it doesn't say is that of its start."""
+    months, days, weekdays = _many(rule.bymonth), _many(rule.bymonthday), _many(rule.byweekday)
+    if not (days or weekdays):
+        if period == "week":
+            weekdays = (start.weekday(),)
+        elif period in ("month", "year"):
+            days = (start.day,)
+            months = months or ((start.month,) if period == "year" else ())
+    words = []
+    if weekdays:
+        words.append(f"on {_listed([_weekday(day) for day in weekdays])}")
+    if days:
+        nth = _listed([_nth(day) for day in days])
+        words.append(f"that is the {nth} day" if weekdays else f"on the {nth} day")
+    if months:
+        words.append(f"{'of' if days or weekdays else 'in'} {_listed([_MONTHS[one - 1] for one in months])}")
+    elif days and period != "month":
+        words.append("of each month")
+    return words
+
+
+def _times_of_day(rule: rrule, start: datetime) -> list[str]:
+    """Return at which times of a day a rule comes; [] where these are many."""
+    times = product(
+        _many(rule.byhour) or (start.hour,),
+        _many(rule.byminute) or (start.minute,),
+        _many(rule.bysecond) or (start.second,),
+    )
+    shown = [f"{hour:02}:{minute:02}" + (f":{second:02}" if second else "") for hour, minute, second in times]
+    return shown if len(shown) <= MAX_TIMES else []
+
+
+def _weekday(day: Any) -> str:
+    nth = getattr(day, "n", None)
+    name = _WEEKDAYS[getattr(day, "weekday", day)]
+    return f"the {_nth(nth)} {name}" if nth else name
+
+
+def _nth(number: int) -> str:
+    if number < 0:
+        return "last" if number == -1 else f"{_nth(-number)} last"
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _many(given: Any) -> Sequence[Any]:
+    return () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
+def _as_rfc5545(rule: rrule, zone: tzinfo) -> str:
+    try:
+        until = rule.until and rule.until.astimezone(zone)
+        return str(rule.rrule.replace(dtstart=rule.dtstart.astimezone(zone), until=until)).replace("\n", " ")
+    except ValueError:  # one that dateutil knows to be in vain
+        return repr(rule)

@@ -1,0 +1,170 @@
+"""The runs of an outage that aren't sent: which they are, how many, and why. Pure.
+
+Invariant: what is said of them is true, or left out. To count them may not cost more than to plan a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Any
+
+from celery.schedules import crontab, schedule
+
+from redbeat.history import dropped_record
+from redbeat.policy.misfires import Choice
+from redbeat.policy.policy import Policy
+from redbeat.schedules.codec import cronspecs
+from redbeat.schedules.crontab import count_of_crontab
+from redbeat.schedules.occurrences import cron, is_own_kind, last_runs, runs_after, runs_back, zone_of
+from redbeat.schedules.timezones import shown
+from redbeat.store.scripts import score_text
+
+__all__ = ["Dropped", "dropped_at_rest", "dropped_by", "dropped_until"]
+
+_INSTANT = timedelta(microseconds=1)
+
+#: so many runs are counted one by one at the most, and so much processor time is spent on it: after an outage
+#: all entries are late, and none should wait long for what is said of another
+MAX_COUNTED, MAX_SECONDS = 5000, 0.005
+
+#: thousands of entries share a few crontabs, and all of them an outage: the last run and the count of both
+_counted: dict[Any, tuple[datetime, int | None]] = {}
+MAX_REMEMBERED = 1024
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Runs, one after the other, that aren't sent.
+
+    Attributes:
+        first, last: the due times of the first and the last of them, UTC.
+        count: how many there are; None: too many to count.
+        why: what came between.
+        is_merged: another run is sent that stands for them.
+    """
+
+    first: datetime
+    last: datetime
+    count: int | None
+    why: str
+    is_merged: bool = False
+
+    @property
+    def record(self) -> str:
+        """What the entry's history has of them."""
+        first, last = score_text(self.first.timestamp()), score_text(self.last.timestamp())
+        return dropped_record(first, self.why, last, self.count, is_merged=self.is_merged)
+
+    def told_of(self, key: str) -> str:
+        """Return what beat logs of them, as runs of the entry under ``key``."""
+        done = "Merged" if self.is_merged else "Skipped"
+        if self.first == self.last:
+            return f"{done} the run of {key} that was due at {shown(self.first)}: {self.why}."
+        runs = "runs" if self.count is None else f"{self.count} runs"
+        return f"{done} {runs} of {key}, from {shown(self.first)} to {shown(self.last)}: {self.why}."
+
+
+def dropped_at_rest(entry: Any, bounds: Policy, end: datetime, is_paused: bool) -> Dropped | None:
+    """Return the runs since the last one that weren't sent as ``entry`` rested until ``end``; None: none."""
+    first: datetime | None = None if entry.last_run_at is None else entry.due_by_schedule()
+    if first is None or first >= end:
+        return None
+    note = f": {bounds.pause_note}" if is_paused and bounds.pause_note else ""
+    why = f"{'paused' if is_paused else 'disabled'} until {shown(end)}{note}"
+    return dropped_until(entry.schedule, bounds, first, end - _INSTANT, why)
+
+
+def dropped_by(
+    schedule_: Any, bounds: Policy, choice: Choice, nominal: datetime, sent: datetime | None, now: datetime
+) -> Iterator[Dropped]:
+    """Yield the runs from ``nominal`` until ``now`` that ``choice`` leaves out, the earliest first.
+
+    Arguments:
+        sent: the due time of the run that is sent; None: there is none.
+    """
+    in_time = choice.in_time
+    if in_time is None or nominal < in_time:
+        end = now if in_time is None else in_time - _INSTANT
+        yield dropped_until(schedule_, bounds, nominal, end, choice.why_late)
+    if in_time is None or sent is None:
+        return
+    if in_time < sent:
+        why = choice.why_left_out or _stands(sent, "them")
+        found = dropped_until(
+            schedule_, bounds, in_time, sent - _INSTANT, why, is_merged=not choice.why_left_out
+        )
+        yield found if choice.why_left_out or found.count != 1 else replace(found, why=_stands(sent, "it"))
+    if choice.stands_until is not None and sent < choice.stands_until:
+        first = next(runs_after(schedule_, bounds, sent, sent))
+        found = dropped_until(
+            schedule_, bounds, first, choice.stands_until, _stands(sent, "them"), is_merged=True
+        )
+        yield found if found.count != 1 else replace(found, why=_stands(sent, "it"))
+
+
+def _stands(sent: datetime, whom: str) -> str:
+    return f"the run of {shown(sent)} stands for {whom}"
+
+
+def dropped_until(
+    schedule_: Any, bounds: Policy, first: datetime, end: datetime, why: str, *, is_merged: bool = False
+) -> Dropped:
+    """Return the runs from ``first``, which is one, until ``end``."""
+    if isinstance(schedule_, schedule) and not (
+        is_own_kind(schedule_, schedule) or schedule_.relative or bounds.calendar
+    ):
+        more = max((end - first) // schedule_.run_every, 0)
+        return Dropped(first, first + more * schedule_.run_every, more + 1, why, is_merged)
+    key = _key_of(schedule_, bounds, first, end)
+    if key is None or key not in _counted:
+        found = _count_until(schedule_, bounds, first, end)
+        if key is None:
+            return Dropped(first, *found, why, is_merged)
+        if len(_counted) >= MAX_REMEMBERED:
+            _counted.clear()
+        _counted[key] = found
+    return Dropped(first, *_counted[key], why, is_merged)
+
+
+def _key_of(schedule_: Any, bounds: Policy, first: datetime, end: datetime) -> Any:
+    """Return what the count follows from; None: it isn't remembered."""
+    is_bounded = (bounds.start_time, bounds.end_time, bounds.calendar) != (None, None, None)
+    if is_bounded or not isinstance(schedule_, crontab) or type(schedule_) not in (crontab, cron):
+        return None
+    key = (
+        *cronspecs(schedule_),
+        getattr(schedule_, "expression", None),
+        zone_of(schedule_, bounds),
+        first,
+        end,
+    )
+    return key if all(type(part) is not list for part in key) else None
+
+
+def _count_until(
+    schedule_: Any, bounds: Policy, first: datetime, end: datetime
+) -> tuple[datetime, int | None]:
+    """Return the last of the runs from ``first`` until ``end``, and how many there are; None: too many."""
+    last, count, deadline = first, 1, time.thread_time() + MAX_SECONDS
+    back = runs_back(schedule_, bounds, first, end)
+    if back is not None and isinstance(schedule_, crontab) and bounds.calendar is None:
+        last = next(takewhile(lambda due: due > first, back), first)
+        return last, count + count_of_crontab(schedule_, first, last, zone_of(schedule_, bounds))
+    if back is not None:  # a tenth of what it costs forwards
+        for due in takewhile(lambda due: due > first, back):
+            last, count = max(last, due), count + 1
+            if count > MAX_COUNTED or time.thread_time() > deadline:
+                return last, None
+        return last, count
+    for due in runs_after(schedule_, bounds, first, first):
+        if due > end:
+            return last, count
+        last, count = due, count + 1
+        if count > MAX_COUNTED or time.thread_time() > deadline:
+            last = last_runs(schedule_, bounds, last, end, 1)[0][-1]
+            return last, None
+    return last, count

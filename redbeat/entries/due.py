@@ -1,0 +1,226 @@
+"""When beat sends an entry next, which isn't always what its score says. Pure.
+
+A score is when beat looks at an entry. What it does then it decides by the schedule and the policy: one that
+rests isn't sent, and scores of celery-redbeat 2.x are earlier than the runs. Invariant: beat decides by the
+functions of this module, so what is shown is what it does.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from typing import Any
+
+from celery.schedules import crontab, schedule
+
+from redbeat.config.config import ensure_conf
+from redbeat.decoder import is_sealed
+from redbeat.entries.failures import failure_of, sha1_of
+from redbeat.errors import EntryError, EntryTooExpensive
+from redbeat.policy.misfires import choose_run
+from redbeat.policy.policy import Policy
+from redbeat.process.budget import limited, limited_twice
+from redbeat.schedules.occurrences import is_own_kind, next_run
+from redbeat.schedules.timezones import in_utc
+from redbeat.store.scripts import Stored
+
+__all__ = [
+    "defaults_of",
+    "first_after_pause",
+    "is_in_pause",
+    "is_moved",
+    "is_pause_over",
+    "is_quarantined",
+    "next_due",
+    "overrun_of",
+    "paused_until",
+    "score_after_pause",
+]
+
+_INSTANT = timedelta(microseconds=1)
+
+#: scores are written to the microsecond, and where the sun stands is known to a fraction of a millisecond
+_ROUNDING = timedelta(milliseconds=1)
+
+
+def paused_until(entry: Any) -> datetime | None:
+    """Return when ``entry`` goes on, or went on, by itself; None: it isn't paused, or for good."""
+    policy = entry.policy
+    return policy.paused_until if policy.paused and not entry.enabled else None
+
+
+def is_pause_over(entry: Any, now: datetime | None) -> bool:
+    """Tell whether the time of the entry's pause has come: it runs again, and beat is still to store that."""
+    until = paused_until(entry)
+    return until is not None and now is not None and until <= now
+
+
+def first_after_pause(entry: Any, bounds: Policy, anchor: datetime | None = None) -> datetime | None:
+    """Return when ``entry``, paused until a time, is sent next; None: never. Jitter isn't in it.
+
+    That is its first run at that time or later; with ``run_missed`` the time itself, if a run is made up for.
+
+    Arguments:
+        bounds: its policy, its calendar read.
+        anchor: when the entry was to run first, if it never did; an interval counts from that.
+    """
+    until = paused_until(entry)
+    if until is None or entry.policy.is_finished(entry.total_run_count):
+        return None
+    if entry.last_run_at is None:
+        if anchor is None or anchor < until:
+            return next_run(entry.schedule, bounds, until - _INSTANT, anchor)
+        is_early = bounds.start_time is not None and anchor < bounds.start_time
+        return next_run(entry.schedule, bounds, anchor, anchor) if is_early else anchor
+    own_time: datetime | None = entry.due_by_schedule()
+    if own_time is None or own_time >= until:
+        return own_time
+    if entry.policy.run_missed:
+        choice = choose_run(entry.schedule, bounds, own_time, until, defaults_of(entry))
+        return choice.following if choice.due is None else until
+    return next_run(entry.schedule, bounds, until - _INSTANT, in_utc(entry.last_run_at))
+
+
+def is_in_pause(entry: Any, due_at: datetime) -> bool:
+    """Tell whether a score of ``due_at`` is from before the end of the entry's pause: no run is sent for it.
+
+    Whoever wrote the pause has left the score as it was, or no beat was at work when the pause ended.
+    """
+    until = paused_until(entry)
+    if until is None or due_at > until:
+        return False
+    return entry.last_run_at is None or in_utc(entry.last_run_at) < until
+
+
+def score_after_pause(entry: Any, bounds: Policy, anchor: datetime | None = None) -> float:
+    """Return the score of ``entry`` while it is paused until a time, as :func:`first_after_pause` has it."""
+    found = first_after_pause(entry, bounds, anchor)
+    if found is not None and found == paused_until(entry) and entry.policy.run_missed:
+        return found.timestamp()  # it is no run's time, so no run's jitter
+    score: float = entry.score_of(found)
+    return score
+
+
+def is_moved(entry: Any, nominal: float, meta: str | None, due_at: datetime, now: datetime) -> bool:
+    """Tell whether the schedule has it due later than at ``due_at``, which its score says.
+
+    So it is when an application has moved last_run_at, and with scores of celery-redbeat 2.x, which cuts them
+    to whole seconds, moves those of entries that never ran at each start, and asks the schedule again before
+    it sends. Taken at their word, such scores would run a crontab early and twice.
+
+    Arguments:
+        nominal: the score, UNIX seconds.
+        meta: as it stands in Redis.
+    """
+    if entry.last_run_at is None:
+        return False
+    if not nominal.is_integer() and is_sealed(meta or ""):
+        return False
+    if due_at <= in_utc(entry.last_run_at) <= now:
+        return False  # somebody's way to write "now"
+    own_time: datetime | None = entry.due_by_schedule()
+    if own_time is None:
+        return not entry.policy.is_finished(entry.total_run_count)
+    return own_time - due_at > _ROUNDING
+
+
+def is_quarantined(entry: Any, stored: Stored) -> bool:
+    """Tell whether beat keeps ``entry`` out of the way: it can't be used."""
+    failure = failure_of(stored)
+    return bool(entry.problem) or (
+        failure is not None and not failure.attempts and failure.definition_sha1 == sha1_of(stored)
+    )
+
+
+def next_due(entry: Any, stored: Stored, now: datetime) -> datetime | None:
+    """Return when beat sends ``entry`` next, in UTC, jitter included; None: it isn't going to.
+
+    A time in the past: it waits to be sent. One that can't be used isn't sent: its score is beat's next look.
+    What has changed in its calendar since the score was written isn't looked at.
+
+    Arguments:
+        stored: what stands in Redis of it.
+        now: the server's clock.
+    """
+    try:
+        if stored.score is None or stored.score < 0 or not stored.exists:
+            return None
+        due = datetime.fromtimestamp(stored.score, timezone.utc)
+        if is_quarantined(entry, stored):
+            return None
+    except (ValueError, OverflowError, OSError):  # after the year 9999: somebody's way to write "never"
+        return None
+    try:
+        return limited(stored.key, _next_due, entry, stored, due, now)
+    except (EntryError, ValueError, OverflowError, RuntimeError):  # at its time it is quarantined
+        return due if entry.is_enabled_at(now) else None
+
+
+def overrun_of(entry: Any, stored: Stored, now: datetime) -> str:
+    """Return why beat can't plan ``entry`` at its time: it takes too long. '' where it can, or needn't.
+
+    What its calendar excludes isn't looked at, so that a list needs no more round trips.
+    """
+    if stored.score is None or stored.score < 0 or not stored.exists or _is_cheap(entry.schedule):
+        return ""
+    if is_quarantined(entry, stored) or not (entry.is_enabled_at(now) or paused_until(entry)):
+        return ""
+    try:
+        nominal = datetime.fromtimestamp(stored.score, timezone.utc) if stored.score else now
+        limited_twice(entry.key, next_run, entry.schedule, entry.policy, nominal, nominal)
+    except EntryTooExpensive as exc:
+        return str(exc)
+    except (EntryError, ValueError, OverflowError, OSError, RuntimeError):  # another reason, if it is one
+        pass
+    return ""
+
+
+def _is_cheap(schedule_: Any) -> bool:
+    """Tell whether every such schedule is computed in no time: most are intervals and crontabs."""
+    return any(
+        isinstance(schedule_, kind) and not is_own_kind(schedule_, kind) for kind in (schedule, crontab)
+    )
+
+
+def _next_due(entry: Any, stored: Stored, due: datetime, now: datetime) -> datetime | None:
+    policy: Policy = entry.policy
+    if policy.is_finished(entry.total_run_count):
+        return None
+    until = paused_until(entry)
+    if until is not None and (max(due, now) < until or (stored.score and is_in_pause(entry, due))):
+        return _at_score(score_after_pause(entry, entry.bounds(), due))
+    if not entry.is_enabled_at(max(due, now)):
+        return None
+    failure = failure_of(stored)
+    if (
+        failure is not None
+        and failure.attempts
+        and failure.retry_at
+        and float(failure.retry_at) == stored.score
+    ):
+        return due
+    if stored.score and is_moved(entry, stored.score, stored.meta, due, now):
+        return _at_score(entry.score_of(entry.due_by_schedule()))
+    if policy.end_time is not None and due > policy.end_time + timedelta(seconds=policy.jitter):
+        return None
+    if policy.start_time is not None and stored.score and due < policy.start_time:
+        return _at_score(entry.score_of(next_run(entry.schedule, entry.bounds(), due, due)))
+    return due
+
+
+def _at_score(score: float) -> datetime | None:
+    return None if score < 0 else datetime.fromtimestamp(score, timezone.utc)
+
+
+def defaults_of(entry: Any) -> Policy:
+    """Return the app's policy for what ``entry`` leaves open."""
+    config = ensure_conf(entry.app)
+    grace_seconds = config.misfire_grace_time
+    if isinstance(entry.schedule, crontab) and grace_seconds is None:
+        grace_seconds = entry.app.conf.beat_cron_starting_deadline
+    return _app_policy(config.misfire, config.misfire_limit, grace_seconds)
+
+
+@lru_cache(maxsize=64)
+def _app_policy(misfire: str, misfire_limit: int, grace_seconds: float | None) -> Policy:
+    return Policy(misfire=misfire, misfire_limit=misfire_limit, misfire_grace_time=grace_seconds)

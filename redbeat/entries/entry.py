@@ -1,0 +1,434 @@
+"""An entry: one periodic task, as a Celery ScheduleEntry and as it stands in Redis.
+
+Owns the way between the two. Reading is tolerant and names what is wrong (EntryCorrupt); writing is strict
+(exactly the keys of celery-redbeat 2.x) and keeps what it doesn't know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from celery.app import app_or_default
+from celery.beat import ScheduleEntry
+from celery.schedules import schedstate
+
+from redbeat.config.config import ensure_conf
+from redbeat.config.suggestions import did_you_mean
+from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta, read_cron
+from redbeat.entries.calendar_loading import bounds_of, save_by_calendars
+from redbeat.entries.describe import describe
+from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, score_after_pause
+from redbeat.entries.loading import decode_entry as decode_entry
+from redbeat.entries.loading import try_decode
+from redbeat.entries.management import Managed
+from redbeat.entries.preview import next_runs, runs_between
+from redbeat.entries.saving import check_unchanged, plan_save, stored_after, why_never
+from redbeat.entries.schedule_field import ScheduleField, as_schedule
+from redbeat.entries.validation import find_name_problem, find_state_problem, find_unwritable
+from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
+from redbeat.log.logger import logger
+from redbeat.policy.jitter import delayed
+from redbeat.policy.misfires import ran_from
+from redbeat.policy.policy import FIELDS, NAMES, Policy, PolicyFields, PolicyHolder
+from redbeat.schedules.occurrences import first_run, next_run
+from redbeat.schedules.timezones import in_utc
+from redbeat.store.store import Store, Stored, Write
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["RedBeatSchedulerEntry", "decode_entry"]
+
+
+class EntryArguments(PolicyFields, total=False):
+    """What an entry's constructor takes by name only, for editors and type checkers."""
+
+    app: Any
+    last_run_at: datetime | None
+    relative: bool
+    total_run_count: int | None
+
+
+#: of ScheduleEntry's constructor, besides those of the entry's own
+_ARGUMENTS = frozenset({"app", "last_run_at", "relative", "total_run_count"})
+
+
+class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
+    """A periodic task that lives in Redis.
+
+    Arguments:
+        name: unique under the key prefix.
+        task: the task's name.
+        schedule: a Celery schedule or one of ``redbeat.schedules.occurrences``, a ``timedelta``, a number of
+            seconds, a length of time like "1h30m", a cron expression like "30 7 * * mon-fri", or what stands
+            in a file: ``{"cron": "30 7 * * mon-fri"}``, ``{"every": "1h30m"}`` (:ref:`notation`).
+        args, kwargs: for the task; JSON values, datetimes included.
+        enabled: False keeps the entry and doesn't run it.
+        options: for ``apply_async``.
+        app: the Celery app; default: the current one.
+        last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
+        clsargs: these, and the fields of :class:`redbeat.policy.policy.Policy`, by their names: ``timezone``,
+            ``start_time``, ``misfire`` and so on. They are attributes, too.
+
+    Raises:
+        ConfigurationError: the app has no Redis to keep the schedule in.
+        EntryError: an argument has a wrong type or value; the message names it.
+    """
+
+    name: str
+    task: str
+    schedule = ScheduleField()
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+    enabled: bool
+    last_run_at: datetime | None
+    total_run_count: int
+    #: keys that RedBeat doesn't know, and nearly knows, in words
+    typos = ""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        task: str | None = None,
+        schedule: Any = None,
+        args: Any = None,
+        kwargs: Any = None,
+        enabled: bool = True,
+        options: Any = None,
+        **clsargs: Unpack[EntryArguments],
+    ) -> None:
+        given: dict[str, Any] = {**clsargs}
+        policy = {}
+        if not NAMES.isdisjoint(given):
+            policy = {field: given.pop(field) for field in FIELDS if field in given}
+        problem = find_state_problem(given.get("last_run_at"), given.get("total_run_count"))
+        if problem:
+            raise EntryError(f"{name}: {problem}", str(name))
+        if unknown := sorted(given.keys() - _ARGUMENTS):
+            hint = did_you_mean(unknown[0], [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
+            raise EntryError(f"{name}: an entry has no argument {unknown[0]!r}.{hint}", str(name))
+        given["app"] = app_or_default(given.get("app"))
+        is_relative, zone = bool(given.get("relative")), policy.get("timezone")
+        schedule = as_schedule(schedule, name, given["app"], is_relative, zone=zone)
+        super().__init__(
+            name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **given
+        )
+        if policy:
+            self.set_policy(policy)
+        self.enabled = enabled
+        ensure_conf(self.app)
+        #: whether last_run_at was given, and isn't just the time at which this object was made
+        self.has_last_run_at = given.get("last_run_at") is not None
+
+    def default_now(self) -> datetime:
+        """Return what ``last_run_at`` is when none was given."""
+        if getattr(self.schedule, "nowfun", None):
+            return super().default_now()  # type: ignore[no-any-return]
+        return datetime.now(timezone.utc)  # the same instant in the app's zone takes ten times as long
+
+    # -- what an entry is in Redis
+
+    @property
+    def key(self) -> str:
+        """The entry's key in Redis."""
+        return self.generate_key(self.app, self.name)
+
+    @staticmethod
+    def generate_key(app: Any, name: str) -> str:
+        """Return the key in Redis of the entry called ``name``."""
+        return ensure_conf(app).keys.entry(name)
+
+    @staticmethod
+    def load_definition(key: str, app: Any = None, definition: str | None = None) -> dict[str, Any]:
+        """Return the decoded definition under ``key``, or of ``definition`` when that is given.
+
+        Raises:
+            EntryNotFound: there is none (a KeyError, too).
+            EntryCorrupt: it can't be decoded.
+        """
+        if definition is None:
+            definition = _read(Store(app), key).definition
+        if definition is None:
+            raise EntryNotFound(f"{key}: there is no such entry.", key)
+        try:
+            return RedBeatSchedulerEntry.decode_definition(definition)
+        except (ValueError, RecursionError) as exc:
+            raise EntryCorrupt(f"{key}: definition: {exc}", key) from exc
+
+    @staticmethod
+    def load_meta(key: str, app: Any = None) -> dict[str, Any]:
+        """Return the decoded meta under ``key``: last_run_at (datetime or None), total_run_count."""
+        return RedBeatSchedulerEntry.decode_meta(_read(Store(app), key).meta, app)
+
+    @staticmethod
+    def decode_definition(definition: str) -> dict[str, Any]:
+        """Return ``definition`` with its schedule and datetimes as objects; ValueError when it can't be."""
+        decoded: dict[str, Any] = decode(definition)
+        if isinstance(decoded, dict) and isinstance(decoded.get("schedule"), str):
+            decoded["schedule"] = read_cron(decoded["schedule"])
+        return decoded
+
+    @staticmethod
+    def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004 - 2.x's signature
+        """Return ``meta`` with its datetime as an object; ValueError when it can't be."""
+        return decode(meta) if meta else {"last_run_at": None}
+
+    @classmethod
+    def from_key(cls, key: str, app: Any = None) -> RedBeatSchedulerEntry:
+        """Return the entry under ``key``, the full key or the bare name.
+
+        Raises:
+            EntryNotFound: there is none (a KeyError, too).
+            EntryCorrupt: what is there can't be used (a ValueError, too).
+        """
+        if not isinstance(key, str):
+            raise EntryError(f"from_key takes an entry's key or its name, a string, not {key!r}.", str(key))
+        app = app_or_default(app)
+        now, stored = Store(app).read_entry(ensure_conf(app).keys.prefixed(key))
+        entry = decode_entry(cls, stored, app)
+        entry.seen_at = now
+        return entry
+
+    # -- when it is due
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When it is due next, in UTC, counted from last_run_at. None stands for never again, or at rest.
+
+        Paused until a time it is due at its first run at that time or later.
+        """
+        if self.enabled:
+            return self.due_by_schedule()
+        return None if paused_until(self) is None else first_after_pause(self, self.bounds())
+
+    def due_by_schedule(self) -> datetime | None:
+        """Return its first time after last_run_at, whether it is enabled or not; None: never again."""
+        if self.last_run_at is None:
+            return datetime.now(timezone.utc)
+        if self.policy.is_finished(self.total_run_count):
+            return None
+        since = in_utc(self.last_run_at)
+        if self.total_run_count:
+            return next_run(self.schedule, self.bounds(), since, since)
+        return first_run(self.schedule, self.bounds(), since)
+
+    def bounds(self) -> Policy:
+        """Return the policy, its calendar read.
+
+        Raises:
+            EntryCorrupt: the calendar is missing or broken.
+        """
+        return bounds_of(self)
+
+    @property
+    def score(self) -> float:
+        """When beat looks at it next, ``due_at`` in UNIX seconds and its jitter, -1 for never.
+
+        That of an entry which rests without an end is its schedule's next time.
+        """
+        if paused_until(self) is not None:
+            return score_after_pause(self, self.bounds())
+        return self.score_of(self.due_by_schedule())
+
+    def score_of(self, due_at: datetime | None) -> float:
+        """Return the score of this entry when it is due at ``due_at``; None stands for never."""
+        if due_at is None:
+            return -1.0
+        if not self.policy.jitter:
+            return due_at.timestamp()
+        return delayed(self.key, self.schedule, self.bounds(), due_at).timestamp()
+
+    @property
+    def rank(self) -> int | None:
+        """Its place in the stored schedule, 0 for what is due next. None stands for not there."""
+        return Store(self.app).rank(self.key)
+
+    def is_due(self) -> schedstate:
+        """Return (is it due, seconds to the next look), as Celery's schedules do."""
+        now = datetime.now(timezone.utc)
+        if not self.is_enabled_at(now):
+            return schedstate(is_due=False, next=5.0)
+        due_at = self.due_at
+        if due_at is not None and due_at > now:
+            return schedstate(is_due=False, next=(due_at - now).total_seconds())
+        following = None if due_at is None else next_run(self.schedule, self.bounds(), now, due_at)
+        return schedstate(is_due=due_at is not None, next=following and (following - now).total_seconds())
+
+    def next_runs(self, n: int, after: datetime | None = None, tz: tzinfo | None = None) -> list[datetime]:
+        """Return its next ``n`` due times, or as many as there are; jitter isn't in them.
+
+        Arguments:
+            after: default: now. A naive datetime is UTC.
+            tz: of the result; default: the zone whose clocks the schedule goes by.
+        """
+        return next_runs(self, n, after, tz)
+
+    def runs_between(self, a: datetime, b: datetime) -> Iterator[datetime]:
+        """Yield its due times from ``a`` to ``b``, both included, as it is now. Naive datetimes are UTC."""
+        return runs_between(self, a, b)
+
+    def describe(self, tz: tzinfo | None = None) -> str:
+        """Return when it runs, in English words.
+
+        Arguments:
+            tz: in which instants are shown, as its ``end_time``; default: the zone whose clocks it goes by.
+        """
+        return describe(self, tz)
+
+    # -- writing
+
+    def is_enabled_at(self, now: datetime) -> bool:
+        """Tell whether it runs: it is enabled, or its pause is over."""
+        return self.enabled or is_pause_over(self, now)
+
+    def save(self, *, if_unchanged: bool = False) -> RedBeatSchedulerEntry:
+        """Store the entry, new or not, and wake the beat; return it.
+
+        A new entry is due one interval, or at the schedule's next time, after now. One that is stored
+        already keeps its last_run_at and total_run_count and is due as they say; when its schedule is
+        another one now, or when it is enabled again, it is due at the schedule's next time after now.
+
+        Arguments:
+            if_unchanged: only if its definition and its policy stand in Redis as they were loaded; one that
+                wasn't loaded, only if there is none.
+
+        Raises:
+            EntryError: a part of it can't be stored.
+            EntryChanged: with ``if_unchanged``, somebody has changed it.
+        """
+        ensure_conf(self.app).warn_of_unknown()
+        store, loaded = Store(self.app), self.stored
+
+        def plan(stored: Stored, now: datetime) -> Write | None:
+            if if_unchanged:
+                _check_name(self)  # a key of our own is no entry that somebody has changed
+                check_unchanged(self.key, loaded, stored)
+            return self.plan_save(stored, now)
+
+        save_by_calendars(store, [self], lambda: store.write_entries([self.key], plan))
+        return self
+
+    def _change_stored(self, change: Callable[[Any, datetime], None]) -> None:
+        def plan(stored: Stored, now: datetime) -> Write | None:
+            if not stored.exists:
+                raise EntryNotFound(f"{self.key}: there is no such entry.", self.key)
+            entry = decode_entry(type(self), stored, self.app)
+            change(entry, now)
+            write = entry.plan_save(stored, now)
+            self.__dict__.update(entry.__dict__)
+            return write
+
+        Store(self.app).write_entries([self.key], plan)
+
+    def plan_save(self, stored: Stored, now: datetime) -> Write | None:
+        """Decide what to write so that ``stored`` becomes this entry."""
+        write = plan_save(self, stored, now)
+        self.stored, self.seen_at, self.problem = stored_after(stored, write), now, ""
+        if write.score == -1 and self.enabled:
+            logger.warning("%s is saved, and never runs: %s", self.key, why_never(self, now))
+        return write
+
+    def delete(self) -> None:
+        """Remove the entry; no error when it isn't there."""
+        _check_name(self)
+        Store(self.app).delete_entries([self.key])
+        self.seen_at = None
+
+    def reschedule(self, last_run_at: datetime | None = None) -> None:
+        """Count from ``last_run_at`` (default: now) as if it had run then.
+
+        Raises:
+            EntryNotFound: it isn't stored.
+            EntryError: ``last_run_at`` is no datetime.
+        """
+        problem = find_state_problem(last_run_at)
+        if problem:
+            raise EntryError(f"{self.key}: {problem}", self.key)
+        self._write_meta(lambda now: (last_run_at or now, self.total_run_count))
+
+    def _next_instance(
+        self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
+    ) -> RedBeatSchedulerEntry:
+        """Return the entry as it is after a run now, and store that."""
+        upcoming = _copy(self)
+
+        def advance(now: datetime) -> tuple[datetime, int]:
+            ran_at = last_run_at or ran_from(
+                self.schedule, self.policy, min(self.due_by_schedule() or now, now), now
+            )
+            return ran_at, upcoming.total_run_count + (0 if only_update_last_run_at else 1)
+
+        upcoming._write_meta(advance)  # noqa: SLF001 - it is a copy of this very entry
+        return upcoming
+
+    __next__ = next = _next_instance
+
+    def _write_meta(self, decide: Callable[[datetime], tuple[datetime, int]]) -> None:
+        def plan(stored: Stored, now: datetime) -> Write:
+            before = try_decode(type(self), stored, self.app)
+            if before is not None:
+                self.total_run_count = before.total_run_count
+            self.last_run_at, self.total_run_count = decide(now)
+            write = Write(
+                meta=encode_meta(self.last_run_at, self.total_run_count, stored.meta),
+                score=self.score,
+                must_exist=True,
+            )
+            if self.stored is not None:  # what it was loaded as stays, for save(if_unchanged=True)
+                self.stored = replace(self.stored, meta=write.meta, score=write.score)
+                self.seen_at = now
+            return write
+
+        Store(self.app).write_entries([self.key], plan)
+
+    def encode(self, stored: Stored) -> str:
+        """Return the definition's JSON, with what else the stored one holds.
+
+        Raises:
+            EntryError: a part of it can't be stored.
+        """
+        _check_name(self)
+        problem = find_unwritable(self)
+        if problem:
+            raise EntryError(f"{self.key}: {problem}.", self.key)
+        try:
+            return encode_definition(
+                self.name,
+                self.task,
+                self.args,
+                self.kwargs,
+                self.options,
+                self.schedule,
+                self.enabled,
+                stored.definition,
+                moved=FIELDS,
+            )
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise EntryError(f"{self.key}: can't be stored as JSON: {exc}.", self.key) from exc
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), {**self.__dict__, "app": self.app})
+
+
+def _rebuild(cls: type[RedBeatSchedulerEntry], state: dict[str, Any]) -> RedBeatSchedulerEntry:
+    entry = cls.__new__(cls)
+    entry.__dict__.update(state)
+    return entry
+
+
+def _copy(entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
+    return _rebuild(type(entry), dict(entry.__dict__))
+
+
+def _read(store: Store, key: str) -> Stored:
+    return store.read_entries([key])[1][0]
+
+
+def _check_name(entry: RedBeatSchedulerEntry) -> None:
+    problem = find_name_problem(entry.name, ensure_conf(entry.app).reserved_names)
+    if problem:
+        raise EntryError(problem, entry.key if isinstance(entry.name, str) else str(entry.name))

@@ -1,0 +1,92 @@
+"""What is remembered about an entry that can't be run: the ``error`` field of its hash.
+
+Two kinds: its definition can't be used (it is quarantined), or its last run couldn't be sent (it is tried
+again). The record stands beside the entry, so that every beat continues where the last one was and whoever
+lists the schedule sees why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from redbeat.store.scripts import Claimed, Stored
+
+__all__ = ["Failure", "failure_of", "new_failure", "sha1_of"]
+
+#: longest pause between two tries to send one run, seconds
+MAX_BACKOFF_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an entry doesn't run.
+
+    Attributes:
+        reason: a sentence.
+        since: ISO 8601, UTC: when it was noticed first.
+        definition_sha1: of the definition it is about.
+        attempts: how often the run was tried; 0: it is the definition that can't be used.
+        due: when the run was due that it kept from being sent, and
+        retry_at: the score it was given for its next try; UNIX seconds as the server writes them.
+        is_asked: somebody asked for that run: it is sent whatever the schedule says by then.
+    """
+
+    reason: str
+    since: str
+    definition_sha1: str
+    attempts: int = 0
+    due: str = ""
+    retry_at: str = ""
+    is_asked: bool = False
+
+    def to_json(self) -> str:
+        """Return the field's text."""
+        return json.dumps(asdict(self))
+
+    def is_about(self, claimed: Claimed, reason: str) -> bool:
+        """Tell whether this is the same failure again: nothing new to log."""
+        return self.definition_sha1 == sha1_of(claimed) and self.reason == reason
+
+    def backoff_seconds(self) -> float:
+        """How long to wait before the next try to send the run."""
+        return float(min(2 ** min(self.attempts - 1, 10), MAX_BACKOFF_SECONDS))
+
+    def is_waiting_for(self, claimed: Claimed) -> bool:
+        """Tell whether the claimed score is the retry of this failure's run, and not a new due time."""
+        return bool(self.retry_at) and float(self.retry_at) == float(claimed.nominal)
+
+    def again(self, **changes: Any) -> Failure:
+        """Return the record with some values changed."""
+        return replace(self, **changes)
+
+
+def failure_of(claimed: Claimed | Stored) -> Failure | None:
+    """Return the failure recorded at a claimed entry, or None; what isn't ours counts as none."""
+    if not claimed.error:
+        return None
+    try:
+        record = json.loads(claimed.error)
+        record.setdefault("is_asked", False)  # nothing was known of it in the first releases
+        failure = Failure(**{field.name: record[field.name] for field in fields(Failure)})
+        is_ours = type(failure.attempts) is int and 0 <= failure.attempts < 2**31
+        is_ours = is_ours and type(failure.is_asked) is bool
+        float(failure.retry_at or 0)
+        return failure if is_ours and 0 <= float(failure.due or 0) < 10**11 else None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def new_failure(claimed: Claimed, reason: str, now: float) -> Failure:
+    """Return the record of a failure that is noticed at ``now`` (UNIX seconds)."""
+    since = datetime.fromtimestamp(now, timezone.utc).isoformat()
+    return Failure(reason=reason, since=since, definition_sha1=sha1_of(claimed))
+
+
+def sha1_of(claimed: Claimed | Stored) -> str:
+    """Return the SHA-1 of the definition as it stands in Redis."""
+    definition = (claimed.definition or "").encode("utf-8", "surrogateescape")
+    return hashlib.sha1(definition, usedforsecurity=False).hexdigest()

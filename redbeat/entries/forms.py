@@ -1,0 +1,117 @@
+"""An entry as a dict of plain JSON, for forms, admin pages and files: each argument under its own name.
+
+Lossless: what ``from_dict`` makes of ``to_dict``'s result is the same entry. What has become of the entry is
+in it as well, for whoever reads it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from redbeat.config.suggestions import did_you_mean
+from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
+from redbeat.entries.due import is_pause_over
+from redbeat.errors import EntryError
+from redbeat.manifest import format as files
+from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
+from redbeat.schedules.durations import read_seconds
+from redbeat.schedules.timezones import time_of
+
+__all__ = ["FORM_FIELDS", "READ_ONLY_FIELDS", "arguments_of", "from_dict", "to_dict"]
+
+EntryT = TypeVar("EntryT", bound=Any)
+
+STATE_FIELDS = ("last_run_at", "total_run_count")
+#: lengths of time: a number of seconds, and here also a text, as '1h30m'
+LENGTHS = ("jitter", "expires_after", "misfire_grace_time")
+#: the keys of the dict, in their order
+FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
+#: after them, how it is; ``celery redbeat show --json`` adds the last two
+READ_ONLY_FIELDS = (*files.READ_ONLY_FIELDS, "history")
+#: what a record of an exported file may have besides; ``stored`` would be lost, and isn't among them
+_IGNORED_FIELDS = {*READ_ONLY_FIELDS, *files.STATE_FIELDS} - {"stored"}
+
+
+def to_dict(entry: Any) -> dict[str, Any]:
+    """Return ``entry`` as plain JSON has it; see :meth:`redbeat.RedBeatSchedulerEntry.to_dict`."""
+    due = entry.next_due_at
+    arguments = arguments_of(entry)
+    if is_pause_over(entry, entry.seen_at):  # beat takes it away as it sends the next run
+        arguments = {name: value for name, value in arguments.items() if name not in PAUSE_FIELDS}
+        arguments["enabled"] = True
+    return {
+        **arguments,
+        "state": entry.state,
+        "next_due_at": None if due is None else due.isoformat(),
+        "description": entry.description,
+        "error": entry.error or None,
+    }
+
+
+def arguments_of(entry: Any) -> dict[str, Any]:
+    """Return the arguments that ``entry`` was made with, as plain JSON has them, and its bookkeeping.
+
+    Raises:
+        EntryError: an argument has no form in JSON.
+    """
+    values: dict[str, Any] = {name: getattr(entry, name) for name in DEFINITION_FIELDS}
+    values["args"] = list(entry.args or ())
+    for name in FIELDS:
+        value = getattr(entry.policy, name)
+        if value != getattr(NO_POLICY, name):
+            values[name] = value.isoformat() if isinstance(value, datetime) else value
+    moment = entry.last_run_at
+    values["last_run_at"] = None if moment is None else moment.isoformat()
+    values["total_run_count"] = entry.total_run_count
+    try:
+        plain: dict[str, Any] = plain_json(values)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise EntryError(f"{entry.name}: has no form in JSON: {exc}.", str(entry.name)) from exc
+    return plain
+
+
+def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
+    """Return the entry that ``values`` describe; see :meth:`redbeat.RedBeatSchedulerEntry.from_dict`."""
+    if not isinstance(values, Mapping):
+        raise EntryError(f"an entry must be an object, not {values!r}.", "")
+    name = values.get("name")
+    for unknown in values.keys() - {*FORM_FIELDS, *_IGNORED_FIELDS}:
+        hint = did_you_mean(str(unknown), FORM_FIELDS)
+        raise EntryError(f"{name}: there is no field {unknown!r}.{hint}", str(name))
+    try:
+        given = objects_of(dict(values))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise EntryError(f"{name}: {exc}", str(name)) from exc
+    for field, kinds, what in (
+        ("name", str, "a string"),
+        ("task", str, "a string"),
+        ("args", (list, tuple), "a list"),
+        ("kwargs", dict, "an object"),
+        ("options", dict, "an object"),
+        ("enabled", bool, "true or false"),
+    ):
+        if given.get(field) is not None and not isinstance(given[field], kinds):
+            raise EntryError(f"{name}: {field} must be {what}, not {given[field]!r}.", str(name))
+    for field in ("name", "task", "schedule"):
+        if given.get(field) is None:
+            place = "" if name is None else f"{name}: "
+            raise EntryError(f"{place}{field} is missing.", str(name))
+    for field in LENGTHS:
+        if isinstance(given.get(field), str):
+            try:
+                given[field] = read_seconds(given[field])
+            except ValueError as exc:
+                raise EntryError(f"{name}: {field}: {exc}", str(name)) from exc
+    moment = given.get("last_run_at")
+    if isinstance(moment, str):
+        try:
+            given["last_run_at"] = time_of(moment)
+        except ValueError as exc:
+            raise EntryError(f"{name}: last_run_at: {moment!r} is no time.", str(name)) from exc
+    chosen = {field: given[field] for field in FORM_FIELDS if given.get(field) is not None}
+    made: EntryT = cls(**chosen, app=app)
+    if moment is None and "last_run_at" in given:
+        made.last_run_at = None
+    return made

@@ -1,0 +1,102 @@
+"""The tolerant reader: from what stands in Redis to an entry, or to a sentence that says why there is none.
+
+Invariant: whatever stands there, reading it ends in an entry, EntryNotFound or EntryCorrupt.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from redbeat.config.config import ensure_conf
+from redbeat.config.suggestions import find_typos
+from redbeat.decoder import DEFINITION_FIELDS
+from redbeat.entries.validation import find_problem, find_size_problem
+from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.log.text import is_utf8, printable
+from redbeat.policy.policy import FIELDS, NO_POLICY, decode_policy, make_policy
+from redbeat.store.scripts import Stored
+
+__all__ = ["decode_entry", "try_decode"]
+
+_DEFINITION_KEYS = frozenset(DEFINITION_FIELDS)
+_KNOWN = {*DEFINITION_FIELDS, *FIELDS}
+
+#: RedBeatSchedulerEntry or a subclass; the class itself stands above this module
+EntryT = TypeVar("EntryT", bound=Any)
+
+
+def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
+    """Return the entry of class ``cls`` that ``stored`` describes.
+
+    Raises:
+        EntryNotFound: there is nothing.
+        EntryCorrupt: it can't be used; the message says why.
+    """
+    key = stored.key
+    if not is_utf8(key):
+        raise EntryCorrupt(f"{printable(key)}: the key is no UTF-8.", key)
+    if not stored.is_hash:
+        raise EntryCorrupt(f"{key}: the key holds something that is no hash.", key)
+    if not stored.exists:
+        raise EntryNotFound(f"{key}: there is no such entry.", key)
+    if stored.unread_bytes:
+        problem = find_size_problem(stored.unread_bytes, ensure_conf(app).max_entry_bytes)
+        problem = problem or (
+            f"it has {stored.unread_bytes:,} bytes, and the connection to Redis ends each time it is read: "
+            "it may be larger than a proxy lets through."
+        )
+        raise EntryCorrupt(f"{key}: {problem}", key)
+    if stored.definition is None:
+        raise EntryCorrupt(f"{key}: the hash has no field 'definition'.", key)
+    try:
+        definition = cls.decode_definition(stored.definition)
+    except (ValueError, RecursionError) as exc:
+        raise EntryCorrupt(f"{key}: definition: {_why(exc)}", key) from exc
+    try:
+        meta = cls.decode_meta(stored.meta, app)
+    except (ValueError, RecursionError) as exc:
+        raise EntryCorrupt(f"{key}: meta: {_why(exc)}", key) from exc
+    problem = find_problem(definition, meta)
+    if problem:
+        raise EntryCorrupt(f"{key}: {problem}", key)
+    policy, typos = NO_POLICY, ""
+    if stored.policy is not None or not definition.keys() <= _DEFINITION_KEYS:
+        try:
+            given = {**definition, **decode_policy(stored.policy)}
+            policy = make_policy(given, app.timezone)
+        except (ValueError, RecursionError) as exc:
+            raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
+        typos = find_typos(given, _KNOWN, likeness=0.8)
+    enabled = definition.get("enabled")
+    entry: EntryT = cls(
+        name=ensure_conf(app).keys.name(key),  # whatever the definition says: the key is what it's found by
+        task=definition["task"],
+        schedule=definition["schedule"],
+        args=definition.get("args"),
+        kwargs=definition.get("kwargs"),
+        options=definition.get("options"),
+        enabled=enabled is None or bool(enabled),
+        last_run_at=meta.get("last_run_at"),
+        total_run_count=meta.get("total_run_count") or 0,
+        app=app,
+    )
+    entry.policy, entry.stored = policy, stored
+    if typos:
+        entry.typos = typos
+    entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
+    return entry
+
+
+def _why(exc: Exception) -> str:
+    return (
+        f"no valid JSON: {exc}." if isinstance(exc, json.JSONDecodeError) else str(exc) or type(exc).__name__
+    )
+
+
+def try_decode(cls: type[EntryT], stored: Stored, app: Any) -> EntryT | None:
+    """Return the entry that ``stored`` describes, None when there is none that can be used."""
+    try:
+        return decode_entry(cls, stored, app)
+    except (EntryNotFound, EntryCorrupt):
+        return None

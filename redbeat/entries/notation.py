@@ -1,0 +1,189 @@
+"""How people write a schedule, in files, forms and Python: ``{cron: "0 9 * * *"}``, ``{every: 30s}``.
+
+Owns the way from there to a schedule, by the JSON that stands in Redis, and back. Pure. Invariant: what is
+written for a schedule is read as that very schedule; where people's words don't reach, it stays JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from redbeat.config.suggestions import did_you_mean
+from redbeat.decoder import RedBeatJSONEncoder, decode, objects_of
+from redbeat.schedules.codec import encode_schedule, read_cron
+from redbeat.schedules.durations import is_span, read_seconds, write_seconds
+from redbeat.schedules.rfc5545 import read_rule
+from redbeat.schedules.timezones import zone_called
+
+__all__ = ["SCHEDULE_FORMS", "parse_schedule", "read_schedule", "write_schedule"]
+
+#: what the object of a schedule may begin with, and what else may stand in it
+SCHEDULE_FORMS = {
+    "cron": frozenset[str](),
+    "every": frozenset({"relative"}),
+    "at": frozenset[str](),
+    "rrule": frozenset[str](),
+    "solar": frozenset({"lat", "lon"}),
+}
+
+
+def parse_schedule(value: str | dict[str, Any], zone: str | None = None) -> BaseSchedule:
+    """Return the schedule that text or an object stands for: a form of people, or JSON as in Redis.
+
+    Arguments:
+        zone: name of the zone that a recurrence rule's start is in, where it names none.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    read = read_schedule(value, zone)
+    if isinstance(read, str):
+        return read_cron(read)
+    try:
+        found = objects_of(read)
+    except (TypeError, OverflowError, RecursionError) as exc:
+        raise ValueError(f"{exc}") from exc
+    if not isinstance(found, BaseSchedule):
+        raise ValueError(f"there is no kind {read.get('__type__')!r} that could be read.")
+    return found
+
+
+def read_schedule(value: Any, zone: str | None = None) -> Any:
+    """Return the JSON, or the number or cron expression, that ``value`` stands for.
+
+    Arguments:
+        zone: name of the zone that a recurrence rule's start is in, where it names none.
+
+    Raises:
+        ValueError: it is none of the forms.
+    """
+    if isinstance(value, str):
+        return _interval(value, {}) if is_span(value) else value
+    if not isinstance(value, dict) or "__type__" in value:
+        return value
+    forms = [form for form in SCHEDULE_FORMS if form in value]
+    if len(forms) != 1:
+        known = ", ".join(f"{{{form}: ...}}" for form in SCHEDULE_FORMS)
+        hint = "".join(did_you_mean(str(key), SCHEDULE_FORMS) for key in value if not forms)
+        raise ValueError(f"must have just one of {known}, or a __type__ as in Redis.{hint}")
+    form = forms[0]
+    for unknown in value.keys() - {form} - SCHEDULE_FORMS[form]:
+        raise ValueError(f"there is no {unknown!r} beside {form!r}.")
+    return _READERS[form](value[form], value, zone)
+
+
+def _cron(expression: Any, _value: dict[str, Any], _zone: str | None) -> Any:
+    if not isinstance(expression, str):
+        raise ValueError(f"cron: must be text, as '0 9 * * mon-fri', not {expression!r}.")
+    return json.loads(_cron_json(expression))
+
+
+@lru_cache(maxsize=1024)
+def _cron_json(expression: str) -> str:
+    return json.dumps(encode_schedule(read_cron(expression)))
+
+
+def _interval(every: Any, value: dict[str, Any], _zone: str | None = None) -> Any:
+    if isinstance(every, timedelta):
+        every = every.total_seconds()
+    elif isinstance(every, str):
+        try:
+            every = read_seconds(every)
+        except ValueError as exc:
+            raise ValueError(f"every: {exc}") from exc
+    if isinstance(every, float) and not math.isfinite(every):
+        raise ValueError(f"every: {every} is no length of time.")
+    return {"__type__": "interval", "every": every, "relative": value.get("relative", False)}
+
+
+def _clocked(moment: Any, _value: dict[str, Any], _zone: str | None) -> Any:
+    if not isinstance(moment, (str, datetime)):
+        raise ValueError(f"at: must be a time, as '2026-12-24T18:00', not {moment!r}.")
+    return {"__type__": "clocked", "clocked_time": moment}
+
+
+def _solar(event: Any, value: dict[str, Any], _zone: str | None) -> Any:
+    missing = sorted({"lat", "lon"} - value.keys())
+    if missing:
+        raise ValueError(f"solar: {missing[0]} is missing.")
+    return {"__type__": "solar", "event": event, "lat": value["lat"], "lon": value["lon"]}
+
+
+def _rrule(text: Any, _value: dict[str, Any], zone: str | None) -> Any:
+    """Return a rule of RFC 5545, with or without its DTSTART."""
+    if not isinstance(text, str):
+        raise ValueError(f"rrule: must be text, as 'FREQ=WEEKLY;BYDAY=MO', not {text!r}.")
+    try:
+        fields = read_rule(text, zone_called(zone or "UTC"))
+    except ValueError as exc:
+        raise ValueError(f"rrule: {exc}") from exc
+    return json.loads(json.dumps({"__type__": "rrule", **fields}, cls=RedBeatJSONEncoder))
+
+
+_READERS: dict[str, Callable[[Any, dict[str, Any], str | None], Any]] = {
+    "cron": _cron,
+    "every": _interval,
+    "at": _clocked,
+    "rrule": _rrule,
+    "solar": _solar,
+}
+
+
+def write_schedule(encoded: dict[str, Any]) -> Any:
+    """Return what people write for a schedule whose JSON is ``encoded``, or that itself."""
+    return json.loads(_written(json.dumps(encoded)))
+
+
+@lru_cache(maxsize=1024)  # thousands of entries have a few schedules
+def _written(text: str) -> str:
+    return json.dumps(_in_words(json.loads(text)))
+
+
+def _in_words(encoded: dict[str, Any]) -> Any:
+    kind = encoded.get("__type__")
+    candidate: Any = None
+    if kind == "interval":
+        candidate = {"every": _length(encoded.get("every"))}
+        if encoded.get("relative"):
+            candidate["relative"] = True
+    elif kind == "crontab":
+        fields = [
+            encoded.get(name) for name in ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+        ]
+        # a list, or spaces inside, have no place in an expression; numbers would come back as text
+        if all(isinstance(field, str) and field and not re.search(r"\s", field) for field in fields):
+            candidate = {"cron": " ".join(map(str, fields))}
+    elif kind == "cron":
+        candidate = {"cron": encoded.get("expression")}
+    elif kind == "clocked":
+        moment = encoded.get("clocked_time")
+        if isinstance(moment, dict):
+            moment = decode(json.dumps(moment)).isoformat()
+        candidate = {"at": moment}
+    elif kind == "solar":
+        candidate = {"solar": encoded.get("event"), "lat": encoded.get("lat"), "lon": encoded.get("lon")}
+    elif kind == "rrule":
+        return {name: value for name, value in encoded.items() if value is not None}
+    return candidate if candidate is not None and _stands_for(candidate, encoded) else encoded
+
+
+def _stands_for(candidate: Any, encoded: dict[str, Any]) -> bool:
+    try:
+        found = encode_schedule(decode(json.dumps(read_schedule(candidate))))
+        return bool(json.loads(json.dumps(found)) == encoded)
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
+def _length(seconds: Any) -> Any:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        return seconds
+    return write_seconds(seconds)

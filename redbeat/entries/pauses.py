@@ -1,0 +1,150 @@
+"""Pauses of many entries: which of them rest, and which go on again.
+
+Owns what is left alone. Invariant: an entry that rests already, paused or disabled, stays exactly as it is,
+note and all; only what a pause has stopped goes on again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any
+
+from redbeat.entries.loading import decode_entry
+from redbeat.errors import EntryError
+from redbeat.policy.policy import PAUSE_FIELDS
+from redbeat.store.store import CHUNK_SIZE, Store, Stored, Write
+
+__all__ = ["PauseResult", "is_paused_for", "pause_many", "rest", "resume_many"]
+
+Progress = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class PauseResult:
+    """What became of entries that were paused or resumed together: their names.
+
+    Names that weren't there aren't in it.
+
+    Attributes:
+        changed: they rest now, or go on.
+        left: they stay as they were: paused or disabled already, or not paused.
+        failed: name to why it couldn't be changed, a sentence.
+    """
+
+    changed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_paused_for(entry: Any, note: str | None, by: str | None) -> bool:
+    """Tell whether ``entry`` is paused with such a note, by such a one; None: by any.
+
+    Arguments:
+        note, by: the text itself, or a pattern with ``*`` and ``?``.
+    """
+    return bool(entry.paused) and all(
+        wanted is None or (found is not None and (found == wanted or fnmatchcase(found, wanted)))
+        for found, wanted in ((entry.pause_note, note), (entry.paused_by, by))
+    )
+
+
+def rest(entry: Any, now: datetime, note: str | None, until: datetime | None, by: str | None) -> None:
+    """Let ``entry``, which isn't stored by this, be paused.
+
+    Raises:
+        EntryError: ``until`` isn't later than ``now``.
+    """
+    entry.enabled = False
+    entry.set_policy({"paused": True, "pause_note": note, "paused_by": by, "paused_until": until})
+    if entry.paused_until is not None and entry.paused_until <= now:
+        raise EntryError(f"{entry.key}: a pause until {entry.paused_until} is over already.", entry.key)
+
+
+def pause_many(
+    cls: type[Any],
+    names: Iterable[str],
+    app: Any,
+    note: str | None,
+    until: datetime | Callable[[Any, datetime], datetime | None] | None,
+    by: str | None,
+    progress: Progress | None,
+) -> PauseResult:
+    """Pause entries; see :meth:`redbeat.RedBeatSchedulerEntry.pause_many`.
+
+    Arguments:
+        until: a time, or what says it of an entry and the server's time.
+    """
+
+    def rest_if_it_runs(entry: Any, now: datetime) -> bool:
+        if not entry.is_enabled_at(now):
+            return False
+        rest(entry, now, note, until(entry, now) if callable(until) else until, by)
+        return True
+
+    return _change_many(cls, names, app, rest_if_it_runs, progress)
+
+
+def resume_many(
+    cls: type[Any],
+    names: Iterable[str],
+    app: Any,
+    note: str | None,
+    by: str | None,
+    progress: Progress | None,
+) -> PauseResult:
+    """Resume entries; see :meth:`redbeat.RedBeatSchedulerEntry.resume_many`."""
+
+    def go_on(entry: Any, now: datetime) -> bool:
+        if entry.is_enabled_at(now) or not is_paused_for(entry, note, by):
+            return False
+        entry.enabled = True
+        entry.set_policy(dict.fromkeys(PAUSE_FIELDS))
+        return True
+
+    return _change_many(cls, names, app, go_on, progress)
+
+
+def _change_many(
+    cls: type[Any],
+    names: Iterable[str],
+    app: Any,
+    change: Callable[[Any, datetime], bool],
+    progress: Progress | None,
+) -> PauseResult:
+    """Let ``change`` change what it returns True for, 500 entries at a time; compare and set."""
+    if isinstance(names, (str, bytes)):
+        raise TypeError(f"many names are wanted, not one: [{names!r}].")
+    store, remaining, done = Store(app), iter(names), 0
+    outcomes: dict[str, str] = {}
+    failed: dict[str, str] = {}
+
+    def plan(stored: Stored, now: datetime) -> Write | None:
+        name = store.keys.name(stored.key)
+        for known in (outcomes, failed):  # this is asked again when somebody was faster
+            known.pop(name, None)
+        if not stored.exists:
+            return None
+        try:
+            entry = decode_entry(cls, stored, app)
+            is_changed = change(entry, now)
+            write: Write | None = entry.plan_save(stored, now) if is_changed else None
+        except EntryError as exc:
+            failed[name] = str(exc)
+            return None
+        outcomes[name] = "changed" if is_changed else "left"
+        return write
+
+    while chunk := list(dict.fromkeys(islice(remaining, CHUNK_SIZE))):
+        store.write_entries([store.keys.prefixed(name) for name in chunk], plan)
+        done += len(chunk)
+        if progress is not None:
+            progress(done)
+    return PauseResult(
+        tuple(name for name, outcome in outcomes.items() if outcome == "changed"),
+        tuple(name for name, outcome in outcomes.items() if outcome == "left"),
+        failed,
+    )

@@ -1,0 +1,83 @@
+"""What an entry is going to do: its next runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import chain, islice, takewhile
+from typing import Any
+
+from redbeat.entries.due import first_after_pause, paused_until
+from redbeat.policy.policy import Policy
+from redbeat.process.budget import limited_steps
+from redbeat.schedules.occurrences import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
+from redbeat.schedules.timezones import in_utc
+
+__all__ = ["next_runs", "runs_between"]
+
+_INSTANT = timedelta(microseconds=1)
+
+
+def next_runs(entry: Any, count: int, after: datetime | None, tz: tzinfo | None) -> list[datetime]:
+    """Return the next runs of ``entry``, at most ``count``; see its method of the same name."""
+    runs = islice(_runs(entry, None if after is None else in_utc(after), rests=True), count)
+    shown_in = tz or zone_of(entry.schedule, entry.policy)
+    return [due.astimezone(shown_in) for due in runs]
+
+
+def runs_between(entry: Any, begin: datetime, end: datetime) -> Iterator[datetime]:
+    """Yield the runs of ``entry`` from ``begin`` to ``end``, both included."""
+    last = in_utc(end)
+    shown_in = zone_of(entry.schedule, entry.policy)
+    for due in takewhile(lambda due: due <= last, _runs(entry, in_utc(begin) - _INSTANT)):
+        yield due.astimezone(shown_in)
+
+
+def _runs(entry: Any, after: datetime | None, *, rests: bool = False) -> Iterator[datetime]:
+    """Yield the runs of ``entry`` later than ``after``; None: from now on, and not before its first.
+
+    ``rests``: none before the end of its pause.
+
+    Raises:
+        EntryTooExpensive: finding one takes too long.
+    """
+    return limited_steps(entry.key, _unlimited_runs(entry, entry.bounds(), after, rests))
+
+
+def _unlimited_runs(entry: Any, policy: Policy, after: datetime | None, rests: bool) -> Iterator[datetime]:
+    limit = 1 if policy.one_off else policy.max_runs
+    left = None if limit is None else max(limit - entry.total_run_count, 0)
+    never_ran_at = _score_of_new(entry)
+    anchor = never_ran_at if entry.last_run_at is None else in_utc(entry.last_run_at)
+    first, until = None, paused_until(entry)
+    now = datetime.now(timezone.utc)
+    if rests and until is not None and until > now and (after is None or after < until):
+        after = until - _INSTANT  # nothing is sent before
+        if entry.last_run_at is not None:
+            first = first_after_pause(entry, policy)
+            if first is None:
+                return
+            later = runs_after(entry.schedule, policy, first, anchor)
+            yield from islice(chain([first], later), left)
+            return
+    if after is None:
+        after = now
+        if never_ran_at is not None:
+            first = never_ran_at
+        elif anchor is not None and not entry.total_run_count:
+            first = first_run(entry.schedule, policy, anchor)
+    if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # it is on its way
+        runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
+    else:
+        if anchor is not None and anchor > after:
+            anchor = phase_before(entry.schedule, anchor, after)
+        runs = runs_after(entry.schedule, policy, after, anchor)
+    yield from islice(runs, left)
+
+
+def _score_of_new(entry: Any) -> datetime | None:
+    """Return when an entry is sent first that was stored without a last run; None: it is another one."""
+    if entry.last_run_at is not None or entry.stored is None or not entry.stored.score:
+        return None
+    due: datetime | None = entry.next_due_at
+    return due

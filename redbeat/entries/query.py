@@ -1,0 +1,312 @@
+"""The stored schedule, page by page: what is due first comes first, what never runs again comes last.
+
+Owns the states that an entry may be in. Invariant: one page is held in memory, whatever the schedule holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from itertools import chain, islice
+from math import inf
+from typing import Any, TypeVar, cast
+
+from redbeat.config.config import ensure_conf
+from redbeat.decoder import decode
+from redbeat.entries.due import is_quarantined, next_due
+from redbeat.entries.failures import failure_of
+from redbeat.entries.loading import decode_entry
+from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.store.scripts import Stored
+from redbeat.store.store import Store
+
+__all__ = [
+    "STATES",
+    "clear_entries",
+    "count_entries",
+    "iter_names",
+    "list_entries",
+    "read_all",
+    "read_listed",
+    "scan_entries",
+    "state_of",
+]
+
+EntryT = TypeVar("EntryT", bound=Any)
+
+#: what an entry may be, as ``state`` says it
+STATES = {
+    "scheduled": "it is due at a time that is still to come",
+    "due": "its time has come, and beat is about to send it",
+    "failing": "its last run couldn't be sent, and is tried again",
+    "paused": "somebody has paused it",
+    "disabled": "its enabled is false",
+    "finished": "it never runs again, as its schedule or its policy says",
+    "quarantined": "it can't be used, and error says why",
+    "missing": "it stands in the schedule, and its hash is gone",
+    "unscheduled": "it doesn't stand in the schedule, so beat doesn't know it",
+    "downgraded": "it is out of celery-redbeat 2.x's way, and comes back when a beat of version 3 leads",
+}
+
+PAGE_SIZE = 500
+#: entries that may run while they are listed are remembered, so that they aren't listed again at their next
+#: due time; so many of them at the most
+MAX_REMEMBERED = 100_000
+SOON_SECONDS = 3600.0
+#: from here on a score is no time: somebody has written it by hand
+MAX_SCORE = 1e11
+
+
+def list_entries(
+    cls: type[EntryT],
+    app: Any,
+    *,
+    match: str | None = None,
+    task: str | None = None,
+    enabled: bool | None = None,
+    state: str | None = None,
+    due_before: datetime | None = None,
+    offset: int = 0,
+    limit: int | None = None,
+) -> Iterator[EntryT]:
+    """Yield the stored entries; see :meth:`redbeat.RedBeatSchedulerEntry.list`."""
+    if state is not None and state not in STATES:
+        raise ValueError(f"state: must be one of {', '.join(STATES)}, not {state!r}.")
+    if due_before is not None and not isinstance(due_before, datetime):
+        raise ValueError(f"due_before: must be a datetime, not {due_before!r}.")
+    for name, number in (("offset", offset), ("limit", limit or 0)):
+        if not isinstance(number, int) or number < 0:
+            raise ValueError(f"{name}: must be a whole number from 0, not {number!r}.")
+    last = None if due_before is None else _utc(due_before)
+    last_score = None if last is None else last.timestamp()
+
+    def wanted() -> Iterator[EntryT]:
+        store = Store(app)
+        members = ((stored, now) for _, stored, now in read_all(store, last_score))
+        for stored, now in chain(members, _read_away(store, last_score)):
+            name = ensure_conf(app).keys.name(stored.key)
+            if match is not None and not fnmatchcase(name, match):
+                continue
+            entry = _entry_of(cls, stored, app, now)
+            if (
+                (task is None or fnmatchcase(str(entry.task), task))
+                and (enabled is None or entry.is_enabled_at(now) == enabled)
+                and (state is None or entry.state == state)
+                and (last is None or _is_due_by(last, entry))
+            ):
+                yield entry
+
+    return islice(wanted(), offset, None if limit is None else offset + limit)
+
+
+def _is_due_by(last: datetime, entry: Any) -> bool:
+    due: datetime | None = entry.next_due_at
+    return due is None or due <= last  # its score is, and may be earlier than its run
+
+
+def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
+    """Return how many entries :func:`list_entries` would yield."""
+    if not any(value is not None for value in filters.values()):
+        store = Store(app)
+        with store.translating():
+            count = int(store.client.zcard(store.keys.schedule))
+        return count + sum(1 for _ in _read_away(store))
+    return sum(1 for _ in list_entries(cls, app, **filters))
+
+
+def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
+    """Return the entry called ``name`` as :func:`list_entries` would: also one that can't be used.
+
+    Raises:
+        EntryNotFound: there is none.
+    """
+    store = Store(app)
+    now, stored = store.read_entry(store.keys.entry(name))
+    if not stored.exists:
+        with store.translating():
+            stored = replace(stored, score=store.client.zscore(store.keys.schedule, stored.key))
+        if stored.score is None:
+            raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    return _entry_of(cls, stored, app, now)
+
+
+def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
+    """Yield what is out of celery-redbeat 2.x's way, with the scores it had, and the server's clock."""
+    scores = store.read_downgraded()
+    now, found = store.read_entries(list(scores)) if scores else (datetime.now(timezone.utc), [])
+    for stored in found:
+        score = scores[stored.key] or 0.0  # due at once, as it will be when it comes back
+        if stored.exists and stored.score is None and (last_score is None or score <= last_score):
+            yield replace(stored, score=score, is_away=True), now
+
+
+def iter_names(app: Any, client: Any = None) -> Iterator[str]:
+    """Yield the names in the schedule, in no order; one that is there all the while is yielded once."""
+    store = Store(app, client)
+    for page in _scan(store):
+        yield from map(store.keys.name, page)
+
+
+def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Iterator[EntryT]:
+    """Yield the stored entries in no order.
+
+    Unlike those of :func:`list_entries`, one that is there all the while is yielded just once, however its
+    due time is moved meanwhile.
+    """
+    store = Store(app)
+    for page in _scan(store):
+        members = [one for one in page if match is None or fnmatchcase(store.keys.name(one), match)]
+        now, entries = store.read_entries([store.keys.prefixed(member) for member in members])
+        for member, stored in zip(members, entries, strict=True):
+            yield _entry_of(cls, _with_score(stored, page[member]), app, now)
+
+
+def _scan(store: Store) -> Iterator[dict[str, float]]:
+    """Yield members of the schedule and their scores, each name once."""
+    cursor, seen = 0, set[str]()
+    while True:
+        with store.translating():
+            cursor, found = store.client.zscan(store.keys.schedule, cursor, count=PAGE_SIZE)
+        page: dict[str, float] = {}
+        for member, score in found:
+            name = store.keys.name(_text(member))
+            if name not in seen:
+                seen.add(name)
+                page[_text(member)] = score
+        yield page
+        if not int(cursor):
+            break
+    away = ((stored.key, stored.score) for stored, _ in _read_away(store))
+    yield {key: score for key, score in away if score is not None and store.keys.name(key) not in seen}
+
+
+def _with_score(stored: Stored, score: float) -> Stored:
+    """Return ``stored`` with the score of its member, which may be a bare name instead of a key."""
+    return stored if stored.exists and stored.score is not None else replace(stored, score=score)
+
+
+def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> int:
+    """Remove every member of the schedule, with its entry; return how many there were."""
+    store, total = Store(app), 0
+    while True:
+        with store.translating():
+            members = store.client.zrange(store.keys.schedule, 0, PAGE_SIZE - 1)
+        if not members:
+            store.delete_entries([stored.key for stored, _ in _read_away(store)])
+            return total
+        store.delete_entries([store.keys.prefixed(_text(member)) for member in members])
+        with store.translating():
+            store.client.zrem(store.keys.schedule, *members)  # bare names, say
+        total += len(members)
+        if progress is not None:
+            progress(total)
+
+
+def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[str, Stored, datetime]]:
+    """Yield the members of the schedule, what stands under their keys, and the server's clock.
+
+    By their due times, negative ones last. A member may be a bare name instead of a key.
+    """
+    seen: set[str] = set()
+    ranges = [("0", "+inf" if last_score is None else repr(last_score))]
+    if last_score is None:
+        ranges.append(("-inf", "(0"))
+    for first, last in ranges:
+        begin, at_begin = first, 0  # so many with that score were seen
+        latest = (-inf, b"")
+        while True:
+            with store.translating():
+                found = store.client.zrangebyscore(
+                    store.keys.schedule,
+                    begin,
+                    last,
+                    start=max(at_begin - PAGE_SIZE, 0),  # some of them may have moved on
+                    num=2 * PAGE_SIZE,
+                    withscores=True,
+                )
+            # members with one score are in the order of their bytes
+            page = [(key, score) for key, score in found if (score, _bytes(key)) > latest][:PAGE_SIZE]
+            scores = {_text(key): score for key, score in page}
+            members = [member for member in scores if member not in seen]
+            now, entries = store.read_entries([store.keys.prefixed(member) for member in members])
+            for member, stored in zip(members, entries, strict=True):
+                score = scores[member]
+                if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
+                    seen.add(member)
+                yield member, _with_score(stored, score), now
+            if len(found) < 2 * PAGE_SIZE and len(page) < PAGE_SIZE:
+                break
+            if page:
+                latest = page[-1][1], _bytes(page[-1][0])
+                same = sum(1 for _, score in page if score == latest[0])
+                at_begin = at_begin + same if repr(latest[0]) == begin else same
+                begin = repr(latest[0])
+            else:
+                at_begin += PAGE_SIZE
+
+
+def _entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> EntryT:
+    """Return the entry that ``stored`` was at ``now``; one that can't be used has what can be read of it."""
+    try:
+        made: Any = decode_entry(cls, stored, app)
+        made.seen_at = now
+        return cast("EntryT", made)
+    except (EntryCorrupt, EntryNotFound) as exc:
+        entry: Any = object.__new__(cls)
+        try:
+            given = decode(stored.definition or "{}")
+        except (ValueError, RecursionError):
+            given = {}
+        given = given if isinstance(given, dict) else {}
+        entry.__dict__.update(
+            app=app,
+            name=ensure_conf(app).keys.name(stored.key),
+            task=given.get("task") if isinstance(given.get("task"), str) else None,
+            schedule=None,
+            args=(),
+            kwargs={},
+            options={},
+            enabled=given.get("enabled") is not False,
+            last_run_at=None,
+            total_run_count=0,
+            has_last_run_at=False,
+            stored=stored,
+            seen_at=now,
+            problem=str(exc),
+        )
+        return cast("EntryT", entry)
+
+
+def state_of(entry: Any, stored: Stored, now: datetime) -> str:
+    """Return which of the ``STATES`` an entry is in."""
+    if not stored.exists:
+        return "missing"
+    if stored.is_away:
+        return "downgraded"
+    if is_quarantined(entry, stored):
+        return "quarantined"
+    if not entry.is_enabled_at(now):
+        return "paused" if entry.paused else "disabled"
+    if stored.score is None:
+        return "unscheduled"
+    due = next_due(entry, stored, now)
+    if due is None:
+        return "finished" if stored.score < MAX_SCORE else "scheduled"
+    failure = failure_of(stored)
+    if failure is not None and failure.attempts and failure.retry_at:
+        return "failing"
+    return "due" if due <= now else "scheduled"
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def _bytes(key: Any) -> bytes:
+    return key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
+
+
+def _text(key: Any) -> str:
+    return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key

@@ -1,0 +1,265 @@
+"""What a save writes: from an entry and what stands in Redis to a write. Pure.
+
+Invariant: the bookkeeping of a stored entry is kept; only a schedule or policy that is another one now, or an
+entry that is enabled again, gets a new due time.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from redbeat.config.config import ensure_conf
+from redbeat.decoder import encode_meta
+from redbeat.diagnostics.routes import find_queue_problem
+from redbeat.entries.dropped import dropped_at_rest
+from redbeat.entries.due import paused_until, score_after_pause
+from redbeat.entries.loading import try_decode
+from redbeat.entries.validation import check_readable, find_meta_problem, find_size_problem
+from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
+from redbeat.policy.policy import encode_policy
+from redbeat.process.budget import limited, limited_twice
+from redbeat.schedules.codec import encode_schedule
+from redbeat.schedules.occurrences import clocked, next_run, rrule, zone_of
+from redbeat.schedules.timezones import in_utc, zone_name
+from redbeat.store.store import Stored, Write
+
+__all__ = [
+    "check_unchanged",
+    "encode_entry",
+    "next_score",
+    "plan_save",
+    "plan_write",
+    "stored_after",
+    "why_never",
+]
+
+
+def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
+    """Decide what to write so that ``stored`` becomes ``entry``, which takes over its bookkeeping.
+
+    Raises:
+        EntryError: a part of it can't be stored.
+    """
+    encoded = encode_entry(entry, stored)  # first: nobody shall be told to delete a key of ours
+    before = _before(entry, stored, encoded) if stored.exists and stored.is_hash else None
+    return plan_write(entry, stored, now, encoded, before)
+
+
+def plan_write(entry: Any, stored: Stored, now: datetime, encoded: tuple[str, str], before: Any) -> Write:
+    """Do what ``plan_save`` does, where definition and policy are ``encoded`` already.
+
+    Arguments:
+        before: the entry that ``stored`` is; None: there is none that can be used.
+
+    Raises:
+        EntryError: a part of it can't be stored.
+    """
+    definition, policy = encoded
+    problem = find_queue_problem(entry.app, entry.options) if entry.options else None
+    if problem:
+        raise EntryError(f"{entry.key}: {problem}", entry.key)
+    kept = None
+    if stored.exists:
+        if not stored.is_hash:
+            raise EntryCorrupt(f"{entry.key}: the key holds no hash; delete it first.", entry.key)
+        # a definition that was unusable so far says nothing against the meta beside it
+        kept = before if stored.meta else None
+        if stored.meta and before is None:
+            kept = try_decode(
+                type(entry), replace(stored, definition=definition, policy=policy or None), entry.app
+            )
+    meta = ""
+    if kept is not None:
+        entry.last_run_at, entry.total_run_count = kept.last_run_at, kept.total_run_count
+    else:  # new, or its meta is unusable, or it was written by somebody who leaves meta to us
+        if not entry.has_last_run_at:
+            entry.last_run_at = now
+        meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
+    try:
+        entry.bounds()
+    except EntryCorrupt as exc:
+        raise EntryError(str(exc), entry.key) from exc
+    try:
+        score = limited_twice(entry.key, _score_over, entry, stored, before, now)
+    except EntryTooExpensive:
+        if entry.enabled or not stored.exists:
+            raise
+        score = None  # whoever pauses it helps
+    except (ValueError, OverflowError, RuntimeError) as exc:
+        raise EntryError(
+            f"{entry.key}: its schedule {entry.schedule!r} can't be used: {exc}", entry.key
+        ) from exc
+    try:
+        check_readable(definition)
+    except (ValueError, RecursionError) as exc:
+        raise EntryError(f"{entry.key}: couldn't be read again: {exc}", entry.key) from exc
+    _check_size(entry, definition, meta or (stored.meta or ""), policy)
+    return Write(definition, meta, score, policy=policy, record=_record_of_rest(entry, before, now))
+
+
+def _record_of_rest(entry: Any, before: Any, now: datetime) -> str:
+    """Return the record of the runs that weren't sent while ``entry`` rested, if it goes on now, else ''."""
+    if before is None or before.enabled or not entry.enabled or entry.policy.run_missed:
+        return ""
+    if not ensure_conf(entry.app).history:
+        return ""
+    until = paused_until(before)
+    if until is not None and before.last_run_at is not None and in_utc(before.last_run_at) >= until:
+        return ""  # the pause was over before, and beat has told of it
+    end, is_paused = now if until is None else min(now, until), before.policy.paused
+    try:
+        dropped = limited(entry.key, dropped_at_rest, before, before.bounds(), end, is_paused)
+    except (EntryError, ValueError, OverflowError, RuntimeError):
+        return ""
+    return "" if dropped is None else dropped.record
+
+
+def _check_size(entry: Any, *texts: str) -> None:
+    max_bytes = ensure_conf(entry.app).max_entry_bytes
+    if 4 * sum(map(len, texts)) <= max_bytes:  # UTF-8 takes no more
+        return
+    size_bytes = sum(len(text.encode("utf-8", "surrogateescape")) for text in texts)
+    problem = find_size_problem(size_bytes, max_bytes)
+    if problem:
+        raise EntryError(f"{entry.key}: {problem}", entry.key)
+
+
+def encode_entry(entry: Any, stored: Stored) -> tuple[str, str]:
+    """Return the JSON of the definition and of the policy ('' for none) that ``stored`` shall have.
+
+    Raises:
+        EntryError: a part of it can't be stored.
+    """
+    _settle_zone(entry)
+    return entry.encode(stored), encode_policy(entry.policy, stored.policy)
+
+
+def _settle_zone(entry: Any) -> None:
+    """Let ``entry`` say whose clocks it goes by where it was left to its schedule or to the app."""
+    schedule = entry.schedule
+    if isinstance(schedule, clocked) and schedule.clocked_time.tzinfo is None:
+        zone = zone_of(schedule, entry.policy)
+        try:
+            entry.schedule = clocked(schedule.instant_in(zone).astimezone(zone), app=entry.app)
+        except OverflowError as exc:
+            moment = schedule.clocked_time
+            raise EntryError(f"{entry.key}: its time {moment} is out of range in {zone}.", entry.key) from exc
+    if isinstance(schedule, rrule) and entry.policy.timezone is None:  # its JSON has only an offset from UTC
+        name = zone_name(schedule.dtstart.tzinfo)
+        if name is not None and name.upper() != "UTC":
+            entry.policy = replace(entry.policy, timezone=name)
+
+
+def _before(entry: Any, stored: Stored, encoded: tuple[str, str]) -> Any:
+    """Return the entry that ``stored`` is, None when it can't be used."""
+    if (stored.definition, stored.policy or "") != encoded:
+        return try_decode(type(entry), stored, entry.app)
+    try:
+        meta = entry.decode_meta(stored.meta, entry.app)
+    except (ValueError, RecursionError):
+        return None
+    if find_meta_problem(meta):
+        return None
+    before = copy.copy(entry)  # all but the meta is what decoding it would give
+    before.last_run_at = meta.get("last_run_at")
+    before.total_run_count = meta.get("total_run_count") or 0
+    return before
+
+
+def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float | None:
+    if not stored.exists:
+        return entry.score  # type: ignore[no-any-return]
+    is_changed = before is None or before.policy != entry.policy or _is_other(before.schedule, entry.schedule)
+    if is_changed or (entry.enabled and not before.enabled):
+        if entry.policy.run_missed and before is not None and entry.last_run_at is not None:
+            return entry.score  # type: ignore[no-any-return]
+        return next_score(entry, now)
+    if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
+        return None if stored.score is not None else now.timestamp()
+    score: float = entry.score
+    if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
+        return None  # a beat that shares the work is sending that run, or somebody has put it off
+    return score
+
+
+def next_score(entry: Any, now: datetime) -> float:
+    """Return the score of an entry at its next time after ``now``; what it has missed is left out.
+
+    Raises:
+        EntryCorrupt, ValueError, OverflowError: its schedule or its calendar can't be used.
+    """
+    if entry.policy.is_finished(entry.total_run_count):
+        return -1.0
+    until = paused_until(entry)
+    if until is not None and until > now:
+        return score_after_pause(entry, entry.bounds())
+    anchor = in_utc(entry.last_run_at or now)
+    score: float = entry.score_of(next_run(entry.schedule, entry.bounds(), now, anchor))
+    return score
+
+
+def check_unchanged(key: str, loaded: Stored | None, stored: Stored) -> None:
+    """Raise EntryChanged when ``stored`` isn't what was loaded; beat's own bookkeeping doesn't count."""
+    if loaded is None and stored.exists:
+        raise EntryChanged(f"{key}: there is such an entry by now.", key)
+    if loaded is None:
+        return
+    if not stored.exists:
+        raise EntryChanged(f"{key}: it has been removed since it was loaded.", key)
+    if _revision_of(loaded) != _revision_of(stored):
+        raise EntryChanged(f"{key}: somebody has changed it since it was loaded; load it again.", key)
+
+
+def _revision_of(stored: Stored) -> tuple[str, str]:
+    # a calendar that changes leaves or takes a newline at the end
+    return (stored.definition or "").strip(), (stored.policy or "").strip()
+
+
+def stored_after(stored: Stored, write: Write) -> Stored:
+    """Return what stands in Redis once ``write`` is made."""
+    return replace(
+        stored,
+        definition=write.definition or stored.definition,
+        meta=write.meta or stored.meta,
+        policy=stored.policy if write.policy is None else write.policy or None,
+        score=stored.score if write.score is None else write.score,
+        error=None,
+        type="hash",
+    )
+
+
+def why_never(entry: Any, now: datetime) -> str:
+    """Return why ``entry`` doesn't run after ``now``, a sentence."""
+    try:
+        return limited_twice(entry.key, _why_never, entry, now)
+    except EntryTooExpensive as exc:
+        return str(exc)
+
+
+def _why_never(entry: Any, now: datetime) -> str:
+    policy = entry.bounds()
+    if policy.is_finished(entry.total_run_count):
+        if policy.one_off:
+            return "it has had its run (one_off); take one_off away, or delete it first."
+        return f"it has had its runs (max_runs={policy.max_runs}); raise max_runs, or delete it first."
+    since = in_utc(entry.last_run_at or now)
+    if next_run(entry.schedule, replace(policy, end_time=None, calendar=None), now, since) is None:
+        return "its schedule has no time after now."
+    if next_run(entry.schedule, replace(policy, calendar=None), now, since) is None:
+        return f"its schedule has no time until its end_time, {policy.end_time}."
+    if next_run(entry.schedule, policy, now, since) is None:
+        return f"its calendar {policy.exclude} excludes all its times."
+    return "its schedule has times, but its score was written so; a score of 0 runs it."
+
+
+def _is_other(schedule: Any, other: Any) -> bool:
+    """Tell whether they differ; classes without an ``__eq__`` call all of theirs equal."""
+    if type(schedule) is not type(other) or schedule != other:
+        return True
+    has_no_eq = type(schedule).__eq__ is BaseSchedule.__eq__
+    return has_no_eq and encode_schedule(schedule) != encode_schedule(other)

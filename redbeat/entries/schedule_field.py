@@ -1,0 +1,72 @@
+"""An entry's attribute ``schedule``: whatever people write for one is made one. Pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from celery.schedules import BaseSchedule, maybe_schedule
+
+from redbeat.entries.notation import SCHEDULE_FORMS, parse_schedule
+from redbeat.errors import EntryError
+from redbeat.schedules.codec import MAX_DAYS
+from redbeat.schedules.durations import is_span, read_seconds
+from redbeat.schedules.timezones import zone_name
+
+__all__ = ["ScheduleField", "as_schedule"]
+
+
+class ScheduleField:
+    """The attribute; it stands in the entry's ``__dict__``, where Celery's own code puts it, too.
+
+    Python finds it there by itself, as there is no ``__get__``.
+    """
+
+    if TYPE_CHECKING:
+
+        def __get__(self, entry: Any, owner: type) -> Any: ...
+
+    def __set__(self, entry: Any, value: Any) -> None:
+        entry.__dict__["schedule"] = as_schedule(value, entry.name, entry.app, zone=entry.policy.timezone)
+
+
+def as_schedule(
+    value: Any, name: Any, app: Any, relative: bool = False, *, zone: Any = None
+) -> BaseSchedule | None:
+    """Return the schedule that ``value`` stands for; None stays None.
+
+    Arguments:
+        value: a schedule, a timedelta, a number of seconds, a cron expression, a length of time ('1h30m'), or
+            an object as files have it, ``{"cron": "0 9 * * *"}``, or as it stands in Redis.
+        name: of the entry, for the error.
+        relative: as of :class:`celery.schedules.schedule`, for a number or a timedelta.
+        zone: the entry's, by name or itself, for a recurrence rule whose start is in none.
+
+    Raises:
+        EntryError: it stands for none.
+    """
+    if isinstance(value, BaseSchedule):  # nearly always, and this is done for every run
+        value.app = app
+        return value
+    is_usable = isinstance(value, (timedelta, int, float, str, dict, type(None)))
+    if not is_usable or isinstance(value, bool):
+        forms = ", ".join(f"{{{form}: ...}}" for form in SCHEDULE_FORMS)
+        raise EntryError(
+            f"{name}: schedule must be a schedule, a timedelta, a number of seconds, a cron expression, a "
+            f"length of time, or one of {forms}, not {value!r}.",
+            str(name),
+        )
+    if isinstance(value, str) and is_span(value):
+        value = read_seconds(value)
+    if isinstance(value, (str, dict)):
+        try:
+            value = parse_schedule(value, zone if isinstance(zone, str) else zone_name(zone))
+        except ValueError as exc:
+            raise EntryError(f"{name}: schedule: {exc}", str(name)) from exc
+    try:
+        made: BaseSchedule | None = maybe_schedule(value, relative, app=app)
+    except (ValueError, OverflowError) as exc:  # of a number that no timedelta holds
+        raise EntryError(
+            f"{name}: schedule: {value!r} seconds is no interval: {MAX_DAYS} at the most.", str(name)
+        ) from exc
+    return made

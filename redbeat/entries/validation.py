@@ -1,0 +1,165 @@
+"""What is wrong with an entry's values, in words: with what was read, and with what is to be written.
+
+Invariant: what may be written is found good when it is read again. Pure: values in, a sentence or None out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from redbeat.decoder import decode
+from redbeat.keys import RESERVED_BEGINNINGS
+from redbeat.log.text import is_utf8, printable
+from redbeat.schedules.codec import SCHEDULE_FIELDS
+from redbeat.schedules.occurrences import KINDS
+
+__all__ = [
+    "check_readable",
+    "find_meta_problem",
+    "find_name_problem",
+    "find_problem",
+    "find_size_problem",
+    "find_state_problem",
+    "find_unwritable",
+]
+
+#: a definition from its schedule to its end, where the schedule has no objects in it
+_PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
+#: deeper than this, JSON that could be written may be too deep to be read
+_PLAIN_BRACKETS = 200
+
+
+def find_problem(definition: Any, meta: Any) -> str | None:
+    """Return what is wrong with a decoded definition and meta, as a sentence; None when nothing is."""
+    if not isinstance(definition, dict):
+        return f"definition: must be an object, not {_shown(definition)}."
+    schedule_ = definition.get("schedule")
+    if schedule_ is None:
+        return "definition: schedule: is missing."
+    if not isinstance(schedule_, BaseSchedule):
+        kinds = ", ".join([*SCHEDULE_FIELDS, *KINDS])
+        return f"definition: schedule: {_shown(schedule_)} is no object with one of the __type__ {kinds}."
+    task = definition.get("task")
+    if task is None:
+        return "definition: task: is missing."
+    if not isinstance(task, str) or not task or not is_utf8(task):
+        return f"definition: task: must be the name of a task, not {_shown(task)}."
+    headers = (definition.get("options") or {}).get("headers") if _is_object(definition, "options") else None
+    if definition.get("args") is not None and not isinstance(definition["args"], list):
+        return f"definition: args: must be a list, not {_shown(definition['args'])}."
+    for name in ("kwargs", "options"):
+        if not _is_object(definition, name):
+            return f"definition: {name}: must be an object, not {_shown(definition[name])}."
+    if not isinstance(headers, (dict, type(None))):
+        return f"definition: options: headers: must be an object, not {_shown(headers)}."
+    if definition.get("enabled") not in (True, False, None):
+        return f"definition: enabled: must be true or false, not {_shown(definition['enabled'])}."
+    return find_meta_problem(meta)
+
+
+def find_meta_problem(meta: Any) -> str | None:
+    """Return what is wrong with a decoded meta, as a sentence; None when nothing is."""
+    if not isinstance(meta, dict):
+        return f"meta: must be an object, not {_shown(meta)}."
+    if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
+        return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
+    if meta.get("last_run_at") is not None:
+        try:
+            meta["last_run_at"].astimezone(timezone.utc)
+        except OverflowError:
+            return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
+    count = meta.get("total_run_count")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+        return f"meta: total_run_count: must be a whole number, not {_shown(count)}."
+    return None
+
+
+def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | None:
+    """Return why an entry can't be made with these, as a sentence; None when it can."""
+    if not isinstance(last_run_at, (datetime, type(None))):
+        return f"last_run_at must be a datetime, not {_shown(last_run_at)}."
+    if last_run_at is not None and last_run_at.tzinfo is not None:
+        try:
+            last_run_at.astimezone(timezone.utc)
+        except OverflowError:
+            return f"last_run_at is out of range: {last_run_at}."
+    if isinstance(total_run_count, bool) or not isinstance(total_run_count, (int, type(None))):
+        return f"total_run_count must be a whole number, not {_shown(total_run_count)}."
+    return None
+
+
+def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
+    """Return why no entry may be called ``name``, as a sentence; None when one may.
+
+    ``reserved``: the names of RedBeat's own keys.
+    """
+    if not isinstance(name, str) or not name:
+        return "An entry must have a name, a non-empty string."
+    if name in reserved or name.startswith(RESERVED_BEGINNINGS):
+        return f"An entry can't be called {name!r}: that key is RedBeat's own."
+    return None
+
+
+def find_unwritable(entry: Any) -> str | None:
+    """Return which of an entry's parts could be written but never read again, and why; None for none."""
+    name, task = entry.name, entry.task
+    if not name.isascii() and not is_utf8(name):
+        return f"name must be UTF-8, not {printable(name)!r}"
+    if not isinstance(task, str) or not task or (not task.isascii() and not is_utf8(task)):
+        return f"task must be the name of a task, not {task!r}"
+    if not isinstance(entry.schedule, BaseSchedule):
+        return f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"
+    if not isinstance(entry.args, (list, tuple, type(None))):
+        return f"args must be a list or a tuple, not {entry.args!r}"
+    if not isinstance(entry.kwargs, dict) or not isinstance(entry.options, dict):
+        return "kwargs and options must be dicts"
+    if not isinstance(entry.options.get("headers"), (dict, type(None))):
+        return f"options: headers must be a dict, not {entry.options['headers']!r}"
+    if not isinstance(entry.enabled, bool):
+        return f"enabled must be True or False, not {entry.enabled!r}"
+    return None
+
+
+def find_size_problem(size_bytes: int, max_bytes: int) -> str | None:
+    """Return what is wrong with an entry of so many bytes, as a sentence; None when nothing is."""
+    if size_bytes <= max_bytes:
+        return None
+    return (
+        f"it has {size_bytes:,} bytes, and redbeat_max_entry_bytes allows {max_bytes:,}: put large data "
+        "somewhere else and its address into the entry, or raise the setting."
+    )
+
+
+def check_readable(definition: str) -> None:
+    """Raise ValueError or RecursionError when a definition just encoded couldn't be used once read again."""
+    start, _, end = definition.rpartition(', "schedule": ')
+    is_flat = len(start) < _PLAIN_BRACKETS or start.count("{") + start.count("[") < _PLAIN_BRACKETS
+    if is_flat and '"__type__"' not in start and _is_plain_end(end):
+        return  # the start is JSON without a meaning of its own
+    problem = find_problem(decode(definition), {})
+    if problem:
+        raise ValueError(problem)
+
+
+@lru_cache(maxsize=1024)  # thousands of entries have a handful of schedules
+def _is_plain_end(end: str) -> bool:
+    plain = _PLAIN_END.fullmatch(end)
+    if plain:
+        decode(plain[1])
+    return plain is not None
+
+
+def _is_object(definition: dict[str, Any], name: str) -> bool:
+    return isinstance(definition.get(name), (dict, type(None)))
+
+
+def _shown(value: Any) -> str:
+    """Return ``value`` as an error message shows it, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

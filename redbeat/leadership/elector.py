@@ -1,0 +1,170 @@
+"""Leading and not leading: one beat's way to the lock, its time as the holder, and its way out.
+
+Owns the lock, the heartbeat and what is logged about them. Invariant: whoever asks for the fence gets that of
+a lock which this beat has held a moment ago; the scripts check whether it still does.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from redbeat.config.timing import Timing
+from redbeat.connection.retry import ClientError
+from redbeat.errors import LockLost, RedBeatError
+from redbeat.leadership.heartbeat import Heartbeat
+from redbeat.leadership.lock import LeaderLock, fence_of
+from redbeat.log.logger import logger
+from redbeat.store.scripts import Fence
+from redbeat.store.store import Store
+
+__all__ = ["Leadership"]
+
+
+#: a standby that is about to take over looks no more often than this, seconds
+MIN_LOOK_SECONDS = 0.1
+
+
+class Leadership:
+    """One beat's part in who leads.
+
+    Arguments:
+        store: the schedule; its writes are fenced with ``fence``.
+        lock_key: None: no lock is configured, and every beat leads.
+        timing: how long the lock lives, and what follows from that.
+
+    Attributes:
+        lock: the lock that this beat holds, None while it holds none. A program may put another one here:
+            a LeaderLock, one of redis-py's, or any object with ``extend`` and ``release``.
+        candidacy: the lock that this beat waits for, None while it doesn't.
+    """
+
+    def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
+        self.lock: LeaderLock | Any = None
+        self.candidacy: LeaderLock | None = None
+        self.lock_key = lock_key
+        self.timing = timing
+        self._store = store
+        self._heartbeat: Heartbeat | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this beat may send."""
+        if self.lock_key is None:
+            return True
+        return self.lock is not None and not (isinstance(self.lock, LeaderLock) and self.lock.is_released)
+
+    @property
+    def fence(self) -> Fence:
+        """What every write of the scheduler is checked against."""
+        return Fence() if self.lock is None else fence_of(self.lock, self.timing)
+
+    def stand(self) -> bool:
+        """Take the lock if it can be had; return whether this beat leads now."""
+        if self.is_leader or self.lock_key is None:
+            return True
+        if self.candidacy is None:
+            logger.info("beat: Acquiring lock...")
+            self.candidacy = self._new_candidacy(self.lock_key)
+        try:
+            if not self.candidacy.acquire():
+                return False
+        except LockLost as exc:  # it lived so shortly that another has it by now: nothing was done with it
+            logger.debug("beat: The lock was ours for a moment: %s", exc)
+            self.candidacy.forget()
+            return False
+        self.lock, self.candidacy = self.candidacy, None
+        self.lock.on_release = self._stop_heartbeat
+        if self.lock.replaced:
+            logger.warning(
+                "beat: Took the lock over from %s, which hasn't renewed it for %s s.",
+                self.lock.replaced,
+                self._store.config.takeover_after,
+            )
+        logger.info("beat: Acquired lock")
+        return True
+
+    def _new_candidacy(self, lock_key: str) -> LeaderLock:
+        if isinstance(self.lock, LeaderLock) and self.lock.key == lock_key:
+            return self.lock  # released: by its token, a write that was on its way may have taken it back
+        return LeaderLock(self._store, lock_key, self.timing.lock_seconds, self.timing.takeover_seconds)
+
+    def keep_alive(self) -> None:
+        """Renew the lock from now on by a thread of its own: for a scheduler that a running beat ticks."""
+        if isinstance(self.lock, LeaderLock) and self._heartbeat is None:
+            self._heartbeat = Heartbeat(self._store.config.app, self.lock.fence, self.timing)
+            self._store.on_progress = self.note_progress
+            self._heartbeat.start()
+
+    def note_progress(self) -> None:
+        """The scheduler isn't stuck."""
+        if self._heartbeat is not None:
+            self._heartbeat.note_progress()
+
+    def check(self) -> bool:
+        """Return whether the lock was gone, perhaps with all data, and was taken back since the last look.
+
+        Raises:
+            LockLost: another beat leads.
+        """
+        was_retaken = False
+        if self.lock is not None and not self.fence.token:
+            self.lock.extend(int(self.timing.lock_seconds))  # nobody else would
+        if self._heartbeat is not None:
+            self._heartbeat.note_progress()
+            if self._heartbeat.lost is not None:
+                raise self._heartbeat.lost
+            was_retaken = self._heartbeat.take_retaken()
+        if self._store.has_retaken_lock:
+            self._store.has_retaken_lock = False
+            was_retaken = True
+        if was_retaken:
+            logger.warning("beat: The lock %s was gone and is taken back.", self.lock_key)
+        return was_retaken
+
+    def confirm(self) -> None:
+        """Before something leaves that can't be called back: make sure that the lock is still held.
+
+        Costs a round trip only where that hasn't been known for some seconds, as after a pause.
+
+        Raises:
+            LockLost: another beat leads.
+        """
+        if self._heartbeat is None:
+            return
+        self._heartbeat.note_progress()
+        if self._heartbeat.seconds_unconfirmed() > self.timing.fresh_seconds:
+            asked_at = time.monotonic()
+            self._store.renew_lock(self.fence)
+            self._heartbeat.note_confirmed(asked_at)
+
+    def seconds_to_look(self) -> float:
+        """Return how long a standby waits until its next look: less when it is about to take over."""
+        left = self.candidacy.seconds_to_takeover() if self.candidacy is not None else None
+        usual_seconds = self.timing.look_seconds
+        return usual_seconds if left is None else min(max(left, MIN_LOOK_SECONDS), usual_seconds)
+
+    def forget(self) -> None:
+        """Take notice that another beat holds the lock; a later ``stand`` waits for it."""
+        self._stop_heartbeat()
+        self.lock = self.candidacy = None
+
+    def resign(self) -> None:
+        """Give up the lock, or what may have become one: Redis isn't waited for long."""
+        self._stop_heartbeat()
+        lock, self.lock, self.candidacy = self.lock or self.candidacy, None, None
+        if lock is None or (isinstance(lock, LeaderLock) and not lock.token):
+            return
+        logger.info("beat: Releasing lock")
+        try:
+            if isinstance(lock, LeaderLock):
+                lock.give_up()
+            else:
+                lock.release()
+        except (RedBeatError, ClientError) as exc:
+            logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
+
+    def _stop_heartbeat(self) -> None:
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            heartbeat.stop()

@@ -1,0 +1,153 @@
+"""Who leads, and whether the schedule is being worked on: for programs and probes that run no beat.
+
+Owns the one look at Redis that answers both, and the verdict about it. Invariant: a look writes nothing, and
+takes no longer than MAX_LOOK_SECONDS, whatever Redis does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import IntEnum
+from typing import Any
+
+from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.connection.client import get_hasty_redis
+from redbeat.connection.retry import call_briefly
+from redbeat.leadership.lock import holder_of
+from redbeat.store.scripts import Vitals
+from redbeat.store.store import Store
+
+__all__ = ["Leader", "State", "Status", "judge", "read_status"]
+
+#: how long one look may take, connecting included
+MAX_LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Leader:
+    """The beat that holds the lock.
+
+    Attributes:
+        host: where it runs. None for celery-redbeat 2.x, whose token doesn't tell.
+        pid: its process there; None for 2.x.
+        since: when it became leader by its host's clock, UTC; None for 2.x.
+        token: what the lock holds.
+        ttl_seconds: when the lock ends unless it is renewed; None: never, so somebody has set it by hand.
+        last_tick: when it last did something by the server's clock, UTC; None: not known, as for 2.x.
+    """
+
+    host: str | None
+    pid: int | None
+    since: datetime | None
+    token: str
+    ttl_seconds: float | None
+    last_tick: datetime | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """One look at the schedule. Times are UTC, by the server's clock.
+
+    Attributes:
+        now: when it was.
+        lock_key: None: no lock is configured, and there is no leader by design.
+        leader: None: nobody leads.
+        last_tick: when the leader, or the last one that there was, did something; None: not known.
+        backlog: how many entries are due.
+        oldest_due: since when the first of them is; None: there is none, or only those with the score 0,
+            which means "now" whenever it was written.
+    """
+
+    now: datetime
+    lock_key: str | None
+    leader: Leader | None
+    last_tick: datetime | None
+    backlog: int
+    oldest_due: datetime | None
+
+    def seconds_since(self, moment: datetime | None) -> float | None:
+        """Return the age of ``moment`` in seconds, None for None."""
+        return None if moment is None else max((self.now - moment).total_seconds(), 0.0)
+
+
+class State(IntEnum):
+    """The verdict; the values are the exit codes of ``celery redbeat status``."""
+
+    HEALTHY = 0
+    NO_LEADER = 1
+    LATE = 2
+    UNREACHABLE = 3
+
+
+def read_status(app: Any = None) -> Status:
+    """Look who leads and what is due: one round trip, and never longer than 5 seconds.
+
+    Raises:
+        ConfigurationError: a setting can't be used.
+        StoreUnavailable: Redis can't be reached, or doesn't answer in time.
+        StoreRefused: it refuses.
+        StoreCorrupt: the schedule's key or the lock's holds something else.
+    """
+    config = ensure_conf(app)
+    vitals: Vitals = call_briefly(lambda: _look(config.app), MAX_LOOK_SECONDS)
+    return _status(vitals, config)
+
+
+def _look(app: Any) -> Vitals:
+    client = get_hasty_redis(app)
+    try:
+        return Store(app, client).vitals()
+    finally:
+        if client is not getattr(app, "redbeat_redis", None):
+            client.close()
+
+
+def _status(vitals: Vitals, config: RedBeatConfig) -> Status:
+    holder = holder_of(vitals.token)
+    is_foreign = bool(vitals.token) and holder is None
+    # without a lock nobody writes it, and celery-redbeat 2.x doesn't either: what stands there is from before
+    last_tick = None if is_foreign or config.lock_key is None else _moment(vitals.tick)
+    leader = None
+    if vitals.token:
+        leader = Leader(
+            host=holder.host if holder else None,
+            pid=holder.pid if holder else None,
+            since=holder.since if holder else None,
+            token=vitals.token,
+            ttl_seconds=vitals.rest_ms / 1000 if vitals.rest_ms >= 0 else None,
+            last_tick=last_tick,
+        )
+    return Status(
+        now=datetime.fromtimestamp(vitals.now, timezone.utc),
+        lock_key=config.lock_key,
+        leader=leader,
+        last_tick=last_tick,
+        backlog=vitals.due,
+        oldest_due=None if vitals.oldest is None else datetime.fromtimestamp(vitals.oldest, timezone.utc),
+    )
+
+
+def _moment(tick: str) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(float(tick), timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def judge(status: Status, late_after_seconds: float) -> tuple[State, str]:
+    """Return the verdict about ``status``, and what is wrong in a sentence ('' for nothing)."""
+    if status.leader is None and status.lock_key is not None:
+        return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
+    oldest_seconds = status.seconds_since(status.oldest_due) or 0
+    if oldest_seconds > late_after_seconds:
+        return State.LATE, (
+            f"The oldest due entry has been waiting for {oldest_seconds:.0f} s, longer than "
+            f"{late_after_seconds:g} s."
+        )
+    tick_seconds = status.seconds_since(status.last_tick) or 0
+    if tick_seconds > late_after_seconds:
+        return State.LATE, (
+            f"The leader's last tick was {tick_seconds:.0f} s ago, longer than {late_after_seconds:g} s."
+        )
+    return State.HEALTHY, ""

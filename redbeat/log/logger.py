@@ -1,0 +1,134 @@
+"""RedBeat's logger, which is that of Celery's beat: no record of it can forge a line or steer a terminal.
+
+Owns the filter that sees to that, for every record of the logger ``celery.beat``: RedBeat's, Celery's own
+(``Scheduler: Sending due task ...``, tracebacks) and those of subclasses. It makes the values printable that
+a record's words are filled with. Whoever logs has nothing to think of, as long as foreign text is a value and
+not part of the words.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from redbeat.log.text import printable, printable_lines, shorten
+
+__all__ = ["PrintableRecords", "logger"]
+
+#: so many characters of one value go into a log: it may be megabytes
+MAX_VALUE = 2_000
+
+
+_CAUSED = "The above exception was the direct cause of the following exception:"
+_MEANWHILE = "During handling of the above exception, another exception occurred:"
+
+
+class Shown(str):
+    """A value as a log shows it; its repr is the value's, as printable."""
+
+    __slots__ = ("_repr",)
+
+    _repr: str
+
+    def __new__(cls, value: object) -> Shown:
+        """Make it of ``value``, whose own text isn't printable or too long."""
+        made = super().__new__(cls, _shortened(str(value)))
+        made._repr = _shortened(repr(value))
+        return made
+
+    def __repr__(self) -> str:
+        return self._repr
+
+
+def _shortened(text: str) -> str:
+    return shorten(printable(text[: MAX_VALUE + 1]), MAX_VALUE)
+
+
+class PrintableRecords(logging.Filter):
+    """Lets every record pass, with values that are printable."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Make the values of ``record`` printable, and the messages of the exceptions in its traceback."""
+        if isinstance(record.msg, str):
+            record.msg = printable_lines(record.msg)  # the words are a program's, and may be lines
+        elif not record.args:
+            record.msg = _shown(record.msg)
+        if isinstance(record.args, dict):
+            record.args = {name: _shown(value) for name, value in record.args.items()}
+        elif record.args:
+            record.args = tuple(map(_shown, record.args))
+        if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None and not record.exc_text:
+            record.exc_text = printable_traceback(record.exc_info[1])  # what formatters use, if it is there
+        return True
+
+
+def _shown(value: Any) -> Any:
+    """Return ``value`` itself where it can be logged as it is, else its text."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    try:
+        text = str(value)
+        is_whole = len(text) <= MAX_VALUE or not isinstance(value, (str, BaseException))
+        if is_whole and text.isprintable() and (isinstance(value, str) or repr(value).isprintable()):
+            return value
+        return Shown(value)
+    except Exception:  # noqa: BLE001 - a value that has no text is the formatter's trouble
+        return value
+
+
+def printable_traceback(exc: BaseException) -> str:
+    """Return the traceback of ``exc`` as Python prints it, with the exceptions' messages printable."""
+    return "".join(_traceback_lines(exc, set())).removesuffix("\n")
+
+
+def _traceback_lines(exc: BaseException, seen: set[int]) -> Iterator[str]:
+    chain, link = [("", exc)], exc
+    seen.add(id(exc))
+    while True:
+        before = link.__cause__
+        if before is None and not link.__suppress_context__:
+            before = link.__context__
+        if before is None or id(before) in seen:
+            break
+        seen.add(id(before))
+        chain.append((_CAUSED if before is link.__cause__ else _MEANWHILE, before))
+        link = before
+    for between, link in reversed(chain):
+        if link.__traceback__ is not None:
+            yield "Traceback (most recent call last):\n"
+            yield from map(printable_lines, traceback.format_tb(link.__traceback__))
+        yield f"{_described(link)}\n"
+        yield from (f"{_shortened(str(note))}\n" for note in getattr(link, "__notes__", ()))
+        for member in getattr(link, "exceptions", ()):  # of a group
+            if isinstance(member, BaseException) and id(member) not in seen:
+                text = "".join(_traceback_lines(member, seen))
+                yield from (f"  | {line}\n" for line in text.removesuffix("\n").split("\n"))
+        if between:
+            yield f"\n{between}\n\n"
+
+
+def _described(exc: BaseException) -> str:
+    """Return the last line of a traceback; traceback's own function walks through all causes for it."""
+    kind = type(exc)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        text = str(exc)
+    except Exception:  # noqa: BLE001 - as Python does
+        text = "<exception str() failed>"
+    return f"{name}: {_shortened(text)}" if text else name
+
+
+def _printing(named: logging.Logger) -> logging.Logger:
+    if not any(isinstance(one, PrintableRecords) for one in named.filters):
+        named.addFilter(PrintableRecords())
+    return named
+
+
+logger: logging.Logger = _printing(get_logger("celery.beat"))
+
+#: what logs the errors of users' signal handlers, which name the task they were called for
+_printing(get_logger("celery.utils.dispatch.signal"))

@@ -1,0 +1,199 @@
+"""What django-celery-beat keeps in its database, as a file of entries would have it.
+
+SQLite is read with Python's own library, all other databases with SQLAlchemy. Nothing is
+written there.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from redbeat.config.urls import sanitize_url
+from redbeat.errors import ConfigurationError, FileError
+from redbeat.manifest.format import Declared
+
+__all__ = ["declare_rows", "read_django_celery_beat"]
+
+_PREFIX = "django_celery_beat_"
+TABLES = ("periodictask", "intervalschedule", "crontabschedule", "clockedschedule", "solarschedule")
+
+_SECONDS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1, "microseconds": 1e-6}
+
+#: table, without what all of their names begin with, to its rows
+Rows = Mapping[str, list[dict[str, Any]]]
+
+
+def read_django_celery_beat(url: str) -> Declared:
+    """Return the periodic tasks in the database at ``url``.
+
+    Arguments:
+        url: ``sqlite:///relative/path``, ``sqlite:////absolute/path``, or one that SQLAlchemy knows.
+
+    Raises:
+        ConfigurationError: SQLAlchemy or a driver is needed, and isn't installed; or it is no URL.
+        FileError: the database can't be read, or a row in it can't be used.
+    """
+    scheme, shown = url.partition("://")[0], sanitize_url(url)
+    if "://" not in url:
+        raise ConfigurationError(f"{shown!r} is no database URL, as sqlite:///db.sqlite3 is.")
+    rows = _read_sqlite(url, shown) if scheme == "sqlite" else _read_by_sqlalchemy(url, shown)
+    return declare_rows(rows, shown)
+
+
+def _read_sqlite(url: str, shown: str) -> Rows:
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path[1:]))
+    if parts.netloc or not path.is_file():
+        raise FileError(f"{shown}: there is no such file; an absolute path has four slashes.", shown)
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return {
+                table: [dict(row) for row in connection.execute(f"SELECT * FROM {_PREFIX}{table}")]  # noqa: S608 - constants
+                for table in TABLES
+            }
+    except sqlite3.Error as exc:
+        raise FileError(f"{shown}: can't be read: {exc}.", shown) from exc
+
+
+def _read_by_sqlalchemy(url: str, shown: str) -> Rows:
+    try:
+        import sqlalchemy
+    except ImportError as exc:
+        raise ConfigurationError(
+            f"{shown}: databases other than SQLite are read with SQLAlchemy, which isn't installed: "
+            "pip install sqlalchemy, and the driver of the database."
+        ) from exc
+    try:
+        engine = sqlalchemy.create_engine(url)
+        with engine.connect() as connection:
+            return {
+                table: [
+                    dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's public name for it
+                    for row in connection.execute(sqlalchemy.text(f"SELECT * FROM {_PREFIX}{table}"))  # noqa: S608
+                ]
+                for table in TABLES
+            }
+    except ImportError as exc:
+        raise ConfigurationError(f"{shown}: the driver of the database isn't installed: {exc}.") from exc
+    except sqlalchemy.exc.SQLAlchemyError as exc:
+        words = " ".join(str(getattr(exc, "orig", None) or exc).split())
+        raise FileError(f"{shown}: can't be read: {words}.", shown) from exc
+    except ValueError as exc:  # of its port, say; what it quotes may be a piece of a password
+        raise ConfigurationError(f"{shown!r} is no database URL, as sqlite:///db.sqlite3 is.") from exc
+
+
+def declare_rows(rows: Rows, origin: str = "django-celery-beat") -> Declared:
+    """Return rows of the five tables as a file would have them.
+
+    Raises:
+        FileError: a row can't be used; it is named.
+    """
+    schedules = {
+        table: {row["id"]: row for row in rows.get(table, ())} for table in TABLES if table != "periodictask"
+    }
+    entries: dict[str, dict[str, Any]] = {}
+    for row in rows["periodictask"]:
+        try:
+            entries[row["name"]] = dict(_fields_of(row, schedules))
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as exc:
+            reason = f"{exc} is missing." if isinstance(exc, KeyError) else str(exc)
+            raise FileError(f"{origin}: the task {row.get('name')!r}: {reason}", origin) from exc
+    return Declared(origin, None, entries)
+
+
+def _fields_of(row: Mapping[str, Any], schedules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "task", row["task"]
+    schedule, zone, is_clocked = _schedule_of(row, schedules)
+    yield "schedule", schedule
+    if zone:
+        yield "timezone", zone
+    for name, default in (("args", []), ("kwargs", {})):
+        value = _json(row, name, default)
+        if value:
+            yield name, value
+    options = dict(_options_of(row))
+    if options:
+        yield "options", options
+    if not row["enabled"]:
+        yield "enabled", False
+    if row.get("one_off") or is_clocked:
+        yield "one_off", True
+    for name, field in (
+        ("start_time", "start_time"),
+        ("expires", "end_time"),
+        ("last_run_at", "last_run_at"),
+    ):
+        moment = _moment(row.get(name))
+        if moment is not None:
+            yield field, moment
+    if row.get("expire_seconds"):
+        yield "expires_after", row["expire_seconds"]
+    if row.get("total_run_count"):
+        yield "total_run_count", row["total_run_count"]
+
+
+def _schedule_of(row: Mapping[str, Any], schedules: Mapping[str, Any]) -> tuple[Any, str | None, bool]:
+    """Return the schedule, its time zone, and whether it is a single time."""
+
+    def found(kind: str) -> Mapping[str, Any] | None:
+        key = row.get(f"{kind}_id")
+        if key is None:
+            return None
+        one: Mapping[str, Any] | None = schedules[f"{kind}schedule"].get(key)
+        if one is None:
+            raise ValueError(f"its {kind} schedule {key} is missing.")
+        return one
+
+    if interval := found("interval"):
+        if interval["period"] not in _SECONDS:
+            raise ValueError(f"its interval has an unknown period, {interval['period']!r}.")
+        return {"every": round(interval["every"] * _SECONDS[interval["period"]], 6)}, None, False
+    if cron := found("crontab"):
+        fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+        # spaces after commas are allowed there
+        parts = ["".join(str(cron[field]).split()) for field in fields]
+        return {"cron": " ".join(parts)}, str(cron.get("timezone") or "UTC"), False
+    if clocked := found("clocked"):
+        return {"at": _moment(clocked["clocked_time"])}, None, True
+    if solar := found("solar"):
+        lat, lon = float(solar["latitude"]), float(solar["longitude"])
+        return {"solar": solar["event"], "lat": lat, "lon": lon}, None, False
+    raise ValueError("it has no schedule.")
+
+
+def _options_of(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for name in ("queue", "exchange", "routing_key", "priority"):
+        if row.get(name) not in (None, ""):
+            yield name, row[name]
+    headers = _json(row, "headers", {})
+    if headers:
+        yield "headers", headers
+
+
+def _json(row: Mapping[str, Any], name: str, default: Any) -> Any:
+    value = row.get(name)
+    if isinstance(value, str):
+        value = json.loads(value or "null")
+    if value is None:
+        return default
+    if not isinstance(value, type(default)):
+        raise ValueError(f"its {name} are {value!r}.")
+    return value
+
+
+def _moment(value: Any) -> str | None:
+    """Return a time as a file has it; databases without zones have UTC."""
+    if value is None or value == "":
+        return None
+    moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return str(moment.isoformat())

@@ -1,0 +1,352 @@
+"""Files of entries: YAML or JSON, read with a line number for each fault, and written for people to read.
+
+Pure: text in, values out. Invariant: what ``write_file`` has written, ``read_file`` reads as the same values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.notation import SCHEDULE_FORMS
+from redbeat.errors import FileError
+from redbeat.keys import is_owner_name
+from redbeat.log.text import escape, printable, printable_json
+from redbeat.policy.policy import FIELDS
+from redbeat.process.garbage import garbage_kept
+
+__all__ = [
+    "ENTRY_FIELDS",
+    "PAST_FIELDS",
+    "READ_ONLY_FIELDS",
+    "STATE_FIELDS",
+    "Declared",
+    "read_calendar",
+    "read_file",
+    "write_file",
+]
+
+#: what says what an entry is
+ENTRY_FIELDS = ("task", "schedule", "args", "kwargs", "options", "enabled", *FIELDS)
+#: what ``export --history`` adds: lists, as they stand in Redis
+PAST_FIELDS = ("history", "backfilled")
+#: what ``export`` adds: what has become of it so far
+STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored", *PAST_FIELDS)
+#: what ``to_dict`` adds for readers: a file may have it, and nothing is made of it
+READ_ONLY_FIELDS = ("state", "next_due_at", "description", "error", "next_runs")
+_SECTIONS = ("owner", "entries", "calendars")
+_CALENDAR_FIELDS = ("about", "days")
+
+#: a day or a span, and what it is called
+_DAY_LINE = re.compile(r"(\d{4}-[^\s,;]*[^\s,;:])(?:[\s,;]+(.*))?", re.ASCII)
+
+#: deeper nesting overflows the stack of the parser
+MAX_DEPTH = 1000
+#: so many values the aliases of a file may stand for
+MAX_ALIASED = 5_000_000
+
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a file says.
+
+    Attributes:
+        origin: its name, for errors.
+        owner: whose its entries are; None: it doesn't say.
+        entries: name to fields, as they are written there.
+        calendars: name to ``about`` and ``days``, each of these with its label.
+        lines: where things stand, counted from 1: ('entries', name, field) to line, as far as is known.
+    """
+
+    origin: str = "-"
+    owner: str | None = None
+    entries: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    calendars: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    lines: Mapping[Path, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def fault(self, path: Path, reason: str) -> FileError:
+        """Return the error that says what is wrong at ``path``, and in which line."""
+        found = next(
+            (self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), 0
+        )
+        where = ": ".join(str(part) for part in path[1:]) or (path[0] if path else "")
+        line = f", line {found}" if found else ""
+        what = printable(f"{where}: {reason}" if where else reason)
+        return FileError(f"{self.origin}{line}: {what}", self.origin, found or None)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Makes plain values only, as safe_load does; dates and times, also 12:30, stay text, as in JSON."""
+
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def _without_times(tag: str, pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """Return what a plain value of ``tag`` looks like: YAML 1.1 takes 12:30 for 750, of base 60."""
+    return re.compile(f"(?![^:]*:){pattern.pattern}", pattern.flags) if tag in _NUMBERS else pattern
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, _without_times(tag, pattern)) for tag, pattern in resolvers if not tag.endswith(":timestamp")
+    ]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes everything out: no anchors. Text that doesn't print is in double quotes, which have escapes."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+    def represent_text(self, text: str) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def read_file(text: str, origin: str = "-") -> Declared:
+    """Return what the YAML or JSON of ``text`` says.
+
+    Raises:
+        FileError: it can't be read, or something in it isn't allowed; it names entry, field and line.
+    """
+    with garbage_kept():
+        value, lines = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    found = Declared(origin, lines=lines)
+    if not isinstance(value, dict):
+        raise found.fault((), f"must begin with 'entries:', and holds {_kind(value)}.")
+    for section in value:
+        if section not in _SECTIONS and not str(section).startswith("x-"):
+            raise found.fault((section,), f"there is no such section.{did_you_mean(str(section), _SECTIONS)}")
+    owner = value.get("owner")
+    if owner is not None and not is_owner_name(owner):
+        raise found.fault(("owner",), f"must be a name without control characters, not {owner!r}.")
+    entries = _mapping(found, ("entries",), value.get("entries"))
+    for name, fields in entries.items():
+        _check_entry(found, name, fields)
+    calendars = _mapping(found, ("calendars",), value.get("calendars"))
+    for name, fields in calendars.items():
+        _check_calendar(found, name, fields)
+    return Declared(origin, owner, entries, calendars, lines)
+
+
+def read_calendar(text: str, name: str, origin: str = "-") -> dict[str, Any]:
+    """Return the ``about`` and ``days`` of a file that is about one calendar.
+
+    It may be a file of entries that has a calendar called ``name``; YAML or JSON of these two, of a list of
+    days or of a mapping of days to labels; or text with a day in each line, and its label behind it.
+
+    Raises:
+        FileError: it is none of these.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    as_lines = [_DAY_LINE.fullmatch(line) for line in lines]
+    if lines and all(as_lines):
+        return {"days": {found[1]: (found[2] or "").strip() for found in as_lines if found}}
+    value, places = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    if isinstance(value, dict) and value.keys() & {"calendars", "entries"}:
+        calendars = read_file(text, origin).calendars
+        if name not in calendars:
+            known = ", ".join(calendars) or "none"
+            raise FileError(f"{origin}: has no calendar {name!r}; those it has: {known}.", origin)
+        return calendars[name]
+    if not isinstance(value, (dict, list)):
+        raise FileError(f"{origin}: holds {_kind(value)}, and no days.", origin)
+    fields = value if isinstance(value, dict) and value.keys() <= {*_CALENDAR_FIELDS} else {"days": value}
+    _check_calendar(Declared(origin, lines=places), name, fields)
+    return fields
+
+
+def _check_entry(found: Declared, name: str, fields: Any) -> None:
+    path = ("entries", name)
+    known = ("name", *ENTRY_FIELDS, *STATE_FIELDS)
+    for field_ in _mapping(found, path, fields):
+        if field_ not in known and field_ not in READ_ONLY_FIELDS:
+            raise found.fault((*path, field_), f"there is no such field.{did_you_mean(field_, known)}")
+    if fields.get("name", name) != name:
+        reason = f"must be {name!r}, as above, or be left out, not {fields['name']!r}."
+        raise found.fault((*path, "name"), reason)
+    is_raw = "stored" in fields
+    for needed in ("task", "schedule"):
+        if not is_raw and fields.get(needed) is None:
+            raise found.fault(path, f"{needed} is missing.")
+    schedule = fields.get("schedule")
+    if isinstance(schedule, dict) and not schedule:
+        raise found.fault((*path, "schedule"), f"must have one of {', '.join(SCHEDULE_FORMS)}.")
+    for named in ("kwargs", "options"):
+        if isinstance(fields.get(named), dict):
+            _mapping(found, (*path, named), fields[named])
+    if is_raw and not (isinstance(fields["stored"], dict) and fields["stored"]):
+        raise found.fault((*path, "stored"), "must be a mapping, as export writes it.")
+    count = fields.get("total_run_count")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+        raise found.fault((*path, "total_run_count"), f"must be a whole number, not {count!r}.")
+    owner = fields.get("owner")
+    if owner is not None and not is_owner_name(owner):
+        raise found.fault((*path, "owner"), f"must be a name without control characters, not {owner!r}.")
+    for past in PAST_FIELDS:
+        texts = fields.get(past)
+        if texts is not None and not (isinstance(texts, list) and all(isinstance(one, str) for one in texts)):
+            raise found.fault((*path, past), "must be a list of texts, as export --history writes it.")
+
+
+def _check_calendar(found: Declared, name: str, fields: Any) -> None:
+    path = ("calendars", name)
+    for field_, value in _mapping(found, path, fields).items():
+        if field_ not in _CALENDAR_FIELDS:
+            hint = did_you_mean(field_, _CALENDAR_FIELDS)
+            raise found.fault((*path, field_), f"there is no such field.{hint}")
+        if field_ == "about" and not isinstance(value, str):
+            raise found.fault((*path, field_), f"must be text, not {value!r}.")
+        if field_ == "days" and not isinstance(value, (dict, list)):
+            raise found.fault((*path, field_), "must be a list of days, or a mapping of days to labels.")
+
+
+def _mapping(found: Declared, path: Path, value: Any) -> dict[str, Any]:
+    if value is None and len(path) == 1:
+        return {}
+    if not isinstance(value, dict):
+        raise found.fault(path, f"must be a mapping, not {_kind(value)}.")
+    for key in value:
+        if not isinstance(key, str):
+            raise found.fault((*path, key), f"{key!r} must be text; put it into quotes.")
+    return value
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "a mapping", list: "a list", str: "text", type(None): "nothing"}
+    return kinds.get(type(value), repr(value))
+
+
+def _read_json(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise FileError(f"{origin}: {printable(twice)!r} stands there twice.", origin)
+        return made
+
+    try:
+        return json.loads(text, object_pairs_hook=unique), {}
+    except json.JSONDecodeError as exc:
+        try:  # YAML, too, may begin with a brace
+            return _read_yaml(text, origin)
+        except FileError:
+            reason = f"line {exc.lineno}: no valid JSON: {exc.msg}."
+            raise FileError(f"{origin}, {reason}", origin, exc.lineno) from exc
+    except RecursionError as exc:
+        raise FileError(f"{origin}: is nested too deeply.", origin) from exc
+    except FileError:
+        raise
+    except ValueError as exc:  # a number of thousands of digits
+        raise FileError(f"{origin}: no valid JSON: {exc}.", origin) from exc
+
+
+def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
+    try:
+        _check_size(text, origin)
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            lines = dict(_lines_of(node, origin))
+            return (None if node is None else loader.construct_document(node)), lines
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        line = mark.line + 1 if mark else None
+        where = f", line {line}" if line else ""
+        raise FileError(
+            f"{origin}{where}: no valid YAML: {exc.problem or exc.context}.", origin, line
+        ) from exc
+    except FileError:  # a ValueError, too
+        raise
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as exc:
+        words = " ".join(str(exc).split())
+        raise FileError(f"{origin}: no valid YAML: {words}.", origin) from exc
+
+
+def _check_size(text: str, origin: str) -> None:
+    """Raise FileError where a file would become too much to hold, or to parse: before it is read."""
+    open_anchors: list[str | None] = []  # of what has begun, and has not ended
+    sizes = [0]  # of the same, after the file's own
+    known: dict[str | None, int] = {}
+    added, reason = 0, ""
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_anchors.append(event.anchor)
+            sizes.append(1)
+            reason = "is nested too deeply." if len(sizes) > MAX_DEPTH else ""
+        elif isinstance(event, yaml.CollectionEndEvent):
+            size = sizes.pop()
+            known[open_anchors.pop()] = size
+            sizes[-1] += size
+        elif isinstance(event, yaml.AliasEvent):
+            size = known.get(event.anchor, 1)
+            sizes[-1] += size
+            added += size
+            reason = "its aliases (*) stand for too much." if added > MAX_ALIASED else ""
+            reason = f"*{event.anchor} stands inside of itself." if event.anchor in open_anchors else reason
+        else:
+            sizes[-1] += 1
+        if reason:
+            line = event.start_mark.line + 1
+            raise FileError(f"{origin}, line {line}: {reason}", origin, line)
+
+
+def _lines_of(
+    node: Any, origin: str, path: Path = (), visited: set[int] | None = None
+) -> Iterator[tuple[Path, int]]:
+    """Yield where sections, entries and their fields stand; a name that stands there twice is a fault."""
+    visited = set() if visited is None else visited
+    if len(path) >= 3:  # what is in a field has no lines of its own; aliases mean it more than once
+        if id(node) in visited:
+            return
+        visited.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _lines_of(item, origin, (*path, number), visited)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: set[Hashable] = set()
+    for key, value in node.value:
+        line, name = key.start_mark.line + 1, key.value if isinstance(key.value, str) else None
+        if name in seen and name != "<<":
+            raise FileError(
+                f"{origin}, line {line}: {printable(str(name))} stands there twice.", origin, line
+            )
+        seen.add(name)
+        if len(path) < 3:
+            yield (*path, name), line
+        yield from _lines_of(value, origin, (*path, name), visited)
+
+
+def write_file(declared: Declared, *, is_json: bool = False) -> str:
+    """Return ``declared`` as YAML, or as JSON."""
+    document: dict[str, Any] = {} if declared.owner is None else {"owner": declared.owner}
+    document["entries"] = dict(declared.entries)
+    if declared.calendars:
+        document["calendars"] = dict(declared.calendars)
+    if is_json:
+        return f"{printable_json(json.dumps(document, indent=2, ensure_ascii=False))}\n"
+    layout: dict[str, Any] = {"sort_keys": False, "width": 110, "default_flow_style": None}
+    try:
+        with garbage_kept():
+            written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
+    except (UnicodeEncodeError, RecursionError):  # halves of characters, or more depth than its writer takes
+        return write_file(declared, is_json=True)
+    # the emitter leaves some of it as it is, what changes the direction of text, say
+    return escape(written, lambda char: f"\\U{ord(char):08x}")

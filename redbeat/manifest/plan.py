@@ -1,0 +1,391 @@
+"""Plans: what a file of entries would change in the schedule, and making that change in one step.
+
+Invariant: a plan is carried out whole or not at all, and only while everything it was made from still stands.
+Other owners' entries are never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from redbeat.calendars import Calendar
+from redbeat.config.config import ensure_conf
+from redbeat.entries.calendar_loading import Unusable, give_calendars, read_calendars
+from redbeat.entries.due import is_pause_over
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.history_store import past_of
+from redbeat.entries.loading import try_decode
+from redbeat.entries.notation import write_schedule
+from redbeat.entries.ownership import read_calendar_owners, read_names_of, read_owners, read_statics
+from redbeat.entries.saving import encode_entry, plan_write, stored_after, why_never
+from redbeat.entries.validation import find_name_problem
+from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
+from redbeat.log.text import printable
+from redbeat.manifest.calendars import (
+    CalendarPlan,
+    calendar_of,
+    is_stored,
+    plan_calendars,
+    plan_gone_calendars,
+    put_back_named,
+)
+from redbeat.manifest.diff import Difference, differing
+from redbeat.manifest.format import ENTRY_FIELDS, STATE_FIELDS, Declared
+from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
+from redbeat.process.budget import postpone_signals
+from redbeat.process.garbage import garbage_kept
+from redbeat.store.scripts import owners as scripts
+from redbeat.store.scripts.owners import Change
+from redbeat.store.store import CHUNK_SIZE, Store, Stored
+
+__all__ = [
+    "MAX_ENTRIES",
+    "Plan",
+    "apply_plan",
+    "check_size",
+    "commit",
+    "entry_of",
+    "make_plan",
+    "read_with_owners",
+    "shown_fields",
+]
+
+#: one script stores so many at the most: the server takes a million arguments
+MAX_ENTRIES = 50_000
+
+#: so many arguments a script may have: Redis 6.2 takes 1,048,576
+MAX_ARGUMENTS = 1_040_000
+
+#: a plan is made anew so often because only beat's own bookkeeping has changed meanwhile
+MAX_ATTEMPTS = 50
+
+Progress = Callable[[int], object]
+
+
+@dataclass
+class Plan:
+    """What applying a file would do.
+
+    Attributes:
+        difference: for people.
+        changes: one for each entry of the file, and for each that is removed.
+        calendars: what becomes of calendars besides.
+        warnings: sentences.
+        outcome: sentences on what has turned out otherwise, as it was carried out.
+        is_pruned: what isn't in the file any more was to be removed.
+        read_at: the server's clock when it was read what is there.
+    """
+
+    app: Any
+    difference: Difference = field(default_factory=Difference)
+    changes: list[Change] = field(default_factory=list)
+    calendars: CalendarPlan = field(default_factory=CalendarPlan)
+    warnings: list[str] = field(default_factory=list)
+    outcome: list[str] = field(default_factory=list)
+    is_pruned: bool = False
+    read_at: datetime | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.difference) or bool(self.calendars.changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what would change, as plain JSON has it."""
+        return {**self.difference.to_dict(), "calendars": self.calendars.difference.to_dict()}
+
+
+def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
+    """Return the entry that a file describes.
+
+    Raises:
+        FileError: a field has a wrong value.
+    """
+    path, fields = ("entries", name), declared.entries[name]
+    problem = find_name_problem(name, ensure_conf(app).reserved_names)
+    if problem:
+        raise declared.fault(path, problem)
+    if "task" not in fields:
+        raise declared.fault((*path, "stored"), "is as it stands in Redis; only an import can write it.")
+    given = {one: value for one, value in fields.items() if one in ENTRY_FIELDS or one in STATE_FIELDS[:2]}
+    try:
+        return RedBeatSchedulerEntry.from_dict({"name": name, **given}, app)
+    except (EntryError, ValueError, TypeError) as exc:
+        reason = str(exc).removeprefix(f"{printable(name)}: ")
+        named = next((one for one in given if re.match(rf"(?:a )?{one}\b", reason)), None)
+        reason = reason if named is None else reason.removeprefix(named).lstrip(": ")
+        raise declared.fault(path if named is None else (*path, named), reason) from exc
+
+
+@garbage_kept()
+def make_plan(
+    app: Any,
+    declared: Declared,
+    owner: str,
+    *,
+    prune: bool = False,
+    take_over: bool = False,
+    progress: Progress | None = None,
+) -> Plan:
+    """Return what applying ``declared`` for ``owner`` would do; nothing is written.
+
+    Arguments:
+        prune: remove what ``owner`` has applied before and isn't in the file any more.
+        take_over: make entries the owner's that are another's.
+        progress: called with the number of entries looked at so far.
+
+    Raises:
+        FileError: something in the file can't be used, or (OwnedByOthers) belongs to others.
+    """
+    store, plan = Store(app), Plan(app, is_pruned=prune)
+    if len(declared.entries) > MAX_ENTRIES:
+        count = len(declared.entries)
+        raise FileError(
+            f"{declared.origin}: {count} entries are more than one step takes, {MAX_ENTRIES}: split the "
+            "file, with an owner for each part.",
+            declared.origin,
+        )
+    entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
+    gone = sorted(read_names_of(store, owner) - declared.entries.keys())
+    calendar_owners = read_calendar_owners(store)
+    now, found = read_with_owners(store, [*entries, *map(store.keys.entry, gone)], progress)
+    plan.read_at = now
+    if not take_over:
+        _check_owners(store, declared, owner, found[: len(entries)])
+    named = [entry for entry in entries.values() if entry.policy.exclude is not None]
+    names = {entry.policy.exclude for entry in named}
+    plan.calendars = plan_calendars(store, declared, names, owner, calendar_owners)
+    declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
+    give_calendars(named, {**plan.calendars.before, **declared_calendars})
+    with postpone_signals() as let_signals_arrive:
+        for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
+            let_signals_arrive()
+            _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
+    give_calendars(named, {})
+    for name, (stored, read_owner) in zip(gone, found[len(entries) :], strict=True):
+        if read_owner != owner or not stored.exists:
+            continue  # it was removed, or moved to another owner
+        if not prune:
+            plan.difference.left.append(name)
+            continue
+        plan.difference.removed[name] = shown_fields(try_decode(RedBeatSchedulerEntry, stored, app))
+        plan.changes.append(
+            Change(
+                name,
+                stored,
+                read_owner=owner,
+                owned_key=store.keys.owner(owner),
+                beside=past_of(store.keys, stored.key),
+                is_deleted=True,
+            )
+        )
+    owners = {name: those for name, those in calendar_owners.items() if name not in declared.calendars}
+    removed = {change.stored.key for change in plan.changes if change.is_deleted}
+    plan_gone_calendars(plan.calendars, store, owner, owners, entries, removed, prune=prune)
+    plan.warnings += plan.calendars.warnings
+    check_size(plan, declared)
+    return plan
+
+
+def check_size(plan: Plan, declared: Declared) -> None:
+    """Raise FileError where ``plan`` is more than one step takes."""
+    count = 8 * len(plan.calendars.changes)
+    for change in plan.changes:
+        count += 12 + sum(4 if one.content else 1 for one in change.beside)
+    if count > MAX_ARGUMENTS:
+        removed = f", and remove {len(plan.difference.removed)} entries" if plan.difference.removed else ""
+        raise FileError(
+            f"{declared.origin}: one step can't store all of that{removed}: split the file"
+            f"{', or delete some of these before' if removed else ''}.",
+            declared.origin,
+        )
+
+
+def read_with_owners(
+    store: Store, keys: Sequence[str], progress: Progress | None = None
+) -> tuple[datetime, list[tuple[Stored, str]]]:
+    """Return the server's time, and the entries with their owners."""
+    found: list[tuple[Stored, str]] = []
+    now = datetime.now(timezone.utc)
+    for start in range(0, len(keys), CHUNK_SIZE):
+        chunk = keys[start : start + CHUNK_SIZE]
+        now, stored = store.read_entries(chunk)
+        found += zip(stored, read_owners(store, chunk), strict=True)
+        if progress is not None:
+            progress(len(found))
+    return now, found
+
+
+def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[tuple[Stored, str]]) -> None:
+    """Raise OwnedByOthers where entries of the file are somebody else's."""
+    statics = read_statics(store)
+    others: dict[str, str] = {}
+    for stored, read_owner in found:
+        name = store.keys.name(stored.key)
+        if read_owner not in ("", owner):
+            others[name] = read_owner
+        elif name in statics.names and not read_owner:
+            apps = ", ".join(sorted(filter(None, statics.owners.get(name, ()))))
+            others[name] = f"the beat_schedule of {apps or 'an app'}"
+    if not others:
+        return
+    name, other = next(iter(others.items()))
+    rest = len(others) - 1
+    more = f", and {rest} more {'is' if rest == 1 else 'are'} others', too" if rest else ""
+    reason = f"belongs to {other}{more}; remove it from one of the two, or take it over (--take-over)."
+    fault = declared.fault(("entries", name), reason)
+    raise OwnedByOthers(str(fault), declared.origin, others)
+
+
+def _plan_entry(
+    plan: Plan, declared: Declared, entry: Any, stored: Stored, now: datetime, owners: tuple[str, str]
+) -> None:
+    read_owner, owner = owners
+    change = Change(
+        entry.name,
+        stored,
+        read_owner=read_owner,
+        owner=owner,
+        owned_key=ensure_conf(plan.app).keys.owner(owner) if owner != read_owner else "",
+    )
+    plan.changes.append(change)
+    before = try_decode(type(entry), stored, plan.app) if stored.exists else None
+    if before is not None:
+        _keep_pause(entry, before, declared.entries[entry.name])
+        if before.enabled and is_pause_over(entry, now):  # the file's pause, which beat has ended
+            entry.enabled = True
+            entry.set_policy(dict.fromkeys(PAUSE_FIELDS))
+    try:
+        encoded = encode_entry(entry, stored)
+        differences: dict[str, tuple[Any, Any]] = {}
+        if before is not None and encoded != (stored.definition, stored.policy or ""):
+            differences = differing(shown_fields(before), shown_of(*encoded))
+        if before is None or stored.score is None or differences:
+            change.write = plan_write(entry, stored, now, encoded, before)
+            if change.write.score == -1 and entry.enabled:
+                plan.warnings.append(f"{entry.name} never runs: {why_never(entry, now)}")
+    except EntryError as exc:
+        reason = str(exc).removeprefix(f"{printable(entry.key)}: ")
+        raise declared.fault(("entries", entry.name), reason) from exc
+    if not stored.exists:
+        plan.difference.added[entry.name] = shown_of(*encoded)
+        return
+    if change.write is not None and not differences:
+        differences["stored"] = ("unusable" if before is None else "unscheduled", "as the file has it")
+    if owner != read_owner:
+        differences["owner"] = (read_owner or None, owner)
+    if differences:
+        plan.difference.changed[entry.name] = differences
+    else:
+        plan.difference.same.append(entry.name)
+
+
+def _keep_pause(entry: Any, before: Any, fields: Mapping[str, Any]) -> None:
+    """Let an entry that somebody has paused rest where the file says nothing of that."""
+    if before.paused and not fields.keys() & {"enabled", *PAUSE_FIELDS}:
+        entry.enabled = before.enabled
+        entry.set_policy({name: getattr(before.policy, name) for name in PAUSE_FIELDS})
+
+
+def shown_fields(entry: Any) -> dict[str, Any]:
+    """Return the fields of ``entry`` as a file has them, without those that say nothing; {} for None."""
+    return {} if entry is None else shown_of(*encode_entry(entry, Stored(entry.key)))
+
+
+def shown_of(definition: str, policy: str) -> dict[str, Any]:
+    """Return what ``shown_fields`` does, of the JSON that ``encode_entry`` has made."""
+    fields = json.loads(definition)
+    shown = {"task": fields["task"], "schedule": write_schedule(fields["schedule"])}
+    shown |= {name: fields[name] for name in ("args", "kwargs", "options") if fields[name]}
+    if not fields["enabled"]:
+        shown["enabled"] = False
+    if policy:
+        values = decode_policy(policy)
+        shown |= {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in values.items()
+            if name in NAMES
+        }
+    return shown
+
+
+def commit(plan: Plan) -> None:
+    """Carry ``plan`` out, all of it in one step.
+
+    Raises:
+        EntryChanged: an entry or a calendar is another one by now; nothing was written.
+    """
+    store, calendars = Store(plan.app), plan.calendars.changes
+    owned = {change.owned_key for change in plan.changes} | {change.owned_key for change in calendars}
+    with store.translating(sets=owned - {""}):
+        changed = scripts.apply_entries(
+            store.client, store.keys.schedule, plan.changes, calendars=calendars, wake=store.keys.wake
+        )
+    if changed is not None and not _stands(store, plan):
+        raise EntryChanged(f"{store.keys.name(changed)} has changed meanwhile; nothing was written.", changed)
+    if plan.read_at is not None:
+        writes = [(change.stored, change.write) for change in plan.changes if change.write is not None]
+        store.add_records(writes, plan.read_at)
+    plan.outcome += put_back_named(store, plan.calendars)
+    # other entries refer to a calendar that is another one now, and they may have changed meanwhile
+    for calendar_name, before in read_calendars(store, plan.calendars.before).items():
+        if before != plan.calendars.before[calendar_name] and not isinstance(before, Unusable):
+            Calendar.load(calendar_name, plan.app).retime(plan.calendars.before[calendar_name])
+
+
+def _stands(store: Store, plan: Plan) -> bool:
+    """Tell whether all of ``plan`` is done: the server did it, and its reply was lost."""
+    changes = [change for change in plan.changes if change.kind != "keep"]
+    _, found = read_with_owners(store, [change.stored.key for change in changes])
+    for change, (stored, owner) in zip(changes, found, strict=True):
+        if change.is_deleted:
+            if stored.exists:
+                return False
+            continue
+        after = change.stored if change.write is None else stored_after(change.stored, change.write)
+        if (stored.definition, stored.policy or "", owner) != (
+            after.definition,
+            after.policy or "",
+            change.owner or "",
+        ):
+            return False
+    return is_stored(store, plan.calendars)
+
+
+def apply_plan(
+    make: Callable[[], Plan], confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True
+) -> Plan | None:
+    """Make a plan and carry it out; return it, None where ``confirm`` said no.
+
+    When entries change in between, the plan is made anew; ``confirm`` is asked again only if the new one
+    isn't the same, as it is when beat has just counted a run.
+
+    Arguments:
+        make: makes the plan.
+        confirm: is told the plan, and why it is another one than before, '' for the first.
+
+    Raises:
+        EntryChanged: somebody changes the entries all the time.
+    """
+    plan, why, shown = make(), "", None
+    for _ in range(MAX_ATTEMPTS):
+        document = json.dumps(plan.to_dict(), sort_keys=True)
+        if document != shown and not confirm(plan, why):
+            return None
+        shown = document
+        if not plan:
+            return plan
+        try:
+            commit(plan)
+        except EntryChanged as exc:
+            plan, why, last = make(), str(exc), exc
+        else:
+            return plan
+    raise EntryChanged(
+        f"{last} That has happened {MAX_ATTEMPTS} times in a row; look for a program that writes it all the "
+        "time.",
+        last.key,
+    )

@@ -1,0 +1,430 @@
+"""Taking a schedule out of Redis and putting it back: export, import, and import from ``beat_schedule``.
+
+Invariant: what was exported and is imported again is what it was: counts, times, policies, and keys that
+RedBeat doesn't know. Where the words of a file don't reach, a field ``stored`` has what stands in Redis.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from math import isnan, nan
+from types import NoneType
+from typing import Any
+
+from redbeat.config.config import ensure_conf
+from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encode_meta
+from redbeat.entries.calendar_loading import ABOUT, Unusable, give_calendars, read_calendars, read_fields
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.history_store import past_of, read_pasts
+from redbeat.entries.loading import try_decode
+from redbeat.entries.ownership import read_calendar_owners, read_owners, read_statics
+from redbeat.entries.query import scan_entries
+from redbeat.entries.saving import encode_entry, plan_save
+from redbeat.entries.validation import find_name_problem, find_size_problem
+from redbeat.errors import EntryError, FileError
+from redbeat.log.text import is_utf8, printable, shorten
+from redbeat.manifest.calendars import calendar_of, plan_calendars
+from redbeat.manifest.format import PAST_FIELDS, Declared
+from redbeat.manifest.plan import (
+    MAX_ENTRIES,
+    Plan,
+    check_size,
+    entry_of,
+    read_with_owners,
+    shown_fields,
+)
+from redbeat.process.garbage import garbage_kept
+from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
+from redbeat.store.scripts.owners import Change
+from redbeat.store.store import CHUNK_SIZE, Store, Stored, Write
+
+__all__ = ["Exported", "declare_beat_schedule", "export_entries", "plan_import"]
+
+Progress = Callable[[int], object]
+
+#: what ``next_run`` is where it is no time
+NEVER, UNSCHEDULED = "never", "unscheduled"
+
+#: what a file has as the definition has it, where nothing in it stands for a datetime or a schedule
+_PLAIN_FIELDS = ("task", "args", "kwargs", "options")
+#: thousands of entries have a few schedules and policies: so many are remembered
+MAX_FORMS = 1024
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What ``export`` has found.
+
+    Attributes:
+        declared: the file.
+        skipped: why entries aren't in it, a sentence each.
+    """
+
+    declared: Declared
+    skipped: tuple[str, ...] = ()
+
+
+# -- out of Redis
+
+
+def export_entries(
+    app: Any,
+    match: str | None = None,
+    owner: str | None = None,
+    progress: Progress | None = None,
+    *,
+    with_history: bool = False,
+) -> Exported:
+    """Return the stored entries, and the calendars that they name.
+
+    Arguments:
+        match: a pattern of the name.
+        owner: only what this one has applied.
+        progress: called with the number of entries looked at so far.
+        with_history: with the records of their runs, too.
+    """
+    store = Store(app)
+    items: dict[str, dict[str, Any]] = {}
+    skipped: list[str] = []
+    calendars: set[str] = set()
+    chunk: list[Any] = []
+    forms: _Forms = {}
+
+    @garbage_kept()
+    def take() -> None:
+        keys = [entry.stored.key for entry in chunk]
+        pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)
+        for entry, its_owner, past in zip(chunk, read_owners(store, keys), pasts, strict=True):
+            if owner is not None and its_owner != owner:
+                continue
+            if not entry.stored.exists:
+                skipped.append(f"{printable(entry.name)}: its hash is gone.")
+            elif entry.stored.unread_bytes:
+                skipped.append(f"{entry.problem}")
+            elif not is_utf8(entry.name):
+                skipped.append(f"{printable(entry.name)}: its name is no UTF-8.")
+            else:
+                items[entry.name] = _item_of(entry, entry.stored, its_owner if owner is None else "", forms)
+                items[entry.name].update(
+                    {field: texts for field, texts in zip(PAST_FIELDS, past, strict=True) if texts}
+                )
+                calendars.update(filter(None, [getattr(entry.policy, "exclude", None)]))
+        chunk.clear()
+
+    for seen, entry in enumerate(scan_entries(RedBeatSchedulerEntry, app, match), 1):
+        chunk.append(entry)
+        if len(chunk) == CHUNK_SIZE:
+            take()
+            if progress is not None:
+                progress(seen)
+    take()
+    return Exported(
+        Declared("export", owner, dict(sorted(items.items())), _calendars_of(store, calendars, skipped)),
+        tuple(skipped),
+    )
+
+
+def _calendars_of(store: Store, names: Collection[str], skipped: list[str]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, fields in read_fields(store, names).items():
+        if isinstance(fields, Unusable):
+            skipped.append(fields.reason)
+            continue
+        about = {"about": fields[ABOUT]} if fields.get(ABOUT) else {}
+        found[name] = {**about, "days": {day: text for day, text in sorted(fields.items()) if day != ABOUT}}
+    return found
+
+
+def _item_of(entry: Any, stored: Stored, owner: str, forms: _Forms) -> dict[str, Any]:
+    """Return what a file has of an entry."""
+    raw: dict[str, Any] = {}
+    item = {} if entry.problem else _in_words(entry, stored, forms)
+    if not item:
+        raw = {"definition": _raw(stored.definition), "policy": _raw(stored.policy)}
+        raw = {name: value for name, value in raw.items() if value is not None}
+    moment = None if entry.problem else entry.last_run_at
+    if not entry.problem and encode_meta(moment, entry.total_run_count) == stored.meta:
+        item["last_run_at"] = moment and moment.astimezone(timezone.utc).isoformat()
+        item["total_run_count"] = entry.total_run_count
+    else:
+        raw["meta"] = _raw(stored.meta)
+    if stored.error is not None:
+        raw["error"] = _raw(stored.error)
+    item["next_run"] = _next_run(stored.score)
+    if owner:
+        item["owner"] = owner
+    return {**item, "stored": raw} if raw else item
+
+
+#: the JSON of a schedule and of a policy, to what a file has of both; None: its words don't reach
+_Forms = dict[tuple[str, str | None], Mapping[str, Any] | None]
+
+
+def _in_words(entry: Any, stored: Stored, forms: _Forms) -> dict[str, Any]:
+    """Return an entry's definition and policy as a file has them, {} where importing that gave others."""
+    given = json.loads(stored.definition or "")
+    plain = {name: value for name in _PLAIN_FIELDS if (value := given.get(name))}
+    if not _is_plain(given, plain):
+        return _checked_words(entry, stored) or {}
+    if given.get("name", entry.name) not in (entry.name, None):
+        return {}
+    key = json.dumps(given["schedule"]), stored.policy
+    if key not in forms:
+        if len(forms) >= MAX_FORMS:
+            forms.clear()
+        bare = replace(stored, definition=f'{{"task": "bare", "schedule": {key[0]}}}')
+        forms[key] = _checked_words(try_decode(type(entry), bare, entry.app), bare)
+    words = forms[key]
+    if words is None:
+        return {}
+    disabled = {"enabled": False} if given.get("enabled") is False else {}
+    return {"task": plain.pop("task"), "schedule": words["schedule"], **plain, **disabled} | {
+        name: value for name, value in words.items() if name not in ("task", "schedule")
+    }
+
+
+def _is_plain(given: dict[str, Any], plain: dict[str, Any]) -> bool:
+    """Tell whether all of a definition but its schedule is stored again as it stands there."""
+    if given.keys() - set(DEFINITION_FIELDS) or not isinstance(given.get("enabled"), (bool, NoneType)):
+        return False
+    try:
+        return '"__type__"' not in json.dumps(plain, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _checked_words(entry: Any, stored: Stored) -> dict[str, Any] | None:
+    """Return what a file has of an entry; None where importing that would store something else."""
+    try:
+        item = shown_fields(entry)
+        again = entry_of(Declared(entries={entry.name: dict(item)}), entry.name, entry.app)
+        definition, policy = encode_entry(again, Stored(again.key))
+    except (EntryError, FileError, ValueError, RecursionError):
+        return None
+    is_same = _is_same_definition(definition, stored, entry.name) and _is_same(policy, stored.policy)
+    return item if is_same else None
+
+
+def _is_same_definition(definition: str, stored: Stored, name: str) -> bool:
+    """Tell whether a definition says what the stored one does, which may leave out what is the default."""
+    defaults = {"name": name, "args": [], "kwargs": {}, "options": {}, "enabled": True}
+    try:
+        before, after = json.loads(stored.definition or "null"), json.loads(definition)
+        schedule_before, schedule_after = before["schedule"], after["schedule"]
+        if not schedule_before.keys() <= SCHEDULE_FIELDS.get(
+            schedule_before["__type__"], schedule_after.keys()
+        ):
+            return False
+        is_same = _sorted(schedule_before) == _sorted(schedule_after) or (
+            _sorted(encode_schedule(decode(json.dumps(schedule_before)))) == _sorted(schedule_after)
+        )
+        if not is_same or before.keys() - set(DEFINITION_FIELDS):
+            return False
+        for given in (before, after):
+            given["schedule"] = None
+            given.update((field, value) for field, value in defaults.items() if given.get(field) is None)
+        return _sorted(before) == _sorted(after)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False
+
+
+def _sorted(value: Any) -> str:
+    return RedBeatJSONEncoder(sort_keys=True).encode(value)
+
+
+def _is_same(text: str, stored: str | None) -> bool:
+    """Tell whether two texts are the same JSON."""
+    try:
+        return _sorted(json.loads(text or "null")) == _sorted(json.loads(stored or "null"))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _raw(text: str | None) -> Any:
+    """Return a field as a file has it: as an object, where writing that gives ``text`` again."""
+    try:
+        value = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) and json.dumps(value) == text else text
+
+
+def _next_run(score: float | None) -> Any:
+    if score is None:
+        return UNSCHEDULED
+    if score == -1:
+        return NEVER
+    try:
+        moment = datetime.fromtimestamp(score, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return score
+    return moment.isoformat() if score >= 0 and moment.timestamp() == score else score
+
+
+# -- into Redis
+
+
+@garbage_kept()
+def plan_import(
+    app: Any,
+    declared: Declared,
+    *,
+    owner: str | None = None,
+    replace_existing: bool = False,
+    may_exist: Collection[str] = (),
+) -> Plan:
+    """Return what importing ``declared`` would do; nothing is written.
+
+    Arguments:
+        owner: whose the entries are which don't say it themselves; None: as the file says, or nobody's.
+        replace_existing: write over entries of the same names.
+        may_exist: names that are written over in any case.
+
+    Raises:
+        FileError: something in the file can't be used, or is stored already.
+    """
+    if len(declared.entries) > MAX_ENTRIES:
+        raise FileError(
+            f"{declared.origin}: more than {MAX_ENTRIES} entries don't fit into one step; split the file.",
+            declared.origin,
+        )
+    store, plan, owner = Store(app), Plan(app), owner or declared.owner or ""
+    names = list(declared.entries)
+    for name in names:
+        problem = find_name_problem(name, store.config.reserved_names)
+        if problem:
+            raise declared.fault(("entries", name), problem)
+    now, found = read_with_owners(store, [store.keys.entry(name) for name in names])
+    existing = [name for name, (stored, _) in zip(names, found, strict=True) if stored.exists]
+    if refused := [name for name in existing if not replace_existing and name not in may_exist]:
+        rest = len(refused) - 1
+        more = f", and so {'is' if rest == 1 else 'are'} {rest} more" if rest else ""
+        reason = f"is stored already{more}; --replace writes over what there is."
+        raise declared.fault(("entries", refused[0]), reason)
+    for name, (stored, _) in zip(names, found, strict=True):
+        if stored.exists and not stored.is_hash:
+            raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
+    entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
+    named = [entry for entry in entries.values() if entry.policy.exclude is not None]
+    owners = read_calendar_owners(store) if owner else {}
+    named_calendars = {entry.policy.exclude for entry in named}
+    plan.calendars = plan_calendars(store, declared, named_calendars, owner, owners)
+    if not replace_existing:
+        for name, shown in plan.calendars.difference.changed.items():
+            if shown.keys() - {"owner", "stored"}:
+                raise declared.fault(
+                    ("calendars", name), "is stored already, and another one; use --replace."
+                )
+    calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
+    give_calendars(named, {**read_calendars(store, {str(e.policy.exclude) for e in named}), **calendars})
+    for name, (stored, read_owner) in zip(names, found, strict=True):
+        change = Change(name, stored, read_owner=read_owner)
+        change.owner = declared.entries[name].get("owner") or owner
+        change.owned_key = store.keys.owner(change.owner) if change.owner else ""
+        try:
+            _plan_item(app, change, declared, entries.get(name), now)
+            _plan_past(change, declared.entries[name], store)
+        except EntryError as exc:
+            raise declared.fault(("entries", name), str(exc)) from exc
+        plan.changes.append(change)
+        if stored.exists:
+            plan.difference.changed[name] = {"stored": ("as it is", "as the file has it")}
+        else:
+            plan.difference.added[name] = shown_fields(entries.get(name))
+    check_size(plan, declared)
+    return plan
+
+
+def _plan_item(app: Any, change: Change, declared: Declared, entry: Any, now: datetime) -> None:
+    """Decide what becomes of one entry."""
+    fields = declared.entries[change.name]
+    raw = fields.get("stored") or {}
+    if "next_run" not in fields and not raw:
+        change.write = plan_save(entry, change.stored, now)  # whoever wrote it knows of no state
+        return
+    definition, policy = encode_entry(entry, Stored(change.stored.key)) if entry is not None else ("", "")
+    try:
+        raw = {part: _text(value) for part, value in raw.items()}
+    except (TypeError, RecursionError) as exc:
+        raise declared.fault(("entries", change.name, "stored"), f"{exc}.") from exc
+    definition, policy = raw.get("definition", definition), raw.get("policy", policy)
+    if "meta" in raw:
+        meta = raw["meta"]
+    elif entry is None:
+        meta = encode_meta(_moment(declared, change.name, "last_run_at"), fields.get("total_run_count") or 0)
+    else:
+        meta = encode_meta(entry.last_run_at if fields.get("last_run_at") else None, entry.total_run_count)
+    score = _score(declared, change.name)
+    change.is_replaced = change.stored.exists
+    change.is_unscheduled = score is None
+    size_bytes = sum(len(text.encode("utf-8", "surrogateescape")) for text in (definition, meta, policy))
+    problem = find_size_problem(size_bytes, ensure_conf(app).max_entry_bytes)
+    if problem:
+        raise declared.fault(("entries", change.name), problem)
+    change.write = Write(definition, meta, score, policy=policy)
+    change.error = raw.get("error")
+
+
+def _plan_past(change: Change, fields: Mapping[str, Any], store: Store) -> None:
+    """Decide what becomes of the records of an entry's runs: with its state they are the file's, too."""
+    past = [fields.get(name) or () for name in PAST_FIELDS]
+    if any(past) or "next_run" in fields or fields.get("stored"):
+        change.beside = past_of(store.keys, change.stored.key, *past)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def _score(declared: Declared, name: str) -> float | None:
+    """Return the due time that a file has of an entry, -1 for never; None: it isn't in the schedule."""
+    value = declared.entries[name].get("next_run")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            score = float(value)
+        except OverflowError:
+            score = nan
+        if isnan(score):  # no score in Redis, either: the script would fail in the middle
+            raise declared.fault(("entries", name, "next_run"), f"{shorten(str(value), 80)} is no time.")
+        return score
+    if value in (NEVER, UNSCHEDULED, None):
+        return -1.0 if value == NEVER else None
+    moment = _moment(declared, name, "next_run")
+    return None if moment is None else moment.timestamp()
+
+
+def _moment(declared: Declared, name: str, field: str) -> datetime | None:
+    value = declared.entries[name].get(field)
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except (ValueError, AttributeError) as exc:
+        raise declared.fault(("entries", name, field), f"{shorten(repr(value))} is no time.") from exc
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+# -- from elsewhere
+
+
+def declare_beat_schedule(app: Any) -> tuple[Declared, set[str]]:
+    """Return the app's ``beat_schedule`` as a file would have it, and which of it beat has stored already.
+
+    Raises:
+        FileError: an entry can't be used.
+    """
+    items: dict[str, dict[str, Any]] = {}
+    for name, fields in app.conf.beat_schedule.items():
+        try:
+            is_entry = hasattr(fields, "schedule")
+            given = dict(fields.__dict__) if is_entry else dict(fields)
+            known = {one: given[one] for one in given if not is_entry or one in DEFINITION_FIELDS}
+            made = RedBeatSchedulerEntry(**{**known, "name": name, "app": app})
+            items[name] = shown_fields(made)
+        except Exception as exc:
+            reason = printable(f"{name!r}: {type(exc).__name__}: {exc}")
+            raise FileError(f"beat_schedule: {reason}", "beat_schedule") from exc
+    return Declared("beat_schedule", None, items), set(read_statics(Store(app)).names)

@@ -1,0 +1,6 @@
+"""What bounds a schedule: windows, limits, jitter, missed runs.
+
+Never: I/O.
+"""
+
+from redbeat.policy.policy import Policy as Policy

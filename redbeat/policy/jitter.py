@@ -1,0 +1,60 @@
+"""Jitter: each run of an entry is so much later, by an amount that any beat finds out again. Pure.
+
+The amount is made of the entry's key and the run's due time, so nothing needs to be remembered. A run never
+comes as late as the next one is due.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Any
+
+from redbeat.policy.policy import Policy
+from redbeat.schedules.occurrences import last_runs, next_run
+
+__all__ = ["delayed", "due_time_of"]
+
+_INSTANT = timedelta(microseconds=1)
+
+#: of the time until the next run: a run sent a little late shall not be taken for that one
+_PART = 0.9
+
+
+def delayed(key: str, schedule_: Any, policy: Policy, due: datetime) -> datetime:
+    """Return when to send the run that is due at ``due``."""
+    if not policy.jitter:
+        return due
+    following = next_run(schedule_, policy, due, due)
+    room = timedelta(seconds=policy.jitter)
+    if following is not None:
+        room = min(room, (following - due) * _PART)
+    digest = hashlib.sha256(f"{key}\n{due.isoformat()}".encode("utf-8", "surrogateescape")).digest()
+    return due + room * (int.from_bytes(digest[:6], "big") / 2**48)
+
+
+def due_time_of(
+    key: str, schedule_: Any, policy: Policy, at: datetime, last_run: datetime | None
+) -> datetime:
+    """Return the due time of the run that is sent at ``at``; ``at`` itself where no run is delayed to that.
+
+    Arguments:
+        last_run: the run before it, which an interval counts from.
+    """
+    if not policy.jitter:
+        return at
+    if last_run is not None:
+        due = next_run(schedule_, policy, last_run, last_run)
+        if due is not None and _is_same(delayed(key, schedule_, policy, due), at):
+            return due
+    # no run is delayed beyond the next one, so it is the last one until then
+    earliest = at - timedelta(seconds=policy.jitter) - _INSTANT
+    first = next_run(schedule_, policy, earliest, last_run)
+    if first is None or first > at:
+        return at
+    due = last_runs(schedule_, policy, first, at, 1)[0][-1]
+    return due if _is_same(delayed(key, schedule_, policy, due), at) else at
+
+
+def _is_same(moment: datetime, other: datetime) -> bool:
+    return abs(moment - other) <= _INSTANT

@@ -1,0 +1,135 @@
+"""Runs that were missed: which of them are made up for, and what is recorded then. Pure.
+
+A run is missed when nobody sent it at its time: no beat led, the broker was away, or the entry was paused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.schedules import schedule
+
+from redbeat.policy.policy import Policy
+from redbeat.schedules.occurrences import last_runs, next_run
+
+__all__ = ["Choice", "choose_run", "ran_from"]
+
+#: how many missed runs are made up for at the most with misfire 'all', unless it is said otherwise
+MISFIRE_LIMIT = 100
+
+#: how late a run may be with misfire 'skip', unless it is said otherwise: a failover is no reason to skip it
+SKIP_SECONDS = 60.0
+
+#: a run that is no later than that isn't missed
+_IN_TIME = timedelta(seconds=1)
+
+_INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(slots=True)  # not frozen: that would take five times as long to make
+class Choice:
+    """What to do about an entry that is due.
+
+    Attributes:
+        due: the nominal time of the run to send; None: none.
+        first: that of the first run it stands for, and that isn't too late.
+        ran_at: what to record as last_run_at.
+        following: the next due time after it; None: never. Not later than now: another missed run.
+        is_skipped: a run that was missed is not made up for.
+        in_time: the first run that isn't too late; None: all of them are.
+        why_late: why those before it aren't sent.
+        why_left_out: why those from it to the run to send aren't; '': that one stands for them.
+        stands_until: the last run after it that it stands for; None: there is none.
+    """
+
+    due: datetime | None
+    ran_at: datetime
+    following: datetime | None
+    is_skipped: bool
+    first: datetime | None = field(default=None, compare=False)
+    in_time: datetime | None = field(default=None, compare=False)
+    why_late: str = field(default="", compare=False)
+    why_left_out: str = field(default="", compare=False)
+    stands_until: datetime | None = field(default=None, compare=False)
+
+
+def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime, defaults: Policy) -> Choice:
+    """Return which run to send, of one that was due at ``nominal`` and those after it until ``now``.
+
+    Arguments:
+        defaults: the app's, for what ``policy`` leaves open.
+    """
+    way = policy.misfire or defaults.misfire or "latest"
+    following = next_run(schedule_, policy, nominal, nominal)
+    limits = (policy.expires_after, policy.misfire_grace_time, defaults.misfire_grace_time)
+    has_time = limits == (None, None, None)
+    if has_time and now - nominal < _IN_TIME and (following is None or following > now):
+        ran_at = nominal if way == "all" else _recorded(schedule_, nominal, now)
+        return Choice(nominal, ran_at, following, is_skipped=False, first=nominal, in_time=nominal)
+    patience, why_late = _patience(policy, defaults, way)
+    first = nominal
+    if patience is not None and nominal < now - timedelta(seconds=patience):
+        kept = next_run(schedule_, policy, now - timedelta(seconds=patience) - _INSTANT, nominal)
+        if kept is None or kept > now:
+            return Choice(None, now, kept, is_skipped=True, why_late=why_late)
+        first = kept
+    limit = (policy.misfire_limit or defaults.misfire_limit or MISFIRE_LIMIT) if way == "all" else 1
+    missed, following = last_runs(schedule_, policy, first, now, limit)
+    if way == "all":
+        is_last = len(missed) == 1
+        upcoming = following if is_last else missed[1]
+        return Choice(
+            missed[0],
+            missed[0],
+            upcoming,
+            is_skipped=missed[0] != nominal,
+            first=missed[0],
+            in_time=first,
+            why_late=why_late,
+            why_left_out=f"older than the limit of {limit} (misfire_limit)",
+        )
+    ran_at = _recorded(schedule_, missed[-1], now)
+    due = first if way == "earliest" else missed[-1]
+    return Choice(
+        due,
+        ran_at,
+        following,
+        is_skipped=way == "skip" and due != nominal,
+        first=first,
+        in_time=first,
+        why_late=why_late,
+        why_left_out="only the latest run is sent (misfire: skip)" if way == "skip" else "",
+        stands_until=missed[-1],
+    )
+
+
+def ran_from(schedule_: Any, policy: Policy, nominal: datetime, now: datetime) -> datetime:
+    """Return what to record as last_run_at for a run due at ``nominal`` and sent at ``now``."""
+    missed, _ = last_runs(schedule_, policy, nominal, now, 1)
+    return _recorded(schedule_, missed[-1], now)
+
+
+def _recorded(schedule_: Any, latest: datetime, now: datetime) -> datetime:
+    """An interval's latest due time: whoever counts from it, beat or celery-redbeat 2.x, keeps the phase."""
+    return latest if isinstance(schedule_, schedule) and not schedule_.relative else now
+
+
+def _patience(policy: Policy, defaults: Policy, way: str) -> tuple[float | None, str]:
+    """Return how late a run may be, seconds (None: ever so late), and what is said of one that is later."""
+    given = []
+    grace_seconds = policy.misfire_grace_time
+    if grace_seconds is None:
+        grace_seconds = defaults.misfire_grace_time
+    if grace_seconds is not None:
+        given.append((grace_seconds, f"older than misfire_grace_time of {grace_seconds:g} s"))
+    elif way == "skip":
+        given.append((SKIP_SECONDS, f"more than {SKIP_SECONDS:g} s late (misfire: skip)"))
+    if policy.expires_after is not None:  # a worker would drop the message
+        why = f"its message would have expired (expires_after: {policy.expires_after:g} s)"
+        given.append((policy.expires_after, why))
+    if not given:
+        return None, ""
+    seconds, why_late = min(given)
+    return seconds + policy.jitter, why_late

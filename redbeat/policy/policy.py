@@ -1,0 +1,360 @@
+"""An entry's policy: everything about when it runs that its schedule doesn't say.
+
+Owns the fields, their meaning, their check, and their JSON in the field ``policy`` of an entry's hash.
+celery-redbeat 2.x reads none of it, so nothing here may be needed to understand a definition. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args, overload
+
+from redbeat.config.settings import MAX_MISFIRE_LIMIT
+from redbeat.config.suggestions import did_you_mean
+from redbeat.decoder import RedBeatJSONEncoder, decode
+from redbeat.errors import EntryError
+from redbeat.schedules.occurrences import Excluded
+from redbeat.schedules.timezones import instant_of, time_of, zone_called, zone_name
+
+__all__ = [
+    "FIELDS",
+    "NAMES",
+    "NO_POLICY",
+    "PAUSE_FIELDS",
+    "Policy",
+    "PolicyFields",
+    "PolicyHolder",
+    "decode_policy",
+    "encode_policy",
+    "make_policy",
+]
+
+Value = TypeVar("Value")
+Given = TypeVar("Given")
+
+#: files beside those of the zones; what is in right/ counts leap seconds
+_NO_ZONE = re.compile(r"localtime|posixrules|Factory|right/.*", re.IGNORECASE)
+
+AfterFinish = Literal["keep", "disable", "delete"]
+Misfire = Literal["latest", "all", "earliest", "skip"]
+AFTER_FINISH: tuple[AfterFinish, ...] = get_args(AfterFinish)
+MISFIRES: tuple[Misfire, ...] = get_args(Misfire)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When an entry runs, besides its schedule. None, False, 0 and 'keep': it says nothing.
+
+    Attributes:
+        timezone: IANA name of the zone whose clocks the schedule goes by.
+        start_time: UTC; no run before it, and
+        end_time: none after it.
+        max_runs: how many runs there are at the most, counted by total_run_count.
+        one_off: one run, and no more.
+        after_finish: what becomes of an entry that never runs again: 'keep', 'disable' or 'delete'.
+        jitter: seconds; each run is so much later at the most, by an amount of its own.
+        expires_after: seconds after its due time at which a run's message expires.
+        misfire: what becomes of runs that were missed: 'latest', 'all', 'earliest' or 'skip'.
+        misfire_limit: how many of them are made up for at the most, with 'all'.
+        misfire_grace_time: seconds; a run that is later than that is skipped.
+        run_missed: enabled again or changed, it makes up for the runs that were missed meanwhile.
+        paused: it rests, and isn't enabled either, with
+        pause_note: why,
+        paused_by: who has done it, and
+        paused_until: when it goes on by itself, UTC.
+        exclude: name of a calendar on whose days nothing runs, and
+        calendar: that one, once it is read.
+    """
+
+    timezone: str | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    max_runs: int | None = None
+    one_off: bool = False
+    after_finish: str = "keep"
+    jitter: float = 0.0
+    expires_after: float | None = None
+    misfire: str | None = None
+    misfire_limit: int | None = None
+    misfire_grace_time: float | None = None
+    run_missed: bool = False
+    paused: bool = False
+    pause_note: str | None = None
+    paused_by: str | None = None
+    paused_until: datetime | None = None
+    exclude: str | None = None
+    calendar: Excluded | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def zone(self) -> tzinfo | None:
+        """The zone that ``timezone`` names."""
+        return None if self.timezone is None else zone_called(self.timezone)
+
+    def is_finished(self, run_count: int) -> bool:
+        """Tell whether an entry that has run so often never runs again, whatever its schedule says."""
+        return (self.one_off and run_count >= 1) or (self.max_runs is not None and run_count >= self.max_runs)
+
+    def with_calendar(self, calendar: Excluded | None) -> Policy:
+        """Return the same policy, ready to ask about excluded days."""
+        return replace(self, calendar=calendar)
+
+
+NO_POLICY = Policy()
+
+
+class PolicyFields(TypedDict, total=False):
+    """The fields of a policy as arguments, for editors and type checkers: None brings the default back."""
+
+    timezone: str | tzinfo | None
+    start_time: datetime | str | None
+    end_time: datetime | str | None
+    max_runs: int | None
+    one_off: bool | None
+    after_finish: AfterFinish | None
+    jitter: float | timedelta | None
+    expires_after: float | timedelta | None
+    misfire: Misfire | None
+    misfire_limit: int | None
+    misfire_grace_time: float | timedelta | None
+    run_missed: bool | None
+    paused: bool | None
+    pause_note: str | None
+    paused_by: str | None
+    paused_until: datetime | str | None
+    exclude: str | None
+
+
+class PolicyField(Generic[Value, Given]):
+    """An attribute of an entry that is a field of its policy; what is set is checked."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, entry: None, owner: type) -> PolicyField[Value, Given]: ...
+
+    @overload
+    def __get__(self, entry: Any, owner: type) -> Value: ...
+
+    def __get__(self, entry: Any, owner: type) -> PolicyField[Value, Given] | Value:
+        return self if entry is None else getattr(entry.policy, self._name)
+
+    def __set__(self, entry: Any, value: Given) -> None:
+        entry.set_policy({self._name: value})
+
+
+#: what may stand in a policy, in the order in which it is written
+FIELDS = tuple(one.name for one in fields(Policy) if one.name != "calendar")
+NAMES = frozenset(FIELDS)
+#: those that say that an entry rests; what ends a pause takes all of them away
+PAUSE_FIELDS = ("paused", "pause_note", "paused_by", "paused_until")
+
+
+class PolicyHolder:
+    """What has a policy: an entry. Each field is an attribute of its own."""
+
+    app: Any
+    name: Any
+    policy: Policy = NO_POLICY
+
+    timezone = PolicyField[str | None, str | tzinfo | None]()
+    start_time = PolicyField[datetime | None, datetime | str | None]()
+    end_time = PolicyField[datetime | None, datetime | str | None]()
+    max_runs = PolicyField[int | None, int | None]()
+    one_off = PolicyField[bool, bool | None]()
+    after_finish = PolicyField[str, AfterFinish | None]()
+    jitter = PolicyField[float, float | timedelta | None]()
+    expires_after = PolicyField[float | None, float | timedelta | None]()
+    misfire = PolicyField[str | None, Misfire | None]()
+    misfire_limit = PolicyField[int | None, int | None]()
+    misfire_grace_time = PolicyField[float | None, float | timedelta | None]()
+    run_missed = PolicyField[bool, bool | None]()
+    paused = PolicyField[bool, bool | None]()
+    pause_note = PolicyField[str | None, str | None]()
+    paused_by = PolicyField[str | None, str | None]()
+    paused_until = PolicyField[datetime | None, datetime | str | None]()
+    exclude = PolicyField[str | None, str | None]()
+
+    def set_policy(self, changes: Mapping[str, Any]) -> None:
+        """Change fields of the policy, together.
+
+        Raises:
+            EntryError: there is no such field, or a value isn't allowed; nothing is changed.
+        """
+        for unknown in changes.keys() - NAMES:
+            hint = did_you_mean(unknown, FIELDS)
+            raise EntryError(f"{self.name}: a policy has no field {unknown!r}.{hint}", str(self.name))
+        given = {field: getattr(self.policy, field) for field in FIELDS}
+        try:
+            self.policy = make_policy({**given, **changes}, self.app.timezone)
+        except ValueError as exc:
+            raise EntryError(f"{self.name}: {exc}", str(self.name)) from exc
+
+
+def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:
+    """Return the policy that ``given``, names to values, describes.
+
+    Arguments:
+        zone: that of naive times, unless ``given`` names one.
+
+    Raises:
+        ValueError: naming the field and what is allowed.
+    """
+    if not any(name in given for name in FIELDS):
+        return NO_POLICY
+    values = {name: given[name] for name in FIELDS if given.get(name) is not None}
+    if "timezone" in values:
+        values["timezone"] = _timezone("timezone", values["timezone"])
+        zone = zone_called(values["timezone"])
+    for name in values.keys() - {"timezone"}:
+        values[name] = _CHECKS[name](name, values[name])
+    for name in values.keys() & {"start_time", "end_time", "paused_until"}:
+        moment = values[name]
+        is_naive = moment.tzinfo is None
+        values[name] = instant_of(moment, zone) if is_naive else moment.astimezone(timezone.utc)
+    policy = Policy(**values)
+    if policy.expires_after is not None and policy.expires_after <= policy.jitter:
+        raise ValueError("expires_after: must be more than jitter, or messages expire before they are sent.")
+    if policy.start_time and policy.end_time and policy.start_time > policy.end_time:
+        raise ValueError("end_time: must not be before start_time.")
+    return policy
+
+
+def decode_policy(text: str | None) -> dict[str, Any]:
+    """Return what an entry's field ``policy`` holds, unknown names included; {} for None.
+
+    Raises:
+        ValueError: it is no JSON, or no object.
+    """
+    if text is None:
+        return {}
+    values = decode(text)
+    if not isinstance(values, dict):
+        raise ValueError(f"must be an object, not {values!r}.")
+    return values
+
+
+def encode_policy(policy: Policy, stored: str | None = None) -> str:
+    """Return the field's JSON, '' for none; unknown names that stand in ``stored`` are kept."""
+    if policy == NO_POLICY and not stored:
+        return ""
+    try:
+        before = decode_policy(stored)
+    except (ValueError, RecursionError):
+        before = {}
+    values: dict[str, Any] = {name: value for name, value in before.items() if name not in FIELDS}
+    for one in fields(Policy):
+        value = getattr(policy, one.name)
+        if one.name in FIELDS and value != one.default:
+            values[one.name] = value
+    return json.dumps(values, cls=RedBeatJSONEncoder) if values else ""
+
+
+def _timezone(name: str, value: Any) -> str:
+    if isinstance(value, tzinfo):
+        value = zone_name(value) or ("UTC" if value is timezone.utc else value)
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: must be the name of a time zone, as 'Europe/Berlin', not {value!r}.")
+    if _NO_ZONE.fullmatch(value):
+        raise ValueError(
+            f"{name}: {value!r} is no zone to go by: it differs between machines, or counts leap seconds."
+        )
+    try:
+        zone_called(value)
+    except ValueError as exc:
+        raise ValueError(f"{name}: {exc}") from exc
+    return value
+
+
+def _time(name: str, value: Any) -> datetime:
+    if isinstance(value, str):
+        try:
+            value = time_of(value)
+        except ValueError as exc:
+            raise ValueError(f"{name}: {value!r} is no time, as '2026-12-24T18:00' is.") from exc
+    if not isinstance(value, datetime):
+        raise ValueError(f"{name}: must be a datetime, not {value!r}.")
+    try:
+        value.astimezone(timezone.utc)
+    except OverflowError as exc:
+        raise ValueError(f"{name}: {value} is out of range.") from exc
+    if not 1970 <= value.year <= 9998:
+        raise ValueError(f"{name}: must be in the years 1970 to 9998, not {value}.")
+    return value
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: must be a whole number from 1, not {value!r}.")
+    return value
+
+
+def _limit(name: str, value: Any) -> int:
+    if _count(name, value) > MAX_MISFIRE_LIMIT:
+        raise ValueError(f"{name}: must be {MAX_MISFIRE_LIMIT} at the most, not {value!r}.")
+    return int(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    seconds = getattr(value, "total_seconds", lambda: value)()
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= 10**10:
+        raise ValueError(f"{name}: must be a number of seconds from 0, not {value!r}.")
+    return seconds  # type: ignore[no-any-return]
+
+
+def _patience(name: str, value: Any) -> float:
+    if not _seconds(name, value):
+        raise ValueError(f"{name}: must be more than 0 seconds, or nothing ever runs.")
+    return _seconds(name, value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: must be true or false, not {value!r}.")
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: must be text, not {value!r}.")
+    return value
+
+
+def _name(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}: must be the name of a calendar, not {value!r}.")
+    return value
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"{name}: must be one of {', '.join(map(repr, words))}, not {value!r}.")
+        return str(value)
+
+    return check
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "start_time": _time,
+    "end_time": _time,
+    "max_runs": _count,
+    "one_off": _flag,
+    "after_finish": _one_of(AFTER_FINISH),
+    "jitter": _seconds,
+    "expires_after": _patience,
+    "misfire": _one_of(MISFIRES),
+    "misfire_limit": _limit,
+    "misfire_grace_time": _patience,
+    "run_missed": _flag,
+    "paused": _flag,
+    "pause_note": _text,
+    "paused_by": _text,
+    "paused_until": _time,
+    "exclude": _name,
+}

@@ -1,0 +1,104 @@
+"""How a command ends: exit codes, and errors of the command line that carry them.
+
+Invariant: every fault of the user's ends in one sentence and a code of sysexits.h; click's own 2 means "late"
+in ``celery redbeat status``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+
+from redbeat.log.text import printable
+
+__all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite", "is_beat_command", "not_empty"]
+
+#: ``os`` has them on POSIX only
+USAGE = getattr(os, "EX_USAGE", 64)  #: wrong options
+NO_INPUT = getattr(os, "EX_NOINPUT", 66)  #: a file that can't be read
+UNAVAILABLE = getattr(os, "EX_UNAVAILABLE", 69)  #: a program that is missing
+CANNOT_CREATE = getattr(os, "EX_CANTCREAT", 73)  #: a file that can't be written
+TRY_AGAIN = getattr(os, "EX_TEMPFAIL", 75)  #: what may work later
+NO_PERMISSION = getattr(os, "EX_NOPERM", 77)  #: Redis refuses
+CONFIG = getattr(os, "EX_CONFIG", 78)  #: wrong settings
+
+#: 30 years
+MAX_SECONDS = 1e9
+
+
+class CommandLineError(click.ClickException):
+    """A sentence, and the code that the command ends with."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(printable(message))
+        self.exit_code = exit_code  # type: ignore[misc]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it, on a terminal wrapped at words."""
+        words = f"Error: {self.format_message()}"
+        if file is None and sys.stderr is not None and sys.stderr.isatty():
+            columns = shutil.get_terminal_size().columns
+            words = textwrap.fill(words, columns, break_on_hyphens=False, replace_whitespace=False)
+        click.echo(words, file=file, err=True)
+
+
+@contextmanager
+def _usage_errors_apart() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as exc:
+        if type(exc).__name__ == "NoArgsIsHelpError":  # it shows the help; not in every version of click
+            exc.exit_code = USAGE  # type: ignore[misc]
+            raise
+        raise CommandLineError(exc.format_message(), USAGE) from None
+
+
+class ExitingCommand(click.Command):
+    """A command whose wrong options have an exit code of their own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _usage_errors_apart():
+            return super().parse_args(ctx, args)
+
+
+class ExitingGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = ExitingCommand
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _usage_errors_apart():
+            return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        with _usage_errors_apart():
+            return super().resolve_command(ctx, args)
+
+
+def is_beat_command() -> bool:
+    """Tell whether this is the program ``celery beat``."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.info_name == "beat"
+
+
+def finite(_ctx: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    """Return ``value``; a usage error when it is no number of seconds that anybody can wait."""
+    if value is not None and not value <= MAX_SECONDS:
+        raise click.BadParameter(f"{value} is no number of seconds.")
+    return value
+
+
+def not_empty(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Return ``value``; a usage error for '', which is what a shell makes of a variable that isn't set."""
+    if value == "":
+        raise click.BadParameter("it is empty.")
+    return value

@@ -1,0 +1,10 @@
+"""When an entry is due: crontabs, recurrence rules, solar events, fixed times, zones, excluded days.
+
+Never: I/O, or an app of Celery's.
+"""
+
+from redbeat.schedules.crontab import cron as cron
+from redbeat.schedules.occurrences import clocked as clocked
+from redbeat.schedules.occurrences import next_run as next_run
+from redbeat.schedules.occurrences import register_schedule as register_schedule
+from redbeat.schedules.recurrence import rrule as rrule

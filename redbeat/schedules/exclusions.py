@@ -1,0 +1,204 @@
+"""Excluded times: from the days and spans of a calendar to the end of what is excluded at an instant. Pure.
+
+Owns how a day or span is spelled: ``2026-12-25``, the days ``2026-12-24/2026-12-31``, both included, or the
+span ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``, whose end isn't. A day is one in whatever time zone is
+asked about; a span is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from datetime import date, datetime, time, timezone, tzinfo
+from typing import Any, Generic, TypeVar
+
+from redbeat.schedules.timezones import instant_of, time_of
+
+__all__ = ["NEVER_FREE", "Exclusions", "spelled"]
+
+#: the end of an exclusion that has none
+NEVER_FREE = datetime.max.replace(tzinfo=timezone.utc)
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?[+-]\d\d:\d\d", re.ASCII)
+_ALLOWED = "a date, '2026-12-25', two of them, '2026-12-24/2026-12-31', or two times with offsets"
+
+#: days by their number, or instants
+Point = TypeVar("Point", int, datetime)
+
+
+class _Ranges(Generic[Point]):
+    """Half-open ranges, those that overlap or adjoin made one."""
+
+    def __init__(self, ranges: Iterable[tuple[Point, Point]]) -> None:
+        self.starts: list[Point] = []
+        self.ends: list[Point] = []
+        for start, end in sorted(ranges):
+            if self.ends and start <= self.ends[-1]:
+                self.ends[-1] = max(self.ends[-1], end)
+            else:
+                self.starts.append(start)
+                self.ends.append(end)
+
+    def start_after(self, point: Point) -> Point | None:
+        """Return the start of the range that ``point`` is in, or of the next one; None: there is none."""
+        place = bisect_right(self.ends, point)
+        return self.starts[place] if place < len(self.starts) else None
+
+    def end_around(self, point: Point) -> Point | None:
+        """Return the end of the range that ``point`` is in, None: it is in none."""
+        place = bisect_right(self.starts, point) - 1
+        return self.ends[place] if place >= 0 and point < self.ends[place] else None
+
+
+class Exclusions:
+    """Days and spans at which nothing runs.
+
+    Arguments:
+        fields: each spelled as above.
+
+    Raises:
+        ValueError: naming the one that is spelled otherwise.
+    """
+
+    def __init__(self, fields: Iterable[str]) -> None:
+        days: list[tuple[int, int]] = []
+        spans: list[tuple[datetime, datetime]] = []
+        for field in fields:
+            day = _day_of(field)
+            if day is not None:
+                days.append((day, day + 1))
+                continue
+            first, last = _bounds_of(field)
+            if isinstance(first, datetime):
+                spans.append((first, last))
+            else:
+                days.append((first.toordinal(), last.toordinal() + 1))
+        self._days = _Ranges(days)
+        self._spans = _Ranges(spans)
+
+    def count_ranges(self) -> int:
+        """Return how many days and spans it holds, those that overlap or adjoin made one."""
+        return len(self._days.starts) + len(self._spans.starts)
+
+    def count_days(self) -> int:
+        """Return how many days it excludes, each counted once; times with an hour are no days."""
+        return sum(end - start for start, end in zip(self._days.starts, self._days.ends, strict=True))
+
+    def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
+        """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded.
+
+        Arguments:
+            instant: in UTC, and so is the result; ``NEVER_FREE`` when all that follows is excluded.
+            tz: whose days.
+        """
+        free = instant
+        while free < NEVER_FREE:
+            day = self._days.end_around(free.astimezone(tz).toordinal()) if self._days.starts else None
+            if day is not None:
+                free = _start_of(day, tz, free)
+                continue
+            end = self._spans.end_around(free)
+            if end is None:
+                break
+            free = end
+        return None if free == instant else free
+
+    def next_excluded(self, instant: datetime, tz: tzinfo) -> date | datetime | None:
+        """Return the day, or the instant in UTC, at which the next exclusion begins, or this one goes on.
+
+        Arguments:
+            instant: the first that counts, in UTC.
+            tz: whose days.
+        """
+        found: list[tuple[datetime, date | datetime]] = []
+        today = instant.astimezone(tz).toordinal()
+        if (start := self._days.start_after(today)) is not None:
+            day = date.fromordinal(max(start, today))
+            found.append((instant_of(datetime.combine(day, time()), tz), day))
+        if (begin := self._spans.start_after(instant)) is not None:
+            found.append((max(begin, instant), max(begin, instant)))
+        return min(found, key=lambda one: one[0])[1] if found else None
+
+
+def spelled(day: Any) -> str:
+    """Return the field of ``day``: a date, two of them, two aware datetimes, or the field itself.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    field = day
+    if isinstance(day, (tuple, list)) and len(day) == 2:
+        field = "/".join(map(_spelled_point, day))
+    elif isinstance(day, date):
+        field = _spelled_point(day)
+    if not isinstance(field, str):
+        raise ValueError(f"{day!r} is not {_ALLOWED}.")
+    _bounds_of(field)
+    return field
+
+
+def _spelled_point(point: Any) -> str:
+    if isinstance(point, datetime):
+        is_short = point.second == point.microsecond == 0
+        return point.isoformat(timespec="minutes" if is_short else "auto")
+    return point.isoformat() if isinstance(point, date) else str(point)
+
+
+def _bounds_of(field: str) -> tuple[Any, Any]:
+    """Return the first and last day of ``field``, or the start and end of the span, in UTC."""
+    first_text, slash, last_text = field.partition("/")
+    try:
+        if _DATE.fullmatch(first_text):
+            first = date.fromisoformat(first_text)
+            last = _date_of(last_text) if slash else first
+            is_ordered = first <= last
+        else:
+            first, last = _instant_of(first_text), _instant_of(last_text)
+            is_ordered = first < last
+    except (ValueError, OverflowError) as exc:
+        raise ValueError(f"{field!r} is not {_ALLOWED}: {exc}.") from exc
+    if not is_ordered:
+        raise ValueError(f"{field!r} ends before it begins.")
+    return first, last
+
+
+def _day_of(field: str) -> int | None:
+    """Return the number of the day that ``field`` is, None where it isn't plainly one; quickly."""
+    if len(field) != 10 or field[4] != "-" or field[7] != "-":
+        return None
+    try:
+        return date.fromisoformat(field).toordinal()
+    except ValueError:
+        return None
+
+
+def _date_of(text: str) -> date:
+    if not _DATE.fullmatch(text):
+        raise ValueError(f"{text!r} is no date")
+    return date.fromisoformat(text)
+
+
+def _instant_of(text: str) -> datetime:
+    try:
+        # the general reader takes ten times as long
+        moment = datetime.fromisoformat(text) if _PLAIN_TIME.fullmatch(text) else time_of(text)
+    except ValueError as exc:
+        raise ValueError(f"{text!r} is no time") from exc
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no offset")
+    return moment.astimezone(timezone.utc)
+
+
+def _start_of(day: int, tz: tzinfo, after: datetime) -> datetime:
+    """Return the first instant later than ``after`` at which it is ``day`` in ``tz``."""
+    if day > date.max.toordinal():
+        return NEVER_FREE
+    midnight = datetime.fromordinal(day)
+    start = instant_of(midnight, tz)
+    if start > after:
+        return start
+    # the clocks went back over midnight, and it comes again
+    again = midnight.replace(tzinfo=tz, fold=1).astimezone(timezone.utc)
+    return again if again > after else NEVER_FREE

@@ -1,0 +1,72 @@
+"""iCalendar files (RFC 5545): from events to the days and spans of a calendar. Pure.
+
+Needs the packages of the extra ``celery-redbeat[calendar]``, and imports them only when it is called.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+from redbeat.errors import ConfigurationError
+from redbeat.schedules.exclusions import spelled
+from redbeat.schedules.timezones import instant_of
+
+__all__ = ["days_of_ical"]
+
+_DAY = timedelta(days=1)
+
+
+def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> dict[str, str]:
+    """Return the days and spans of the events from ``since`` up to ``until``, each with its summary.
+
+    An event of whole days stands for these days, another one for its span; one that is cancelled, or takes no
+    time, for nothing. A recurring event counts as often as it comes in between.
+
+    Arguments:
+        zone: of times that are in no time zone.
+
+    Raises:
+        ConfigurationError: a package is missing.
+        ValueError: it is no iCalendar file.
+    """
+    try:
+        import icalendar
+        import recurring_ical_events
+    except ImportError as exc:
+        raise ConfigurationError(
+            f"An iCalendar file can't be read without {exc.name}: install celery-redbeat[calendar]."
+        ) from exc
+    try:
+        # bytes always: it would take a short text for the name of a file
+        content = text.encode() if isinstance(text, str) else text
+        parsed: Any = icalendar.Calendar.from_ical(content)
+        events = recurring_ical_events.of(parsed).between(since, until)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as exc:
+        raise ValueError(f"no iCalendar file that can be used: {exc}.") from exc
+    days: dict[str, str] = {}
+    for event in sorted(events, key=lambda event: str(event["DTSTART"].dt)):
+        day = _day_of(event, zone)
+        if day is None:
+            continue
+        field, label = spelled(day), str(event.get("SUMMARY", ""))
+        known = days.get(field)
+        days[field] = label if known in (None, "", label) else f"{known}, {label}" if label else str(known)
+    return days
+
+
+def _day_of(event: Any, zone: tzinfo) -> Any:
+    """Return the day, days or span of ``event``, None when it stands for none."""
+    start: date = event["DTSTART"].dt
+    end: date = event["DTEND"].dt if "DTEND" in event else start
+    if str(event.get("STATUS", "")).upper() == "CANCELLED":
+        return None
+    if isinstance(start, datetime) and isinstance(end, datetime):
+        span = _aware(start, zone), _aware(end, zone)
+        return span if span[0].astimezone(timezone.utc) < span[1].astimezone(timezone.utc) else None
+    last = end - _DAY
+    return (start, last) if last > start else start
+
+
+def _aware(moment: datetime, zone: tzinfo) -> datetime:
+    return instant_of(moment, zone).astimezone(zone) if moment.tzinfo is None else moment

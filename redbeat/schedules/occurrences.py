@@ -1,0 +1,447 @@
+"""When a schedule runs next: the one function that everything asks, and the kinds of schedule of our own.
+
+Everything here is pure: values in, values out, no I/O and no clock. Instants are aware datetimes in UTC;
+wall-clock rules are applied in a time zone, once, here and in :mod:`redbeat.schedules.timezones`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from itertools import islice, takewhile
+from typing import Any, Protocol
+
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
+from celery.utils.time import delta_resolution
+
+from redbeat.schedules.crontab import CRON_FIELDS as CRON_FIELDS
+from redbeat.schedules.crontab import CRONTAB_FIELDS as CRONTAB_FIELDS
+from redbeat.schedules.crontab import cron as cron
+from redbeat.schedules.crontab import next_of_crontab, runs_back_of_crontab
+from redbeat.schedules.exclusions import NEVER_FREE
+from redbeat.schedules.recurrence import rrule as rrule
+from redbeat.schedules.timezones import instant_of, wall_of
+
+__all__ = [
+    "KINDS",
+    "Bounds",
+    "clocked",
+    "cron",
+    "first_run",
+    "last_runs",
+    "next_run",
+    "register_schedule",
+    "rrule",
+    "runs_after",
+    "runs_back",
+    "zone_of",
+]
+
+#: a schedule saved this long after its only or first time still runs then: making it takes time, so a time of
+#: "now" is always a little in the past
+FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
+
+MAX_REMEMBERED_RUNS = 4096
+#: (a crontab's fields as they were given, a time zone, an instant) to its first run after that instant
+_crontab_runs: dict[tuple[Any, ...], datetime | None] = {}
+
+#: a solar event that doesn't come for so long, as sunrise at a pole, never comes
+_SOLAR_DAYS = 400
+
+#: so many runs in a row that a calendar excludes are looked at one by one
+_MANY_EXCLUDED = 20
+
+_NO_TIME, _INSTANT, _DAY = timedelta(0), timedelta(microseconds=1), timedelta(days=1)
+
+
+class Excluded(Protocol):
+    """Times at which nothing runs: a calendar."""
+
+    def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
+        """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded.
+
+        ``NEVER_FREE``: there is none.
+        """
+
+
+class Bounds(Protocol):
+    """What an entry's policy says about when it may run. Times are in UTC; None: it says nothing."""
+
+    @property
+    def zone(self) -> tzinfo | None:
+        """Whose clocks the schedule goes by."""
+
+    @property
+    def start_time(self) -> datetime | None:
+        """No run before it."""
+
+    @property
+    def end_time(self) -> datetime | None:
+        """No run after it."""
+
+    @property
+    def calendar(self) -> Excluded | None:
+        """No run on its days."""
+
+
+class clocked(BaseSchedule):  # noqa: N801 - schedules are called so in Celery
+    """One instant.
+
+    Arguments:
+        clocked_time: when; a naive datetime is in the time zone of the entry, else of the app.
+    """
+
+    def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(clocked_time, datetime):
+            raise ValueError(f"clocked: clocked_time must be a datetime, not {clocked_time!r}.")
+        self.clocked_time = clocked_time
+
+    def instant_in(self, zone: tzinfo) -> datetime:
+        """Return when that is, in UTC; ``zone`` is that of a naive datetime."""
+        if self.clocked_time.tzinfo is None:
+            return instant_of(self.clocked_time, zone)
+        return self.clocked_time.astimezone(timezone.utc)
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:  # noqa: ARG002 - Celery's signature
+        """Return how long it is until then."""
+        now: datetime = self.maybe_make_aware(self.now())
+        return self.instant_in(self.tz) - now
+
+    def is_due(self, last_run_at: datetime) -> schedstate:
+        """Return (is it due, seconds to the next look), as Celery's schedules do."""
+        seconds = self.remaining_estimate(last_run_at).total_seconds()
+        is_over = self.maybe_make_aware(last_run_at) >= self.instant_in(self.tz)
+        return schedstate(is_due=seconds <= 0 and not is_over, next=seconds if seconds > 0 else None)
+
+    def __eq__(self, other: object) -> bool:
+        return self.clocked_time == other.clocked_time if isinstance(other, clocked) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # like Celery's schedules: equal by value, mutable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.clocked_time,)
+
+    def __repr__(self) -> str:
+        return f"<clocked: {self.clocked_time.isoformat()}>"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of schedule: its class, and its way to and from an object of plain JSON."""
+
+    cls: type[BaseSchedule]
+    encode: Callable[[Any], dict[str, Any]]
+    decode: Callable[[dict[str, Any]], BaseSchedule]
+
+
+#: the kinds that were registered, by the name that stands as ``__type__`` in their JSON
+KINDS: dict[str, Kind] = {}
+
+
+def register_schedule(
+    type_name: str,
+    cls: type[BaseSchedule],
+    encode: Callable[[Any], dict[str, Any]],
+    decode: Callable[[dict[str, Any]], BaseSchedule],
+) -> None:
+    """Let entries have schedules of class ``cls``; call it in every program that saves or runs them.
+
+    The class is one of Celery's schedules: ``remaining_estimate(last_run_at)`` returns how long from
+    ``now()`` to the first run after ``last_run_at``, None for no further run. ``now()`` must ask
+    ``self.nowfun`` where that is set.
+
+    Arguments:
+        type_name: stands as ``__type__`` in its JSON.
+        encode: returns a schedule's arguments as an object of JSON; may have datetimes in it.
+        decode: returns the schedule with such arguments; raises ValueError, TypeError or KeyError for others.
+    """
+    KINDS[type_name] = Kind(cls, encode, decode)
+
+
+def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
+    """Tell whether the class of ``schedule_`` has another idea of its runs than Celery's ``base``."""
+    return type(schedule_) is not base and _differs(type(schedule_), base)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=256)
+def _differs(cls: Any, base: Any) -> bool:
+    ways = ("remaining_delta", "remaining_estimate", "is_due")
+    return any(getattr(cls, way, None) is not getattr(base, way, None) for way in ways)
+
+
+def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
+    """Return whose clocks ``schedule_`` goes by: the policy's, else its own, else the app's."""
+    if policy.zone is not None:
+        return policy.zone
+    own = schedule_.dtstart.tzinfo if isinstance(schedule_, rrule) else schedule_.tz
+    return own or timezone.utc
+
+
+def next_run(
+    schedule_: Any, policy: Bounds, after: datetime, anchor: datetime | None = None
+) -> datetime | None:
+    """Return the first run later than ``after``, or None when there is none.
+
+    Arguments:
+        schedule_: a Celery schedule, or one of ours.
+        after: an instant in UTC, and so is the result.
+        anchor: a run that an interval counts from, in UTC; it keeps its phase. Where there is none, or
+            only one before the policy's ``start_time``, that time is the first run; else ``after`` counts.
+
+    Raises:
+        ValueError: an interval that isn't longer than zero, or a rule that takes too long to find.
+        OverflowError: the next run would be after the year 9999.
+    """
+    start, calendar = policy.start_time, policy.calendar
+    if start is not None and (anchor is None or anchor < start):
+        anchor = start - getattr(schedule_, "run_every", _NO_TIME)
+    if start is not None and after < start:
+        after = start - _INSTANT
+    anchor = anchor or after  # the phase is kept across excluded days
+    while True:
+        due = _occurrence(schedule_, policy, after, anchor)
+        if due is None or (policy.end_time is not None and due > policy.end_time):
+            return None
+        if calendar is None:
+            return due
+        free_at = calendar.end_of_exclusion(due, zone_of(schedule_, policy))
+        if free_at is None:
+            return due
+        if free_at >= NEVER_FREE:
+            return None
+        after = free_at - _INSTANT
+
+
+def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetime) -> datetime | None:
+    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
+        return _next_of_interval(schedule_, policy, after, anchor)
+    zone = zone_of(schedule_, policy)
+    if isinstance(schedule_, cron) or (
+        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
+    ):
+        return _next_of_crontab(schedule_, zone, after)
+    if isinstance(schedule_, rrule):
+        return schedule_.occurrence(after, tz=zone)
+    if isinstance(schedule_, clocked):
+        instant = schedule_.instant_in(zone)
+        return instant if instant > after else None
+    if isinstance(schedule_, solar):
+        return _next_of_solar(schedule_, after)
+    local = after.astimezone(zone)
+    remaining = _at(schedule_, local).remaining_estimate(local)
+    if remaining is None:
+        return None
+    due: datetime = (local + remaining).astimezone(timezone.utc)
+    return due if due > after else due.replace(fold=1)
+
+
+def _next_of_interval(interval: schedule, policy: Bounds, after: datetime, anchor: datetime) -> datetime:
+    every: timedelta = interval.run_every
+    if every <= _NO_TIME:
+        raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
+    if not interval.relative:
+        passed = (after - anchor) // every if after > anchor else 0
+        return anchor + (passed + 1) * every
+    zone = zone_of(interval, policy)
+    wall = wall_of(after, zone)
+    rounded = delta_resolution(wall + every, every)
+    # less than a day is as long as it is, also while the clocks change
+    due = instant_of(rounded, zone) if every >= _DAY else after + (rounded - wall)
+    return due if due > after else after + every  # less than a second
+
+
+def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime | None:
+    """Return the first run later than ``after``; thousands of entries share a few rules and due times."""
+    fields = (getattr(rule, f"_orig_{name}") for name in CRONTAB_FIELDS)
+    key = (getattr(rule, "expression", None), *fields, zone, after)
+    try:
+        if key in _crontab_runs:
+            return _crontab_runs[key]
+    except TypeError:  # given as a list or set
+        return next_of_crontab(rule, after, zone)
+    if len(_crontab_runs) >= MAX_REMEMBERED_RUNS:
+        _crontab_runs.clear()
+    found = _crontab_runs[key] = next_of_crontab(rule, after, zone)
+    return found
+
+
+def _next_of_solar(event: solar, after: datetime) -> datetime | None:
+    ephem: Any = event.ephem
+    options = {"use_center": True} if event.use_center else {}  # noon knows no such option
+    start = after
+    for _ in range(_SOLAR_DAYS):
+        try:
+            found = getattr(event.cal, event.method)(
+                ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options
+            )
+        except ephem.CircumpolarError:
+            start += _DAY
+            continue
+        due: datetime = found.datetime().replace(tzinfo=timezone.utc)
+        if due > after:
+            return due
+        start = max(start, due) + timedelta(minutes=1)  # its arithmetic is good to a second
+    return None
+
+
+def _at(schedule_: Any, moment: datetime) -> Any:
+    """Return a view of ``schedule_`` whose clock stands at ``moment``; the schedule itself is untouched."""
+    view = object.__new__(type(schedule_))
+    view.__dict__.update(schedule_.__dict__, nowfun=lambda: moment)
+    return view
+
+
+def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | None:
+    """Return the first run of an entry saved at ``since`` that has never run."""
+    firsts = [policy.start_time]
+    if isinstance(schedule_, (rrule, clocked)):
+        zone = zone_of(schedule_, policy)
+        firsts.append(schedule_.dtstart if isinstance(schedule_, rrule) else schedule_.instant_in(zone))
+    for first in firsts:
+        if first is not None and since - FIRST_OCCURRENCE_GRACE <= first <= since:
+            since = first.astimezone(timezone.utc) - _INSTANT
+    return next_run(schedule_, policy, since)
+
+
+def phase_before(schedule_: Any, anchor: datetime, until: datetime) -> datetime | None:
+    """Return the last time until ``until`` that an interval which counts from ``anchor`` has, both in UTC.
+
+    None: it doesn't count from any time, or there was none.
+    """
+    if not isinstance(schedule_, schedule) or is_own_kind(schedule_, schedule) or schedule_.relative:
+        return None
+    every: timedelta = schedule_.run_every
+    try:
+        return anchor + (until - anchor) // every * every
+    except (OverflowError, ZeroDivisionError):
+        return None
+
+
+def runs_after(
+    schedule_: Any, policy: Bounds, after: datetime, anchor: datetime | None = None
+) -> Iterator[datetime]:
+    """Yield the runs later than ``after``, as long as there are any."""
+    while (due := next_run(schedule_, policy, after, anchor)) is not None:
+        yield due
+        anchor = after = due  # in phase with all before it
+
+
+def last_runs(
+    schedule_: Any, policy: Bounds, nominal: datetime, now: datetime, limit: int
+) -> tuple[list[datetime], datetime | None]:
+    """Return the last runs until ``now``, ``limit`` at the most, and the one after it.
+
+    The first of all was at ``nominal``, whether or not the schedule says so. An outage of a month costs as
+    much as one of an hour: the search begins near ``now``.
+    """
+    following = next_run(schedule_, policy, nominal, nominal)
+    if following is None or following > now:
+        return [nominal], following
+    upcoming = next_run(schedule_, policy, now, nominal)
+    back = runs_back(schedule_, policy, nominal, now)
+    if back is None:
+        return _search_last_runs(schedule_, policy, nominal, now, limit, following - nominal), upcoming
+    found = list(islice(takewhile(lambda due: due > nominal, back), limit))
+    if len(found) < limit:
+        found.append(nominal)
+    found.reverse()
+    return found, upcoming
+
+
+def runs_back(schedule_: Any, policy: Bounds, nominal: datetime, now: datetime) -> Iterator[datetime] | None:
+    """Return the runs from ``now`` back to ``nominal``, the last first; None: there is no way back.
+
+    Once they have passed ``nominal``, they are none.
+    """
+    zone = zone_of(schedule_, policy)
+    until = now if policy.end_time is None else min(now, policy.end_time)
+    since = nominal if policy.start_time is None else max(nominal, policy.start_time)
+    way = _way_back(schedule_, zone, since, nominal)
+    if way is None or policy.calendar is None:
+        return way and way(until)
+    return _free_ones(way, policy.calendar, zone, since, until)
+
+
+def _way_back(
+    schedule_: Any, zone: tzinfo, since: datetime, nominal: datetime
+) -> Callable[[datetime], Iterator[datetime]] | None:
+    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
+        every: timedelta = schedule_.run_every
+        anchor = nominal if since == nominal else since - every
+        if schedule_.relative:
+            return None
+        return lambda until: (anchor + n * every for n in range((until - anchor) // every, 0, -1))
+    if isinstance(schedule_, rrule):
+        return lambda until: schedule_.occurrences_back(until, since, zone)
+    if isinstance(schedule_, cron) or (
+        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
+    ):
+        return lambda until: runs_back_of_crontab(schedule_, until, zone, since)
+    return None
+
+
+def _free_ones(
+    way: Callable[[datetime], Iterator[datetime]],
+    calendar: Excluded,
+    zone: tzinfo,
+    since: datetime,
+    until: datetime,
+) -> Iterator[datetime]:
+    """Yield those that ``calendar`` doesn't exclude; a long exclusion is stepped over."""
+    begin: datetime | None = until
+    while begin is not None:
+        runs, begin, in_vain = way(begin), None, 0
+        for due in runs:
+            free_at = calendar.end_of_exclusion(due, zone)
+            if free_at is None:
+                in_vain = 0
+                yield due
+            elif (in_vain := in_vain + 1) > _MANY_EXCLUDED:
+                begin = _before_exclusion(calendar, zone, due, free_at, since)
+                break
+
+
+def _before_exclusion(
+    calendar: Excluded, zone: tzinfo, excluded: datetime, free_at: datetime, since: datetime
+) -> datetime | None:
+    """Return the last instant before an exclusion that ends at ``free_at``; None: before ``since``."""
+
+    def is_same(instant: datetime) -> bool:
+        return calendar.end_of_exclusion(instant, zone) == free_at
+
+    late, step = excluded, _DAY
+    while is_same(early := max(late - step, since)):
+        if early == since:
+            return None
+        late, step = early, 2 * step
+    while late - early > _INSTANT:
+        middle = early + (late - early) // 2
+        if is_same(middle):
+            late = middle
+        else:
+            early = middle
+    return early
+
+
+def _search_last_runs(
+    schedule_: Any, policy: Bounds, nominal: datetime, now: datetime, limit: int, first_gap: timedelta
+) -> list[datetime]:
+    """Return the last runs of a schedule that is only walked forwards: the search begins near ``now``."""
+    passed = now - nominal
+    span = max(min(limit * min(first_gap, passed // limit), passed), _INSTANT)
+    begin, late = now - span, now
+    early: datetime | None = None
+    # until it is late enough for no more than some runs after it, and early enough for all wanted
+    while True:
+        runs = takewhile(lambda due: due <= now, runs_after(schedule_, policy, begin, nominal))
+        found = [*([nominal] if begin == nominal else ()), *islice(runs, 2 * limit + 1)]
+        if len(found) > 2 * limit:
+            early = begin
+        elif len(found) < limit and begin > nominal:
+            late = begin
+        else:
+            return found[-limit:]
+        begin = max(begin - 2 * (now - begin), nominal) if early is None else early + (late - early) // 2

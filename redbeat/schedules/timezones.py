@@ -1,0 +1,309 @@
+"""Time zones: from an instant to the clock on the wall and back, and where the clocks change.
+
+Owns the rule for a time that the clocks skip or repeat: one that is skipped stands for the first instant
+after the gap, one that is repeated for its first pass. What comes hourly or more often follows real time
+instead. Instants are aware datetimes in UTC, wall times naive ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from dateutil.parser import isoparse
+
+from redbeat.config.suggestions import did_you_mean
+
+__all__ = [
+    "back_fixed",
+    "back_in_real_time",
+    "count_fixed",
+    "count_in_real_time",
+    "find_change",
+    "fraction_of",
+    "in_utc",
+    "instant_of",
+    "next_fixed",
+    "next_in_real_time",
+    "shown",
+    "time_of",
+    "wall_of",
+    "zone_called",
+    "zone_name",
+]
+
+#: the first wall time after one that a rule names (or with True that one itself); the offset from UTC is what
+#: the clock goes by all the while. None: there is none
+NextWall = Callable[[datetime, timedelta, bool], datetime | None]
+
+#: those up to a wall time, the last first
+WallsBack = Callable[[datetime, timedelta], Iterator[datetime]]
+
+#: how many of them there are from a wall time (it included) until another (that one not)
+CountWalls = Callable[[datetime, datetime], int]
+
+_DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
+
+_INSTANT = timedelta(microseconds=1)
+_SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
+#: within so many each offset of a zone comes
+_WEEKS = 53
+
+
+@lru_cache(maxsize=1024)
+def zone_called(name: str) -> tzinfo:
+    """Return the time zone with an IANA ``name``; 'UTC' and 'Z' in any case.
+
+    Raises:
+        ValueError: there is none; the message names one that is spelled like it.
+    """
+    if name.upper() in ("UTC", "Z"):
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as exc:  # an absurd name may be a bad path, too
+        raise ValueError(f"unknown time zone {_shown(name)}") from exc
+
+
+@lru_cache(maxsize=1024)  # it takes milliseconds, and thousands of entries may have the same typo
+def _shown(name: str) -> str:
+    return f"{name!r}.{did_you_mean(name, available_timezones())}"
+
+
+def time_of(text: str) -> datetime:
+    """Return the time that ``text`` is, in ISO 8601: a date, and perhaps a time of day and an offset.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _DATE_FIRST.match(text):  # a year alone would be one, too
+        raise ValueError(f"{text!r} is no time in ISO 8601")
+    return isoparse(text)  # datetime.fromisoformat understands less in Python 3.10 than in 3.11
+
+
+def zone_name(tz: tzinfo | None) -> str | None:
+    """Return the IANA name of ``tz``, None when it has none, as an offset."""
+    name = getattr(tz, "key", None) or getattr(tz, "zone", None)  # zoneinfo's, pytz's
+    return name if isinstance(name, str) else None
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return ``moment`` in UTC; a naive one is."""
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def wall_of(instant: datetime, tz: tzinfo) -> datetime:
+    """Return what a clock in ``tz`` shows at ``instant``."""
+    return instant.astimezone(tz).replace(tzinfo=None, fold=0)
+
+
+def instant_of(wall: datetime, tz: tzinfo) -> datetime:
+    """Return the instant at which a clock in ``tz`` first shows ``wall``, or has just skipped it."""
+    instant = wall.replace(tzinfo=tz, fold=0).astimezone(timezone.utc)
+    if wall_of(instant, tz) == wall:
+        return instant
+    before = wall.replace(tzinfo=tz, fold=1).astimezone(timezone.utc)
+    return find_change(tz, before, instant) or instant
+
+
+def find_change(tz: tzinfo, after: datetime, until: datetime) -> datetime | None:
+    """Return the instant in (after, until] at which the clocks in ``tz`` change; None: they don't.
+
+    They change once at the most in between.
+    """
+    offset = after.astimezone(tz).utcoffset()
+    if until.astimezone(tz).utcoffset() == offset:
+        return None
+    early, late = after.replace(microsecond=0), until.replace(microsecond=0)
+    while late - early > _SECOND:
+        middle = early + (late - early) // 2
+        middle = middle.replace(microsecond=0)
+        if middle.astimezone(tz).utcoffset() == offset:
+            early = middle
+        else:
+            late = middle
+    return late
+
+
+def _next_change(tz: tzinfo, after: datetime, offsets: set[timedelta]) -> datetime | None:
+    """Return the first instant in the year after ``after`` at which the offset is none of ``offsets``."""
+    for weeks in range(_WEEKS):
+        begin = after + weeks * _WEEK
+        if (begin + _WEEK).astimezone(tz).utcoffset() not in offsets:
+            return find_change(tz, begin, begin + _WEEK)
+    return None
+
+
+def back_fixed(walls_back: WallsBack, until: datetime, tz: tzinfo) -> Iterator[datetime]:
+    """Yield the instants not later than ``until`` of the times that ``walls_back`` gives, the last first.
+
+    They are those that :func:`next_fixed` finds.
+    """
+    # where the clocks repeat times, what was shown before them is over, too
+    offset = max(_offset_at(until, tz), _offset_at(until - _DAY, tz))
+    last: datetime | None = until.replace(tzinfo=None) + offset
+    latest = None
+    while last is not None:
+        walls, last = walls_back(last, offset), None
+        for wall in walls:
+            instant = instant_of(wall, tz)
+            if instant > until or instant == latest:
+                continue
+            yield instant
+            latest = instant
+            if wall_of(instant, tz) != wall:  # all that is skipped stands for this one
+                last = wall_of(instant - _SECOND, tz)
+                break
+
+
+def back_in_real_time(
+    walls_back: WallsBack, until: datetime, tz: tzinfo, since: datetime
+) -> Iterator[datetime]:
+    """Yield the instants from ``until`` back to ``since`` at which a clock shows what ``walls_back`` gives.
+
+    They are those that :func:`next_in_real_time` finds.
+    """
+    while until >= since:
+        offset = _offset_at(until, tz)
+        begin = _last_change(tz, until, since)
+        for wall in walls_back(until.replace(tzinfo=None) + offset, offset):
+            instant = (wall - offset).replace(tzinfo=timezone.utc)
+            if instant < begin:
+                break
+            yield instant
+        until = begin - _INSTANT
+
+
+def count_fixed(count_walls: CountWalls, after: datetime, until: datetime, tz: tzinfo) -> int:
+    """Return how many of the instants that :func:`next_fixed` finds are later than ``after``, until then."""
+    count, wall = 0, _wall_at(after + _INSTANT, _offset_at(after, tz))
+    for change in _changes(tz, after - _DAY, after):
+        wall = max(wall, _end_before(change, tz))  # what is repeated is over
+    for change in _changes(tz, after, until):
+        end, following = _end_before(change, tz), _wall_at(change, _offset_at(change, tz))
+        if end > wall:
+            count += count_walls(wall, end)
+            wall = end
+        if following > end:  # all that is skipped, and this time, are one run
+            count += count_walls(wall, following + _INSTANT) > 0
+            wall = following + _INSTANT
+    end = _wall_at(until + _INSTANT, _offset_at(until, tz))
+    return count + (count_walls(wall, end) if end > wall else 0)
+
+
+def count_in_real_time(count_walls: CountWalls, after: datetime, until: datetime, tz: tzinfo) -> int:
+    """Return how many of the instants that :func:`next_in_real_time` finds are in (after, until]."""
+    count, begin = 0, after + _INSTANT
+    for change in [*_changes(tz, after, until), until + _INSTANT]:
+        offset = _offset_at(begin, tz)
+        count += count_walls(_wall_at(begin, offset), _wall_at(change, offset))
+        begin = change
+    return count
+
+
+def _changes(tz: tzinfo, after: datetime, until: datetime) -> Iterator[datetime]:
+    """Yield the instants in (after, until] at which the clocks in ``tz`` change."""
+    begin = after
+    while begin < until and not isinstance(tz, timezone):
+        end = min(begin + _WEEK, until)
+        change = find_change(tz, begin, end)
+        if change is not None:
+            yield change
+        begin = end
+
+
+def _end_before(change: datetime, tz: tzinfo) -> datetime:
+    """Return what a clock would show at ``change`` if it didn't change."""
+    return _wall_at(change, _offset_at(change - _INSTANT, tz))
+
+
+def _wall_at(instant: datetime, offset: timedelta) -> datetime:
+    return instant.replace(tzinfo=None) + offset
+
+
+def _last_change(tz: tzinfo, until: datetime, since: datetime) -> datetime:
+    """Return when the clocks have last changed until then; ``since`` if they haven't, or a year before."""
+    if isinstance(tz, timezone):
+        return since
+    end = until
+    for _ in range(_WEEKS):
+        if end <= since:
+            return since
+        begin = max(end - _WEEK, since)
+        change = find_change(tz, begin, end)
+        if change is not None:
+            return change
+        end = begin
+    return end
+
+
+def _offset_at(instant: datetime, tz: tzinfo) -> timedelta:
+    return instant.astimezone(tz).utcoffset() or timedelta(0)
+
+
+def next_fixed(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:
+    """Return the first instant later than ``after`` of the times that ``next_wall`` gives in ``tz``.
+
+    Each counts once, also where the clocks skip or repeat it.
+    """
+    local = after.astimezone(tz)
+    wall, offset = local.replace(tzinfo=None, fold=0), local.utcoffset() or timedelta(0)
+    is_inclusive = False
+    while (found := next_wall(wall, offset, is_inclusive)) is not None:
+        due = instant_of(found, tz)
+        if due > after:
+            return due
+        wall, is_inclusive = found, False
+        change = find_change(tz, due, after)
+        if change is not None:  # this is the second pass: all of its times are over
+            unseen = wall_of(change - _SECOND, tz) + _SECOND
+            wall, is_inclusive = (unseen, True) if unseen > found else (found, False)
+    return None
+
+
+def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:
+    """Return the first instant after ``after`` at which a clock in ``tz`` shows what ``next_wall`` gives.
+
+    A time that the clocks skip doesn't count, one that they repeat counts twice.
+    """
+    moment = after
+    in_vain: set[timedelta] = set()  # offsets at which it has no time any more
+    while True:
+        local = moment.astimezone(tz)
+        offset = local.utcoffset() or timedelta(0)
+        found = next_wall(local.replace(tzinfo=None, fold=0), offset, False)
+        if found is None:
+            in_vain.add(offset)
+            change = _next_change(tz, moment, in_vain)
+            if change is None:
+                return None
+            due = horizon = change
+        else:
+            due = found.replace(tzinfo=timezone.utc) - offset
+            horizon = due if due - moment <= _DAY else moment + _DAY
+            change = find_change(tz, moment, horizon)
+        if change is not None:
+            wall = wall_of(change, tz)
+            if next_wall(wall, wall.replace(tzinfo=timezone.utc) - change, True) == wall:
+                return change
+            moment = change
+        elif horizon == due:
+            return due
+        else:  # far away: the clocks may change again until then
+            moment = max(horizon, due - 2 * _DAY)
+
+
+def shown(moment: datetime | None) -> str:
+    """Return ``moment`` as sentences have it, in UTC; the command line shows it in other zones."""
+    if moment is None:
+        return "an unknown time"
+    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}{fraction_of(moment)} UTC"
+
+
+def fraction_of(moment: datetime) -> str:
+    """Return the thousandths of its second as people read them, '.250'; '' for none."""
+    millis = moment.microsecond // 1000
+    return f".{millis:03d}" if millis else ""

@@ -1,0 +1,470 @@
+"""A recurrence rule's occurrences on a clock on the wall: found, counted and walked back by arithmetic. Pure.
+
+A rule is days of a year times times of a day; with ``bysetpos``, some of these in each of its periods; and
+where its steps don't fit into a day, other times each day. No occurrence is looked at that nobody asks for:
+a rule costs the same however often it comes and however long ago it began.
+
+Times are whole seconds, from the day before year 1 on: a day's ordinal times 86,400 is its midnight.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
+from functools import cached_property, lru_cache
+from itertools import islice
+from math import gcd
+from types import SimpleNamespace
+from typing import Any
+
+from dateutil.rrule import DAILY, HOURLY, MINUTELY, SECONDLY, WEEKLY, YEARLY
+
+from redbeat.schedules.daytimes import DayTimes, choose_times
+from redbeat.schedules.yeardays import YearDays, first_day_of, listed
+
+__all__ = ["WallTimes", "wall_times"]
+
+_DAY = 86_400
+_LAST_DAY, _LAST_YEAR = date.max.toordinal(), date.max.year
+_END = (_LAST_DAY + 1) * _DAY
+#: how long a step of each frequency is with an interval of 1
+_UNIT_SECONDS = {HOURLY: 3_600, MINUTELY: 60, SECONDLY: 1}
+
+#: the times of so many days are remembered of one rule
+MAX_REMEMBERED = 1_000
+
+
+#: what a rule's occurrences on the wall depend on, besides its start
+_FIELDS = (
+    *("freq", "interval", "wkst", "count", "bysetpos", "bymonth", "bymonthday", "byyearday"),
+    *("byeaster", "byweekno", "byweekday", "byhour", "byminute", "bysecond"),
+)
+
+
+def wall_times(rule: Any, start: datetime) -> WallTimes:
+    """Return the occurrences of ``rule``, which has the attributes of ``redbeat.schedules.rrule``.
+
+    Arguments:
+        start: what a clock on the wall showed at its dtstart; whole seconds.
+    """
+    given = [getattr(rule, name) for name in _FIELDS]
+    return _wall_times(tuple([tuple(one) if isinstance(one, list) else one for one in given]), start)
+
+
+@lru_cache(maxsize=256)
+def _wall_times(given: tuple[Any, ...], start: datetime) -> WallTimes:
+    rule = SimpleNamespace(**dict(zip(_FIELDS, given, strict=True)))
+    if rule.freq > DAILY and rule.interval > 1:
+        stepping = _Stepping(rule, start)
+        if stepping.period > 1:
+            return stepping
+        return _Regular(rule, start, stepping.times_on(0))
+    return _Regular(rule, start, _times_of(rule, start))
+
+
+# -- times of a day
+
+
+_NOTHING_MORE = DayTimes((0,), 1)
+
+
+def _numbers(given: Any, own: int, size: int) -> Sequence[int]:
+    """Return which of ``size`` are named: what isn't said is what the start has."""
+    if given is None:
+        return (own,)
+    if type(given) is int and 0 <= given < size:
+        return (given,)
+    return sorted({number for number in listed(given) if 0 <= number < size})
+
+
+def _filter(given: Any, size: int) -> Sequence[int]:
+    """Return which of ``size`` pass a filter; none, or an empty one, lets all of them pass."""
+    return range(size) if given is None or given == () else _numbers(given, 0, size)
+
+
+def _offsets_of(rule: Any, start: datetime) -> DayTimes:
+    """Return the times within one step."""
+    times = _NOTHING_MORE
+    if rule.freq < SECONDLY:
+        times = DayTimes(_numbers(rule.bysecond, start.second, 60), 1)
+    if rule.freq < MINUTELY:
+        times = DayTimes(_numbers(rule.byminute, start.minute, 60), 60, times)
+    if rule.freq < HOURLY:
+        times = DayTimes(_numbers(rule.byhour, start.hour, 24), 3_600, times)
+    # in longer periods the days have a say, too
+    return choose_times(times, listed(rule.bysetpos)) if rule.freq >= DAILY and rule.bysetpos else times
+
+
+def _times_of(rule: Any, start: datetime) -> DayTimes:
+    """Return the times of a day on which every step is taken."""
+    times = _offsets_of(rule, start)
+    if rule.freq == SECONDLY:
+        times = DayTimes(_filter(rule.bysecond, 60), 1, times)
+    if rule.freq >= MINUTELY:
+        times = DayTimes(_filter(rule.byminute, 60), 60, times)
+    if rule.freq >= HOURLY:
+        times = DayTimes(_filter(rule.byhour, 24), 3_600, times)
+    return times
+
+
+# -- spans of days
+
+
+class _Span:
+    """Days, each with the same times; of these all, or those at some places.
+
+    Arguments:
+        first: the ordinal of bit 0.
+        bits: the days.
+        places: which are chosen, sorted; None: all.
+
+    Attributes:
+        count: how many occurrences there are.
+    """
+
+    __slots__ = ("_bits", "_first", "_places", "_times", "count")
+
+    def __init__(self, first: int, bits: int, times: DayTimes, places: Sequence[int] | None = None) -> None:
+        self._first, self._bits, self._times, self._places = first, bits, times, places
+        self.count = bits.bit_count() * times.count if places is None else len(places)
+
+    def count_before(self, second: int) -> int:
+        """Return how many are before ``second``: the place of the first that isn't."""
+        day, second = divmod(second, _DAY)
+        day -= self._first
+        if day < 0:
+            return 0
+        count = (self._bits & ((1 << day) - 1)).bit_count() * self._times.count
+        if self._bits >> day & 1:
+            count += self._times.count_before(second)
+        return count if self._places is None else bisect_left(self._places, count)
+
+    def at(self, place: int) -> int:
+        """Return the one at ``place``."""
+        if self._places is not None:
+            place = self._places[place]
+        day, rest = divmod(place, self._times.count)
+        return (self._first + _nth_bit(self._bits, day)) * _DAY + self._times.at(rest)
+
+
+def _nth_bit(bits: int, n: int) -> int:
+    """Return where the bit is that has ``n`` others below it."""
+    if (bits & ((2 << n) - 1)).bit_count() == n + 1:  # all of them
+        return n
+    low, high = 0, bits.bit_length()
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (bits & ((1 << middle) - 1)).bit_count() <= n:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+# -- occurrences
+
+
+class WallTimes(ABC):
+    """The occurrences of a rule that begins at ``start``."""
+
+    def __init__(self, rule: Any, start: datetime) -> None:
+        self._rule = rule
+        self._start = _seconds_of(start)
+        self._first_year = start.year
+        self._days = YearDays(rule, start)
+        self._none_from = _END
+        self._totals = {start.year: 0}  # of all years before this one
+        self._known_year = start.year
+
+    def next(self, wall: datetime, inclusive: bool = False) -> datetime | None:
+        """Return the first one later than (``inclusive``: not before) ``wall``; None: there is none."""
+        least = max(_seconds_of(wall) + (not inclusive or wall.microsecond > 0), self._start)
+        if least < self._none_from:
+            for span in self._spans_from(least):
+                place = span.count_before(least)
+                if place < span.count:
+                    found = span.at(place)
+                    if found < _END and self._is_counted(found):
+                        return _wall_of(found)
+                    break
+            self._none_from = least
+        return None
+
+    def backwards(self, wall: datetime) -> Iterator[datetime]:
+        """Yield those not later than ``wall``, the last first."""
+        before = self._end_before(_seconds_of(wall) + 1)
+        if before <= self._start:
+            return
+        for year in range(min(_year_of(before), _LAST_YEAR), self._first_year - 1, -1):
+            for span in self._spans_back(year, before):
+                for place in range(span.count_before(before) - 1, -1, -1):
+                    found = span.at(place)
+                    if found < self._start:
+                        return
+                    yield _wall_of(found)
+
+    @abstractmethod
+    def _spans_from(self, least: int) -> Iterator[_Span]:
+        """Yield the spans with occurrences at ``least`` or later, as long as there may be any."""
+
+    @abstractmethod
+    def _spans_in(self, year: int) -> Iterator[_Span]:
+        """Yield the spans that begin in ``year``."""
+
+    @abstractmethod
+    def _spans_back(self, year: int, before: int, /) -> Iterator[_Span]:
+        """Yield those with anything before ``before``, the last first."""
+
+    # -- the count
+
+    def _is_counted(self, found: int) -> bool:
+        count: int | None = self._rule.count
+        if count is None or found - self._start < count:  # no more than one a second
+            return True
+        return self._count_before(found) - self._count_before(self._start) < count
+
+    def _end_before(self, before: int) -> int:
+        """Return until when the count lasts, ``before`` at the latest."""
+        before, count = min(before, _END), self._rule.count
+        if count is None or before - self._start <= count:
+            return before
+        skipped = self._count_before(self._start)
+        if self._count_before(before) - skipped <= count:
+            return before
+        return self._at(skipped + count - 1) + 1 if count > 0 else self._start
+
+    def _count_before(self, second: int) -> int:
+        """Return how many there are before ``second``, in the first year those before the start, too."""
+        year = _year_of(second)
+        early = max(year - 1, self._first_year)  # whose last week may reach into this one
+        count = self._total_before(early)
+        return count + sum(self._count_in(one, second) for one in range(early, year + 1))
+
+    def _count_in(self, year: int, before: int | None = None) -> int:
+        spans = self._spans_in(year)
+        return sum(span.count if before is None else span.count_before(before) for span in spans)
+
+    def _total_before(self, year: int) -> int:
+        for one in range(self._known_year, year):
+            self._totals[one + 1] = self._totals[one] + self._count_in(one)
+            self._known_year = one + 1  # what interrupts this doesn't begin anew
+        return self._totals[year]
+
+    def _at(self, place: int) -> int:
+        """Return the occurrence at ``place``, counted as in ``_count_before``; it is known to exist."""
+        years = range(self._first_year, _LAST_YEAR + 1)
+        year = years[bisect_right(years, place, key=self._total_before) - 1]
+        place -= self._total_before(year)
+        for span in self._spans_in(year):
+            if place < span.count:
+                return span.at(place)
+            place -= span.count
+        raise AssertionError(f"{place} too few in {year}")
+
+
+class _Regular(WallTimes):
+    """The same times on each day; with positions, some of them in each period."""
+
+    def __init__(self, rule: Any, start: datetime, times: DayTimes) -> None:
+        super().__init__(rule, start)
+        self._times = times
+        self._positions = listed(rule.bysetpos) if rule.freq < DAILY else ()
+        self._has_periods = bool(self._positions) and rule.freq != YEARLY
+        self._places: dict[int, Sequence[int]] = {}
+
+    def _spans_from(self, least: int) -> Iterator[_Span]:
+        year = first = _year_of(least)
+        if self._has_periods:
+            year = max(year - 1, self._first_year)  # whose last week may reach into this one
+        while self._times.count and (year := self._days.next_year(year)) <= _LAST_YEAR:
+            if year > first + 1 and year > first + self._days.cycle_years:
+                return
+            yield from self._spans_in(year)
+            year += 1
+
+    def _spans_back(self, year: int, _before: int) -> Iterator[_Span]:
+        spans = self._spans_in(year)
+        return reversed(list(spans)) if self._has_periods else spans
+
+    def _spans_in(self, year: int) -> Iterator[_Span]:
+        first = first_day_of(year)
+        if not self._has_periods:
+            bits = self._days.of_year(year)
+            yield _Span(first, bits, self._times, self._places_of(bits) if self._positions else None)
+            return
+        periods = self._days.weeks_of if self._rule.freq == WEEKLY else self._days.months_of
+        for bits in periods(year):
+            if bits:
+                yield _Span(first, bits, self._times, self._places_of(bits))
+
+    def _places_of(self, bits: int) -> Sequence[int]:
+        """Return where the positions are in a period of these days."""
+        total = bits.bit_count() * self._times.count
+        places = self._places.get(total)
+        if places is None:
+            found = {place - 1 if place > 0 else total + place for place in self._positions}
+            places = self._places[total] = sorted(place for place in found if 0 <= place < total)
+        return places
+
+
+class _Stepping(WallTimes):
+    """Hours, minutes or seconds in steps that come at other times each day.
+
+    Attributes:
+        period: after so many days they come at the same times again.
+    """
+
+    def __init__(self, rule: Any, start: datetime) -> None:
+        super().__init__(rule, start)
+        self._offsets = _offsets_of(rule, start)
+        self._unit_seconds = _UNIT_SECONDS[rule.freq]
+        self._units = _DAY // self._unit_seconds  # in a day
+        self._origin = self._start // self._unit_seconds
+        self._step: int = rule.interval
+        self.period = self._step // gcd(self._step, self._units)
+        filters = [
+            (given, size)
+            for given, size, least in (
+                (rule.bysecond, 60, SECONDLY),
+                (rule.byminute, 60, MINUTELY),
+                (rule.byhour, 24, HOURLY),
+            )
+            if rule.freq >= least
+        ]
+        self._is_filtered = any(listed(given) for given, _ in filters)
+        self._allowed = _units_allowed(filters) if self._is_filtered else b""
+        self._times: dict[int, DayTimes] = {}
+        self._per_period: int | None = None
+
+    def times_on(self, day: int) -> DayTimes:
+        """Return the times on the day with this ordinal."""
+        phase = (self._origin - day * self._units) % self._step
+        times = self._times.get(phase)
+        if times is None:
+            if len(self._times) >= MAX_REMEMBERED:
+                self._times.clear()
+            steps: Sequence[int] = range(phase, self._units, self._step)
+            if self._is_filtered:
+                steps = array("l", filter(self._allowed.__getitem__, steps))
+            times = self._times[phase] = DayTimes(steps, self._unit_seconds, self._offsets)
+        return times
+
+    def _spans_from(self, least: int) -> Iterator[_Span]:
+        if not self._has_times:
+            return
+        days = self._days_of_steps(least) if self._step > self._units else self._days_from(least // _DAY)
+        if not self._days.is_by_date:  # then each weekday comes with each time that the steps come to
+            week = 7 * self._units
+            cycle = week // gcd(self._step, week) if self._step > self._units else 7 * self.period
+            days = islice(days, cycle + 1)
+        for day in days:
+            if day and self._has_times_on(day):
+                yield _Span(day, 1, self.times_on(day))
+
+    @cached_property
+    def _has_times(self) -> bool:
+        """Whether any day has times, as far as that is soon known."""
+        days = range(min(self.period, MAX_REMEMBERED))
+        return self.period > len(days) or any(map(self._has_times_on, days))
+
+    def _has_times_on(self, day: int) -> bool:
+        """Tell whether any step of a day passes; to find them all takes longer."""
+        phase = (self._origin - day * self._units) % self._step
+        return 1 in self._allowed[phase :: self._step] if self._is_filtered else phase < self._units
+
+    def _days_from(self, day: int) -> Iterator[int]:
+        year = _year_of(day * _DAY)
+        for one in range(year, min(year + self._days.cycle_years, _LAST_YEAR) + 1):
+            first, bits = first_day_of(one), self._days.of_year(one)
+            if one == year:
+                bits &= -1 << (day - first)
+            while bits:
+                lowest = bits & -bits
+                yield first + lowest.bit_length() - 1
+                bits ^= lowest
+
+    def _days_of_steps(self, least: int) -> Iterator[int]:
+        """Yield the days to which steps of more than a day come; 0 for one that isn't named."""
+        passed = max(least // self._unit_seconds - self._origin, 0)
+        unit = self._origin - (-passed // self._step) * self._step
+        while (day := unit // self._units) <= _LAST_DAY:
+            yield day if self._is_named(day) else 0
+            unit += self._step
+
+    def _is_named(self, day: int) -> bool:
+        year = _year_of(day * _DAY)
+        return bool(self._days.of_year(year) >> (day - first_day_of(year)) & 1)
+
+    def _spans_in(self, year: int) -> Iterator[_Span]:
+        for day in self._days_from(first_day_of(year)):
+            if day >= first_day_of(year + 1):
+                return
+            yield _Span(day, 1, self.times_on(day))
+
+    def _spans_back(self, year: int, before: int) -> Iterator[_Span]:
+        first = first_day_of(year)
+        last = min(-(-before // _DAY), first_day_of(year + 1)) - 1
+        days: Iterator[int] = iter(range(last, first - 1, -1))
+        if self._step > self._units:
+            unit = (last + 1) * self._units - 1
+            unit -= (unit - self._origin) % self._step
+            days = (one // self._units for one in range(unit, first * self._units - 1, -self._step))
+        for day in days:
+            if self._is_named(day):
+                yield _Span(day, 1, self.times_on(day))
+
+    def _count_in(self, year: int, before: int | None = None) -> int:
+        first, bits, count = first_day_of(year), self._days.of_year(year), 0
+        if before is not None:
+            day = before // _DAY
+            if bits >> max(day - first, 0) & 1 and day >= first:
+                count = self.times_on(day).count_before(before % _DAY)
+            bits &= (1 << max(day - first, 0)) - 1
+        while bits:  # one run of days after the other
+            begin = (bits & -bits).bit_length() - 1
+            rest = ~(bits >> begin)
+            days = (rest & -rest).bit_length() - 1
+            count += self._count_days(first + begin, days)
+            bits &= -1 << (begin + days)
+        return count
+
+    def _count_days(self, day: int, days: int) -> int:
+        """Return how many there are on so many days from ``day`` on."""
+        if not self._is_filtered:
+            begin = day * self._units - self._origin - 1
+            steps = (begin + days * self._units) // self._step - begin // self._step
+            return steps * self._offsets.count
+        periods, rest = divmod(days, self.period)
+        count = sum(self.times_on(one).count for one in range(day, day + rest))
+        if periods:
+            if self._per_period is None:
+                self._per_period = sum(self.times_on(one).count for one in range(self.period))
+            count += periods * self._per_period
+        return count
+
+
+def _seconds_of(wall: datetime) -> int:
+    return wall.toordinal() * _DAY + wall.hour * 3_600 + wall.minute * 60 + wall.second
+
+
+def _wall_of(second: int) -> datetime:
+    day, second = divmod(second, _DAY)
+    return datetime.fromordinal(day) + timedelta(seconds=second)
+
+
+def _year_of(second: int) -> int:
+    """Return the year that a time is in; of what is later than any, the last one."""
+    return date.fromordinal(min(second // _DAY, _LAST_DAY)).year
+
+
+def _units_allowed(filters: Sequence[tuple[Any, int]]) -> bytes:
+    """Return a byte for each unit of a day, 1 where the rule lets it be; ``filters``: finest first."""
+    allowed = b"\1"
+    for given, size in filters:
+        wanted = set(_filter(given, size)) if listed(given) else range(size)
+        never = bytes(len(allowed))
+        allowed = b"".join(allowed if value in wanted else never for value in range(size))
+    return allowed

@@ -1,0 +1,4 @@
+"""Every Redis command and script; wake-ups, replicas.
+
+Never: a decision.
+"""

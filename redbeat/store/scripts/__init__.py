@@ -1,0 +1,265 @@
+"""The scripts, one typed function each: the only place that knows their KEYS, ARGV and replies.
+
+Invariant: every script is safe to run twice, because each writes only over what its caller has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+from redis.exceptions import NoPermissionError
+
+from redbeat.store.scripts.records import ALL_SIZES as ALL_SIZES
+from redbeat.store.scripts.records import NO_HISTORIES, claimed_of, digest_of, stored_of
+from redbeat.store.scripts.records import NO_TIMES as NO_TIMES
+from redbeat.store.scripts.records import NOWHERE as NOWHERE
+from redbeat.store.scripts.records import Claim as Claim
+from redbeat.store.scripts.records import Claimed as Claimed
+from redbeat.store.scripts.records import Commit as Commit
+from redbeat.store.scripts.records import Committed as Committed
+from redbeat.store.scripts.records import Fence as Fence
+from redbeat.store.scripts.records import Head as Head
+from redbeat.store.scripts.records import Histories as Histories
+from redbeat.store.scripts.records import Push as Push
+from redbeat.store.scripts.records import Sizes as Sizes
+from redbeat.store.scripts.records import Stored as Stored
+from redbeat.store.scripts.records import Target as Target
+from redbeat.store.scripts.records import Vitals as Vitals
+from redbeat.store.scripts.records import Write as Write
+from redbeat.store.scripts.records import score_text as score_text
+from redbeat.store.scripts.records import text_of as text_of
+from redbeat.store.scripts.script import Script as Script
+
+__all__ = [
+    "ALL_SIZES",
+    "NOWHERE",
+    "NO_TIMES",
+    "Call",
+    "Claim",
+    "Claimed",
+    "Commit",
+    "Committed",
+    "Fence",
+    "Head",
+    "Histories",
+    "Push",
+    "Script",
+    "Sizes",
+    "Stored",
+    "Target",
+    "Vitals",
+    "Write",
+    "change_statics",
+    "claim_due",
+    "commit_runs",
+    "delete_entries",
+    "read_entries",
+    "read_head",
+    "read_history",
+    "read_status",
+    "release_lock",
+    "renew_lock",
+    "save_entries",
+    "score_text",
+    "take_lock",
+    "text_of",
+]
+
+
+#: calls a script with a client, KEYS and ARGV, in whichever way, and returns its reply
+Call = Callable[[Script, Any, Sequence[str], Sequence[Any]], Any]
+
+
+_CLAIM_DUE = Script("hold_lock", "measure_entry", "claim_due")
+_COMMIT_RUNS = Script("hold_lock", "match_text", "push_messages", "commit_runs")
+_READ_ENTRIES = Script("measure_entry", "read_entries")
+_SAVE_ENTRIES = Script("hold_lock", "match_text", "measure_entry", "save_entries")
+_DELETE_ENTRIES = Script("hold_lock", "delete_entries")
+_CHANGE_STATICS = Script("hold_lock", "change_statics")
+_TAKE_LOCK = Script("take_lock")
+_RENEW_LOCK = Script("hold_lock", "renew_lock")
+_RELEASE_LOCK = Script("release_lock")
+_READ_HEAD = Script("read_head")
+_READ_HISTORY = Script("read_history")
+_READ_STATUS = Script("read_status")
+
+
+def claim_due(
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    *,
+    limit: int,
+    max_bytes: int,
+    entry_bytes: int,
+    lease_ms: int,
+    prefix: str,
+    is_reading: bool = True,
+    sizes: Sizes = ALL_SIZES,
+) -> Claim:
+    """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time.
+
+    Of an entry of more than ``entry_bytes`` nothing is read; with ``is_reading`` False of none. One of other
+    ``sizes`` stays due.
+    """
+    args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix, int(is_reading), *sizes]
+    status, now, upcoming, has_more, is_held, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
+    return Claim(
+        status=text_of(status),
+        now=float(now),
+        next_score=float(upcoming) if upcoming else None,
+        has_more=bool(has_more),
+        is_held=bool(is_held),
+        rows=[claimed_of(row) for row in rows],
+    )
+
+
+def commit_runs(
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    commits: Sequence[Commit],
+    target: Target = NOWHERE,
+    histories: Histories = NO_HISTORIES,
+    call: Call = Script.__call__,
+) -> Committed:
+    """Record ``commits`` and make their pushes at ``target``; records go into ``histories``."""
+    recorded: list[str] = []
+    queues: dict[str, int] = {}
+    entries: list[Any] = []
+    pushes: list[Any] = []
+    for commit in commits:
+        claimed = commit.claimed
+        is_strict = commit.is_for_this_definition or commit.pushes or commit.new_score == "delete"
+        texts = ""
+        if is_strict or commit.new_definition:
+            texts = digest_of(f"={claimed.definition or ''}\0{claimed.policy or ''}")
+        entries += [claimed.type, texts if is_strict else "", claimed.score, commit.new_score]
+        entries += [digest_of(claimed.meta or ""), commit.new_meta, commit.new_error, commit.new_definition]
+        entries += [commit.new_policy, texts if commit.new_definition else ""]
+        beside = histories.keys_of(claimed.key) if commit.record else ()
+        if commit.new_score not in ("remove", "delete"):
+            beside = beside[:1] if histories.kept else ()
+        entries += [commit.record if beside else "", len(commit.pushes)]
+        recorded += beside
+        for push in commit.pushes:
+            queue = queues.setdefault(push.queue, len(queues) + 1)
+            pushes += [push.command, queue, push.value]
+    keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *recorded, *queues]
+    where = [target.server if pushes else "", target.home_db, target.broker_db]
+    args = [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
+    status, is_moved, results = call(_COMMIT_RUNS, client, keys, args)
+    return Committed(
+        text_of(status),
+        bool(is_moved),
+        [bool(result) if isinstance(result, int) else text_of(result) for result in results],
+    )
+
+
+def read_entries(
+    client: Any, schedule_key: str, keys: Sequence[str], *, entry_bytes: int
+) -> tuple[float, list[Stored]]:
+    """Read the entries under ``keys``, in their order; return the server's clock in UNIX seconds, too.
+
+    Of an entry of more than ``entry_bytes`` nothing is read.
+    """
+    now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [entry_bytes])
+    if not rows:
+        return float(now), [Stored(key) for key in keys]
+    return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
+
+
+def read_head(client: Any, schedule_key: str) -> Head:
+    """Read the server's clock, and when the first entry is due; nothing is written."""
+    now, score = _READ_HEAD(client, [schedule_key], [])
+    return Head(float(now), float(score) if score else None)
+
+
+def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int) -> list[str]:
+    """Read at most ``limit`` records of a history, the newest first; those of more bytes are left out."""
+    return [text_of(record) for record in _READ_HISTORY(client, [history_key], [limit, record_bytes])]
+
+
+def save_entries(
+    client: Any, schedule_key: str, fence: Fence, writes: Iterable[tuple[Stored, Write]], *, wake: str = ""
+) -> tuple[str, int]:
+    """Make each write over what was read, or none; return the lock's status and which has changed, or 0."""
+    keys, args = fence.keys(schedule_key), [*fence.args(), wake]
+    states: dict[tuple[str, str, str, str], str] = {}
+    for stored, write in writes:
+        read = ""
+        if stored.unread_bytes:
+            read = f"={stored.unread_bytes}"
+        elif stored.exists:
+            read = digest_of(f"{stored.definition or ''}\0{stored.meta or ''}\0{stored.policy or ''}")
+        policy = (
+            ""
+            if write.policy is None or not (write.policy or stored.policy or stored.unread_bytes)
+            else f"={write.policy}"
+        )
+        state = (read, write.meta, score_text(write.score), policy)
+        keys.append(stored.key)
+        args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
+    args += chain.from_iterable(states)
+    status, changed = _SAVE_ENTRIES(client, keys, args)
+    return text_of(status), int(changed)
+
+
+def delete_entries(
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    keys: Sequence[str],
+    keys_beside: Callable[[str], Sequence[str]],
+    *,
+    wake: str,
+) -> tuple[str, int]:
+    """Remove entries, and what is kept beside them; return the lock's status and how many there were."""
+    beside = list(chain.from_iterable(map(keys_beside, keys)))
+    args = [*fence.args(), wake, len(keys)]
+    try:
+        status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys, *beside], args)
+    except NoPermissionError:  # of a user, perhaps, whose rights are for single entries
+        status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys], args)
+    return text_of(status), int(deleted)
+
+
+def change_statics(
+    client: Any,
+    statics_key: str,
+    owners_key: str,
+    fence: Fence,
+    change: str,
+    owner: str,
+    names: Iterable[str],
+) -> str:
+    """Make the ``change``, 'add', 'release' or 'remove', for at least one name; return the lock's status."""
+    keys, args = [*fence.keys(statics_key), owners_key], [*fence.args(), change, owner, *names]
+    return str(text_of(_CHANGE_STATICS(client, keys, args)))
+
+
+def take_lock(
+    client: Any, lock_key: str, token: str, *, taken_ms: int, silent: str, rest_ms: int, slack_ms: int
+) -> bool:
+    """Take the lock when it is free, or still the ``silent`` holder's; tell whether it is the caller's."""
+    return bool(_TAKE_LOCK(client, [lock_key], [token, taken_ms, silent, rest_ms, slack_ms]))
+
+
+def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> str:
+    """Let the lock live for its whole time; return its status."""
+    return str(text_of(_RENEW_LOCK(client, fence.keys(tick_key), [*fence.args(), idle_ms])))
+
+
+def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:
+    """Give the lock up, and leave a ``mark`` that says so, if given; return whether it was the caller's."""
+    return bool(_RELEASE_LOCK(client, [lock_key, mark or lock_key], [token, wake]))
+
+
+def read_status(client: Any, schedule_key: str, lock_key: str | None, tick_key: str) -> Vitals:
+    """Read who leads and how much is due; nothing is written."""
+    keys = [schedule_key, lock_key or schedule_key, tick_key]
+    now, token, rest_ms, tick, due, oldest = _READ_STATUS(client, keys, [])
+    since = float(oldest) if oldest else None
+    return Vitals(float(now), text_of(token), int(rest_ms), text_of(tick), int(due), since)

@@ -1,0 +1,87 @@
+"""The scripts about entries that are put away from celery-redbeat 2.x: their KEYS, ARGV and replies."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redbeat.keys import Keys
+from redbeat.store.scripts.records import Fence, Stored, text_of
+from redbeat.store.scripts.script import Script
+
+__all__ = ["BroughtBack", "PutAway", "bring_back", "put_away", "score_of"]
+
+_PUT_AWAY = Script("put_away")
+_BRING_BACK = Script("hold_lock", "bring_back")
+
+#: what bring_back takes for a score, and after it perhaps that the entry was a static one
+_REMEMBERED = re.compile(r"([-+0-9.eE]+|inf)(?: .*)?", re.DOTALL)
+
+
+class PutAway(NamedTuple):
+    """What became of entries that were to be put away.
+
+    Attributes:
+        token: that of a leader of version 3, who has kept all of it from happening; '': there was none.
+        results: of each entry, whether it was.
+    """
+
+    token: str
+    results: list[bool]
+
+
+class BroughtBack(NamedTuple):
+    """What became of entries that were put away.
+
+    Attributes:
+        returned: how many are back.
+        gone: how many were deleted meanwhile.
+        scoreless: the keys of those that are back, and whose score was none: they are due at once.
+    """
+
+    status: str
+    returned: int
+    gone: int
+    scoreless: list[str]
+
+
+def put_away(
+    client: Any, keys: Keys, lock_key: str | None, mark: str, entries: Sequence[tuple[str, Stored]]
+) -> PutAway:
+    """Put entries away that haven't changed since they were read: of each its member, and what was read."""
+    names = [keys.schedule, lock_key or keys.schedule, keys.downgraded, keys.statics]
+    args: list[Any] = [mark if lock_key else ""]
+    for member, stored in entries:
+        names.append(stored.key)
+        args += member, keys.name(stored.key), _read_of(stored)
+    token, results = _PUT_AWAY(client, names, args)
+    return PutAway(text_of(token), [bool(result) for result in results])
+
+
+def bring_back(client: Any, keys: Keys, fence: Fence) -> BroughtBack:
+    """Put all that was put away back into the schedule."""
+    names = [*fence.keys(keys.schedule), keys.downgraded, keys.statics]
+    status, returned, gone, scoreless = _BRING_BACK(client, names, [*fence.args(), keys.prefix])
+    return BroughtBack(text_of(status), int(returned), int(gone), [str(text_of(key)) for key in scoreless])
+
+
+def score_of(text: str) -> float | None:
+    """Return the score that stands in ``text``, a value of what was put away; None: bring_back finds none."""
+    found = _REMEMBERED.fullmatch(text)
+    try:
+        score = float(found[1]) if found else math.nan
+    except ValueError:
+        return None
+    return score if math.isfinite(score) or text.startswith("inf") else None
+
+
+def _read_of(stored: Stored) -> str:
+    if not stored.is_hash:
+        return stored.type
+    if stored.unread_bytes:
+        return ""
+    text = f"{stored.definition or ''}\0{stored.policy or ''}\0{stored.meta or ''}"
+    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()

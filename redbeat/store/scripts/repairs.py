@@ -1,0 +1,32 @@
+"""The script that repairs what stands in the schedule: the only place that knows its KEYS, ARGV and reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redbeat.store.scripts.records import score_text
+from redbeat.store.scripts.script import Script
+
+__all__ = ["MemberRepair", "repair_members"]
+
+_REPAIR_MEMBERS = Script("repair_members")
+
+
+class MemberRepair(NamedTuple):
+    """One repair: the ``member`` for the entry under ``key`` is dropped, or added with ``score``."""
+
+    key: str
+    member: str
+    score: float | None = None
+
+
+def repair_members(
+    client: Any, schedule_key: str, repairs: Sequence[MemberRepair], *, wake: str
+) -> list[bool]:
+    """Make each repair if it is still one; tell of each whether it was made."""
+    keys = [schedule_key, *(repair.key for repair in repairs)]
+    args: list[Any] = [wake]
+    for repair in repairs:
+        args += repair.member, score_text(repair.score)
+    return [bool(done) for done in _REPAIR_MEMBERS(client, keys, args)]

@@ -1,0 +1,577 @@
+"""All reading and writing of the schedule; the rest of RedBeat sees rows and times, no Redis commands.
+
+Invariant: nothing is written over a value that the writer hasn't read (compare and set), so that entries
+deleted, saved or re-timed by somebody else meanwhile stay as that somebody left them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from typing import Any, Literal
+
+from redis.exceptions import NoPermissionError
+
+from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.connection.client import get_redis, naming_the_server, user_of
+from redbeat.connection.retry import (
+    BREAKS_OF_THE_REQUEST,
+    WatchedConnection,
+    is_no_permission,
+    is_refusal,
+    without_retry,
+)
+from redbeat.errors import (
+    EntryCorrupt,
+    EntryError,
+    EntryNotFound,
+    LockLost,
+    StoreCorrupt,
+    StoreRefused,
+    StoreUnavailable,
+)
+from redbeat.keys import Keys
+from redbeat.log.text import printable
+from redbeat.process.budget import postpone_signals
+from redbeat.store import scripts as lua
+from redbeat.store.portions import Portions, is_broken
+from redbeat.store.replicas import Replicas
+from redbeat.store.scripts import (
+    Claim,
+    Claimed,
+    Commit,
+    Committed,
+    Fence,
+    Head,
+    Stored,
+    Target,
+    Vitals,
+    Write,
+    text_of,
+)
+from redbeat.store.scripts.downgrades import BroughtBack, bring_back, score_of
+
+__all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
+
+#: how many entries one script reads, stores or deletes
+CHUNK_SIZE = 500
+
+#: a claim takes so many bytes of large entries, whatever the batch size; small ones don't wait for them, and
+#: have four times as many at the most
+CLAIM_MAX_BYTES = 2 * 1024 * 1024
+
+#: for so long the server's clock isn't read again: the local one tells how much has passed
+CLOCK_SECONDS = 1.0
+
+#: a save that finds the entry changed reads and decides again, so often at the most
+MAX_SAVE_ATTEMPTS = 100
+
+
+#: what a write was: the entry wasn't there, it was another one, or it was this very one and is left alone
+Outcome = Literal["new", "changed", "same"]
+
+
+class Store:
+    """The schedule of one app.
+
+    Attributes:
+        client: the redis client: the app's, made when it is first asked for.
+        has_retaken_lock: the scheduler's lock was gone, perhaps with all data, and a write took it back;
+            whoever deals with that sets it to False.
+
+    Every method raises StoreUnavailable when Redis can't be reached.
+    """
+
+    def __init__(self, app: Any, client: Any = None) -> None:
+        self.config: RedBeatConfig = ensure_conf(app)
+        self._app = app
+        if client is not None:
+            self.client = client
+        self.replicas = Replicas(self.config)
+        self._portions = Portions()
+        self.has_retaken_lock = False
+        #: the local clock and the server's when that was last read
+        self._clock = (-math.inf, datetime.now(timezone.utc))
+        #: called after each round trip: whoever makes them isn't stuck
+        self.on_progress: Callable[[], None] = lambda: None
+
+    @cached_property
+    def client(self) -> Any:
+        return get_redis(self._app)
+
+    def connect(self) -> None:
+        """Make the client now; that of a cluster looks for its nodes at once.
+
+        Raises:
+            ConfigurationError: the settings don't make a connection.
+        """
+        self.client  # noqa: B018 - it is made when it is asked for
+
+    @property
+    def keys(self) -> Keys:
+        """The names of everything, as they are configured now."""
+        return self.config.keys
+
+    def claim_due(
+        self, fence: Fence, limit: int, lease_ms: int = 0, sizes: lua.Sizes = lua.ALL_SIZES
+    ) -> Claim:
+        """Read what is due, oldest first, and when the next entry will be; one round trip.
+
+        Where the answer ends the connection they are claimed first and then read in portions, and of one that
+        does so alone nothing is read.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        if self._portions.are_wanted:
+            return self._claim_and_read(fence, limit, lease_ms, sizes)
+        try:
+            # with a lease each try claims others than the one before
+            claim = self._claim_due(fence, limit, lease_ms, sizes, max_breaks=1 if lease_ms else 2)
+        except StoreRefused as exc:
+            if not is_broken(exc):
+                raise
+            self._portions.note_lost()
+            return self._claim_and_read(fence, limit, lease_ms, sizes)
+        self.check_lock(claim.status, fence)
+        return self._without_moving(claim) if self.config.is_cluster else claim
+
+    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: lua.Sizes) -> Claim:
+        claim = self._claim_due(fence, limit, lease_ms, sizes, is_reading=False)
+        self.check_lock(claim.status, fence)
+        self._portions.fill([row for row in claim.rows if row.type == "hash"], self._read_claimed)
+        return self._without_moving(claim) if self.config.is_cluster else claim
+
+    def _claim_due(
+        self,
+        fence: Fence,
+        limit: int,
+        lease_ms: int,
+        sizes: lua.Sizes,
+        *,
+        is_reading: bool = True,
+        max_breaks: int = BREAKS_OF_THE_REQUEST,
+    ) -> Claim:
+        with self.translating():
+            return lua.claim_due(
+                self._watched(max_breaks),
+                self.keys.schedule,
+                fence,
+                limit=limit,
+                max_bytes=CLAIM_MAX_BYTES,
+                entry_bytes=self.config.max_entry_bytes,
+                lease_ms=lease_ms,
+                prefix=self.keys.prefix,
+                is_reading=is_reading,
+                sizes=sizes,
+            )
+
+    def _read_claimed(self, keys: list[str], is_blamed: bool) -> list[Stored]:
+        client = self.watched if is_blamed else self._watched(max_breaks=2)
+        with self.translating():
+            entry_bytes = self.config.max_entry_bytes
+            return lua.read_entries(client, self.keys.schedule, keys, entry_bytes=entry_bytes)[1]
+
+    def _without_moving(self, claim: Claim) -> Claim:
+        """Leave out what only seems to be missing: a node that is given a slot hasn't got all of it yet."""
+        missing = [row.key for row in claim.rows if row.type == "none"]
+        with self.translating():
+            if not missing or not self.client.exists(*missing):  # there may be thousands
+                return claim
+            moving = {key for key in missing if self.client.exists(key)}
+        rows = [row for row in claim.rows if row.key not in moving]
+        return replace(claim, rows=rows, is_partial=True)
+
+    def renew_lock(self, fence: Fence, idle_seconds: float = 0) -> None:
+        """Let the lock live for its whole time from now on.
+
+        Arguments:
+            idle_seconds: how long ago the scheduler has done something.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        with self.translating(fence.lock_key or "", "string"):
+            status = lua.renew_lock(self.client, self.keys.tick, fence, int(idle_seconds * 1000))
+        self.check_lock(status, fence)
+
+    def commit_runs(
+        self,
+        fence: Fence,
+        commits: Sequence[Commit],
+        target: Target = Target("", 0, 0),  # noqa: B008 - immutable
+    ) -> Committed:
+        """Record ``commits`` and make their pushes at ``target``; one round trip.
+
+        With ``redbeat_wait_replicas`` replicas are waited for in it, a second at the most.
+
+        Raises:
+            LockLost: another beat holds the lock; nothing was written.
+        """
+        if not commits:
+            return Committed("ok", is_moved=False, results=[])
+        # of several none is blamed: they are sent in halves
+        client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
+        with self.translating():
+            call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
+            histories = lua.Histories(self.keys.beside, self.config.history)
+            committed = lua.commit_runs(client, self.keys.schedule, fence, commits, target, histories, call)
+        self.check_lock(committed.status, fence)
+        return committed
+
+    @property
+    def watched(self) -> Any:
+        """A client for what may be large: if it ends the connection each time, that is a StoreRefused."""
+        return self._watched(BREAKS_OF_THE_REQUEST)
+
+    def _watched(self, max_breaks: int) -> Any:
+        return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule), max_breaks)
+
+    def server_id(self) -> str | None:
+        """Return the run id of the schedule's server; None where it has none to tell, as in a cluster."""
+        if self.config.is_cluster:
+            return None
+        try:
+            with self.translating():
+                server_id = self.client.info("server").get("run_id")
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__):  # the server is busy, say, and will tell later
+                raise
+            return None  # an ACL without INFO
+        return text_of(server_id) or None
+
+    def database(self) -> int | None:
+        """Return the number of the schedule's database; None where the client doesn't tell."""
+        pool = getattr(without_retry(self.client), "connection_pool", None)
+        options = getattr(pool, "connection_kwargs", None)
+        return None if options is None else int(options.get("db") or 0)
+
+    def user(self) -> str:
+        """Return the name of the user that the schedule is read and written as."""
+        return user_of(without_retry(self.client))
+
+    def look(self) -> Head:
+        """Return the server's clock and when the first entry is due: the cheap look of a waiting beat."""
+        with self.translating():
+            return lua.read_head(self.client, self.keys.schedule)
+
+    def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return the server's time (UTC) and the entries under ``keys``, in their order."""
+        stored: list[Stored] = []
+        now = datetime.now(timezone.utc)
+        for chunk in _chunks(keys):
+            seconds, found = self._read_chunk(chunk)
+            now = datetime.fromtimestamp(seconds, timezone.utc)
+            self._clock = time.monotonic(), now
+            stored += found
+        return now, stored
+
+    def _read_chunk(self, keys: Sequence[str]) -> tuple[float, list[Stored]]:
+        """Read entries; what only stands among them, and mayn't be read by this user, counts as missing.
+
+        The schedule is everybody's to write: a member ``redbeat::lock`` would else end every list of a user
+        who may read entries, and no keys of RedBeat's own.
+        """
+        try:
+            return self._ask_for(keys)
+        except StoreRefused as exc:
+            foreign = {key for key in keys if not self.keys.may_be_entry(key)}
+            if not foreign or not is_no_permission(exc.__cause__):
+                raise
+        seconds, found = self._ask_for([key for key in keys if key not in foreign])
+        read = iter(found)
+        return seconds, [Stored(key) if key in foreign else next(read) for key in keys]
+
+    def _ask_for(self, keys: Sequence[str]) -> tuple[float, list[Stored]]:
+        with self.translating():
+            return lua.read_entries(
+                self.client, self.keys.schedule, keys, entry_bytes=self.config.max_entry_bytes
+            )
+
+    def read_entry(self, key: str) -> tuple[datetime, Stored]:
+        """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
+        now, (stored,) = self.read_entries([key])
+        if stored.exists and stored.score is None:
+            with self.translating():
+                stored.score = self.client.zscore(self.keys.schedule, self.keys.name(key))
+            if stored.score is None and key in (away := self.read_downgraded()):
+                stored.score, stored.is_away = away[key] or 0.0, True
+        return now, stored
+
+    def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return what ``read_entries`` does where there is none of them, without asking."""
+        read_at, now = self._clock
+        elapsed = time.monotonic() - read_at
+        if elapsed > CLOCK_SECONDS:
+            return self.read_entries(keys)
+        return now + timedelta(seconds=elapsed), [Stored(key) for key in keys]
+
+    def write_entries(
+        self,
+        keys: Sequence[str],
+        decide: Callable[[Stored, datetime], Write | None],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+        *,
+        are_new: bool = False,
+    ) -> list[Outcome]:
+        """Read the entries, let ``decide(stored, now)`` say what to write, and write that.
+
+        Entries are written in chunks of 500, each whole or not at all: where somebody else has written
+        one of a chunk's entries in between, all of them are read and decided again. ``decide`` returns None
+        to leave an entry as it is, and may raise; what would change nothing isn't written.
+
+        With ``are_new`` they are taken for new entries at first, and written unread; of a chunk with one that
+        isn't, nothing is, and it is read and decided again.
+
+        Returns what became of each entry, in the order of ``keys``.
+
+        Raises:
+            EntryNotFound: ``must_exist``, and there is no entry.
+            EntryCorrupt: the key holds something that is no hash.
+            EntryError: somebody else changes the entries all the time.
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        outcomes: list[Outcome] = []
+        for chunk in _chunks(keys):
+            outcomes += self._write_chunk(chunk, decide, fence, are_new)
+        return outcomes
+
+    def _write_chunk(
+        self,
+        keys: Sequence[str],
+        decide: Callable[[Stored, datetime], Write | None],
+        fence: Fence,
+        are_new: bool,
+    ) -> list[Outcome]:
+        changed_key = ""
+        for attempt in range(MAX_SAVE_ATTEMPTS):
+            now, found = self._foresee_new(keys) if are_new and not attempt else self.read_entries(keys)
+            outcomes: list[Outcome] = []
+            writes: list[tuple[Stored, Write]] = []
+            with postpone_signals() as let_signals_arrive:
+                for stored in found:
+                    let_signals_arrive()
+                    write = decide(stored, now)
+                    if write is None or not write.changes(stored):
+                        outcomes.append("same")
+                    else:
+                        outcomes.append(_outcome(stored, write))
+                        writes.append((stored, write))
+            if not writes:
+                return outcomes
+            with self.translating():
+                status, changed = lua.save_entries(
+                    self.watched, self.keys.schedule, fence, writes, wake=self.keys.wake
+                )
+            self.check_lock(status, fence)
+            if not changed:
+                self.add_records(writes, now)
+                return outcomes
+            changed_key = writes[changed - 1][0].key
+        raise EntryError(
+            f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
+            "saved; look for a program that writes it all the time.",
+            changed_key,
+        )
+
+    def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
+        """Add what ``writes`` have for histories, if that may be: who writes entries needs no right to it."""
+        kept = self.config.history
+        records = [(stored.key, write.record) for stored, write in writes if write.record]
+        if not kept or not records:
+            return
+        with (
+            suppress(StoreRefused, StoreCorrupt, StoreUnavailable),
+            self.translating(),
+            self.watched.pipeline(transaction=False) as pipeline,
+        ):
+            for key, record in records:
+                history = self.keys.history_of(key)
+                # room first: who may not make any must not let it grow
+                pipeline.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
+                pipeline.lpush(history, f'{{"at":{now.timestamp():.6f},{record}}}')
+            pipeline.execute(raise_on_error=True)
+
+    def delete_entries(
+        self,
+        keys: Sequence[str],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+    ) -> int:
+        """Remove entries from the schedule, hash and all; return how many there were.
+
+        Raises:
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        total = 0
+        for chunk in _chunks(keys):
+            with self.translating():
+                status, deleted = lua.delete_entries(
+                    self.client, self.keys.schedule, fence, chunk, self.keys.beside, wake=self.keys.wake
+                )
+            self.check_lock(status, fence)
+            total += deleted
+        return total
+
+    def read_downgraded(self) -> dict[str, float | None]:
+        """Return the keys of the entries that are out of celery-redbeat 2.x's way, and the scores they had.
+
+        None for a score: something else stands there, and the entry will be due at once. Nothing at all where
+        it can't be read, or something else stands under the key: it isn't needed to run the schedule.
+        """
+        try:
+            with suppress(StoreCorrupt), self.translating(self.keys.downgraded, "hash"):
+                found = self.client.hgetall(self.keys.downgraded)
+                return {str(text_of(key)): score_of(str(text_of(text))) for key, text in found.items()}
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):
+                raise
+        return {}
+
+    def bring_back(self, fence: Fence) -> BroughtBack:
+        """Put the entries back into the schedule that were out of celery-redbeat 2.x's way.
+
+        Raises:
+            LockLost: another beat holds the lock; nothing was written.
+        """
+        with self.translating():
+            found = bring_back(self.client, self.keys, fence)
+        self.check_lock(found.status, fence)
+        return found
+
+    def rank(self, key: str) -> int | None:
+        """Return the entry's place in the schedule, 0 for the next one due; None: it isn't there."""
+        with self.translating():
+            return self.client.zrank(self.keys.schedule, key)  # type: ignore[no-any-return]
+
+    def window(self, limit: int) -> list[Stored]:
+        """Return the entries that are due now and the next one after, at most ``limit``."""
+        with self.translating():
+            seconds, micros = self.client.time()
+            members = self.client.zrangebyscore(
+                self.keys.schedule, 0, "+inf", start=0, num=limit, withscores=True
+            )
+        now = int(seconds) + int(micros) / 1e6
+        due = [text_of(key) for key, score in members if score <= now]
+        following = [text_of(key) for key, score in members if score > now][:1]
+        return self.read_entries(due + following)[1]
+
+    def vitals(self) -> Vitals:
+        """Return who leads, and how much is due; one round trip."""
+        with self.translating():
+            return lua.read_status(self.client, self.keys.schedule, self.config.lock_key, self.keys.tick)
+
+    def eviction_policy(self) -> str | None:
+        """Return the server's maxmemory-policy when it may evict the schedule, else None.
+
+        Raises:
+            StoreRefused: the server's CONFIG can't be read.
+        """
+        with self.translating():
+            reply = self.client.config_get("maxmemory-policy")
+        policies = {str(text_of(policy)) for policy in reply.values()}
+        # the volatile-* policies evict only keys with a time to live, and the schedule has none
+        return next((policy for policy in sorted(policies) if policy.startswith("allkeys")), None)
+
+    def check_lock(self, status: str, fence: Fence) -> None:
+        """Note what a script has found the lock to be.
+
+        Raises:
+            LockLost: another beat holds it.
+        """
+        if status == "retaken":
+            self.has_retaken_lock = True
+            self.renew_lock(fence)  # it was taken back for a moment only
+        if status != "lost":
+            return
+        with self.translating():
+            holder = text_of(self.client.get(fence.lock_key))
+        raise LockLost(
+            f"Another beat holds the lock {fence.lock_key} now ({holder}); this one must not go on "
+            "(LockNotOwnedError).",
+            fence.lock_key,
+            holder,
+        )
+
+    @staticmethod
+    def on_round_trip() -> None:
+        """Do nothing, before and after every round trip: tests end a beat here, exactly between two."""
+
+    @contextmanager
+    def translating(
+        self, key: str = "", expected: str = "sorted set", *, sets: Iterable[str] = ()
+    ) -> Iterator[None]:
+        """Turn the client's errors into ours: no server, ``key`` has another type, or a name is no text.
+
+        ``sets``: keys of sets that are touched besides.
+        """
+        try:
+            with naming_the_server(self.config):
+                self.on_round_trip()
+                yield
+                self.on_round_trip()
+                self.on_progress()
+        except UnicodeEncodeError as exc:
+            name = printable(exc.object)
+            raise EntryError(
+                f"{name}: an entry's name must be UTF-8, and this one holds half a character (a surrogate).",
+                name,
+            ) from exc
+        except StoreRefused as exc:
+            if "WRONGTYPE" not in str(exc):
+                raise
+            key = key or self.keys.schedule
+            lock_key = self.config.lock_key
+            if lock_key and self._type_of(lock_key) not in ("string", "none"):
+                key, expected = lock_key, "string"
+            for one in sets:
+                if self._type_of(one) not in ("set", "none"):
+                    key, expected = one, "set"
+            raise StoreCorrupt(
+                f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
+                "redbeat_key_prefix.",
+                key,
+            ) from exc.__cause__
+
+    def _type_of(self, key: str) -> str:
+        """Return the type of ``key``; 'none' where this user may not know it, and can't have touched it."""
+        try:
+            return str(text_of(self.client.type(key)))
+        except NoPermissionError:
+            return "none"
+
+
+def _outcome(stored: Stored, write: Write) -> Outcome:
+    """Return what ``write`` makes of ``stored``, where it may be made."""
+    if stored.exists:
+        if stored.is_hash:
+            return "changed"
+        raise EntryCorrupt(
+            f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
+        )
+    if write.must_exist:
+        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    return "new"
+
+
+def read_claimed(claimed: Claimed) -> Stored:
+    """Return a claimed row in the form that entries are decoded from."""
+    return Stored(
+        claimed.key,
+        claimed.definition,
+        claimed.meta,
+        float(claimed.nominal),
+        claimed.policy,
+        claimed.error,
+        claimed.type,
+        claimed.unread_bytes,
+    )
+
+
+def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), CHUNK_SIZE):
+        yield items[start : start + CHUNK_SIZE]
