@@ -5,7 +5,7 @@ VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-LONG_FORMS := tests/faults tests/integration/test_backlog.py tests/integration/test_a_long_list.py
+LONG_FORMS := tests/faults tests/integration/beat/test_backlog.py tests/integration/cli/test_a_long_list.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest faults bench check docs screenshots clean

@@ -1,7 +1,7 @@
 """How often, and how soon: all that follows from how long a scheduler's lock lives. Pure.
 
 Owns the one place in which these lengths are set side by side. Invariants, for every lock of a second or more
-(tests/unit/test_timing.py tries them over the whole range)::
+(tests/unit/config/test_timing.py tries them over the whole range)::
 
     3 renewals                 <  the lock       one may fail, and another be late
     renewal                    <  fresh          who renews in time needn't ask before it publishes

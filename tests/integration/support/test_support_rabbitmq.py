@@ -18,7 +18,7 @@ from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
 from tests.support.rabbitmq import RabbitMQ
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUEUE = kombu.Queue("queue", kombu.Exchange("exchange", durable=True), routing_key="key", durable=True)
 
 

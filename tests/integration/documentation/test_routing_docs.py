@@ -17,7 +17,7 @@ from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
 
-PAGE = (Path(__file__).parents[2] / "docs" / "routing.rst").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "routing.rst").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:

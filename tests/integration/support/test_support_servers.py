@@ -17,7 +17,7 @@ from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
 from tests.support.servers import Kind, Server
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from redbeat.cli.session import INTERRUPTED
 from redbeat.keys import RESERVED_BEGINNINGS, RESERVED_NAMES
 from redbeat.process import exit_codes as exits
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
 

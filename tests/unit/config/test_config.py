@@ -15,7 +15,7 @@ from redbeat.config.urls import sanitize_url
 from redbeat.errors import ConfigurationError
 
 REDIS = "redis://127.0.0.1:1/0"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 #: attribute of RedBeatConfig, value when nothing is set
 DEFAULTS = {

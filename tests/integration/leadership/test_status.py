@@ -31,7 +31,7 @@ from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import leader, memory_app
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TICK = "redbeat::tick"
 TOKEN_OF_2X = "0123456789abcdef0123456789abcdef"
 PASSWORD = "s3cret-w0rd"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-PAGE = Path(__file__).parents[2] / "docs" / "managing.rst"
+PAGE = Path(__file__).parents[3] / "docs" / "managing.rst"
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)

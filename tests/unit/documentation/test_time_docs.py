@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-PAGE = Path(__file__).parents[2] / "docs" / "time.rst"
+PAGE = Path(__file__).parents[3] / "docs" / "time.rst"
 
 
 def test_each_example_prints_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:

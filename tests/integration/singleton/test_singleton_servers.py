@@ -16,7 +16,7 @@ from tests.support.servers import Server
 from tests.support.singletons import start_singleton
 from tests.support.topologies import ClusterTopology, SentinelTopology
 
-RECIPE = Path(__file__).parents[2] / "docs" / "recipes" / "singleton.acl"
+RECIPE = Path(__file__).parents[3] / "docs" / "recipes" / "singleton.acl"
 PASSWORD = "p@ss:w/rd#%"
 QUOTED_PASSWORD = "p%40ss%3Aw%2Frd%23%25"
 
