@@ -18,9 +18,10 @@ from kombu.common import Broadcast
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
 from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.queues import is_missing
 from redbeat.errors import ConfigurationError
 
-__all__ = ["Route", "find_queue_problem", "find_route", "load_tasks"]
+__all__ = ["Route", "find_route", "load_tasks"]
 
 _EXCHANGE_TYPES: Mapping[str, Any] = STANDARD_EXCHANGE_TYPES
 _FIELDS = ("queue", "exchange", "exchange_type", "routing_key", "priority")
@@ -61,26 +62,6 @@ def load_tasks(app: Any) -> None:
     app.finalize(auto=True)
 
 
-def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the queue that ``options`` name, a sentence; None when nothing is.
-
-    An app with ``task_create_missing_queues`` takes any name for a new queue.
-    """
-    queue = options.get("queue")
-    if app.conf.task_create_missing_queues or not _is_missing(app, queue):
-        return None
-    return (
-        f"options: queue: there is no queue {queue!r} in task_queues, and task_create_missing_queues is off."
-        f"{did_you_mean(str(queue), app.amqp.queues)}"
-    )
-
-
-def _is_missing(app: Any, queue: Any) -> bool:
-    """Tell whether ``queue`` is the name of none that the app has."""
-    known = app.amqp.queues
-    return isinstance(queue, str) and bool(queue) and queue not in known and queue not in known.aliases
-
-
 def find_route(
     app: Any, task: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Route:
@@ -102,7 +83,7 @@ def find_route(
         final = answered.route(dict(given), task, args, dict(kwargs), known)
     except QueueNotFound as exc:
         names = (given.get("queue"), routed.get("queue"), app.conf.task_default_queue)
-        name = next(str(name) for name in names if _is_missing(app, name))
+        name = next(str(name) for name in names if is_missing(app, name))
         hint = did_you_mean(name, app.amqp.queues)
         raise ConfigurationError(
             f"There is no queue {name!r} in task_queues, and task_create_missing_queues is off.{hint}",

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
+from redbeat.entries import fields
 from redbeat.entries.due import is_pause_over
 from redbeat.errors import EntryError
-from redbeat.manifest import format as files
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules.durations import read_seconds
 from redbeat.schedules.timezones import time_of
@@ -29,9 +29,9 @@ LENGTHS = ("jitter", "expires_after", "misfire_grace_time")
 #: the keys of the dict, in their order
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
 #: after them, how it is; ``celery redbeat show --json`` adds the last two
-READ_ONLY_FIELDS = (*files.READ_ONLY_FIELDS, "history")
+READ_ONLY_FIELDS = (*fields.READ_ONLY_FIELDS, "history")
 #: what a record of an exported file may have besides; ``stored`` would be lost, and isn't among them
-_IGNORED_FIELDS = {*READ_ONLY_FIELDS, *files.STATE_FIELDS} - {"stored"}
+_IGNORED_FIELDS = {*READ_ONLY_FIELDS, *fields.STATE_FIELDS} - {"stored"}
 
 
 def to_dict(entry: Any) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from celery.schedules import BaseSchedule
 
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import encode_meta
-from redbeat.diagnostics.routes import find_queue_problem
 from redbeat.entries.dropped import dropped_at_rest
 from redbeat.entries.due import paused_until, score_after_pause
 from redbeat.entries.loading import try_decode
+from redbeat.entries.queues import find_queue_problem
 from redbeat.entries.validation import check_readable, find_meta_problem, find_size_problem
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
 from redbeat.policy.policy import encode_policy

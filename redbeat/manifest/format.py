@@ -14,32 +14,20 @@ from typing import Any
 import yaml
 
 from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.fields import ENTRY_FIELDS, PAST_FIELDS, READ_ONLY_FIELDS, STATE_FIELDS
 from redbeat.entries.notation import SCHEDULE_FORMS
 from redbeat.errors import FileError
 from redbeat.keys import is_owner_name
 from redbeat.log.text import escape, printable, printable_json
-from redbeat.policy.policy import FIELDS
 from redbeat.process.garbage import garbage_kept
 
 __all__ = [
-    "ENTRY_FIELDS",
-    "PAST_FIELDS",
-    "READ_ONLY_FIELDS",
-    "STATE_FIELDS",
     "Declared",
     "read_calendar",
     "read_file",
     "write_file",
 ]
 
-#: what says what an entry is
-ENTRY_FIELDS = ("task", "schedule", "args", "kwargs", "options", "enabled", *FIELDS)
-#: what ``export --history`` adds: lists, as they stand in Redis
-PAST_FIELDS = ("history", "backfilled")
-#: what ``export`` adds: what has become of it so far
-STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored", *PAST_FIELDS)
-#: what ``to_dict`` adds for readers: a file may have it, and nothing is made of it
-READ_ONLY_FIELDS = ("state", "next_due_at", "description", "error", "next_runs")
 _SECTIONS = ("owner", "entries", "calendars")
 _CALENDAR_FIELDS = ("about", "days")
 

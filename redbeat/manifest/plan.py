@@ -18,6 +18,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.entries.calendar_loading import Unusable, give_calendars, read_calendars
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.fields import ENTRY_FIELDS, STATE_FIELDS
 from redbeat.entries.history_store import past_of
 from redbeat.entries.loading import try_decode
 from redbeat.entries.notation import write_schedule
@@ -35,7 +36,7 @@ from redbeat.manifest.calendars import (
     put_back_named,
 )
 from redbeat.manifest.diff import Difference, differing
-from redbeat.manifest.format import ENTRY_FIELDS, STATE_FIELDS, Declared
+from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.process.budget import postpone_signals
 from redbeat.process.garbage import garbage_kept

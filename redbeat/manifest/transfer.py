@@ -18,6 +18,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encode_meta
 from redbeat.entries.calendar_loading import ABOUT, Unusable, give_calendars, read_calendars, read_fields
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.fields import PAST_FIELDS
 from redbeat.entries.history_store import past_of, read_pasts
 from redbeat.entries.loading import try_decode
 from redbeat.entries.ownership import read_calendar_owners, read_owners, read_statics
@@ -27,7 +28,7 @@ from redbeat.entries.validation import find_name_problem, find_size_problem
 from redbeat.errors import EntryError, FileError
 from redbeat.log.text import is_utf8, printable, shorten
 from redbeat.manifest.calendars import calendar_of, plan_calendars
-from redbeat.manifest.format import PAST_FIELDS, Declared
+from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import (
     MAX_ENTRIES,
     Plan,

@@ -13,7 +13,8 @@ from celery import Celery
 from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
-from redbeat.diagnostics.routes import Route, find_queue_problem, find_route
+from redbeat.diagnostics.routes import Route, find_route
+from redbeat.entries.queues import find_queue_problem
 from redbeat.errors import ConfigurationError
 
 MEDIA = Exchange("media", type="direct")
