@@ -1,4 +1,4 @@
-"""What ``save_many`` returns; the work is in :mod:`redbeat.entries.bulk`."""
+"""What ``save_many`` returns; the work is in ``redbeat.entries.bulk``."""
 
 from redbeat.entries.bulk import SaveResult as SaveResult
 

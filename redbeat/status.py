@@ -1,4 +1,4 @@
-"""Who leads; the work is in :mod:`redbeat.leadership.status`."""
+"""Who leads; the work is in ``redbeat.leadership.status``."""
 
 from redbeat.leadership.status import Leader as Leader
 
