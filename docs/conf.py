@@ -14,7 +14,14 @@ copyright = "The RedBeat authors"
 PYPROJECT = (HERE.parent / "pyproject.toml").read_text("utf-8")  # Python 3.10 has no tomllib
 release = version = re.findall(r'^version = "(.+)"$', PYPROJECT, re.MULTILINE)[0]
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "layout", "performance", "settings"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+    "layout",
+    "performance",
+    "settings",
+]
 exclude_patterns = ["_build"]
 default_role = "code"
 

@@ -16,7 +16,7 @@ SCRIPTS = PACKAGE / "store" / "scripts"
 
 
 def room_names() -> list[str]:
-    """The rooms and the modules beside them, from the top to the ground, as the contract of imports has them."""
+    """The rooms and the modules beside them from top to bottom, as the contract of imports has them."""
     contract = (ROOT / "pyproject.toml").read_text("utf-8").partition("layers = [")[2].partition("]")[0]
     return [name for row in re.findall(r'"(.+?)"', contract) for name in row.split(" : ")]
 

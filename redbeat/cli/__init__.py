@@ -1,6 +1,8 @@
 """``celery redbeat …``: the command line, which Celery loads through the entry point group celery.commands.
 
-One file for commands that belong together; what they show comes from the modules below.
+One file for commands that belong together; what they show comes from the rooms below.
+
+Never: a decision.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -58,10 +59,16 @@ def test_examples_are_folded_and_not_cut_off() -> None:
     assert "white-space: pre-wrap" in rule[1]
 
 
-def test_the_table_of_modules_names_each_of_them() -> None:
-    table = (DOCS / "design.rst").read_text("utf-8").partition("\nModules\n-------\n")[2]
-    modules = {path.stem for path in (ROOT / "redbeat").iterdir() if path.suffix in (".py", "")}
-    assert sorted(modules - {"__init__", "__pycache__"} - set(re.findall(r"``(\w+)``", table))) == []
+def test_each_room_says_what_it_owns_and_what_it_never_does() -> None:
+    rooms = [
+        path
+        for path in sorted((ROOT / "redbeat").rglob("__init__.py"))
+        if path.parent.parent.name == "redbeat"
+    ]
+    assert len(rooms) > 10
+    for room in rooms:
+        said = ast.get_docstring(ast.parse(room.read_text("utf-8"))) or ""
+        assert re.search(r"^Never: .+\.$", said, re.MULTILINE), room
 
 
 def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
