@@ -40,13 +40,8 @@ def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
 class RedBeatConfig:
     """The checked configuration of one app.
 
-    Attributes (the names are those of celery-redbeat 2.x):
-        app, key_prefix, schedule_key, statics_key, lock_key (None: no lock), lock_timeout (seconds or
-        None), takeover_after (seconds or None), lock_lost ('exit' or 'standby'), redis_url,
-        redis_use_ssl (bool or dict), redbeat_redis_options (dict),
-        misfire, misfire_limit, misfire_grace_time (seconds), history,
-        key_expiry_check, batch_size, max_entry_bytes, delivery, publish_timeout (seconds), wait_replicas,
-        statics_owners (the first counts, the others are former ones).
+    Each setting is an attribute, named in its row of the table; the names are those of celery-redbeat 2.x.
+    Besides there are ``app``, ``schedule_key`` and ``statics_key``.
 
     They may be set, as tests do; what is checked is what the settings say. Reading a configuration needs no
     Redis, not even one that is configured: only connecting does.
@@ -55,34 +50,44 @@ class RedBeatConfig:
         ConfigurationError: naming the setting, its value and what is allowed.
     """
 
+    app: Any
+    schedule_key: str
+    statics_key: str
+    redis_url: str
+    redbeat_redis_options: dict[str, Any]
+    redis_use_ssl: bool | dict[str, Any]
+    key_prefix: str
+    lock_key: str | None  # None: no lock
+    lock_timeout: float | None
+    takeover_after: float | None
+    lock_lost: str
+    key_expiry_check: str
+    batch_size: int
+    max_entry_bytes: int
+    delivery: str
+    publish_timeout: float
+    misfire: str
+    misfire_limit: int
+    misfire_grace_time: float | None
+    history: int
+    statics_owners: tuple[str, ...]  # the first counts, the others are former ones
+    wait_replicas: int
+
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)
         self._explicit = dict(_explicit_settings(self.app.conf))
         self._has_warned = False
-        self.redis_url: str = self._redis_url()
-        self.redbeat_redis_options: dict[str, Any] = self._redis_options()
-        self.redis_use_ssl: bool | dict[str, Any] = self._redis_use_ssl()
-        self.key_prefix: str = self._key_prefix()
+        for name, setting in SETTINGS.items():
+            setattr(self, setting.attribute, self._value(name))
+        # what follows from the app, or from other settings
+        self.redis_url = self.redis_url or self._broker_url()
+        self.redbeat_redis_options = self._redis_options()
+        self.redis_use_ssl = self._redis_use_ssl()
+        self.key_prefix = self._key_prefix()
+        self.lock_key = self._lock_key()
+        self.statics_owners = self.statics_owners or (str(self.app.main or ""),)
         named = Keys(self.key_prefix)
-        self.schedule_key: str = named.schedule
-        self.statics_key: str = named.statics
-        self.lock_key: str | None = self._lock_key()
-        self.lock_timeout: float | None = self._value("redbeat_lock_timeout")
-        self.takeover_after: float | None = self._value("redbeat_takeover_after")
-        self.lock_lost: str = self._value("redbeat_lock_lost")
-        self.key_expiry_check: str = self._value("redbeat_key_expiry_check")
-        self.batch_size: int = self._value("redbeat_batch_size")
-        self.max_entry_bytes: int = self._value("redbeat_max_entry_bytes")
-        self.misfire: str = self._value("redbeat_misfire")
-        self.misfire_limit: int = self._value("redbeat_misfire_limit")
-        self.misfire_grace_time: float | None = self._value("redbeat_misfire_grace_time")
-        self.history: int = self._value("redbeat_history")
-        self.delivery: str = self._value("redbeat_delivery")
-        self.publish_timeout: float = self._value("redbeat_publish_timeout")
-        self.wait_replicas: int = self._value("redbeat_wait_replicas")
-        self.statics_owners: tuple[str, ...] = self._value("redbeat_statics_owner") or (
-            str(self.app.main or ""),
-        )
+        self.schedule_key, self.statics_key = named.schedule, named.statics
 
     @property
     def schedule(self) -> Any:
@@ -146,10 +151,7 @@ class RedBeatConfig:
             # a cause that says something is worth its traceback
             raise ConfigurationError(message, name) from (exc if str(exc) else None)
 
-    def _redis_url(self) -> str:
-        url: str | None = self._value("redbeat_redis_url")
-        if url:
-            return url
+    def _broker_url(self) -> str:
         conf = self.app.conf
         broker = conf.broker_url or conf.broker_write_url or conf.broker_read_url or "amqp://"
         return broker if isinstance(broker, str) else ";".join(broker)
@@ -171,7 +173,7 @@ class RedBeatConfig:
         )
 
     def _redis_options(self) -> dict[str, Any]:
-        options: dict[str, Any] | None = self._value("redbeat_redis_options")
+        options: dict[str, Any] | None = self.redbeat_redis_options
         if options is None:
             broker_options = self.app.conf.broker_transport_options or {}
             known = {name: value for name, value in broker_options.items() if name in OPTIONS}
@@ -183,7 +185,7 @@ class RedBeatConfig:
 
     def _redis_use_ssl(self) -> bool | dict[str, Any]:
         if self.is_key_in_conf("redbeat_redis_use_ssl"):
-            return self._value("redbeat_redis_use_ssl")  # type: ignore[no-any-return]
+            return self.redis_use_ssl
         # the broker_use_ssl of another kind of broker has other keys and is about other certificates
         broker = self.app.conf.broker_url
         broker = broker if isinstance(broker, str) else next(iter(broker or []), "")
@@ -193,11 +195,11 @@ class RedBeatConfig:
         return self._parse(setting, self.app.conf.broker_use_ssl, given_as="broker_use_ssl")  # type: ignore[no-any-return]
 
     def _key_prefix(self) -> str:
+        prefix = self.key_prefix
         if not self.is_cluster:
-            return self._value("redbeat_key_prefix")  # type: ignore[no-any-return]
+            return prefix
         if not self.is_key_in_conf("redbeat_key_prefix"):
             return DEFAULT_CLUSTER_PREFIX
-        prefix: str = self._value("redbeat_key_prefix")
         if not has_hash_tag(prefix):
             raise ConfigurationError(
                 f"redbeat_key_prefix: {prefix!r} has no hash tag, and in a Redis Cluster all keys of the "
@@ -210,8 +212,7 @@ class RedBeatConfig:
     def _lock_key(self) -> str | None:
         if not self.is_key_in_conf("redbeat_lock_key"):
             return Keys(self.key_prefix).lock
-        lock_key: str | None = self._value("redbeat_lock_key")
-        return lock_key and Keys(self.key_prefix).prefixed(lock_key)
+        return self.lock_key and Keys(self.key_prefix).prefixed(self.lock_key)
 
     def warn_of_unknown(self) -> None:
         """Log a warning for each redbeat_* setting there isn't, once.

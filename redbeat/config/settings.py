@@ -50,6 +50,7 @@ class Setting:
         doc: what it is for, in reStructuredText.
         default_words: the default in words, where it isn't a constant.
         is_secret: the value may hold a password and is never printed.
+        attribute: of :class:`RedBeatConfig`, which holds the value; the name without ``redbeat_`` by default.
     """
 
     name: str
@@ -59,6 +60,10 @@ class Setting:
     doc: str
     default_words: str = ""
     is_secret: bool = False
+    attribute: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attribute", self.attribute or self.name.removeprefix("redbeat_"))
 
 
 def _url(value: Any) -> str | None:
@@ -108,82 +113,6 @@ def _lock_timeout(value: Any) -> float | None:
     return value  # type: ignore[no-any-return]
 
 
-def _takeover_after(value: Any) -> float | None:
-    if value is None:
-        return None
-    if not _is_number(value) or not MIN_TAKEOVER_SECONDS <= value <= 10**9:
-        raise ValueError
-    return float(value)
-
-
-def _lock_lost(value: Any) -> str:
-    if value not in ("exit", "standby"):
-        raise ValueError
-    return str(value)
-
-
-def _expiry_check(value: Any) -> str:
-    if value not in ("ignore", "warn", "error", "raise"):
-        raise ValueError
-    return str(value)
-
-
-def _batch_size(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 5_000:
-        raise ValueError
-    return value
-
-
-def _max_entry_bytes(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1_000 <= value <= 512 * MEBIBYTE:
-        raise ValueError
-    return value
-
-
-def _delivery(value: Any) -> str:
-    if value not in ("exactly_once", "at_most_once"):
-        raise ValueError
-    return str(value)
-
-
-def _misfire(value: Any) -> str:
-    if value not in ("latest", "all", "earliest", "skip"):
-        raise ValueError
-    return str(value)
-
-
-def _misfire_limit(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_MISFIRE_LIMIT:
-        raise ValueError
-    return value
-
-
-def _misfire_grace_time(value: Any) -> float | None:
-    if value is None:
-        return None
-    if not _is_number(value) or not 0 < value <= 10**10:
-        raise ValueError
-    return float(value)
-
-
-def _history(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000:
-        raise ValueError
-    return value
-
-
-def _publish_timeout(value: Any) -> float:
-    if not _is_number(value) or not 0.1 <= value <= 3600:
-        raise ValueError
-    return float(value)
-
-
-def _wait_replicas(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100:
-        raise ValueError
-    return value
-
-
 def _statics_owner(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
@@ -195,6 +124,40 @@ def _statics_owner(value: Any) -> tuple[str, ...] | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+#: reads a value, and says in words what is allowed
+Rule = tuple[Callable[[Any], Any], str]
+
+
+def _one_of(*words: str) -> Rule:
+    def parse(value: Any) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
+
+    *others, last = map(repr, words)
+    return parse, f"{', '.join(others)} or {last}"
+
+
+def _whole_number(least: int, most: int, unit: str = "", note: str = "") -> Rule:
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError
+        return value
+
+    return parse, f"a whole number {unit}from {least} to {most}{note}"
+
+
+def _seconds(least: float, most: float, which: str, *, is_optional: bool = False) -> Rule:
+    def parse(value: Any) -> float | None:
+        if value is None and is_optional:
+            return None
+        if not _is_number(value) or not least <= value <= most:
+            raise ValueError
+        return float(value)
+
+    return parse, f"a number of seconds{which}{', or None' if is_optional else ''}"
 
 
 SETTINGS: dict[str, Setting] = {
@@ -219,6 +182,7 @@ SETTINGS: dict[str, Setting] = {
             "others to the redis client.",
             default_words="those of ``broker_transport_options`` that RedBeat itself knows, and no others",
             is_secret=True,
+            attribute="redbeat_redis_options",  # as in 2.x
         ),
         Setting(
             "redbeat_redis_use_ssl",
@@ -260,8 +224,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "redbeat_takeover_after",
             8,
-            _takeover_after,
-            f"a number of seconds, {MIN_TAKEOVER_SECONDS} or more, or None",
+            *_seconds(MIN_TAKEOVER_SECONDS, 10**9, f", {MIN_TAKEOVER_SECONDS} or more", is_optional=True),
             "A leader that hasn't renewed its lock for so many seconds is replaced by a standby, however "
             "long the lock lives. None: the lock must end by itself. A leader of celery-redbeat 2.x is never "
             "replaced.",
@@ -269,8 +232,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "redbeat_lock_lost",
             "exit",
-            _lock_lost,
-            "'exit' or 'standby'",
+            *_one_of("exit", "standby"),
             "What a leader does when it finds that another beat has the lock, as after a long pause: end "
             "with an error, so that a supervisor starts it again, or stand by for the lock in place. The "
             "beat inside ``celery worker -B`` always stands by.",
@@ -278,23 +240,20 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "redbeat_key_expiry_check",
             "error",
-            _expiry_check,
-            "'ignore', 'warn', 'error' or 'raise'",
+            *_one_of("ignore", "warn", "error", "raise"),
             "What to do at start when the server's ``maxmemory-policy`` may evict the schedule: nothing, "
             "log a warning, log an error, or refuse to start.",
         ),
         Setting(
             "redbeat_batch_size",
             500,
-            _batch_size,
-            "a whole number from 1 to 5000",
+            *_whole_number(1, 5000),
             "How many due entries are read, sent and recorded at a time.",
         ),
         Setting(
             "redbeat_max_entry_bytes",
             8 * MEBIBYTE,
-            _max_entry_bytes,
-            "a whole number of bytes from 1000 to 536870912 (512 MiB)",
+            *_whole_number(1000, 512 * MEBIBYTE, unit="of bytes ", note=" (512 MiB)"),
             "How large an entry may be: its definition, its policy and its bookkeeping in Redis. The server "
             "itself measures them. A larger one isn't read: it is quarantined with a sentence that says so, "
             "and the others go on. Saving one is refused.",
@@ -303,8 +262,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "redbeat_delivery",
             "exactly_once",
-            _delivery,
-            "'exactly_once' or 'at_most_once'",
+            *_one_of("exactly_once", "at_most_once"),
             "``exactly_once``: a run is never lost, and never doubled where schedule and broker are on one "
             "server; elsewhere a crash may send it again with the same task id. ``at_most_once``: a run is "
             "never doubled; a crash, or a broker that goes away amid a batch, may lose up to 20. "
@@ -313,38 +271,33 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "redbeat_publish_timeout",
             10,
-            _publish_timeout,
-            "a number of seconds from 0.1 to 3600",
+            *_seconds(0.1, 3600, " from 0.1 to 3600"),
             "Seconds after which beat stops waiting for the broker while it sends a batch. What wasn't sent "
             "by then stays due. A third of ``redbeat_lock_timeout`` at the most, whatever is set here.",
         ),
         Setting(
             "redbeat_misfire",
             "latest",
-            _misfire,
-            "'latest', 'all', 'earliest' or 'skip'",
+            *_one_of("latest", "all", "earliest", "skip"),
             "What becomes of runs that nobody sent in time, for entries that don't say it themselves: one "
             "run for all, as of the latest; each of them; one as of the earliest; or none. See :doc:`time`.",
         ),
         Setting(
             "redbeat_misfire_limit",
             100,
-            _misfire_limit,
-            f"a whole number from 1 to {MAX_MISFIRE_LIMIT}",
+            *_whole_number(1, MAX_MISFIRE_LIMIT),
             "How many missed runs of an entry are made up for at the most, with ``all``: the latest ones.",
         ),
         Setting(
             "redbeat_misfire_grace_time",
             None,
-            _misfire_grace_time,
-            "a number of seconds above 0, or None",
+            *_seconds(math.ulp(0.0), 10**10, " above 0", is_optional=True),
             "A run that is later than so many seconds is skipped. None: never, but with ``skip`` it is 60.",
         ),
         Setting(
             "redbeat_history",
             20,
-            _history,
-            "a whole number from 0 to 1000",
+            *_whole_number(0, 1000),
             "How many of an entry's last runs are kept beside it: when each was due and sent, or why "
             "not. 0: none are, and what is kept already stays.",
         ),
@@ -358,12 +311,12 @@ SETTINGS: dict[str, Setting] = {
             "names the first counts, and what belongs to the others is taken over: the former names of the "
             "app. See :ref:`owners`.",
             default_words="the app's main name",
+            attribute="statics_owners",
         ),
         Setting(
             "redbeat_wait_replicas",
             0,
-            _wait_replicas,
-            "a whole number from 0 to 100",
+            *_whole_number(0, 100),
             "After each batch wait until so many replicas of the schedule's server have it (``WAIT``), for "
             "one second at the most, and go on. What a failover of Redis can undo is then one batch. "
             "See :ref:`failover`.",

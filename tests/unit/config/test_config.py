@@ -249,6 +249,13 @@ def test_2x_ways_to_ask_for_a_setting_work(name: str) -> None:
     assert config.schedule == config.app.conf.beat_schedule
 
 
+def test_every_setting_is_a_declared_attribute_and_every_attribute_a_setting() -> None:
+    of_the_app = {"app", "schedule_key", "statics_key"}
+    attributes = {setting.attribute for setting in SETTINGS.values()}
+    assert set(RedBeatConfig.__annotations__) == attributes | of_the_app
+    assert vars(configured()).keys() >= attributes | of_the_app
+
+
 def test_the_example_shows_every_setting_with_its_default() -> None:
     source = (ROOT / "exampleconf.py").read_text("utf-8")
     shown = dict(re.findall(r"^#? ?(redbeat_\w+) = (.+)$", source, re.MULTILINE))
