@@ -7,25 +7,22 @@ entry is tried a few times in a row at the most, and then pauses.
 
 from __future__ import annotations
 
+from redbeat.process.memory import Memory
+
 __all__ = ["Contention"]
 
 #: so often an entry is tried in a row
 MAX_TRIES = 3
-
-#: of how many entries this is remembered; then all is forgotten, and counted anew
-MAX_REMEMBERED = 10_000
 
 
 class Contention:
     """One beat's count of the runs that it couldn't record."""
 
     def __init__(self) -> None:
-        self._lost: dict[str, tuple[int, int]] = {}
+        self._lost = Memory[str, tuple[int, int]]()  # tries in a row, and pauses
 
     def note_lost(self, key: str) -> None:
         """Count a try at which the entry under ``key`` changed before its run was recorded."""
-        if len(self._lost) >= MAX_REMEMBERED and key not in self._lost:
-            self._lost.clear()
         tries, pauses = self._lost.get(key, (0, 0))
         self._lost[key] = (tries + 1, pauses)
 

@@ -10,21 +10,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redbeat.beat.planner import Run
+from redbeat.process.memory import Memory
 
 __all__ = ["Disruptions"]
 
 #: after so many seconds of broken connections a batch leaves the runs that may break more of them
 BATCH_SECONDS = 0.5
 
-#: so many likenesses are remembered; then all are forgotten
-MAX_REMEMBERED = 1_000
-
 
 class Disruptions:
     """One beat's memory of what has ended connections, and its watch on the batch at hand."""
 
     def __init__(self) -> None:
-        self._likenesses: set[tuple[Any, ...]] = set()
+        self._likenesses = Memory[tuple[Any, ...], bool](limit=1_000)
         self._seconds = 0.0
         self._run_began_at = 0.0
 
@@ -57,14 +55,12 @@ class Disruptions:
     def note_broken(self, run: Run) -> None:
         """Take notice that ``run`` has ended a connection."""
         self._seconds += time.monotonic() - self._run_began_at
-        if len(self._likenesses) >= MAX_REMEMBERED:
-            self._likenesses.clear()
-        self._likenesses.add(_likeness_of(run))
+        self._likenesses[_likeness_of(run)] = True
 
     def note_sent(self, run: Run) -> None:
         """Take notice that ``run`` has left: others like it may as well."""
         if self._likenesses:
-            self._likenesses.discard(_likeness_of(run))
+            self._likenesses.pop(_likeness_of(run), None)
 
 
 def has_failed(run: Run) -> bool:

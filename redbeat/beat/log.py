@@ -12,6 +12,7 @@ from redbeat.leadership.lock import LeaderLock
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
+from redbeat.process.memory import Memory
 from redbeat.store.scripts import Claimed
 
 __all__ = ["Reports", "brief", "ending_briefly"]
@@ -74,7 +75,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._missing: dict[str, float] = {}  # since when, the oldest first
-        self._said: dict[tuple[str, str], str] = {}  # what about which entry
+        self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # what about which entry
         self._next_standby_at = 0.0
 
     def note_present(self, claimed: Claimed) -> None:
@@ -111,7 +112,7 @@ class Reports:
 
     def report_dear(self, claimed: Claimed, seconds: float) -> None:
         """Log, once for each definition, that an entry takes so much processor time to read and to send."""
-        if not self._is_news("dear", claimed.key, sha1_of(claimed)):
+        if not self._said.is_news(("dear", claimed.key), sha1_of(claimed)):
             return
         texts = (claimed.definition, claimed.meta, claimed.policy)
         logger.warning(
@@ -126,7 +127,7 @@ class Reports:
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
         """Log why an entry can't be used. ``is_news``: its hash doesn't say so yet."""
         if claimed.type != "hash":  # nowhere to write the reason
-            is_news = self._is_news("quarantined", claimed.key, reason)
+            is_news = self._said.is_news(("quarantined", claimed.key), reason)
         if is_news:
             logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
 
@@ -134,7 +135,7 @@ class Reports:
         """Log keys of an entry, its schedule or its policy that are unknown and nearly known."""
         found = (run.entry.typos, getattr(run.entry.schedule, "typos", ""))
         typos = shorten(printable(", ".join(filter(None, found))))
-        if typos and self._is_news("typos", run.claimed.key, typos):
+        if typos and self._said.is_news(("typos", run.claimed.key), typos):
             logger.warning(
                 "beat: The entry %s has keys RedBeat doesn't know: %s.",
                 printable(run.claimed.key),
@@ -148,7 +149,7 @@ class Reports:
             "for a signal handler, a task's apply_async or another program that writes to it at each run"
         )
         key = printable(claimed.key)
-        if self._is_news("contested", claimed.key, reason):
+        if self._said.is_news(("contested", claimed.key), reason):
             logger.error("beat: Couldn't send %s, trying again with growing pauses: %s.", key, reason)
         return reason
 
@@ -160,21 +161,12 @@ class Reports:
 
     def report_trouble(self, trouble: str) -> None:
         """Log what keeps all entries from being sent; '' once there is nothing any more."""
-        if not self._is_news("trouble", "", trouble):
-            return
-        if trouble:
+        if trouble and self._said.is_news(("trouble", ""), trouble):
             logger.error("beat: Nothing can be sent: %s", trouble)
-        else:
+        elif not trouble and self._said.pop(("trouble", ""), ""):
             logger.info("beat: Sending again.")
 
     def report_left_out(self, what: str) -> None:
         """Log what the leader can't do at its start, and goes on without."""
-        if self._is_news("left out", what, what):
+        if self._said.is_news(("left out", what), what):
             logger.warning("beat: %s", what)
-
-    def _is_news(self, what: str, key: str, text: str) -> bool:
-        if len(self._said) >= MAX_REMEMBERED and (what, key) not in self._said:
-            self._said.clear()
-        is_news = self._said.get((what, key), "") != text
-        self._said[what, key] = text
-        return is_news

@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 
+from redbeat.process.memory import Memory
 from redbeat.store.scripts import Claimed, Sizes
 
 __all__ = ["Pace"]
@@ -64,7 +65,7 @@ class Pace:
     """One beat's memory of what is slow to plan, and its watch on the batch at hand."""
 
     def __init__(self) -> None:
-        self._slow: dict[str, int] = {}  # how often in a row
+        self._slow = Memory[str, int](MAX_REMEMBERED)  # how often in a row
         self._left: set[str] = set()
         self._left_rows: Sequence[Claimed] = ()
         self._has_met_slow = False
@@ -202,8 +203,6 @@ class Pace:
             return
         slow_seconds = SLOW_SECONDS + read_seconds
         if time.monotonic() - self._entry_began_at > slow_seconds and self._busy_seconds() > slow_seconds:
-            if len(self._slow) >= MAX_REMEMBERED:
-                self._slow.clear()
             self._slow[key] = self._slow.get(key, 0) + 1
             self._has_met_slow = True
         elif self._slow:

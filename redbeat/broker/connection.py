@@ -21,6 +21,7 @@ from redbeat.config.timing import CONNECT_SECONDS
 from redbeat.connection.retry import is_password_missing, is_refusal, send_once
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
+from redbeat.process.memory import Memory
 from redbeat.store.scripts import Push
 
 __all__ = ["Broker", "reason_of"]
@@ -65,7 +66,7 @@ class Broker:
         self._connection: Any = None
         self._producer: Any = None
         self._is_blocked = False
-        self._is_told = False
+        self._said = Memory[str, bool]()
         self.outbox: Outbox | None = None
         self.is_away = False
         self.expiration_seconds: float | None = None
@@ -159,8 +160,7 @@ class Broker:
     def note_away(self, exc: BaseException) -> None:
         """Take notice that nothing can be sent because of ``exc``; logged once until that has passed."""
         self.is_away = True
-        if not self._is_told:
-            self._is_told = True
+        if self._said.is_news("away", True):
             name = (self._connection or self._app.connection_for_write()).as_uri()
             logger.error(
                 "beat: The broker %s can't be reached, due runs wait for it: %s", name, reason_of(exc)
@@ -170,8 +170,7 @@ class Broker:
 
     def note_well(self) -> None:
         """Take notice that runs have been sent again."""
-        if self._is_told:
-            self._is_told = False
+        if self._said.pop("away", False):
             logger.info("beat: The broker is back.")
 
     def is_back(self) -> bool:

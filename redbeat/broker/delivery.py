@@ -18,6 +18,7 @@ from typing import Any
 from redbeat.broker.connection import Broker
 from redbeat.broker.outbox import Outbox
 from redbeat.log.logger import logger
+from redbeat.process.memory import Memory
 from redbeat.store.scripts import Target
 from redbeat.store.store import Store
 
@@ -42,8 +43,7 @@ class Delivery:
         self._asked: Outbox | None = None
         self._moved_at: float | None = None
         self._is_refused = False
-        self._refused_because = ""  # as it was logged last
-        self._said = ""
+        self._said = Memory[str, str]()
 
     @property
     def is_at_most_once(self) -> bool:
@@ -86,15 +86,13 @@ class Delivery:
         That holds for this connection to the broker; with the next one it is tried again.
         """
         self._is_refused = True
-        if reason == self._refused_because:
-            return
-        self._refused_because = reason
-        logger.warning(
-            "beat: The user of the schedule lacks rights that it takes to deliver exactly once, so runs are "
-            "delivered %s (docs: delivery): %s",
-            AT_LEAST_ONCE,
-            reason,
-        )
+        if self._said.is_news("refusal", reason):
+            logger.warning(
+                "beat: The user of the schedule lacks rights that it takes to deliver exactly once, so runs "
+                "are delivered %s (docs: delivery): %s",
+                AT_LEAST_ONCE,
+                reason,
+            )
 
     def announce(self) -> None:
         """Log which guarantee runs were sent with just now, when it is another one than before."""
@@ -106,8 +104,7 @@ class Delivery:
             self._say(AT_LEAST_ONCE)
 
     def _say(self, guarantee: str) -> None:
-        if guarantee != self._said:
-            self._said = guarantee
+        if self._said.is_news("guarantee", guarantee):
             logger.info("beat: Delivery: %s.", guarantee)
 
 

@@ -15,13 +15,14 @@ from redbeat.broker.producer import no_queue
 from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_refusal
 from redbeat.log.logger import logger
+from redbeat.process.memory import Memory
 from redbeat.store.scripts import Push, text_of
 
 __all__ = ["Outbox"]
 
 
 #: what was said already: once is enough, however often the connection is made anew
-_said: set[str] = set()
+_said = Memory[str, bool]()
 
 
 class Outbox:
@@ -176,8 +177,7 @@ class Outbox:
 
 
 def _say_once(reason: str) -> None:
-    if reason not in _said:
-        _said.add(reason)
+    if _said.is_news(reason, True):
         logger.warning("beat: %s: messages are sent one by one, and at least once.", reason)
 
 

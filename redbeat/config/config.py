@@ -18,6 +18,7 @@ from redbeat.config.urls import REDIS_SCHEMES, sanitize_url, scheme_of
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
 from redbeat.log.logger import logger
+from redbeat.process.memory import Memory
 
 __all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf"]
 
@@ -76,7 +77,7 @@ class RedBeatConfig:
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)
         self._explicit = dict(_explicit_settings(self.app.conf))
-        self._has_warned = False
+        self._said = Memory[str, str]()
         for name, setting in SETTINGS.items():
             setattr(self, setting.attribute, self._value(name))
         # what follows from the app, or from other settings
@@ -219,11 +220,9 @@ class RedBeatConfig:
 
         Not done when the configuration is read: beat's banner reads it before there is a log.
         """
-        if self._has_warned:
-            return
-        self._has_warned = True
         for name, hint in self.unknown_settings().items():
-            logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
+            if self._said.is_news(name, hint):
+                logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
 
     def unknown_settings(self) -> dict[str, str]:
         """Return the redbeat_* settings there aren't, each with a hint at what was meant."""

@@ -17,6 +17,7 @@ from celery.schedules import crontab, schedule
 from redbeat.history import dropped_record
 from redbeat.policy.misfires import Choice
 from redbeat.policy.policy import Policy
+from redbeat.process.memory import Memory
 from redbeat.schedules.codec import cronspecs
 from redbeat.schedules.crontab import count_of_crontab
 from redbeat.schedules.occurrences import cron, is_own_kind, last_runs, runs_after, runs_back, zone_of
@@ -32,8 +33,7 @@ _INSTANT = timedelta(microseconds=1)
 MAX_COUNTED, MAX_SECONDS = 5000, 0.005
 
 #: thousands of entries share a few crontabs, and all of them an outage: the last run and the count of both
-_counted: dict[Any, tuple[datetime, int | None]] = {}
-MAX_REMEMBERED = 1024
+_counted = Memory[Any, tuple[datetime, int | None]](limit=1024)
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,6 @@ def dropped_until(
         found = _count_until(schedule_, bounds, first, end)
         if key is None:
             return Dropped(first, *found, why, is_merged)
-        if len(_counted) >= MAX_REMEMBERED:
-            _counted.clear()
         _counted[key] = found
     return Dropped(first, *_counted[key], why, is_merged)
 

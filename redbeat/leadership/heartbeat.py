@@ -18,6 +18,7 @@ from redbeat.errors import LockLost, RedBeatError
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import what_is_computed
+from redbeat.process.memory import Memory
 from redbeat.store.scripts import Fence, release_lock
 from redbeat.store.store import Store
 
@@ -54,7 +55,7 @@ class Heartbeat:
         self._progressed_at = self._confirmed_at = time.monotonic()
         self._reached_at = time.monotonic()
         self._has_given_up = False
-        self._said: dict[str, str] = {}  # of which kind of error what was logged last
+        self._said = Memory[str, str]()  # of which kind of error what was logged last
         self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -144,8 +145,7 @@ class Heartbeat:
     def _report(self, exc: Exception) -> None:
         """Log what nobody has thought of: once for each kind, until its words change."""
         kind, words = type(exc).__name__, str(exc)
-        if self._said.get(kind) != words:
-            self._said[kind] = words
+        if self._said.is_news(kind, words):
             logger.error("beat: The heartbeat failed, and goes on: %s: %s", kind, words, exc_info=exc)
 
     def _give_up(self, store: Store, idle_seconds: float) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from celery.utils.time import delta_resolution
 
+from redbeat.process.memory import Memory
 from redbeat.schedules.crontab import CRON_FIELDS as CRON_FIELDS
 from redbeat.schedules.crontab import CRONTAB_FIELDS as CRONTAB_FIELDS
 from redbeat.schedules.crontab import cron as cron
@@ -43,9 +44,8 @@ __all__ = [
 #: "now" is always a little in the past
 FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
 
-MAX_REMEMBERED_RUNS = 4096
 #: (a crontab's fields as they were given, a time zone, an instant) to its first run after that instant
-_crontab_runs: dict[tuple[Any, ...], datetime | None] = {}
+_crontab_runs = Memory[tuple[Any, ...], datetime | None](limit=4096)
 
 #: a solar event that doesn't come for so long, as sunrise at a pole, never comes
 _SOLAR_DAYS = 400
@@ -262,8 +262,6 @@ def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime |
             return _crontab_runs[key]
     except TypeError:  # given as a list or set
         return next_of_crontab(rule, after, zone)
-    if len(_crontab_runs) >= MAX_REMEMBERED_RUNS:
-        _crontab_runs.clear()
     found = _crontab_runs[key] = next_of_crontab(rule, after, zone)
     return found
 

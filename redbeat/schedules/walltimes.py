@@ -22,6 +22,7 @@ from typing import Any
 
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, SECONDLY, WEEKLY, YEARLY
 
+from redbeat.process.memory import Memory
 from redbeat.schedules.daytimes import DayTimes, choose_times
 from redbeat.schedules.yeardays import YearDays, first_day_of, listed
 
@@ -336,7 +337,7 @@ class _Stepping(WallTimes):
         ]
         self._is_filtered = any(listed(given) for given, _ in filters)
         self._allowed = _units_allowed(filters) if self._is_filtered else b""
-        self._times: dict[int, DayTimes] = {}
+        self._times = Memory[int, DayTimes](MAX_REMEMBERED)
         self._per_period: int | None = None
 
     def times_on(self, day: int) -> DayTimes:
@@ -344,8 +345,6 @@ class _Stepping(WallTimes):
         phase = (self._origin - day * self._units) % self._step
         times = self._times.get(phase)
         if times is None:
-            if len(self._times) >= MAX_REMEMBERED:
-                self._times.clear()
             steps: Sequence[int] = range(phase, self._units, self._step)
             if self._is_filtered:
                 steps = array("l", filter(self._allowed.__getitem__, steps))

@@ -15,8 +15,7 @@ from typing import Any
 from dateutil.easter import easter
 from dateutil.rrule import DAILY, MONTHLY, WEEKLY, YEARLY
 
-#: the bits of so many years are remembered
-MAX_REMEMBERED = 1_000
+from redbeat.process.memory import Memory
 
 __all__ = ["YearDays", "first_day_of", "listed"]
 
@@ -115,7 +114,7 @@ class YearDays:
             self._months or self._month_days or self._year_days or self._weeks or self._easter_days
         )
         self._named: dict[Any, int] = {}
-        self._chosen: dict[int, int] = {}
+        self._chosen = Memory[int, int](limit=1_000)
 
     @cached_property
     def cycle_years(self) -> int:
@@ -131,8 +130,6 @@ class YearDays:
         """Return the bits of the days that it names, its interval included, also before its start."""
         bits = self._chosen.get(year)
         if bits is None:
-            if len(self._chosen) >= MAX_REMEMBERED:
-                self._chosen.clear()
             bits = self._chosen[year] = self._choose(year)
         return bits
 

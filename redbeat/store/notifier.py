@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 - the client's own
 
 from redbeat.log.logger import logger
+from redbeat.process.memory import Memory
 
 __all__ = ["WakeChannel"]
 
@@ -32,7 +33,7 @@ class WakeChannel:
         self._channel = channel
         self._pubsub: Any = None
         self._retry_at = 0.0
-        self._is_failing = False
+        self._said = Memory[str, bool]()
 
     def wait(self, seconds: float) -> bool:
         """Wait for at most ``seconds``; return whether a message ended it."""
@@ -70,19 +71,18 @@ class WakeChannel:
                 is_woken = True
             elif is_woken or time.monotonic() >= deadline:  # None is also a subscription's confirmation
                 break
-        self._is_failing = False
+        self._said.pop("unusable", None)
         return is_woken
 
     def _fail(self, exc: Exception) -> None:
         is_cut = isinstance(exc, (ConnectionError, TimeoutError, OSError)) and self._pubsub is not None
         if is_cut:  # a connection that had worked; the next one fails, too, where there is more to say
             logger.debug("beat: The wake-up channel has broken: %s", exc)
-        elif not self._is_failing:
+        elif self._said.is_news("unusable", True):
             logger.warning(
                 "beat: The wake-up channel %s can't be used (%s); changes are noticed a second later.",
                 self._channel,
                 exc,
             )
-        self._is_failing = self._is_failing or not is_cut
         self._retry_at = time.monotonic() + RECONNECT_SECONDS
         self.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from redbeat.beat import contention
 from redbeat.beat.contention import MAX_TRIES, Contention
 
 
@@ -33,6 +32,6 @@ def test_a_run_that_was_recorded_starts_the_count_anew() -> None:
 
 def test_the_memory_is_bounded() -> None:
     counted = Contention()
-    for number in range(contention.MAX_REMEMBERED + 10):
+    for number in range(10_010):
         counted.note_lost(f"key-{number}")
-    assert len(counted._lost) <= contention.MAX_REMEMBERED
+    assert len(counted._lost) <= 10_000

@@ -19,6 +19,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.broker import outbox as outbox_module
 from redbeat.broker.outbox import Outbox
+from redbeat.process.memory import Memory
 from redbeat.store.scripts import Push
 from tests.support.deadlines import patience
 from tests.support.ticks import leader, make_due
@@ -64,7 +65,7 @@ class FakeTransport(kombu_redis.Transport):
 def broker(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     """A client of the fake broker, which is empty; nothing has been said so far."""
     monkeypatch.setitem(TRANSPORT_ALIASES, "fake", f"{__name__}:FakeTransport")
-    monkeypatch.setattr(outbox_module, "_said", set())
+    monkeypatch.setattr(outbox_module, "_said", Memory())
     client = fakeredis.FakeRedis(server=BROKER, decode_responses=True)
     client.flushall()
     return client
