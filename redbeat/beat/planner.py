@@ -31,8 +31,9 @@ from redbeat.log.text import printable
 from redbeat.policy.jitter import due_time_of
 from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
+from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.budget import TOO_EXPENSIVE
-from redbeat.schedules.occurrences import Excluded, next_run, zone_of
+from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.scripts import Claimed, Commit, score_text
 from redbeat.store.store import read_claimed
@@ -121,9 +122,10 @@ def plan_run(
         is_made_up_for = bounds.run_missed and at == paused_until(entry) and entry.last_run_at is not None
         due = Due.at_instant((entry.due_by_schedule() if is_made_up_for else None) or at)
     dropped += _dropped_in_pause(entry, bounds, due.at)
-    allowed_at = _first_allowed(entry, bounds, due.at)
-    if allowed_at != due.at:
-        dropped.append(_dropped_outside(entry, bounds, due.at, allowed_at, moment))
+    excluded = exclusion_of(entry.schedule, bounds, due.at)
+    if excluded is not None:
+        allowed_at = _first_allowed(entry, bounds, due.at, excluded)
+        dropped.append(_dropped_outside(entry, bounds, due.at, allowed_at, moment, excluded))
         if allowed_at is None or allowed_at > moment:
             return _put_off(entry, claimed, allowed_at, _records_of(dropped))
         is_retried, due = False, Due.at_instant(allowed_at)
@@ -244,11 +246,11 @@ def _dropped_outside(
     due_at: datetime,
     allowed_at: datetime | None,
     now: datetime,
+    excluded: Exclusion,
 ) -> Dropped:
     """Return the runs from ``due_at`` on that the policy doesn't let be, until the one that it does."""
-    bare = replace(bounds, start_time=None, end_time=None, calendar=None)
     end = now if allowed_at is None or allowed_at > now else allowed_at - _INSTANT
-    return dropped_until(entry.schedule, bare, due_at, end, _why_not(bounds, due_at))
+    return dropped_until(entry.schedule, bounds.unbounded(), due_at, end, excluded.why)
 
 
 def _told(key: str, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
@@ -269,37 +271,24 @@ def _records_of(dropped: Iterable[Dropped], sent: str = "") -> str:
 
 def _record_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> str:
     """Return the record of a run whose day was excluded after it had been given its score; '' for others."""
-    if bounds.calendar is None:
-        return ""
-    is_free = bounds.calendar.end_of_exclusion(due.at, zone_of(entry.schedule, bounds)) is None
-    return "" if is_free else skipped_record(due.nominal, _why_not(bounds, due.at))
-
-
-def _why_not(bounds: Policy, due_at: datetime) -> str:
-    """Return why the policy doesn't let a run be at ``due_at``."""
-    if bounds.end_time is not None and due_at > bounds.end_time:
-        return f"after its end_time, {bounds.end_time.isoformat()}"
-    if bounds.start_time is not None and due_at < bounds.start_time:
-        return f"before its start_time, {bounds.start_time.isoformat()}"
-    return f"excluded by its calendar {bounds.exclude}"
+    excluded = exclusion_of(entry.schedule, bounds, due.at) if bounds.calendar is not None else None
+    return "" if excluded is None else skipped_record(due.nominal, excluded.why)
 
 
 def _why_over(policy: Policy) -> str:
     return "it runs once (one_off)" if policy.one_off else f"it has run {policy.max_runs} times (max_runs)"
 
 
-def _first_allowed(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> datetime | None:
-    """Return ``due_at``, or the first run after it that the policy doesn't exclude; None: there is none."""
-    if bounds.end_time is not None and due_at > bounds.end_time:
+def _first_allowed(
+    entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime, excluded: Exclusion
+) -> datetime | None:
+    """Return the first run after ``due_at`` that the policy doesn't exclude; None: there is none."""
+    if excluded.field == "end_time":
         return None
-    if bounds.start_time is not None and due_at < bounds.start_time:
-        return next_run(entry.schedule, bounds, due_at, due_at)
-    calendar = bounds.calendar
-    if calendar is None or calendar.end_of_exclusion(due_at, zone_of(entry.schedule, bounds)) is None:
-        return due_at
-    logger.info(
-        "beat: Skipped %s, due at %s: its calendar %s excludes it.", entry.name, due_at, bounds.exclude
-    )
+    if excluded.field == "exclude":
+        logger.info(
+            "beat: Skipped %s, due at %s: its calendar %s excludes it.", entry.name, due_at, excluded.value
+        )
     return next_run(entry.schedule, bounds, due_at, due_at)
 
 

@@ -20,7 +20,7 @@ from redbeat.errors import EntryCorrupt, EntryTooExpensive
 from redbeat.history import PastRun
 from redbeat.log.text import printable
 from redbeat.policy.policy import Policy
-from redbeat.schedules.occurrences import zone_of
+from redbeat.policy.window import exclusion_of
 from redbeat.schedules.timezones import in_utc
 
 __all__ = ["VERDICTS", "Answer", "explain"]
@@ -150,17 +150,15 @@ class _Case:
 
     def _of_policy(self) -> _Told | None:
         policy = self.policy
-        if policy.start_time is not None and self.at < policy.start_time:
-            return "outside", f"It is before the entry's start_time, {shown(policy.start_time)}.", None
-        if policy.end_time is not None and self.at > policy.end_time:
-            return "outside", f"It is after the entry's end_time, {shown(policy.end_time)}.", None
-        calendar = policy.calendar
-        if calendar is None or isinstance(calendar, Unusable):
+        if isinstance(policy.calendar, Unusable):
+            policy = policy.with_calendar(None)
+        excluded = exclusion_of(self.entry.schedule, policy, self.at)
+        if excluded is None:
             return None
-        end = calendar.end_of_exclusion(self.at, zone_of(self.entry.schedule, policy))
-        if end is None:
-            return None
-        return "excluded", f"The calendar {policy.exclude} excludes it, as it is now.", None
+        field, value = excluded
+        if field == "exclude":
+            return "excluded", f"The calendar {value} excludes it, as it is now.", None
+        return "outside", f"It is {excluded.side} the entry's {field}, {shown(value)}.", None
 
     def _of_span(self) -> _Told | None:
         span = span_of(self.evidence.history, self.at)

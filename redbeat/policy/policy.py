@@ -98,6 +98,10 @@ class Policy:
         """Tell whether an entry that has run so often never runs again, whatever its schedule says."""
         return (self.one_off and run_count >= 1) or (self.max_runs is not None and run_count >= self.max_runs)
 
+    def unbounded(self) -> Policy:
+        """Return the same policy without what excludes times."""
+        return replace(self, start_time=None, end_time=None, calendar=None)
+
     def with_calendar(self, calendar: Excluded | None) -> Policy:
         """Return the same policy, ready to ask about excluded days."""
         return replace(self, calendar=calendar)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -121,7 +120,7 @@ def _look_ahead(entry: Any, now: datetime, since: datetime) -> tuple[datetime | 
     """Return its next time, and whether its schedule has one, whatever its policy says."""
     is_over = entry.policy.is_finished(entry.total_run_count)
     following = None if is_over else next_run(entry.schedule, entry.policy, now, since)
-    bare = replace(entry.policy, start_time=None, end_time=None, calendar=None)
+    bare = entry.policy.unbounded()
     return following, following is not None or next_run(entry.schedule, bare, now, since) is not None
 
 

@@ -1,0 +1,54 @@
+"""Whether a policy lets a run be at a time, and why not: what beat records and people are told.
+
+Invariant: a time that isn't excluded here isn't by ``next_run`` either. Pure.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from redbeat.policy.policy import Policy
+from redbeat.schedules.occurrences import zone_of
+
+__all__ = ["Exclusion", "exclusion_of"]
+
+
+class Exclusion(NamedTuple):
+    """Why a policy excludes a time.
+
+    Attributes:
+        field: the policy's, and
+        value: what it has there: a time, UTC, or the name of a calendar.
+    """
+
+    field: Literal["start_time", "end_time", "exclude"]
+    value: Any
+
+    @property
+    def side(self) -> str:
+        """On which side of the policy's window the time is: 'before' its start or 'after' its end."""
+        return "before" if self.field == "start_time" else "after"
+
+    @property
+    def why(self) -> str:
+        """What is recorded of a run at that time."""
+        if self.field == "exclude":
+            return f"excluded by its calendar {self.value}"
+        return f"{self.side} its {self.field}, {self.value.isoformat()}"
+
+
+def exclusion_of(schedule_: Any, policy: Policy, at: datetime) -> Exclusion | None:
+    """Return why ``policy`` doesn't let a run of the schedule be ``at`` this time; None: it does.
+
+    Raises:
+        ValueError: its calendar can't be used.
+    """
+    if policy.end_time is not None and at > policy.end_time:
+        return Exclusion("end_time", policy.end_time)
+    if policy.start_time is not None and at < policy.start_time:
+        return Exclusion("start_time", policy.start_time)
+    calendar = policy.calendar
+    if calendar is None or calendar.end_of_exclusion(at, zone_of(schedule_, policy)) is None:
+        return None
+    return Exclusion("exclude", policy.exclude)
