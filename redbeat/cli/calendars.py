@@ -18,10 +18,11 @@ from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import plain_table
 from redbeat.cli.values import Value
-from redbeat.cli.words import counted, one_line
+from redbeat.cli.words import one_line
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.calendar_loading import ABOUT, Unusable, calendar_from, read_fields
 from redbeat.errors import StoreRefused
+from redbeat.log.text import counted
 from redbeat.manifest.format import read_calendar
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty

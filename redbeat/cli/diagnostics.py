@@ -18,12 +18,11 @@ from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import clock, in_words_of, label_of
 from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
-from redbeat.diagnostics.checks.finding import counted
 from redbeat.diagnostics.facts import Evidence, read_evidence
 from redbeat.diagnostics.fixes import repair
 from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.errors import ConfigurationError, EntryNotFound
-from redbeat.log.text import printable
+from redbeat.log.text import counted, printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, finite
 from redbeat.schedules.timezones import fraction_of

@@ -12,10 +12,10 @@ from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import in_words_of, one_line
 from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
-from redbeat.diagnostics.checks.finding import counted
 from redbeat.diagnostics.compatibility import EFFECTS
 from redbeat.diagnostics.downgrade import Findings, Obstacle, examine, put_all_away
 from redbeat.leadership.status import read_status
+from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 

@@ -25,13 +25,14 @@ from redbeat.cli.progress import meter
 from redbeat.cli.selection import MATCH, ask_about, change_each, check_failures, select
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import zone_for
-from redbeat.cli.words import counted, one_line, relative, when_in
+from redbeat.cli.words import one_line, relative, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.config.suggestions import did_you_mean
 from redbeat.diagnostics.routes import load_tasks
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.saving import why_never
 from redbeat.errors import EntryChanged
+from redbeat.log.text import counted
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError

@@ -19,9 +19,10 @@ from redbeat.cli.diff import show_difference
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.words import counted, one_line
+from redbeat.cli.words import one_line
 from redbeat.cli.zone import zone_options
 from redbeat.keys import is_owner_name
+from redbeat.log.text import counted
 from redbeat.manifest.django_celery_beat import read_django_celery_beat
 from redbeat.manifest.format import Declared, read_file, write_file
 from redbeat.manifest.plan import Plan, apply_plan, make_plan

@@ -15,9 +15,10 @@ import click
 from redbeat.cli.confirmation import ask
 from redbeat.cli.names import nothing_matches
 from redbeat.cli.session import Session
-from redbeat.cli.words import counted, one_line
+from redbeat.cli.words import one_line
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, EntryNotFound
+from redbeat.log.text import counted
 from redbeat.process.exit_codes import NO_INPUT, USAGE, CommandLineError
 
 __all__ = ["MATCH", "Selection", "ask_about", "change_each", "check_failures", "names_in_words", "select"]

@@ -21,6 +21,7 @@ from redbeat.leadership.status import State, Status, judge, read_status
 from redbeat.log.text import printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, finite
+from redbeat.schedules.durations import seconds_in_words
 
 __all__ = ["status"]
 
@@ -151,11 +152,4 @@ def _when(found: Status, moment: datetime | None) -> str:
     seconds = found.seconds_since(moment)
     if moment is None or seconds is None:
         return ""
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({_age(seconds)} ago)"
-
-
-def _age(seconds: float) -> str:
-    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s"
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({seconds_in_words(round(seconds))} ago)"

@@ -25,7 +25,6 @@ from redbeat.cli.words import (
     offset_of,
     one_line,
     relative,
-    seconds_in_words,
     when_in,
 )
 from redbeat.entries.due import is_pause_over
@@ -33,6 +32,7 @@ from redbeat.entries.failures import failure_of
 from redbeat.history import PastRun
 from redbeat.log.text import printable, shorten
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
+from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import zone_of
 
 __all__ = [

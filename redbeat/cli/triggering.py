@@ -18,10 +18,11 @@ from redbeat.cli.progress import meter
 from redbeat.cli.selection import ask_about, change_each, check_failures, names_in_words, select
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
 from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
-from redbeat.cli.words import clock, counted, one_line, when_in
+from redbeat.cli.words import clock, one_line, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.config.urls import sanitize_url
 from redbeat.errors import RedBeatError
+from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.timezones import in_utc

@@ -11,11 +11,11 @@ from datetime import datetime, timezone, tzinfo
 from typing import Any
 
 from redbeat.log.text import printable, shorten
+from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import zone_name
 
 __all__ = [
     "clock",
-    "counted",
     "due_in_words",
     "in_words_of",
     "label_of",
@@ -24,16 +24,9 @@ __all__ = [
     "offset_of",
     "one_line",
     "relative",
-    "seconds_in_words",
     "when_in",
 ]
 
-_UNITS = (
-    (365 * 86_400, "y"),
-    (86_400, "d"),
-    (3600, "h"),
-    (60, "min"),
-)
 #: how the modules below write a time in a sentence
 _IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? UTC\b", re.ASCII)
 
@@ -41,11 +34,6 @@ _IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? UTC\b", re.ASC
 def one_line(text: object, limit: int = 500) -> str:
     """Return ``text`` on one line, without what a terminal takes for orders, cut to ``limit``."""
     return shorten(printable(str(text)), limit)
-
-
-def counted(number: int, one: str, many: str) -> str:
-    """Return how many there are, as '1 entry' or '2 entries'."""
-    return f"{number} {one if number == 1 else many}"
 
 
 def when_in(moment: datetime, zone: tzinfo) -> str:
@@ -131,11 +119,3 @@ def next_run_in_words(
     if due is None and entry.state in ("paused", "disabled", "quarantined"):
         return entry.state, ""
     return due_in_words(due, zone, now, tell)
-
-
-def seconds_in_words(seconds: float) -> str:
-    """Return a length of time in the unit that fits, as '5 min'."""
-    for unit, name in _UNITS:
-        if seconds >= 2 * unit or (unit == 60 and seconds >= 90):
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

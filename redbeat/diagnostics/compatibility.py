@@ -20,7 +20,7 @@ from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import Policy
 from redbeat.schedules.codec import SCHEDULE_FIELDS, is_only_ours
-from redbeat.schedules.occurrences import CRONTAB_FIELDS, is_own_kind
+from redbeat.schedules.occurrences import CRON_FIELDS, is_own_kind
 from redbeat.store.scripts import Stored
 
 __all__ = ["EFFECTS", "Trouble", "find_ignored", "find_trouble"]
@@ -156,7 +156,7 @@ def _troubles_of(encoded: dict[str, Any]) -> Iterator[Trouble]:
 
 
 def _troubles_of_crontab(encoded: dict[str, Any]) -> Iterator[Trouble]:
-    given = {field: encoded[field] for field in CRONTAB_FIELDS if field in encoded}
+    given = {field: encoded[field] for field in CRON_FIELDS if field in encoded}
     try:
         crontab(**given)
     except (ValueError, TypeError, ArithmeticError, ParseException) as exc:

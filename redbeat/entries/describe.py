@@ -12,6 +12,7 @@ from typing import Any
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import DAILY
 
+from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.occurrences import clocked, cron, is_own_kind, rrule, zone_of
 from redbeat.schedules.recurrence import FREQUENCIES
 
@@ -23,8 +24,6 @@ _UNITS = (
     (timedelta(minutes=1), "minute"),
     (timedelta(seconds=1), "second"),
 )
-#: L, W or #
-_DAYS_IN_LISTS = re.compile(r"#|l(?:-\d+)?(?:,|$)|w(?:,|$)", re.IGNORECASE)
 
 _PERIODS = {
     number: "day" if number == DAILY else name.removesuffix("LY").lower()
@@ -83,8 +82,7 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
     if isinstance(schedule_, cron):
         return _describe_cron(" ".join(schedule_.fields))
     if isinstance(schedule_, crontab):
-        fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
-        given = [getattr(schedule_, f"_orig_{name}") for name in fields]
+        given = [getattr(schedule_, f"_orig_{name}") for name in CRON_FIELDS]
         return _describe_cron(" ".join(_field(value) for value in given))
     if isinstance(schedule_, rrule):
         return _describe_rule(schedule_, zone)
@@ -115,7 +113,7 @@ def _shown_interval(every: timedelta) -> str:
 def _describe_cron(expression: str) -> str:
     from cron_descriptor import Options, get_description  # here: beat has no use for it
 
-    if any("," in field and _DAYS_IN_LISTS.search(field) for field in expression.split()[2:]):
+    if any("," in field and has_special_days(field) for field in expression.split()[2::2]):
         return f"cron {expression}"  # it takes such a list for something else
     options = Options()
     options.use_24hour_time_format = True

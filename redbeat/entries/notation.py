@@ -19,6 +19,7 @@ from celery.schedules import BaseSchedule
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import RedBeatJSONEncoder, decode, objects_of
 from redbeat.schedules.codec import encode_schedule, read_cron
+from redbeat.schedules.crontab import CRON_FIELDS
 from redbeat.schedules.durations import is_span, read_seconds, write_seconds
 from redbeat.schedules.rfc5545 import read_rule
 from redbeat.schedules.timezones import zone_called
@@ -155,9 +156,7 @@ def _in_words(encoded: dict[str, Any]) -> Any:
         if encoded.get("relative"):
             candidate["relative"] = True
     elif kind == "crontab":
-        fields = [
-            encoded.get(name) for name in ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
-        ]
+        fields = [encoded.get(name) for name in CRON_FIELDS]
         # a list, or spaces inside, have no place in an expression; numbers would come back as text
         if all(isinstance(field, str) and field and not re.search(r"\s", field) for field in fields):
             candidate = {"cron": " ".join(map(str, fields))}

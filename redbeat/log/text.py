@@ -8,7 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-__all__ = ["as_stored", "escape", "is_utf8", "printable", "printable_json", "printable_lines", "shorten"]
+__all__ = [
+    "as_stored",
+    "counted",
+    "escape",
+    "is_utf8",
+    "printable",
+    "printable_json",
+    "printable_lines",
+    "shorten",
+]
 
 
 def printable(text: str) -> str:
@@ -62,3 +71,8 @@ def is_utf8(text: str) -> bool:
 def as_stored(text: str) -> bytes:
     """Return ``text`` as it stands in Redis, with bytes that are no UTF-8: not every client writes them."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def counted(number: int, one: str = "entry", many: str = "entries") -> str:
+    """Return how many there are in words: '1 entry', '2 entries'."""
+    return f"{number} {one if number == 1 else many}"

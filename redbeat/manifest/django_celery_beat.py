@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from redbeat.config.urls import sanitize_url
 from redbeat.errors import ConfigurationError, FileError
 from redbeat.manifest.format import Declared
+from redbeat.schedules.crontab import CRON_FIELDS
 
 __all__ = ["declare_rows", "read_django_celery_beat"]
 
@@ -157,9 +158,8 @@ def _schedule_of(row: Mapping[str, Any], schedules: Mapping[str, Any]) -> tuple[
             raise ValueError(f"its interval has an unknown period, {interval['period']!r}.")
         return {"every": round(interval["every"] * _SECONDS[interval["period"]], 6)}, None, False
     if cron := found("crontab"):
-        fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
         # spaces after commas are allowed there
-        parts = ["".join(str(cron[field]).split()) for field in fields]
+        parts = ["".join(str(cron[field]).split()) for field in CRON_FIELDS]
         return {"cron": " ".join(parts)}, str(cron.get("timezone") or "UTC"), False
     if clocked := found("clocked"):
         return {"at": _moment(clocked["clocked_time"])}, None, True

@@ -6,7 +6,6 @@ Owns the objects with a ``__type__``, datetimes among them. What is read lenient
 from __future__ import annotations
 
 import calendar
-import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
@@ -15,9 +14,8 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from dateutil.rrule import weekday
 
+from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.occurrences import (
-    CRON_FIELDS,
-    CRONTAB_FIELDS,
     KINDS,
     clocked,
     cron,
@@ -42,12 +40,14 @@ __all__ = [
     "to_timestamp",
 ]
 
+#: in the order in which celery-redbeat 2.x writes them
+_CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 _RRULE_FIELDS = tuple(name for name in rrule.FIELDS if name not in ("dtstart", "until"))
 
 #: what each schedule's JSON may hold; other keys are somebody else's and kept when it is rewritten
 SCHEDULE_FIELDS: dict[str, frozenset[str]] = {
     "interval": frozenset({"__type__", "every", "relative"}),
-    "crontab": frozenset({"__type__", *CRONTAB_FIELDS}),
+    "crontab": frozenset({"__type__", *CRON_FIELDS}),
     "rrule": frozenset({"__type__", *_RRULE_FIELDS, "dtstart", "dtstart_tz", "until", "until_tz"}),
     "cron": frozenset({"__type__", "expression"}),
     "clocked": frozenset({"__type__", "clocked_time"}),
@@ -96,15 +96,15 @@ def _decode_datetime(d: dict[str, Any]) -> datetime:
 
 def cronspecs(rule: crontab) -> list[Any]:
     """Return a crontab's fields as they were given; JSON has lists only for the rest of the iterables."""
-    given = [getattr(rule, f"_orig_{name}") for name in CRONTAB_FIELDS]
+    given = [getattr(rule, f"_orig_{name}") for name in _CRONTAB_FIELDS]
     return [
         spec if isinstance(spec, (int, str)) else sorted(getattr(rule, name))
-        for name, spec in zip(CRONTAB_FIELDS, given, strict=True)
+        for name, spec in zip(_CRONTAB_FIELDS, given, strict=True)
     ]
 
 
 def encode_crontab(*specs: Any) -> dict[str, Any]:
-    return {"__type__": "crontab", **dict(zip(CRONTAB_FIELDS, specs, strict=True))}
+    return {"__type__": "crontab", **dict(zip(_CRONTAB_FIELDS, specs, strict=True))}
 
 
 def encode_interval(every: timedelta, relative: bool) -> dict[str, Any]:
@@ -135,18 +135,13 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     )
 
 
-#: what only our own crontabs know of days: L, W and #
-_OURS = re.compile(r"#|l(?:-\d+)?\s*(?:,|$)|w\s*(?:,|$)", re.IGNORECASE)
-
-
 def is_only_ours(given: dict[str, Any]) -> bool:
     """Tell whether a crontab's fields say what Celery's takes for something else, or refuses."""
-    return any(_OURS.search(str(given.get(name))) for name in ("day_of_month", "day_of_week"))
+    return any(has_special_days(given.get(name)) for name in ("day_of_month", "day_of_week"))
 
 
 def _decode_crontab(d: dict[str, Any]) -> crontab:
-    given = {name: d[name] for name in CRONTAB_FIELDS if d.get(name) is not None}
-    return _crontab_or_cron(given)
+    return _crontab_or_cron({name: d[name] for name in CRON_FIELDS if d.get(name) is not None})
 
 
 def _crontab_or_cron(given: dict[str, Any]) -> crontab:

@@ -31,17 +31,15 @@ from redbeat.schedules.timezones import (
 )
 
 __all__ = [
-    "CRONTAB_FIELDS",
     "CRON_FIELDS",
     "count_of_crontab",
     "cron",
+    "has_special_days",
     "next_of_crontab",
     "runs_back_of_crontab",
 ]
 
-CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-
-#: the same fields in the order of an expression
+#: in the order of an expression
 CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -68,6 +66,8 @@ _NAMES = {"month_of_year": _MONTHS, "day_of_week": _WEEKDAYS}
 _NUMBERS = re.compile(r"(?:[*?]|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?", re.ASCII)
 _LAST = re.compile(r"L(?:-(?P<earlier>\d+))?", re.ASCII | re.IGNORECASE)
 _NEAREST = re.compile(r"(?P<day>\d+|L)W", re.ASCII | re.IGNORECASE)
+#: what Celery's crontab, which doesn't know L, W and #, would refuse or take for something else
+_SPECIAL = re.compile(r"#|l(?:-\d+)?\s*(?:,|$)|w\s*(?:,|$)", re.IGNORECASE)
 _NTH = re.compile(r"(?P<weekday>\w+)#(?P<nth>[1-5])|(?P<last>\w+)L", re.ASCII | re.IGNORECASE)
 
 #: after so many years the calendar is the same again: a rule without a day in them has none
@@ -161,6 +161,11 @@ class cron(crontab):  # noqa: N801 - schedules are called so in Celery
 
     def __repr__(self) -> str:
         return f"<cron: {self.expression}>"
+
+
+def has_special_days(field: Any) -> bool:
+    """Tell whether a field of days, as it was given, has L, W or #."""
+    return _SPECIAL.search(str(field)) is not None
 
 
 def _split(expression: str) -> list[str]:

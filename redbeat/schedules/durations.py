@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_span", "read_seconds", "write_seconds"]
+__all__ = ["is_span", "read_seconds", "seconds_in_words", "write_seconds"]
 
 _SECONDS = {
     "ms": 0.001,
@@ -16,6 +16,7 @@ _SECONDS = {
     "d": 86_400,
     "w": 7 * 86_400,
 }
+_ROUNDED = ((365 * 86_400, "y"), (86_400, "d"), (3600, "h"), (60, "min"))
 _PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.ASCII)
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII)
 
@@ -65,3 +66,11 @@ def write_seconds(seconds: float) -> float | str:
         if seconds and not seconds % _SECONDS[unit]:
             return f"{int(seconds / _SECONDS[unit])}{unit}"
     return f"{int(seconds)}s"
+
+
+def seconds_in_words(seconds: float) -> str:
+    """Return about how long ``seconds`` are, an age or a distance, in the unit that fits, as '5 min'."""
+    for unit, name in _ROUNDED:
+        if seconds >= 2 * unit or (unit == 60 and seconds >= 90):
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 1 or not seconds else f"{seconds * 1000:.0f} ms"

@@ -18,7 +18,6 @@ from celery.utils.time import delta_resolution
 
 from redbeat.process.memory import Memory
 from redbeat.schedules.crontab import CRON_FIELDS as CRON_FIELDS
-from redbeat.schedules.crontab import CRONTAB_FIELDS as CRONTAB_FIELDS
 from redbeat.schedules.crontab import cron as cron
 from redbeat.schedules.crontab import next_of_crontab, runs_back_of_crontab
 from redbeat.schedules.exclusions import NEVER_FREE
@@ -255,7 +254,7 @@ def _next_of_interval(interval: schedule, policy: Bounds, after: datetime, ancho
 
 def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime | None:
     """Return the first run later than ``after``; thousands of entries share a few rules and due times."""
-    fields = (getattr(rule, f"_orig_{name}") for name in CRONTAB_FIELDS)
+    fields = (getattr(rule, f"_orig_{name}") for name in CRON_FIELDS)
     key = (getattr(rule, "expression", None), *fields, zone, after)
     try:
         if key in _crontab_runs:

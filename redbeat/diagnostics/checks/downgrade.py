@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from redbeat.diagnostics.checks.context import Patient, Row
-from redbeat.diagnostics.checks.finding import Finding, Severity, counted
+from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.compatibility import find_ignored, find_trouble
+from redbeat.log.text import counted
 
 __all__ = ["Versions"]
 

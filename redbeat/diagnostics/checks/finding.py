@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["Finding", "Repair", "Severity", "age_of", "counted", "worst_of"]
+__all__ = ["Finding", "Repair", "Severity", "worst_of"]
 
 
 class Severity(IntEnum):
@@ -66,19 +66,6 @@ class Finding:
             "excerpt": self.excerpt or None,
             "fixable": self.repair is not None,
         }
-
-
-def age_of(seconds: float) -> str:
-    """Return a number of seconds in words."""
-    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s"
-
-
-def counted(count: int, what: str = "entry", many: str = "entries") -> str:
-    """Return a number of things in words: '1 entry', '2 entries'."""
-    return f"{count} {what if count == 1 else many}"
 
 
 def worst_of(findings: Iterable[Finding]) -> Severity:

@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 
 from redbeat.decoder import is_sealed
 from redbeat.diagnostics.checks.context import Patient, Row
-from redbeat.diagnostics.checks.finding import Finding, Severity, age_of, counted
+from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.leadership.status import Leader
+from redbeat.log.text import counted
+from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import in_utc
 
 __all__ = ["LEADER_CHECKS", "check_writer"]
@@ -28,7 +30,7 @@ def check_leader(patient: Patient) -> Iterator[Finding]:
     """Find a schedule that nobody works on, or not fast enough."""
     status = patient.status
     oldest = status.seconds_since(status.oldest_due)
-    since = f", the oldest for {age_of(oldest)}" if oldest else ""
+    since = f", the oldest for {seconds_in_words(oldest)}" if oldest else ""
     due = f"{counted(status.backlog)} {'is' if status.backlog == 1 else 'are'} due"
     if status.leader is None and status.lock_key is not None:
         if status.backlog:
@@ -106,7 +108,7 @@ def check_lock(patient: Patient) -> Iterator[Finding]:
             "silent-leader",
             lock_key,
             f"The leader, process {leader.pid} on {leader.host}, has done nothing for "
-            f"{age_of(patient.status.seconds_since(leader.last_tick) or 0)}.",
+            f"{seconds_in_words(patient.status.seconds_since(leader.last_tick) or 0)}.",
             "Look whether that process lives, and into its log; a standby takes over from one that has died.",
         )
 

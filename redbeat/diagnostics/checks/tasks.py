@@ -15,10 +15,10 @@ from kombu.serialization import dumps
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.diagnostics.checks.context import Patient, Row
-from redbeat.diagnostics.checks.finding import Finding, Severity, counted
+from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.routes import find_route, load_tasks
 from redbeat.log.logger import logger
-from redbeat.log.text import shorten
+from redbeat.log.text import counted, shorten
 
 __all__ = ["Tasks", "check_message"]
 

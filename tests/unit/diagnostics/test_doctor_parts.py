@@ -10,10 +10,11 @@ import pytest
 from celery import Celery
 
 from redbeat.diagnostics.checks.entries import EXCERPT_LENGTH, excerpt_of
-from redbeat.diagnostics.checks.finding import Finding, Severity, age_of, counted, worst_of
+from redbeat.diagnostics.checks.finding import Finding, Severity, worst_of
 from redbeat.diagnostics.fixes import next_score
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
+from redbeat.log.text import counted
 from redbeat.store.scripts import Stored
 from tests.support.schedule import meta_json
 
@@ -83,7 +84,5 @@ def test_the_worst_finding_counts() -> None:
     assert worst_of(findings) == 1
 
 
-def test_ages_and_numbers_in_words() -> None:
-    ages = [age_of(seconds) for seconds in (5, 119, 120, 7200, 172_800)]
-    assert ages == ["5 s", "119 s", "2 min", "2 h", "2 days"]
+def test_numbers_are_told_in_words() -> None:
     assert (counted(1), counted(2)) == ("1 entry", "2 entries")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from redbeat import cli
-from redbeat.cli.status import _age
 from redbeat.leadership.status import Leader, State, Status, judge
 
 NOW = datetime(2026, 1, 31, 7, 30, tzinfo=timezone.utc)
@@ -61,14 +60,6 @@ def test_the_exit_codes_are_those_that_the_documentation_promises() -> None:
 def test_a_leader_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         LEADER.pid = 1  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (86_400, "24 h"), (172_800, "2 d")],
-)
-def test_an_age_is_told_in_the_unit_that_fits(seconds: float, words: str) -> None:
-    assert _age(seconds) == words
 
 
 def test_the_command_line_needs_nothing_that_celery_does_not_bring() -> None:

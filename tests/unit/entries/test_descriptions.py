@@ -35,6 +35,7 @@ def describe(app: Celery, schedule: Any, **fields: Any) -> str:
         ("0 9 * * fri", "At 09:00, only on Friday"),
         ("0 9 * * fri,wed", "At 09:00, only on Friday and Wednesday"),
         ("0 9 * jul wed", "At 09:00, only on Wednesday, only in July"),
+        ("0 9 * jun,jul wed", "At 09:00, only on Wednesday, only in June and July"),
         ("0 9 * * friL", "At 09:00, on the last Friday of the month"),
         ("0 9 * * FRIL", "At 09:00, on the last Friday of the month"),
         ("0 9 * * fri#2", "At 09:00, on the second Friday of the month"),
