@@ -24,6 +24,7 @@ from redbeat.entries.history_store import (
     server_now,
 )
 from redbeat.entries.preview import runs_between
+from redbeat.entries.validation import find_kind_problem
 from redbeat.errors import EntryError
 from redbeat.history import sent_record
 from redbeat.process.signals import hold_interrupts
@@ -127,10 +128,10 @@ def _send(entry: Any, due: datetime, overrides: Mapping[str, Any]) -> AsyncResul
     options = {**(entry.options or {}), **overrides}
     args = options.pop("args", entry.args) or ()
     kwargs = options.pop("kwargs", entry.kwargs) or {}
-    if not isinstance(args, (list, tuple)):  # else 'ab' is 'a' and 'b'
-        raise EntryError(f"{entry.key}: args must be a list, not {args!r}.", entry.key)
-    if not isinstance(kwargs, Mapping):
-        raise EntryError(f"{entry.key}: kwargs must be an object, not {kwargs!r}.", entry.key)
+    for field, value in (("args", args), ("kwargs", kwargs)):  # else 'ab' is 'a' and 'b'
+        problem = find_kind_problem(field, value)
+        if problem:
+            raise EntryError(f"{entry.key}: {field} {problem}.", entry.key)
     headers = {**((entry.options or {}).get("headers") or {}), **(options.get("headers") or {})}
     options["headers"] = {
         **headers,

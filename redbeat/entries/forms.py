@@ -14,6 +14,7 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
 from redbeat.entries import fields
 from redbeat.entries.due import is_pause_over
+from redbeat.entries.validation import find_kind_problem
 from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules.durations import read_seconds
@@ -84,16 +85,10 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
         given = objects_of(dict(values))
     except (TypeError, ValueError, RecursionError) as exc:
         raise EntryError(f"{name}: {exc}", str(name)) from exc
-    for field, kinds, what in (
-        ("name", str, "a string"),
-        ("task", str, "a string"),
-        ("args", (list, tuple), "a list"),
-        ("kwargs", dict, "an object"),
-        ("options", dict, "an object"),
-        ("enabled", bool, "true or false"),
-    ):
-        if given.get(field) is not None and not isinstance(given[field], kinds):
-            raise EntryError(f"{name}: {field} must be {what}, not {given[field]!r}.", str(name))
+    for field in ("name", "task", "args", "kwargs", "options", "enabled"):
+        problem = find_kind_problem(field, given.get(field))
+        if problem:
+            raise EntryError(f"{name}: {field} {problem}.", str(name))
     for field in ("name", "task", "schedule"):
         if given.get(field) is None:
             place = "" if name is None else f"{name}: "

@@ -1,14 +1,16 @@
-"""What is wrong with an entry's values, in words: with what was read, and with what is to be written.
+"""What is wrong with an entry's values, in words: with what was read, was given, and is to be written.
 
 Invariant: what may be written is found good when it is read again. Pure: values in, a sentence or None out.
+What is in a policy is checked where the policy is made.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from datetime import datetime, timezone
 from functools import lru_cache
+from types import NoneType
 from typing import Any
 
 from celery.schedules import BaseSchedule
@@ -21,6 +23,7 @@ from redbeat.schedules.occurrences import KINDS
 
 __all__ = [
     "check_readable",
+    "find_kind_problem",
     "find_meta_problem",
     "find_name_problem",
     "find_problem",
@@ -29,10 +32,33 @@ __all__ = [
     "find_unwritable",
 ]
 
+_OBJECT = (dict, NoneType, Mapping)  # nearly always the first, which is found sooner
+#: the types of what JSON has of an entry, None for what is missing, and what they are called there
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "name": ((str, NoneType), "a string"),
+    "task": ((str, NoneType), "a string"),
+    "args": ((list, tuple, NoneType), "a list"),
+    "kwargs": (_OBJECT, "an object"),
+    "options": (_OBJECT, "an object"),
+    "headers": (_OBJECT, "an object"),
+    "enabled": ((bool, NoneType), "true or false"),
+    "total_run_count": ((int, NoneType), "a whole number"),
+}
 #: a definition from its schedule to its end, where the schedule has no objects in it
 _PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
 #: deeper than this, JSON that could be written may be too deep to be read
 _PLAIN_BRACKETS = 200
+
+
+def find_kind_problem(field: str, value: Any) -> str | None:
+    """Return what is wrong with the type of a field's value, as 'must be a list, not 5'; None for nothing.
+
+    A value that is None counts as missing.
+    """
+    kinds, what = _KINDS[field]
+    if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+        return None
+    return f"must be {what}, not {_shown(value)}"
 
 
 def find_problem(definition: Any, meta: Any) -> str | None:
@@ -50,16 +76,14 @@ def find_problem(definition: Any, meta: Any) -> str | None:
         return "definition: task: is missing."
     if not isinstance(task, str) or not task or not is_utf8(task):
         return f"definition: task: must be the name of a task, not {_shown(task)}."
-    headers = (definition.get("options") or {}).get("headers") if _is_object(definition, "options") else None
-    if definition.get("args") is not None and not isinstance(definition["args"], list):
-        return f"definition: args: must be a list, not {_shown(definition['args'])}."
-    for name in ("kwargs", "options"):
-        if not _is_object(definition, name):
-            return f"definition: {name}: must be an object, not {_shown(definition[name])}."
-    if not isinstance(headers, (dict, type(None))):
-        return f"definition: options: headers: must be an object, not {_shown(headers)}."
-    if definition.get("enabled") not in (True, False, None):
-        return f"definition: enabled: must be true or false, not {_shown(definition['enabled'])}."
+    for name in ("args", "kwargs", "options"):
+        if not isinstance(definition.get(name), _KINDS[name][0]):
+            return f"definition: {name}: {find_kind_problem(name, definition[name])}."
+    headers = (definition.get("options") or {}).get("headers")
+    if not isinstance(headers, _OBJECT):
+        return f"definition: options: headers: {find_kind_problem('headers', headers)}."
+    if definition.get("enabled") not in (True, False, None):  # other programs write 1 and 0
+        return f"definition: enabled: {find_kind_problem('enabled', definition['enabled'])}."
     return find_meta_problem(meta)
 
 
@@ -69,29 +93,30 @@ def find_meta_problem(meta: Any) -> str | None:
         return f"meta: must be an object, not {_shown(meta)}."
     if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
         return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
-    if meta.get("last_run_at") is not None:
-        try:
-            meta["last_run_at"].astimezone(timezone.utc)
-        except OverflowError:
-            return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
-    count = meta.get("total_run_count")
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
-        return f"meta: total_run_count: must be a whole number, not {_shown(count)}."
-    return None
+    if _is_out_of_range(meta.get("last_run_at")):
+        return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
+    problem = find_kind_problem("total_run_count", meta.get("total_run_count"))
+    return f"meta: total_run_count: {problem}." if problem else None
 
 
 def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | None:
     """Return why an entry can't be made with these, as a sentence; None when it can."""
     if not isinstance(last_run_at, (datetime, type(None))):
         return f"last_run_at must be a datetime, not {_shown(last_run_at)}."
-    if last_run_at is not None and last_run_at.tzinfo is not None:
+    if last_run_at is not None and last_run_at.tzinfo is not None and _is_out_of_range(last_run_at):
+        return f"last_run_at is out of range: {last_run_at}."
+    problem = find_kind_problem("total_run_count", total_run_count)
+    return f"total_run_count {problem}." if problem else None
+
+
+def _is_out_of_range(moment: datetime | None) -> bool:
+    """Tell whether ``moment`` is in the years 1 to 9999 by its own offset only."""
+    if moment is not None:
         try:
-            last_run_at.astimezone(timezone.utc)
+            moment.astimezone(timezone.utc)
         except OverflowError:
-            return f"last_run_at is out of range: {last_run_at}."
-    if isinstance(total_run_count, bool) or not isinstance(total_run_count, (int, type(None))):
-        return f"total_run_count must be a whole number, not {_shown(total_run_count)}."
-    return None
+            return True
+    return False
 
 
 def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
@@ -153,10 +178,6 @@ def _is_plain_end(end: str) -> bool:
     if plain:
         decode(plain[1])
     return plain is not None
-
-
-def _is_object(definition: dict[str, Any], name: str) -> bool:
-    return isinstance(definition.get(name), (dict, type(None)))
 
 
 def _shown(value: Any) -> str:
