@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import uuid
 
+from redbeat.log.text import as_stored
+
 __all__ = ["TASK_ID_NAMESPACE", "task_id_of"]
 
 #: task ids are UUIDs of version 5 in this namespace
@@ -18,7 +20,7 @@ def task_id_of(key: str, due: str) -> str:
         key: the entry's key in Redis.
         due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
     """
-    name = TASK_ID_NAMESPACE.bytes + f"{key}\n{due}".encode("utf-8", "surrogateescape")
+    name = TASK_ID_NAMESPACE.bytes + as_stored(f"{key}\n{due}")
     made = bytearray(hashlib.sha1(name, usedforsecurity=False).digest()[:16])
     # uuid.uuid5() says the same, and takes five times as long
     made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80

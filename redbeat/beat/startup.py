@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 from celery.backends.base import DisabledBackend
@@ -23,7 +22,8 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
-from redbeat.store.store import CHUNK_SIZE, Fence, Store, Stored, Write
+from redbeat.store.chunks import in_chunks
+from redbeat.store.store import Fence, Store, Stored, Write
 
 __all__ = [
     "check_eviction",
@@ -158,9 +158,8 @@ def store_entries(
 
     What is stored already just so is left alone.
     """
-    remaining = iter(entries.items())
     # made when their turn comes: one chunk of entries in memory at a time
-    while chunk := list(islice(remaining, CHUNK_SIZE)):
+    for chunk in in_chunks(entries.items()):
         _store_chunk(store, fence, make_entry, chunk)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 from redbeat.diagnostics.compatibility import Trouble, find_ignored, find_trouble
@@ -19,9 +18,10 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import read_all
 from redbeat.errors import EntryCorrupt, EntryNotFound, LockError
 from redbeat.leadership.lock import TOKEN_MARK
+from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.scripts import Stored
 from redbeat.store.scripts.downgrades import put_away
-from redbeat.store.store import CHUNK_SIZE, Store
+from redbeat.store.store import Store
 
 __all__ = ["Findings", "Obstacle", "examine", "judge", "put_all_away"]
 
@@ -110,9 +110,8 @@ def put_all_away(
     Raises:
         LockError: a beat of version 3 leads, and would bring them back or run them.
     """
-    store, remaining = Store(app), iter(obstacles)
-    done = 0
-    while chunk := list(islice(remaining, CHUNK_SIZE)):
+    store, done = Store(app), 0
+    for chunk in in_chunks(obstacles):
         with store.translating(store.keys.downgraded, "hash", sets=[store.keys.statics]):
             found = put_away(
                 store.client,

@@ -19,10 +19,11 @@ from redbeat.entries.ownership import read_statics
 from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.log.text import as_stored
+from redbeat.store.chunks import in_chunks
 from redbeat.store.scripts import Stored
 from redbeat.store.scripts.leftovers import remove_leftovers
 from redbeat.store.scripts.repairs import MemberRepair, repair_members
-from redbeat.store.store import CHUNK_SIZE, Store
+from redbeat.store.store import Store
 
 __all__ = ["repair"]
 
@@ -43,8 +44,8 @@ def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Itera
             time.sleep(MISSING_GRACE_SECONDS)  # some programs write the schedule first, and then the hash
         for action, mend in _ACTIONS.items():
             chosen = [one for one in wanted if one.action == action]
-            for start in range(0, len(chosen), CHUNK_SIZE):
-                yield from mend(store, chosen[start : start + CHUNK_SIZE], is_dry)
+            for chunk in in_chunks(chosen):
+                yield from mend(store, chunk, is_dry)
     finally:
         if client is not getattr(app, "redbeat_redis", None):
             client.close()

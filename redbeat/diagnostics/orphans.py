@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from redbeat.entries.ownership import read_statics
 from redbeat.keys import BESIDE_TYPES, glob_of
+from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.scripts import text_of
 from redbeat.store.scripts.leftovers import remove_leftovers
-from redbeat.store.store import CHUNK_SIZE, Store
+from redbeat.store.store import Store
 
 __all__ = ["KINDS_LEFT", "Leftover", "find_leftovers", "purge_leftovers"]
 
@@ -52,7 +52,7 @@ def find_leftovers(app: Any, progress: Callable[[int], object] | None = None) ->
     store = Store(app)
     looked_at, seen = 0, set[Leftover]()
     candidates = _candidates(store)
-    while chunk := list(islice(candidates, CHUNK_SIZE)):
+    for chunk in in_chunks(candidates):
         with store.translating(), store.client.pipeline(transaction=False) as pipeline:
             for one in chunk:
                 pipeline.exists(store.keys.entry(one.name))
@@ -98,15 +98,16 @@ def purge_leftovers(
     members = {one.name: one.text for one in leftovers if one.kind == "member"}
     names = sorted({one.name for one in leftovers})
     statics = read_statics(store)
-    for first in range(0, len(names), CHUNK_SIZE):
-        chunk = names[first : first + CHUNK_SIZE]
+    looked_at = 0
+    for chunk in in_chunks(names):
         entries = [(keys.entry(name), members.get(name, keys.entry(name)), name) for name in chunk]
         owned = [statics.pairs_of(name) for name in chunk]
         beside = [key for entry, _, _ in entries for key in keys.beside(entry)]
         with store.translating():
             removed += remove_leftovers(store.client, keys, entries, owned, beside)
+        looked_at += len(chunk)
         if progress is not None:
-            progress(first + len(chunk))
+            progress(looked_at)
     return removed
 
 

@@ -29,8 +29,9 @@ from redbeat.errors import EntryError
 from redbeat.history import sent_record
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
+from redbeat.store.chunks import in_chunks
 from redbeat.store.scripts import score_text
-from redbeat.store.store import CHUNK_SIZE, Store
+from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 
 __all__ = ["backfill", "trigger"]
@@ -97,7 +98,7 @@ def backfill(
 
 def _missing(entry: Any, store: Store, dues: Iterator[datetime]) -> Iterator[datetime]:
     """Yield those that ``backfill`` hasn't sent yet."""
-    for chunk in _in_chunks(dues):
+    for chunk in in_chunks(dues):
         known = read_backfilled(store, entry.key, [score_text(due.timestamp()) for due in chunk])
         yield from (due for due, is_known in zip(chunk, known, strict=True) if not is_known)
 
@@ -111,17 +112,6 @@ def _send_past_run(entry: Any, store: Store, due: datetime) -> bool:
     note_backfilled(store, entry.key, nominal)
     add_record(store, entry.key, sent_record(nominal, is_manual=True), server_now(store))
     return True
-
-
-def _in_chunks(dues: Iterator[datetime]) -> Iterator[list[datetime]]:
-    chunk: list[datetime] = []
-    for due in dues:
-        chunk.append(due)
-        if len(chunk) == CHUNK_SIZE:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _send(entry: Any, due: datetime, overrides: Mapping[str, Any]) -> AsyncResult:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from redbeat.config.config import ensure_conf
@@ -17,7 +16,8 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryError
 from redbeat.log.text import shorten
 from redbeat.process.garbage import garbage_kept
-from redbeat.store.store import CHUNK_SIZE, Outcome, Store
+from redbeat.store.chunks import in_chunks
+from redbeat.store.store import Outcome, Store
 
 __all__ = ["Progress", "SaveResult", "delete_many", "save_many"]
 
@@ -119,8 +119,8 @@ def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None
 
 def _each_chunk(items: Iterable[Any], handle: Callable[[list[Any]], None], progress: Progress | None) -> None:
     """Let ``handle`` do one chunk after the other; an EntryError tells how many were done before."""
-    remaining, done = iter(items), 0
-    while chunk := list(islice(remaining, CHUNK_SIZE)):
+    done = 0
+    for chunk in in_chunks(items):
         try:
             with garbage_kept():
                 handle(chunk)

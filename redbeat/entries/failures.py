@@ -7,12 +7,12 @@ lists the schedule sees why.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from typing import Any
 
+from redbeat.log.text import sha1_of_text
 from redbeat.store.scripts import Claimed, Stored
 
 __all__ = ["Failure", "failure_of", "new_failure", "sha1_of"]
@@ -88,5 +88,4 @@ def new_failure(claimed: Claimed, reason: str, now: float) -> Failure:
 
 def sha1_of(claimed: Claimed | Stored) -> str:
     """Return the SHA-1 of the definition as it stands in Redis."""
-    definition = (claimed.definition or "").encode("utf-8", "surrogateescape")
-    return hashlib.sha1(definition, usedforsecurity=False).hexdigest()
+    return sha1_of_text(claimed.definition or "")

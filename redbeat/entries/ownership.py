@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 
 from redbeat.log.text import is_utf8
 from redbeat.store import scripts as lua
+from redbeat.store.chunks import in_chunks
 from redbeat.store.scripts import Fence, text_of
 from redbeat.store.scripts import owners as scripts
-from redbeat.store.store import CHUNK_SIZE, Store
+from redbeat.store.store import Store
 
 __all__ = [
     "StaticNames",
@@ -132,8 +133,7 @@ def note_statics(store: Store, fence: Fence, owner: str, plan: StaticsPlan) -> N
 
 def _change(store: Store, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
     statics, static_owners = store.keys.statics, store.keys.static_owners
-    for start in range(0, len(names), CHUNK_SIZE):
-        chunk = names[start : start + CHUNK_SIZE]
+    for chunk in in_chunks(names):
         with store.translating(statics, "set", sets=[static_owners]):
             status = lua.change_statics(store.client, statics, static_owners, fence, change, owner, chunk)
         store.check_lock(status, fence)
@@ -142,9 +142,9 @@ def _change(store: Store, fence: Fence, change: str, owner: str, names: Sequence
 def read_owners(store: Store, keys: Sequence[str]) -> list[str]:
     """Return of each entry from whose file it comes, '' for nobody's."""
     owners: list[str] = []
-    for start in range(0, len(keys), CHUNK_SIZE):
+    for chunk in in_chunks(keys):
         with store.translating():
-            owners += scripts.read_owners(store.client, keys[start : start + CHUNK_SIZE])
+            owners += scripts.read_owners(store.client, chunk)
     return owners
 
 

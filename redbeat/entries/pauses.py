@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from itertools import islice
 from typing import Any
 
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
 from redbeat.policy.policy import PAUSE_FIELDS
-from redbeat.store.store import CHUNK_SIZE, Store, Stored, Write
+from redbeat.store.chunks import in_chunks
+from redbeat.store.store import Store, Stored, Write
 
 __all__ = ["PauseResult", "is_paused_for", "pause_many", "rest", "resume_many"]
 
@@ -118,7 +118,7 @@ def _change_many(
     """Let ``change`` change what it returns True for, 500 entries at a time; compare and set."""
     if isinstance(names, (str, bytes)):
         raise TypeError(f"many names are wanted, not one: [{names!r}].")
-    store, remaining, done = Store(app), iter(names), 0
+    store, done = Store(app), 0
     outcomes: dict[str, str] = {}
     failed: dict[str, str] = {}
 
@@ -138,9 +138,10 @@ def _change_many(
         outcomes[name] = "changed" if is_changed else "left"
         return write
 
-    while chunk := list(dict.fromkeys(islice(remaining, CHUNK_SIZE))):
-        store.write_entries([store.keys.prefixed(name) for name in chunk], plan)
-        done += len(chunk)
+    for chunk in in_chunks(names):
+        some = dict.fromkeys(chunk)
+        store.write_entries([store.keys.prefixed(name) for name in some], plan)
+        done += len(some)
         if progress is not None:
             progress(done)
     return PauseResult(

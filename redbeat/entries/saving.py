@@ -21,6 +21,7 @@ from redbeat.entries.loading import try_decode
 from redbeat.entries.queues import find_queue_problem
 from redbeat.entries.validation import check_readable, find_meta_problem, find_size_problem
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
+from redbeat.log.text import as_stored
 from redbeat.policy.policy import encode_policy
 from redbeat.process.budget import limited, limited_twice
 from redbeat.schedules.codec import encode_schedule
@@ -123,7 +124,7 @@ def _check_size(entry: Any, *texts: str) -> None:
     max_bytes = ensure_conf(entry.app).max_entry_bytes
     if 4 * sum(map(len, texts)) <= max_bytes:  # UTF-8 takes no more
         return
-    size_bytes = sum(len(text.encode("utf-8", "surrogateescape")) for text in texts)
+    size_bytes = sum(len(as_stored(text)) for text in texts)
     problem = find_size_problem(size_bytes, max_bytes)
     if problem:
         raise EntryError(f"{entry.key}: {problem}", entry.key)

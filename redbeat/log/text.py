@@ -5,6 +5,7 @@ Invariant: what ``printable`` returns stays on one line, in its order, and gives
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ __all__ = [
     "printable",
     "printable_json",
     "printable_lines",
+    "sha1_of_text",
     "shorten",
 ]
 
@@ -71,6 +73,11 @@ def is_utf8(text: str) -> bool:
 def as_stored(text: str) -> bytes:
     """Return ``text`` as it stands in Redis, with bytes that are no UTF-8: not every client writes them."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def sha1_of_text(text: str) -> str:
+    """Return the SHA-1, in hex digits, of ``text`` as it stands in Redis; to compare, not to trust."""
+    return hashlib.sha1(as_stored(text), usedforsecurity=False).hexdigest()
 
 
 def counted(number: int, one: str = "entry", many: str = "entries") -> str:

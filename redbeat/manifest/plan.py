@@ -40,9 +40,10 @@ from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.process.budget import postpone_signals
 from redbeat.process.garbage import garbage_kept
+from redbeat.store.chunks import in_chunks
 from redbeat.store.scripts import owners as scripts
 from redbeat.store.scripts.owners import Change
-from redbeat.store.store import CHUNK_SIZE, Store, Stored
+from redbeat.store.store import Store, Stored
 
 __all__ = [
     "MAX_ENTRIES",
@@ -211,8 +212,7 @@ def read_with_owners(
     """Return the server's time, and the entries with their owners."""
     found: list[tuple[Stored, str]] = []
     now = datetime.now(timezone.utc)
-    for start in range(0, len(keys), CHUNK_SIZE):
-        chunk = keys[start : start + CHUNK_SIZE]
+    for chunk in in_chunks(keys):
         now, stored = store.read_entries(chunk)
         found += zip(stored, read_owners(store, chunk), strict=True)
         if progress is not None:

@@ -7,7 +7,7 @@ RedBeat doesn't know. Where the words of a file don't reach, a field ``stored`` 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import isnan, nan
@@ -26,7 +26,7 @@ from redbeat.entries.query import scan_entries
 from redbeat.entries.saving import encode_entry, plan_save
 from redbeat.entries.validation import find_name_problem, find_size_problem
 from redbeat.errors import EntryError, FileError
-from redbeat.log.text import is_utf8, printable, shorten
+from redbeat.log.text import as_stored, is_utf8, printable, shorten
 from redbeat.manifest.calendars import calendar_of, plan_calendars
 from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import (
@@ -39,8 +39,9 @@ from redbeat.manifest.plan import (
 )
 from redbeat.process.garbage import garbage_kept
 from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
+from redbeat.store.chunks import in_chunks
 from redbeat.store.scripts.owners import Change
-from redbeat.store.store import CHUNK_SIZE, Store, Stored, Write
+from redbeat.store.store import Store, Stored, Write
 
 __all__ = ["Exported", "declare_beat_schedule", "export_entries", "plan_import"]
 
@@ -91,11 +92,10 @@ def export_entries(
     items: dict[str, dict[str, Any]] = {}
     skipped: list[str] = []
     calendars: set[str] = set()
-    chunk: list[Any] = []
     forms: _Forms = {}
 
     @garbage_kept()
-    def take() -> None:
+    def take(chunk: Sequence[Any]) -> None:
         keys = [entry.stored.key for entry in chunk]
         pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)
         for entry, its_owner, past in zip(chunk, read_owners(store, keys), pasts, strict=True):
@@ -113,15 +113,13 @@ def export_entries(
                     {field: texts for field, texts in zip(PAST_FIELDS, past, strict=True) if texts}
                 )
                 calendars.update(filter(None, [getattr(entry.policy, "exclude", None)]))
-        chunk.clear()
 
-    for seen, entry in enumerate(scan_entries(RedBeatSchedulerEntry, app, match), 1):
-        chunk.append(entry)
-        if len(chunk) == CHUNK_SIZE:
-            take()
-            if progress is not None:
-                progress(seen)
-    take()
+    seen = 0
+    for chunk in in_chunks(scan_entries(RedBeatSchedulerEntry, app, match)):
+        take(chunk)
+        seen += len(chunk)
+        if progress is not None:
+            progress(seen)
     return Exported(
         Declared("export", owner, dict(sorted(items.items())), _calendars_of(store, calendars, skipped)),
         tuple(skipped),
@@ -361,7 +359,7 @@ def _plan_item(app: Any, change: Change, declared: Declared, entry: Any, now: da
     score = _score(declared, change.name)
     change.is_replaced = change.stored.exists
     change.is_unscheduled = score is None
-    size_bytes = sum(len(text.encode("utf-8", "surrogateescape")) for text in (definition, meta, policy))
+    size_bytes = sum(len(as_stored(text)) for text in (definition, meta, policy))
     problem = find_size_problem(size_bytes, ensure_conf(app).max_entry_bytes)
     if problem:
         raise declared.fault(("entries", change.name), problem)

@@ -10,6 +10,7 @@ import hashlib
 from datetime import datetime, timedelta
 from typing import Any
 
+from redbeat.log.text import as_stored
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import last_runs, next_run
 
@@ -29,7 +30,7 @@ def delayed(key: str, schedule_: Any, policy: Policy, due: datetime) -> datetime
     room = timedelta(seconds=policy.jitter)
     if following is not None:
         room = min(room, (following - due) * _PART)
-    digest = hashlib.sha256(f"{key}\n{due.isoformat()}".encode("utf-8", "surrogateescape")).digest()
+    digest = hashlib.sha256(as_stored(f"{key}\n{due.isoformat()}")).digest()
     return due + room * (int.from_bytes(digest[:6], "big") / 2**48)
 
 

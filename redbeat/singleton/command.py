@@ -23,6 +23,7 @@ from celery import Celery
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.errors import CommandFailed, ConfigurationError, RedBeatError, StoreCorrupt
 from redbeat.keys import has_hash_tag
+from redbeat.log.text import as_stored
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, finite, not_empty
 from redbeat.singleton.beatcop import BeatCopSettings, read_beatcop
@@ -202,7 +203,7 @@ def _own_prefix(config: RedBeatConfig, key: str) -> str:
 
 def _default_key(config: RedBeatConfig, command: list[str]) -> str:
     """Return a key for ``command``: the same on every machine, and no password that it may hold."""
-    digest = hashlib.sha256("\0".join(command).encode("utf-8", "surrogateescape")).hexdigest()
+    digest = hashlib.sha256(as_stored("\0".join(command))).hexdigest()
     return config.keys.singleton(f"{Path(command[0]).name}-{digest[:8]}")
 
 

@@ -39,6 +39,8 @@ from redbeat.keys import Keys
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
 from redbeat.store import scripts as lua
+from redbeat.store.chunks import CHUNK_SIZE as CHUNK_SIZE
+from redbeat.store.chunks import in_chunks
 from redbeat.store.portions import Portions, is_broken
 from redbeat.store.replicas import Replicas
 from redbeat.store.scripts import (
@@ -57,9 +59,6 @@ from redbeat.store.scripts import (
 from redbeat.store.scripts.downgrades import BroughtBack, bring_back, score_of
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
-
-#: how many entries one script reads, stores or deletes
-CHUNK_SIZE = 500
 
 #: a claim takes so many bytes of large entries, whatever the batch size; small ones don't wait for them, and
 #: have four times as many at the most
@@ -264,7 +263,7 @@ class Store:
         """Return the server's time (UTC) and the entries under ``keys``, in their order."""
         stored: list[Stored] = []
         now = datetime.now(timezone.utc)
-        for chunk in _chunks(keys):
+        for chunk in in_chunks(keys):
             seconds, found = self._read_chunk(chunk)
             now = datetime.fromtimestamp(seconds, timezone.utc)
             self._clock = time.monotonic(), now
@@ -337,7 +336,7 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         outcomes: list[Outcome] = []
-        for chunk in _chunks(keys):
+        for chunk in in_chunks(keys):
             outcomes += self._write_chunk(chunk, decide, fence, are_new)
         return outcomes
 
@@ -408,7 +407,7 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         total = 0
-        for chunk in _chunks(keys):
+        for chunk in in_chunks(keys):
             with self.translating():
                 status, deleted = lua.delete_entries(
                     self.client, self.keys.schedule, fence, chunk, self.keys.beside, wake=self.keys.wake
@@ -570,8 +569,3 @@ def read_claimed(claimed: Claimed) -> Stored:
         claimed.type,
         claimed.unread_bytes,
     )
-
-
-def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), CHUNK_SIZE):
-        yield items[start : start + CHUNK_SIZE]

@@ -6,7 +6,6 @@ Invariant: another schedule's keys, whose prefix begins with ours, are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from redbeat.diagnostics.checks.context import Patient
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
@@ -14,8 +13,8 @@ from redbeat.entries.ownership import read_statics
 from redbeat.entries.validation import find_name_problem
 from redbeat.keys import BESIDE_TYPES
 from redbeat.log.text import as_stored, is_utf8, printable
+from redbeat.store.chunks import in_chunks
 from redbeat.store.scripts import Stored, text_of
-from redbeat.store.store import CHUNK_SIZE
 
 __all__ = ["LEFTOVER_CHECKS"]
 
@@ -26,8 +25,7 @@ _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "s
 def check_statics(patient: Patient) -> Iterator[Finding]:
     """Find names of static entries that there are none of."""
     store = patient.store
-    names = iter(sorted(name for name in read_statics(store).names if is_utf8(name)))
-    while chunk := list(islice(names, CHUNK_SIZE)):
+    for chunk in in_chunks(sorted(name for name in read_statics(store).names if is_utf8(name))):
         for stored in store.read_entries([store.keys.entry(name) for name in chunk])[1]:
             name = patient.name_of(stored.key)
             if stored.exists and not find_name_problem(name, store.config.reserved_names):

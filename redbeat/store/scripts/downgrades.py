@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
+from redbeat.log.text import sha1_of_text
 from redbeat.store.scripts.records import Fence, Stored, text_of
 from redbeat.store.scripts.script import Script
 
@@ -83,5 +83,4 @@ def _read_of(stored: Stored) -> str:
         return stored.type
     if stored.unread_bytes:
         return ""
-    text = f"{stored.definition or ''}\0{stored.policy or ''}\0{stored.meta or ''}"
-    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+    return sha1_of_text(f"{stored.definition or ''}\0{stored.policy or ''}\0{stored.meta or ''}")

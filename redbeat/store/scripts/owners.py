@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from redbeat.log.text import sha1_of_text
 from redbeat.store.scripts import Script, Stored, Write, score_text, text_of
 
 __all__ = ["Beside", "CalendarChange", "Change", "apply_entries", "read_owners"]
@@ -95,10 +95,12 @@ class Change:
         if stored.unread_bytes:
             read = f"={stored.unread_bytes}"
         elif stored.exists:
-            read = sha1_of(f"{stored.definition or ''}\0{stored.policy or ''}\0{self.read_owner}")
+            read = sha1_of_text(f"{stored.definition or ''}\0{stored.policy or ''}\0{self.read_owner}")
         if kind in ("keep", "delete"):
             return [kind, read, "", self.name, place_of.get(self.owned_key, 0), "", "", "", "", "", ""]
-        read_meta = sha1_of(stored.meta or "") if write and (write.meta or write.score is not None) else ""
+        read_meta = (
+            sha1_of_text(stored.meta or "") if write and (write.meta or write.score is not None) else ""
+        )
         owner = "" if self.owner is None else f"={self.owner}"
         write = write or Write()
         policy = "" if write.policy is None else f"={write.policy}"
@@ -124,11 +126,6 @@ def _exact(score: float | None) -> str:
     """Return ``score`` as scripts take it, with all its digits where somebody else has written more."""
     text = score_text(score)
     return text if score is None or float(text) == score else repr(score)
-
-
-def sha1_of(text: str) -> str:
-    """Return the SHA-1 of ``text`` as it stands in Redis."""
-    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
 
 def read_owners(client: Any, keys: Sequence[str]) -> list[str]:

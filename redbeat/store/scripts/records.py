@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from redbeat.log.text import sha1_of_text
 
 __all__ = [
     "NOWHERE",
@@ -309,7 +310,7 @@ def digest_of(text: str) -> str:
     """Return ``text`` as a script compares it: itself, and of a long one '#' and its SHA-1."""
     if len(text) <= MAX_COMPARED:
         return text
-    return "#" + hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+    return f"#{sha1_of_text(text)}"
 
 
 def claimed_of(row: Sequence[Any]) -> Claimed:

@@ -5,12 +5,13 @@ Invariant: its source is files only; what a caller gives it is KEYS and ARGV.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 from redis.exceptions import NoScriptError
+
+from redbeat.log.text import as_stored, sha1_of_text
 
 __all__ = ["Script"]
 
@@ -20,7 +21,7 @@ class Script:
 
     def __init__(self, *names: str) -> None:
         self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
-        self.sha1 = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+        self.sha1 = sha1_of_text(self.source)
 
     def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
         values = _encoded(keys, args)
@@ -48,7 +49,4 @@ class Script:
 
 def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
     # text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those
-    return [
-        value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-        for value in (*keys, *args)
-    ]
+    return [as_stored(value) if isinstance(value, str) else value for value in (*keys, *args)]
