@@ -1,24 +1,40 @@
-"""``.. rooms::`` and ``.. scripts::``: what the package consists of, from its own docstrings and headers."""
+"""``.. rooms::``, ``.. rooms-picture::`` and ``.. scripts::``: what the package consists of.
+
+All of it is made of the layers in pyproject.toml, of docstrings and of the headers of scripts.
+"""
 
 from __future__ import annotations
 
 import ast
+import html
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from docutils import nodes
 from settings import Table, escape
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "redbeat"
 SCRIPTS = PACKAGE / "store" / "scripts"
 
 
-def room_names() -> list[str]:
-    """The rooms and the modules beside them from top to bottom, as the contract of imports has them."""
+# of the picture, in pixels
+WIDTH, GAP, LINE_HEIGHT, LETTER_WIDTH = 720, 6, 17, 6.4
+
+
+def layers() -> list[list[str]]:
+    """The rooms and the modules beside them, layer by layer from the top, as pyproject.toml has them."""
     contract = (ROOT / "pyproject.toml").read_text("utf-8").partition("layers = [")[2].partition("]")[0]
-    return [name for row in re.findall(r'"(.+?)"', contract) for name in row.split(" : ")]
+    return [re.split(r" [:|] ", row) for row in re.findall(r'"(.+?)"', contract)]
+
+
+def room_names() -> list[str]:
+    """The rooms and the modules beside them from top to bottom."""
+    return [name for layer in layers() for name in layer]
 
 
 def docstring_of(module: Path) -> str:
@@ -64,6 +80,41 @@ class Rooms(Table):
                 yield ""
 
 
+def picture() -> str:
+    """The layers as SVG, a box for each room; its colours are the page's, light or dark."""
+    boxes: list[str] = []
+    top = 0
+    for layer in layers():
+        width = (WIDTH - GAP * (len(layer) - 1)) / len(layer)
+        sentences = [first_sentence_of(docstring_of(PACKAGE / name)).replace("``", "") for name in layer]
+        texts = [textwrap.wrap(sentence, int((width - 20) / LETTER_WIDTH)) for sentence in sentences]
+        height = (max(map(len, texts)) + 1) * LINE_HEIGHT + 12
+        for place, (name, lines) in enumerate(zip(layer, texts, strict=True)):
+            left = place * (width + GAP)
+            box = f'x="{left:.0f}" y="{top}" width="{width:.0f}" height="{height}" rx="4"'
+            boxes.append(f'<rect class="rooms-box" {box}/>')
+            for number, line in enumerate([name, *lines]):
+                at = f'x="{left + 10:.0f}" y="{top + 19 + number * LINE_HEIGHT}"'
+                style = "rooms-text" if number else "rooms-name"
+                boxes.append(f'<text class="{style}" {at}>{html.escape(line)}</text>')
+        top += height + GAP
+    title = "The rooms of redbeat/, in layers: each imports only what is below it"
+    return (
+        f'<svg class="rooms" role="img" viewBox="0 0 {WIDTH} {top - GAP}" xmlns="http://www.w3.org/2000/svg">'
+        f"<title>{title}</title>{''.join(boxes)}</svg>"
+    )
+
+
+class RoomsPicture(SphinxDirective):
+    """The layers, drawn."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(str(ROOT / "pyproject.toml"))
+        for room in (PACKAGE / name for name in room_names()):
+            self.env.note_dependency(str(room / "__init__.py" if room.is_dir() else room.with_suffix(".py")))
+        return [nodes.raw("", picture(), format="html")]
+
+
 class Scripts(Table):
     """Each script: what it does."""
 
@@ -76,5 +127,6 @@ class Scripts(Table):
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("rooms", Rooms)
+    app.add_directive("rooms-picture", RoomsPicture)
     app.add_directive("scripts", Scripts)
     return {"parallel_read_safe": True}
