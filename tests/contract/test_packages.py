@@ -1,0 +1,177 @@
+"""The wheel and the source distribution: both are whole, and run where nothing else is installed."""
+
+from __future__ import annotations
+
+import email.message
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support import venv
+from tests.support.apps import celery_beat, celery_command, celery_worker, runs, write_app
+from tests.support.polling import eventually
+from tests.support.servers import Server
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("redbeat", "pyproject.toml", "setup.py", "README.rst", "LICENSE")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel and the source distribution, built of a copy: building leaves its traces in the directory."""
+    directory = tmp_path_factory.mktemp("packages")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, directory)
+    (directory / "tests").mkdir()
+    (directory / "tests" / "__init__.py").touch()
+    both = ["--wheel", "--sdist", *(["--no-isolation"] if has_build_tools() else [])]
+    run(sys.executable, "-m", "build", *both, "--outdir", "dist", cwd=directory)
+    (wheel,), (sdist,) = (directory / "dist").glob("*.whl"), (directory / "dist").glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
+
+
+def has_build_tools() -> bool:
+    """Whether what pyproject.toml asks for to build is here already: quicker, and needs no network."""
+    import setuptools
+
+    is_new = int(setuptools.__version__.split(".")[0]) >= 77
+    return is_new and importlib.util.find_spec("wheel") is not None
+
+
+@pytest.fixture(scope="module")
+def metadata(packages: dict[str, Path]) -> email.message.Message:
+    with zipfile.ZipFile(packages["wheel"]) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+@pytest.fixture(scope="module")
+def required(metadata: email.message.Message) -> list[str]:
+    """What is installed with RedBeat, without its extras."""
+    lines: list[str] = metadata.get_all("Requires-Dist", [])
+    return [line for line in lines if "extra ==" not in line]
+
+
+@pytest.fixture(scope="module", params=["wheel", "sdist"])
+def python(
+    request: pytest.FixtureRequest,
+    packages: dict[str, Path],
+    required: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The Python of a new environment with RedBeat, and nothing besides but what RedBeat says it needs."""
+    directory = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory)
+    python = directory / "bin" / "python"
+    site_packages = site_packages_of(python)
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    if has_build_tools():
+        install.append("--no-build-isolation")
+    run(*install, "--no-compile", "--target", site_packages, packages[request.param], cwd=directory)
+    needed = venv.environment("what-redbeat-needs", required)
+    (site_packages / "borrowed.pth").write_text(str(site_packages_of(needed)))
+    return python
+
+
+def site_packages_of(python: Path) -> Path:
+    find = "import site; print(site.getsitepackages()[0])"
+    return Path(run(python, "-c", find, cwd=python.parent).strip())
+
+
+def files_of_the_package() -> set[str]:
+    return {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "redbeat").rglob("*")
+        if path.suffix in (".py", ".lua") or path.name == "py.typed"
+    }
+
+
+def test_the_wheel_holds_the_package_its_scripts_and_its_types_only(packages: dict[str, Path]) -> None:
+    with zipfile.ZipFile(packages["wheel"]) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert {"redbeat/py.typed", "redbeat/store/scripts/claim_due.lua"} < names
+    assert names == files_of_the_package()
+
+
+def test_the_source_distribution_holds_besides_what_the_wheel_is_built_of(packages: dict[str, Path]) -> None:
+    with tarfile.open(packages["sdist"]) as archive:
+        names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    own = {name for name in names if ".egg-info/" not in name and name not in ("PKG-INFO", "setup.cfg")}
+    assert own == files_of_the_package() | {name for name in SOURCES if name != "redbeat"}
+
+
+def test_the_metadata_say_what_it_is_and_needs(
+    metadata: email.message.Message, required: list[str]
+) -> None:
+    assert metadata["Name"] == "celery-redbeat"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    names = {line.split(";")[0].split(">")[0].strip() for line in required}
+    assert {"celery", "redis", "python-dateutil", "tenacity"} <= names
+
+
+def test_what_is_imported_is_the_installed_package(python: Path, tmp_path: Path) -> None:
+    script = (
+        "import redbeat.schedulers, redbeat.store.scripts as lua, celery;"
+        " print(redbeat.__file__, len(lua._CLAIM_DUE.source), celery.__file__)"
+    )
+    path, length, celery_path = run(python, "-c", script, cwd=tmp_path).split()
+    assert Path(path).is_relative_to(python.parents[1])
+    assert int(length) > 1_000
+    assert not Path(celery_path).is_relative_to(sys.prefix)
+
+
+def test_beat_a_worker_and_the_command_line_run_once_it_is_installed(
+    python: Path, valkey: Server, tmp_path: Path
+) -> None:
+    write_app(
+        tmp_path,
+        "shop",
+        valkey.url(0),
+        redbeat_redis_url=valkey.url(1),
+        beat_schedule={"often": {"task": "echo", "schedule": 0.2}},
+    )
+    with redis.Redis.from_url(valkey.url(0)) as broker:
+        with (
+            celery_worker(tmp_path, "shop", python=python) as worker,
+            celery_beat(tmp_path, "shop", python=python, scheduler="redbeat") as beat,
+        ):
+            eventually(lambda: len(runs(broker)) >= 3 or not (beat.is_running and worker.is_running))
+            assert beat.is_running, beat.output()
+            assert worker.is_running, worker.output()
+        assert {run.headers["redbeat_entry"] for run in runs(broker)} == {"often"}
+    assert beat.returncode == 0, beat.output()
+    listed = run(python, "-m", "celery", "-A", "shop", "redbeat", "list", "--json", cwd=tmp_path)
+    assert json.loads(listed)["name"] == "often"
+    with celery_command(tmp_path, "shop", "redbeat", "status", python=python) as status:
+        assert status.wait(60) == 1, status.output()
+        assert "No beat holds the lock" in status.output()
+
+
+def test_a_singleton_runs_once_it_is_installed(python: Path, valkey: Server, tmp_path: Path) -> None:
+    find = (
+        "from importlib.metadata import entry_points as found\n"
+        "print(*found(group='console_scripts', name='redbeat-singleton'))"
+    )
+    assert "redbeat.singleton:main" in run(python, "-c", find, cwd=tmp_path)
+    singleton = [python, "-m", "redbeat.singleton", "--url", valkey.url(), "--lock", "nightly"]
+    assert run(*singleton, "--", "echo", "at work", cwd=tmp_path) == "at work\n"
