@@ -34,37 +34,37 @@ __all__ = ["redbeat"]
 #: what ``--help`` shows under which heading, each on one line of 80 columns
 SECTIONS: dict[str, dict[click.Command, str]] = {
     "See the schedule": {
-        list_: "the entries by their next run, or sorted otherwise",
+        list_: "the entries, the next to run first",
         count: "how many entries there are",
-        show: "all about one entry: its fields, next runs and last ones",
+        show: "all about one entry: its fields, next runs and last runs",
         next_: "the next runs of one entry or of all",
-        timeline: "who runs when, and where runs pile up, as a chart",
+        timeline: "a chart of which entries run when, and where runs pile up",
         why: "why a run did or did not happen",
-        route: "where an entry's messages go, and which rule says so",
+        route: "which queue an entry's messages go to, and by which rule",
     },
     "Change it": {
         add: "a new entry",
         set_: "change some fields of an entry",
-        pause: "let entries rest, until they are resumed or until a time",
-        resume: "let paused entries go on",
+        pause: "stop entries from running, until resumed or until a time",
+        resume: "end the pause of entries",
         delete: "remove entries; asks first",
         calendar: "the days on which nothing runs: list, show, set, import, delete",
     },
     "Run by hand": {
         trigger: "run an entry now, once",
-        backfill: "send the runs of a time in the past",
+        backfill: "send the runs that were due in a time in the past",
     },
     "Files": {
         plan: "what applying a file would change",
         apply: "store the entries of a file in the schedule",
         export: "write the entries to a file",
-        import_: "store what export has written",
+        import_: "store the entries that export has written",
     },
     "Operate": {
         status: "who leads, and whether the schedule is late",
         doctor: "what is wrong, and what to do about it",
-        downgrade: "what celery-redbeat 2.x can't run; take it out of its way",
-        purge: "remove what is left over of entries that are gone; asks first",
+        downgrade: "what celery-redbeat 2.x can't run; take it out of the schedule",
+        purge: "remove what deleted entries have left behind; asks first",
         singleton: "run any command on one machine at a time",
     },
 }
@@ -83,14 +83,16 @@ class SectionedGroup(ExitingGroup):
 
 @click.group(cls=SectionedGroup)
 @click.option(
-    "--url", metavar="URL", help="Redis or Valkey with the schedule, in place of the application (-A)."
+    "--url",
+    metavar="URL",
+    help="Redis or Valkey server that has the schedule, instead of the application's (-A).",
 )
 @click.option(
-    "--prefix", metavar="PREFIX", help="What the schedule's keys begin with, instead of redbeat_key_prefix."
+    "--prefix", metavar="PREFIX", help="Prefix of the schedule's keys, instead of redbeat_key_prefix."
 )
 @click.pass_context
 def redbeat(ctx: click.Context, /, url: str | None, prefix: str | None, **_preload_options: Any) -> None:
-    """The schedule that RedBeat keeps in Redis."""
+    """Show and change the schedule that RedBeat keeps in Redis or Valkey."""
     ctx.obj = Session(ctx.obj.app, url, prefix, bool(ctx.obj.no_color))
 
 

@@ -36,7 +36,9 @@ MAX_NAME, NUMBERS_WIDTH, MIN_ABOUT = 40, 52, 12
 #: so many days are shown on a terminal; --json has all of them
 MAX_DAYS_SHOWN = 100
 
-_json_lines = click.option("--json", "is_json", is_flag=True, help="One JSON object a line, a calendar each.")
+_json_lines = click.option(
+    "--json", "is_json", is_flag=True, help="Print JSON: one object per calendar and line."
+)
 _json = click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -123,9 +125,9 @@ def show(ctx: click.Context, /, name: str, is_json: bool) -> None:
     type=DAY,
     metavar="DAY",
     multiple=True,
-    help="Remove this day or span; can be given several times.",
+    help="Remove this day or span. Can be given several times.",
 )
-@click.option("--about", metavar="TEXT", help="What the calendar is about.")
+@click.option("--about", metavar="TEXT", help="What the calendar is for.")
 @_json
 @click.pass_context
 def set_(
@@ -137,10 +139,11 @@ def set_(
     about: str | None,
     is_json: bool,
 ) -> None:
-    """Add days and spans to the calendar NAME, or remove some. A calendar that isn't there is made.
+    """Add days and spans to the calendar NAME, or remove some. If it doesn't exist, it is made.
 
-    A DAY is 2026-12-25, 2026-12-24/2026-12-31, both included, or a span of two times with offsets, as
-    2026-12-24T18:00+01:00/2026-12-25T06:00+01:00. The next runs of entries that name it change with it.
+    A DAY is a date (2026-12-25), the days from one date to another, both included (2026-12-24/2026-12-31), or
+    a span between two times with offsets (2026-12-24T18:00+01:00/2026-12-25T06:00+01:00). The next runs of
+    entries that name the calendar are computed anew.
     """
     session = Session.of(ctx)
     if not days and not without and about is None and _exists(session, name):
@@ -151,19 +154,19 @@ def set_(
     _report(session, changed, is_json)
 
 
-@calendar.command("import", cls=SessionCommand, short_help="store the days of a file, as .ics")
+@calendar.command("import", cls=SessionCommand, short_help="store the days of a file, such as .ics")
 @click.argument("name", callback=not_empty)
 @click.argument("file", metavar="FILE", callback=not_empty)
 @click.option(
-    "--replace", "is_replacing", is_flag=True, help="Put the days of the file in place of the stored ones."
+    "--replace", "is_replacing", is_flag=True, help="Store the days of the file instead of the stored ones."
 )
 @click.option("--add", "is_adding", is_flag=True, help="Add the days of the file to the stored ones.")
-@click.option("--about", metavar="TEXT", help="What the calendar is about.")
+@click.option("--about", metavar="TEXT", help="What the calendar is for.")
 @click.option(
     "--until",
     type=Value("date", date.fromisoformat),
     metavar="DATE",
-    help="Up to when events of an iCalendar file count; default: five years from now.",
+    help="Take events of an iCalendar file up to this date. Default: five years from now.",
 )
 @DRY_RUN
 @YES
@@ -184,14 +187,14 @@ def import_(
 ) -> None:
     """Store the days of FILE as the calendar NAME; - is stdin.
 
-    Where --replace would remove stored days, it says how many, and asks first.
     FILE is an iCalendar file (.ics), which needs celery-redbeat[calendar]; a file of entries with a section
-    'calendars'; YAML or JSON, a list of days or a mapping of days to labels; or text with a day in each line
-    and its label behind it.
+    'calendars'; YAML or JSON with a list of days, or with a mapping of days to labels; or text with a day in
+    each line, and its label behind it. Where --replace would remove stored days, it shows how many, and asks
+    first.
     """
     session = Session.of(ctx)
     if is_replacing and is_adding:
-        raise CommandLineError("Give one of --replace and --add.", exits.USAGE)
+        raise CommandLineError("Give either --replace or --add.", exits.USAGE)
     read = _stating_errors(lambda: _read(session, name, file, about, until))
     if _exists(session, name) and not (is_replacing or is_adding):
         raise CommandLineError(
@@ -222,7 +225,7 @@ def import_(
 @click.option(
     "--force",
     is_flag=True,
-    help="Delete calendars that entries name, too; when these are due, they are quarantined.",
+    help="Also delete calendars that entries name. Such an entry is quarantined when it is due.",
 )
 @DRY_RUN
 @YES

@@ -12,8 +12,8 @@ from redbeat.process.exit_codes import CommandLineError
 
 __all__ = ["DRY_RUN", "YES", "ask"]
 
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-YES = click.option("--yes", is_flag=True, help="Don't ask.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+YES = click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 
 
 def is_somebody_there() -> bool:
@@ -26,7 +26,7 @@ def ask(question: str, *, is_yes: bool) -> None:
     if is_yes:
         return
     if not is_somebody_there():
-        raise CommandLineError("Nobody can be asked here, without a terminal: give --yes.", exits.USAGE)
+        raise CommandLineError("There is no terminal to ask you on: give --yes.", exits.USAGE)
     try:
         is_yes = click.confirm(printable(question), err=True)
     except click.Abort:

@@ -39,7 +39,9 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
 @click.option(
     "--fix", "is_fixing", is_flag=True, help="Repair what can be repaired without losing a definition."
 )
-@click.option("--dry-run", "is_dry", is_flag=True, help="With --fix: say what would be repaired.")
+@click.option(
+    "--dry-run", "is_dry", is_flag=True, help="With --fix: show what would be repaired, and change nothing."
+)
 @click.option(
     "--workers",
     "workers_seconds",
@@ -48,7 +50,7 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
     is_flag=False,
     flag_value=2.0,
     callback=finite,
-    help="Ask workers which queues they take from; wait for their answers for so long, 2 by default.",
+    help="Ask workers which queues they take from, and wait this long for answers, 2 s by default.",
 )
 @click.option(
     "--max-seconds",
@@ -57,9 +59,11 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
     default=30.0,
     show_default=True,
     callback=finite,
-    help="Stop looking at a large schedule after so long.",
+    help="Stop looking at a large schedule after this many seconds.",
 )
-@click.option("--all", "is_complete", is_flag=True, help="Show all findings, also where many are of a kind.")
+@click.option(
+    "--all", "is_complete", is_flag=True, help="Show all findings, however many there are of a kind."
+)
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all findings.")
 @click.pass_context
@@ -78,8 +82,8 @@ def doctor(
     the schedule, puts hashes that aren't in it back, at their next time, and removes what deleted entries
     have left behind. It changes no definition.
 
-    Exit codes: 0 nothing but notes, 1 warnings, 2 errors (with --fix as well: of what was found), 64 wrong
-    options, 69 Redis can't be reached, 77 it refuses.
+    Exit codes: 0 at most notes, 1 warnings, 2 errors (with --fix, too: what was found before it repaired), 64
+    wrong options, 69 Redis can't be reached, 77 Redis refuses.
     """
     if is_dry and not is_fixing:
         raise CommandLineError("--dry-run goes with --fix.", exits.USAGE)
@@ -164,7 +168,7 @@ def _show_finding(session: Session, finding: Finding) -> None:
     "--at",
     type=MOMENT,
     metavar="TIME",
-    help="When the run was due; default: the latest time of its schedule before now.",
+    help="When the run was due. Default: the latest time of the schedule before now.",
 )
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")

@@ -26,16 +26,18 @@ MAX_SHOWN = 20
 
 
 @click.command(cls=SessionCommand)
-@click.option("--yes", "is_yes", is_flag=True, help="Take what 2.x can't run out of its way.")
+@click.option(
+    "--yes", "is_yes", is_flag=True, help="Take the entries that 2.x can't run out of the schedule."
+)
 @click.option("--all", "is_complete", is_flag=True, help=f"Show more than {MAX_SHOWN} entries of a kind.")
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all entries.")
 @click.pass_context
 def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: bool) -> None:
-    """Show what celery-redbeat 2.x can't run, and what it would ignore; take the first out of its way.
+    """Show which entries celery-redbeat 2.x can't run, and which it would run differently.
 
-    Such entries leave the schedule, and nothing else about them is changed. They come back by themselves
-    when a beat of version 3 leads again. Stop all beats of version 3 before you call it with --yes.
+    --yes takes those that it can't run out of the schedule, and changes nothing else about them. They come
+    back by themselves when a beat of version 3 leads again. Stop all of those before you give --yes.
 
     Exit codes: 0 done; 75, with --yes: a beat of version 3 leads, or entries were changed meanwhile.
     """

@@ -51,17 +51,17 @@ UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
 @click.argument("task")
 @entry_options
 @zone_options
-@click.option("--disabled", is_flag=True, help="Store it, but don't run it.")
-@click.option("--replace", is_flag=True, help="Overwrite an entry of this name; its count of runs is kept.")
+@click.option("--disabled", is_flag=True, help="Store the entry, but don't run it.")
+@click.option("--replace", is_flag=True, help="Overwrite an entry of this name; keep its count of runs.")
 @click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object.")
 @click.pass_context
 def add(
     ctx: click.Context, /, name: str, task: str, disabled: bool, replace: bool, is_json: bool, **_: Any
 ) -> None:
-    """Add an entry: NAME runs TASK by one of --every, --cron, --at, --rrule and --solar.
+    """Add the entry NAME, which runs TASK. Give one of --every, --cron, --at, --rrule and --solar.
 
-    An entry of this name must not be there yet, unless --replace is given. Times without an offset are in the
-    zone of --timezone, else the application's.
+    If there is an entry of this name, nothing is changed, unless you give --replace. Times without an offset
+    are in the zone of --timezone, else in the application's.
     """
     session = Session.of(ctx)
     given = given_options(ctx)
@@ -88,7 +88,7 @@ def add(
 @click.option(
     "--match",
     metavar="PATTERN",
-    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+    help="All entries whose name matches, instead of NAME; * and ? are wildcards.",
 )
 @entry_options
 @zone_options
@@ -99,11 +99,11 @@ def add(
     type=click.Choice([field.replace("_", "-") for field in UNSETTABLE]),
     metavar="FIELD",
     multiple=True,
-    help="Remove a field, as jitter or queue; can be given several times.",
+    help="Remove a field, such as jitter or queue. Can be given several times.",
 )
 @DRY_RUN
 @YES
-@click.option("--json", "is_json", is_flag=True, help="Print the entries as JSON, one object a line.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
 @click.pass_context
 def set_(
     ctx: click.Context,
@@ -118,10 +118,10 @@ def set_(
     is_json: bool,
     **_: Any,
 ) -> None:
-    """Change the entry NAME, or those that --match finds: only what is given changes.
+    """Change the entry NAME, or all that --match finds. What you don't give stays as it is.
 
-    With --match it says how many entries there are, and asks first. Times without an offset are in the zone
-    that the entry goes by.
+    --match shows how many entries it finds, and asks first. Times without an offset are in the zone of the
+    entry's schedule.
     """
     session = Session.of(ctx)
     if (name is None) == (match is None):
@@ -247,10 +247,10 @@ def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
 def delete(
     ctx: click.Context, /, names: tuple[str, ...], match: str | None, dry_run: bool, yes: bool, is_json: bool
 ) -> None:
-    """Delete entries with their histories. Says how many there are, and asks first.
+    """Delete entries with their histories. Shows how many there are, and asks first.
 
-    Entries of beat_schedule come back when a beat starts. If one of the names isn't there, nothing is
-    deleted.
+    Entries of beat_schedule come back when a beat starts. If there is no entry of one of the
+    names, nothing is deleted.
     """
     session = Session.of(ctx)
     chosen = chosen_names(session, names, match)

@@ -47,14 +47,16 @@ def _owner(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 
 _file = click.argument("file", metavar="FILE", callback=not_empty)
 _owner_option = click.option(
-    "--owner", metavar="NAME", callback=_owner, help="Whose the entries are; overrides 'owner:' in the file."
+    "--owner", metavar="NAME", callback=_owner, help="Owner of the entries. Default: 'owner:' in the file."
 )
 _prune = click.option(
     "--prune",
     is_flag=True,
-    help="Remove entries and calendars of this owner that aren't in the file any more.",
+    help="Also remove this owner's entries and calendars that aren't in the file.",
 )
-_take_over = click.option("--take-over", is_flag=True, help="Take over entries that belong to another owner.")
+_take_over = click.option(
+    "--take-over", is_flag=True, help="Take over entries of other owners, instead of refusing them."
+)
 _json = click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -160,17 +162,20 @@ def _document(made: Plan) -> dict[str, Any]:
 
 @click.command(cls=SessionCommand)
 @click.argument("file", metavar="[FILE]", default="-", callback=not_empty)
-@click.option("--match", metavar="PATTERN", help="Only names like this one, with *, ? and [a-z].")
-@click.option("--owner", metavar="NAME", callback=_owner, help="Only what this owner has applied.")
-@click.option("--history", is_flag=True, help="Include the records of past runs.")
-@click.option("--json", "is_json", is_flag=True, help="Write JSON; so does a FILE that ends in .json.")
+@click.option(
+    "--match", metavar="PATTERN", help="Only entries whose name matches; *, ? and [a-z] are wildcards."
+)
+@click.option("--owner", metavar="NAME", callback=_owner, help="Only entries of this owner.")
+@click.option("--history", is_flag=True, help="Also write the records of past runs.")
+@click.option("--json", "is_json", is_flag=True, help="Write JSON. Default: YAML, unless FILE ends in .json.")
 @click.pass_context
 def export(
     ctx: click.Context, /, file: str, match: str | None, owner: str | None, history: bool, is_json: bool
 ) -> None:
     """Write the stored entries to FILE, or to stdout, for apply and import.
 
-    The file says when each ran last, how often, and when it is due, so that importing it loses nothing.
+    Of each entry the file also has the last run, the count of runs and the next due time, so that importing
+    it loses nothing.
     """
     session = Session.of(ctx)
     with meter("Exporting") as progress:
@@ -195,10 +200,10 @@ def export(
     "django_url",
     metavar="URL",
     callback=not_empty,
-    help="Read the tables of django-celery-beat: sqlite:///db.sqlite3, or any URL that SQLAlchemy knows.",
+    help="Read the tables of django-celery-beat: sqlite:///db.sqlite3, or another URL of SQLAlchemy.",
 )
 @_owner_option
-@click.option("--replace", "is_replacing", is_flag=True, help="Overwrite entries of the same names.")
+@click.option("--replace", "is_replacing", is_flag=True, help="Overwrite stored entries of the same name.")
 @DRY_RUN
 @YES
 @_json
@@ -215,9 +220,9 @@ def import_(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Store what export has written, all in one step; - is stdin.
+    """Store the entries that export has written, all in one step; - is stdin.
 
-    If one of the names is stored already, nothing is stored. --replace overwrites such entries: it says how
+    If one of the names is stored already, nothing is stored. --replace overwrites such entries: it shows how
     many there are, and asks first.
     """
     session = Session.of(ctx)

@@ -67,17 +67,22 @@ def filters(command: Command) -> Command:
     """Give ``command`` the options that choose entries."""
     for option in (
         click.option(
-            "--due-before", type=MOMENT, metavar="TIME", help="Only entries whose next run is due by then."
+            "--due-before",
+            type=MOMENT,
+            metavar="TIME",
+            help="Only entries whose next run is due at this time or before.",
         ),
         click.option(
             "--enabled/--disabled", default=None, help="Only enabled entries, or only disabled ones."
         ),
         click.option("--state", type=click.Choice(list(STATES)), help="Only entries in this state."),
-        click.option("--task", metavar="PATTERN", help="Only entries of this task; * and ? are wildcards."),
+        click.option(
+            "--task", metavar="PATTERN", help="Only entries whose task matches; * and ? are wildcards."
+        ),
         click.option(
             "--match",
             metavar="PATTERN",
-            help="Only entries whose names match; * and ? are wildcards, case counts.",
+            help="Only entries whose name matches; * and ? are wildcards, case-sensitive.",
         ),
     ):
         command = option(command)
@@ -99,17 +104,17 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
     type=click.Choice(list(SORT_KEYS)),
     default="next",
     show_default=True,
-    help="What to sort by. runs: the most first; last: the latest run first; state: the worst first.",
+    help="Sort by this. last: the latest run first; runs: the most first; state: the worst first.",
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option(
     "--limit",
     type=click.IntRange(0),
-    help=f"Show so many entries at most; 0: all. Default: {TERMINAL_ROWS} on a terminal, else all.",
+    help=f"Show at most this many entries; 0 shows all. Default: {TERMINAL_ROWS} on a terminal, else all.",
 )
-@click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many entries.")
+@click.option("--offset", type=click.IntRange(0), default=0, help="Skip this many entries.")
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
 @click.pass_context
 def list_(
     ctx: click.Context,
@@ -121,11 +126,11 @@ def list_(
     is_json: bool,
     **given: Any,
 ) -> None:
-    """List the entries by their next run; those that never run again come last.
+    """List the entries, the next to run first; those that never run again come last.
 
-    On a narrow terminal there are fewer columns, names are shortened, and times are shown as 'in 5 min'. From
-    120 columns on times are dates. In a pipe nothing is left out, and no text but a name is longer than 1,000
-    characters; --json has all of it. --sort and --reverse read all entries first.
+    On a terminal of less than 120 columns times are shown as 'in 5 min', names are shortened, and there are
+    fewer columns. A pipe or file gets all columns; texts other than names end there after 1,000 characters.
+    --json has everything. --sort and --reverse read all entries before the first one is shown.
     """
     session = Session.of(ctx)
     chosen = _chosen(session, given)

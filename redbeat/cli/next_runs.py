@@ -45,12 +45,14 @@ RUNNING = ("scheduled", "due", "failing", "paused")
     show_default=True,
     help="How many runs to show.",
 )
-@click.option("--after", type=MOMENT, metavar="TIME", help="Only runs later than this; default: now.")
+@click.option("--after", type=MOMENT, metavar="TIME", help="Only runs later than this. Default: now.")
 @click.option(
-    "--match", metavar="PATTERN", help="Only entries whose names match; * and ? are wildcards, case counts."
+    "--match",
+    metavar="PATTERN",
+    help="Only entries whose name matches; * and ? are wildcards, case-sensitive.",
 )
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a line, a run each.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per run and line.")
 @click.pass_context
 def next_(
     ctx: click.Context,
@@ -60,9 +62,9 @@ def next_(
     match: str | None,
     is_json: bool,
 ) -> None:
-    """Show the next runs of the entry NAME, or of all entries that run.
+    """Show the next runs of the entry NAME, or of all enabled entries.
 
-    A line marks where clocks change between two runs.
+    A line between two runs says that clocks change there.
     """
     session = Session.of(ctx)
     now, zone = session.now(), session.zone

@@ -32,75 +32,101 @@ TASK_OPTIONS = ("queue", "exchange", "exchange_type", "routing_key", "priority",
 POLICY = tuple(field for field in FIELDS if field not in PAUSE_FIELDS)
 
 _ROUTING = (
-    click.option("--queue", help="Where its messages go."),
-    click.option("--exchange", help="The exchange of its messages."),
-    click.option("--exchange-type", help="The type of that exchange: direct, topic, fanout or headers."),
-    click.option("--routing-key", help="The routing key of its messages."),
+    click.option("--queue", help="The queue for its messages. Default: what task_routes says."),
+    click.option("--exchange", help="The exchange for its messages. Default: the queue's."),
+    click.option("--exchange-type", help="The type of --exchange: direct, topic, fanout or headers."),
+    click.option("--routing-key", help="The routing key of its messages. Default: the queue's."),
     click.option("--priority", type=click.IntRange(0, 255), help="The priority of its messages."),
 )
 
 _OPTIONS = (
-    click.option("--every", type=INTERVAL, metavar="DURATION", help="An interval, as 30s, 1h30m or 0.2."),
+    click.option(
+        "--every",
+        type=INTERVAL,
+        metavar="DURATION",
+        help="Run at this interval: 30s, 1h30m, or 0.2 for seconds.",
+    ),
     click.option(
         "--cron",
         type=CRON,
         metavar="CRON",
-        help="A cron expression: five fields, as '*/5 * * * mon-fri', or @daily.",
+        help="Run by a cron expression: five fields, such as '*/5 * * * mon-fri', or @daily.",
     ),
-    click.option("--at", type=MOMENT, metavar="TIME", help="One time, as 2030-12-24T18:00."),
-    click.option("--rrule", metavar="RULE", help="A rule of RFC 5545, as 'FREQ=DAILY;BYHOUR=9'."),
+    click.option("--at", type=MOMENT, metavar="TIME", help="Run once, at this time: 2030-12-24T18:00."),
+    click.option(
+        "--rrule", metavar="RULE", help="Run by a recurrence rule of RFC 5545: 'FREQ=DAILY;BYHOUR=9'."
+    ),
     click.option(
         "--solar",
         type=SOLAR,
         metavar="EVENT,LAT,LON",
-        help="An event of the sun at a place, as sunset,52.5,13.4.",
+        help="Run at an event of the sun at a place: sunset,52.5,13.4.",
     ),
-    click.option("--args", type=JSON_ARRAY, metavar="JSON", help="The task's arguments, as '[1, 2]'."),
     click.option(
-        "--kwargs", type=JSON_OBJECT, metavar="JSON", help="Its arguments by name, as '{\"x\": 1}'."
+        "--args", type=JSON_ARRAY, metavar="JSON", help="The task's positional arguments: '[1, 2]'."
+    ),
+    click.option(
+        "--kwargs", type=JSON_OBJECT, metavar="JSON", help="The task's keyword arguments: '{\"x\": 1}'."
     ),
     *_ROUTING,
     click.option(
-        "--expires", type=DURATION, metavar="DURATION", help="Drop a run that was sent longer ago than this."
+        "--expires",
+        type=DURATION,
+        metavar="DURATION",
+        help="Skip the message when a worker has not started it within this time after it was sent.",
     ),
     click.option(
         "--options",
         type=JSON_OBJECT,
         metavar="JSON",
-        help="All options of apply_async, in place of the stored ones.",
+        help="All options of apply_async as one object, instead of the stored ones.",
     ),
     click.option(
-        "--timezone", metavar="ZONE", help="The time zone that the schedule goes by, as Europe/Berlin."
+        "--timezone",
+        metavar="ZONE",
+        help="The time zone of the schedule, such as Europe/Berlin. Default: the application's.",
     ),
     click.option("--start-time", type=MOMENT, metavar="TIME", help="No run before this time."),
     click.option("--end-time", type=MOMENT, metavar="TIME", help="No run after this time."),
-    click.option("--max-runs", type=click.IntRange(1), help="Finish after so many runs."),
-    click.option("--one-off/--no-one-off", default=None, help="Finish after one run."),
+    click.option("--max-runs", type=click.IntRange(1), help="Never run again after this many runs."),
+    click.option("--one-off/--no-one-off", default=None, help="Never run again after one run."),
     click.option(
         "--after-finish",
         type=click.Choice(AFTER_FINISH),
-        help="What becomes of the entry when it has finished.",
+        help="What to do with an entry that never runs again. Default: keep.",
     ),
-    click.option("--jitter", type=DURATION, metavar="DURATION", help="Delay each run by up to this long."),
+    click.option(
+        "--jitter", type=DURATION, metavar="DURATION", help="Delay each run by up to this long. Default: 0."
+    ),
     click.option(
         "--expires-after",
         type=DURATION,
         metavar="DURATION",
-        help="Drop a run that is later than this after its due time.",
+        help="Skip the message when a worker has not started it within this time after the run was due.",
     ),
-    click.option("--misfire", type=click.Choice(MISFIRES), help="What becomes of runs that were missed."),
+    click.option(
+        "--misfire",
+        type=click.Choice(MISFIRES),
+        help="Of the runs that were missed, send the latest, all or the earliest, or skip them. "
+        "Default: redbeat_misfire.",
+    ),
     click.option(
         "--misfire-limit",
         type=click.IntRange(1, MAX_MISFIRE_LIMIT),
-        help="With --misfire all: so many at most, the latest.",
+        help="With --misfire all: send at most this many, the latest. Default: redbeat_misfire_limit.",
     ),
     click.option(
-        "--misfire-grace-time", type=DURATION, metavar="DURATION", help="Skip a run that is later than this."
+        "--misfire-grace-time",
+        type=DURATION,
+        metavar="DURATION",
+        help="Skip a run that is later than this. Default: redbeat_misfire_grace_time.",
     ),
     click.option(
-        "--run-missed/--no-run-missed", default=None, help="Make up for runs missed in a pause, when it ends."
+        "--run-missed/--no-run-missed",
+        default=None,
+        help="At the end of a pause, send the runs missed in it as --misfire says. Default: skip them.",
     ),
-    click.option("--exclude", metavar="CALENDAR", help="The calendar on whose days nothing runs."),
+    click.option("--exclude", metavar="CALENDAR", help="The calendar on whose days the entry doesn't run."),
 )
 
 

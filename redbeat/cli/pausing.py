@@ -46,18 +46,18 @@ def _login_name() -> str | None:
 @click.command(cls=SessionCommand)
 @click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
 @MATCH
-@click.option("--note", metavar="TEXT", help="Why, for whoever looks at it.")
-@click.option("--by", metavar="WHO", help="Who pauses them; default: your login name.")
+@click.option("--note", metavar="TEXT", help="The reason, for whoever looks at the entry.")
+@click.option("--by", metavar="WHO", help="Who pauses the entries. Default: your login name.")
 @click.option(
     "--until",
     type=FUTURE,
     metavar="TIME",
-    help="When they go on by themselves: 2h, tomorrow, 'tomorrow 9:00', 18:30, 2030-12-24T18:00.",
+    help="When they run again by themselves: 2h, tomorrow, 'tomorrow 9:00', 18:30, 2030-12-24T18:00.",
 )
 @DRY_RUN
 @YES
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
 @click.pass_context
 def pause(
     ctx: click.Context,
@@ -71,11 +71,11 @@ def pause(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Let entries rest until they are resumed, or until a time.
+    """Stop entries from running, until they are resumed or until a time.
 
-    With --match it says how many entries there are, and asks first. Of these, what is paused or disabled
-    already stays as it is. A paused entry that you name gets the --note, --by and --until that you give; a
-    disabled one stays as it is. Times without an offset are in the zone that the entry goes by.
+    --match shows how many entries it finds, and asks first. Entries that are already paused or disabled stay
+    as they are, but a paused entry that you name gets the --note, --by and --until that you give. Times
+    without an offset are in the zone of the entry's schedule.
     """
     session = Session.of(ctx)
     if not names and match is None:
@@ -129,16 +129,14 @@ def pause(
 @click.command(cls=SessionCommand)
 @click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
 @MATCH
+@click.option("--note", metavar="TEXT", help="All entries paused with this note; * and ? are wildcards.")
 @click.option(
-    "--note", metavar="TEXT", help="Entries that were paused with this note; * and ? are wildcards."
-)
-@click.option(
-    "--paused-by", "by", metavar="WHO", help="Entries that this person has paused; * and ? are wildcards."
+    "--paused-by", "by", metavar="WHO", help="All entries that this person has paused; * and ? are wildcards."
 )
 @DRY_RUN
 @YES
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a line, an entry each.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
 @click.pass_context
 def resume(
     ctx: click.Context,
@@ -151,10 +149,10 @@ def resume(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Let entries go on that were paused.
+    """End the pause of entries.
 
-    With --match, --note or --paused-by it says how many entries there are, and asks first. Of these, what is
-    disabled without a pause stays disabled. An entry that you name goes on in any case.
+    --match, --note and --paused-by show how many entries they find, and ask first. Entries that are disabled
+    without a pause stay disabled, but an entry that you name is enabled in any case.
     """
     session = Session.of(ctx)
     is_chosen_by_pause = note is not None or by is not None

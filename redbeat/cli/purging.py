@@ -25,10 +25,10 @@ MAX_SHOWN = 20
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def purge(ctx: click.Context, /, dry_run: bool, yes: bool, is_json: bool) -> None:
-    """Remove what is left over of entries that are gone; shows it, and asks first.
+    """Remove what deleted entries have left behind. Shows it, and asks first.
 
     That is: members of the schedule without a hash, histories and records of backfills without an entry, and
-    names among those of beat_schedule without one. No entry is touched.
+    names of beat_schedule without one. No entry is changed.
     """
     session = Session.of(ctx)
     with meter("Looking") as progress:

@@ -32,7 +32,7 @@ MAX_FAILURES = 20
 MATCH = click.option(
     "--match",
     metavar="PATTERN",
-    help="All entries whose names match, too; * and ? are wildcards, case counts.",
+    help="All entries whose name matches; * and ? are wildcards, case-sensitive.",
 )
 
 

@@ -42,7 +42,7 @@ _COLOURS = {
     default=60.0,
     show_default=True,
     callback=finite,
-    help="Late is when the oldest due entry, or the leader's last tick, is older than this.",
+    help="Late is a schedule whose oldest due entry, or whose leader's last tick, is older than this.",
 )
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")

@@ -100,21 +100,23 @@ class Chart:
     show_default=True,
     help="How many hours to show.",
 )
-@click.option("--start", type=MOMENT, metavar="TIME", help="When the chart begins; default: now.")
+@click.option("--start", type=MOMENT, metavar="TIME", help="When the chart begins. Default: now.")
 @click.option(
     "--by",
     "group",
     type=click.Choice(list(GROUPS)),
     default="load",
     show_default=True,
-    help="A row for each entry, the busiest first (load) or the next one to run first (next); for each task; "
+    help="What a row stands for: an entry, the busiest first (load) or the next to run first (next); a task; "
     "for each prefix of names, up to the first of . : / _ -",
 )
 @click.option(
-    "--match", metavar="PATTERN", help="Only entries whose names match; * and ? are wildcards, case counts."
+    "--match",
+    metavar="PATTERN",
+    help="Only entries whose name matches; * and ? are wildcards, case-sensitive.",
 )
 @click.option(
-    "--rows", type=click.IntRange(0), default=40, show_default=True, help="Show so many rows at most."
+    "--rows", type=click.IntRange(0), default=40, show_default=True, help="Show at most this many rows."
 )
 @zone_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
@@ -129,11 +131,11 @@ def timeline(
     rows: int,
     is_json: bool,
 ) -> None:
-    """Show which entries run when, and how many at a time: a row for each of them, and one for all.
+    """Draw a chart of which entries run when: a row for each entry, and one for all together.
 
-    The more runs, the darker the cell; the line below says what it stands for. Disabled entries don't run,
-    and aren't shown; those that are paused until a time are shown from then on. With --start in the past they
-    are the runs that the schedules have had then, whether or not they were sent.
+    The more runs, the darker the cell; the line below the chart gives the numbers. Disabled entries aren't
+    shown, and paused ones only after the end of their pause. With --start in the past the chart has the runs
+    that the schedules had then, whether or not they were sent.
     """
     session = Session.of(ctx)
     now, zone = session.now(), session.zone

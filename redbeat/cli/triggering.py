@@ -58,16 +58,24 @@ def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
 @click.option(
     "--match",
     metavar="PATTERN",
-    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+    help="All entries whose name matches, instead of NAME; * and ? are wildcards.",
 )
-@click.option("--args", type=JSON_ARRAY, metavar="JSON", help="Arguments for this run, as '[1, 2]'.")
 @click.option(
-    "--kwargs", type=JSON_OBJECT, metavar="JSON", help="Arguments by name for this run, as '{\"x\": 1}'."
+    "--args",
+    type=JSON_ARRAY,
+    metavar="JSON",
+    help="Positional arguments for this run: '[1, 2]'. Default: the entry's.",
 )
-@click.option("--queue", help="The queue for this run.")
+@click.option(
+    "--kwargs",
+    type=JSON_OBJECT,
+    metavar="JSON",
+    help="Keyword arguments for this run: '{\"x\": 1}'. Default: the entry's.",
+)
+@click.option("--queue", help="The queue for this run. Default: the entry's.")
 @DRY_RUN
 @YES
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, one object a line for each entry.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
 @click.pass_context
 def trigger(
     ctx: click.Context,
@@ -79,9 +87,9 @@ def trigger(
     is_json: bool,
     **overrides: Any,
 ) -> None:
-    """Run the entry NAME now, once, or those that --match finds; the schedule stays as it is.
+    """Send the entry NAME now, once, or all that --match finds. The schedule doesn't change.
 
-    Paused entries run, too. With --match it says how many entries there are, and asks first.
+    Paused entries are sent, too. --match shows how many entries it finds, and asks first.
     """
     session = Session.of(ctx)
     if not dry_run:
@@ -125,7 +133,7 @@ def _check_one(name: str | None, match: str | None) -> None:
 @click.option(
     "--match",
     metavar="PATTERN",
-    help="All entries whose names match, instead of NAME; * and ? are wildcards.",
+    help="All entries whose name matches, instead of NAME; * and ? are wildcards.",
 )
 @click.option(
     "--from",
@@ -133,9 +141,9 @@ def _check_one(name: str | None, match: str | None) -> None:
     type=MOMENT,
     metavar="TIME",
     required=True,
-    help="Runs that were due at this time or later.",
+    help="Send runs that were due at this time or later.",
 )
-@click.option("--to", "end", type=MOMENT, metavar="TIME", help="Runs that were due by then; default: now.")
+@click.option("--to", "end", type=MOMENT, metavar="TIME", help="And at this time or before. Default: now.")
 @DRY_RUN
 @YES
 @zone_options
@@ -144,9 +152,9 @@ def _check_one(name: str | None, match: str | None) -> None:
     type=click.IntRange(1),
     default=MAX_BACKFILLED,
     show_default=True,
-    help="If there are more runs than this, send none.",
+    help="Send nothing if there are more runs than this.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON, one object a line for each entry.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
 @click.pass_context
 def backfill(
     ctx: click.Context,
@@ -160,10 +168,10 @@ def backfill(
     limit: int,
     is_json: bool,
 ) -> None:
-    """Send the runs that the schedule of NAME has from one time to another, each of them once.
+    """Send the runs that the schedule of NAME has between two times, each once.
 
-    Says how many there are, and asks first. Runs that backfill has sent before are left out. Times without an
-    offset are in the zone in which times are shown.
+    Shows how many there are, and asks first. Runs that a backfill has sent before are left out. Times without
+    an offset are in the zone of --tz, else in the application's.
     """
     session = Session.of(ctx)
     if not dry_run:

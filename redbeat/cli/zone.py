@@ -33,7 +33,7 @@ def zone_options(command: Command) -> Command:
             expose_value=False,
             is_eager=True,
             callback=_note,
-            help="Show times in this zone, as Europe/Berlin, instead of the application's.",
+            help="Show times in this zone, such as Europe/Berlin. Default: the application's.",
         ),
     ):
         command = option(command)

@@ -51,7 +51,7 @@ _OPTIONS = (
         metavar="SECONDS",
         type=click.FloatRange(min=1),
         callback=finite,
-        help="After how long a lock that nobody renews is free.  [default: 10]",
+        help="A lock that nobody renews is free after this long.  [default: 10]",
     ),
     click.option(
         "--grace",
@@ -59,7 +59,7 @@ _OPTIONS = (
         metavar="SECONDS",
         type=_SECONDS,
         callback=finite,
-        help="How long the command may take to end when the lock is lost, from SIGTERM to SIGKILL.  "
+        help="When the lock is lost, the command gets SIGTERM, and SIGKILL after this long.  "
         "[default: 5, or half of --timeout if that is less]",
     ),
     click.option(
@@ -67,7 +67,7 @@ _OPTIONS = (
         type=click.Choice(["standby", "exit"]),
         default="standby",
         show_default=True,
-        help="Wait for the lock again when it was lost, or end.",
+        help="When the lock is lost, wait for it again, or exit.",
     ),
     click.option(
         "-l",
@@ -75,7 +75,7 @@ _OPTIONS = (
         type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False),
         default="INFO",
         show_default=True,
-        help="What is written to standard error.",
+        help="The lowest level of what is written to standard error.",
     ),
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
 )
@@ -93,20 +93,22 @@ def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--url",
     metavar="URL",
     callback=not_empty,
-    help="The Redis server, as for redbeat_redis_url; a password is better put into "
-    f"the variable {URL_VARIABLE}, which is read when this is missing.",
+    help="URL of the Redis or Valkey server. Default: the variable "
+    f"{URL_VARIABLE}, which other users of the machine can't read.",
 )
 @click.option(
-    "--redis-options", metavar="JSON", help='As redbeat_redis_options: {"service_name": "mymaster"}, say.'
+    "--redis-options",
+    metavar="JSON",
+    help='Options of the connection, as in redbeat_redis_options: \'{"service_name": "mymaster"}\'.',
 )
-@click.option("--config", metavar="FILE", help="Read a beatcop.ini. Options given here go before it.")
+@click.option("--config", metavar="FILE", help="Read a beatcop.ini. Options given here override it.")
 @add_options
 @click.version_option(package_name="celery-redbeat")
 def main(url: str | None, redis_options: str | None, config: str | None, **options: Any) -> None:
     """Run COMMAND on one machine at a time.
 
-    Waits for the lock, runs COMMAND, and ends with its exit code, 128 and more for a signal. When the lock is
-    lost, COMMAND is stopped before another can run it.
+    Waits for the lock, runs COMMAND, and exits with its exit code, or with 128 and the number of the signal
+    that ended it. When the lock is lost, COMMAND is stopped before another machine can run it.
 
     \b
     Other exit codes: 64 wrong options, 66 the file of --config can't be read,

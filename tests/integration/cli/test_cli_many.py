@@ -216,7 +216,7 @@ def test_without_a_terminal_and_a_yes_nothing_is_done(
 ) -> None:
     done = call(app, *command)
     assert done.exit_code == 64, done.output
-    assert "Nobody can be asked here, without a terminal: give --yes." in done.stderr
+    assert "There is no terminal to ask you on: give --yes." in done.stderr
     assert (changed(app, schedule), messages(broker)) == ([], [])
 
 
