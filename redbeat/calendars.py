@@ -74,7 +74,7 @@ class Calendar(Exclusions):
         if not isinstance(name, str) or not name or not is_utf8(name):
             raise ValueError(f"A calendar must have a name, a non-empty string, not {name!r}.")
         if isinstance(days, str):
-            raise ValueError(f"{name}: days must be many, as [{days!r}].")
+            raise ValueError(f"{name}: days must be a list; write [{days!r}].")
         labels = days.items() if isinstance(days, Mapping) else ((day, "") for day in days)
         self.name = name
         #: each as it is written to Redis, with its label
@@ -191,7 +191,7 @@ class Calendar(Exclusions):
             about: free text; None: it stays.
 
         Raises:
-            CalendarError: what is there can't be used, or there is no such day to take away.
+            CalendarError: what is there can't be used, or there is no such day to remove.
             ValueError: one of ``days`` is none.
         """
         app = app_or_default(app)
@@ -204,13 +204,15 @@ class Calendar(Exclusions):
             kept = {day: label for day, label in fields.items() if day != ABOUT}
             for day in map(spelled, without):
                 if kept.pop(day, None) is None:
-                    raise CalendarError(f"{name}: there is no {day} to take away.", name)
+                    raise CalendarError(f"{name}: there is no {day} to remove.", name)
             changed = cls(name, {**kept, **added}, fields.get(ABOUT, "") if about is None else about, app)
             read = "none" if isinstance(before, Unusable) else before
             if changed._replace(store, {ABOUT: changed.about, **changed.days}, read):
                 changed.retime(calendar_from(name, before))
                 return changed
-        raise CalendarError(f"{name}: somebody changes it all the time.", name)
+        raise CalendarError(
+            f"{name}: somebody else changed it each time it was to be saved; try again.", name
+        )
 
     @staticmethod
     def names(app: Any = None) -> list[str]:
@@ -268,7 +270,7 @@ def _plan_retiming(
         else:
             score = _score_at(entry, stored, now)
     except Exception:
-        logger.exception("beat: %s keeps its due time: a new one can't be found.", printable(stored.key))
+        logger.exception("beat: %s keeps its due time: a new one can't be computed.", printable(stored.key))
         return None
     # a beat that has read the old calendar for it just now shall not record what it decided by that
     if stored.policy:

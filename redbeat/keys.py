@@ -56,7 +56,7 @@ class Keys:
 
     @property
     def downgraded(self) -> str:
-        """hash: key of each entry that is out of celery-redbeat 2.x's way, to the score that it had."""
+        """hash: key of each entry that was taken out for celery-redbeat 2.x, to the score that it had."""
         return f"{self.prefix}:downgraded"
 
     @property

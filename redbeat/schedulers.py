@@ -378,7 +378,7 @@ class RedBeatScheduler(Scheduler):
         if found.scoreless:
             names = ", ".join(map(self.config.keys.name, found.scoreless[:10]))
             logger.warning(
-                "beat: %d entries that were out of celery-redbeat 2.x's way are due now, as %s has no score "
+                "beat: %d entries that were taken out for celery-redbeat 2.x are due now, as %s has no score "
                 "for them: %s.",
                 len(found.scoreless),
                 self.config.keys.downgraded,
@@ -386,14 +386,14 @@ class RedBeatScheduler(Scheduler):
             )
         if found.returned or found.gone:
             logger.info(
-                "beat: Brought back %d entries that were out of celery-redbeat 2.x's way; %d are deleted.",
+                "beat: Brought back %d entries that were taken out for celery-redbeat 2.x; %d are deleted.",
                 found.returned,
                 found.gone,
             )
 
     def _leave_away(self, exc: RedBeatError) -> None:
         self._reports.report_left_out(
-            f"What was out of celery-redbeat 2.x's way can't be brought back, the rest goes on: {exc}"
+            f"What was taken out for celery-redbeat 2.x can't be brought back, the rest goes on: {exc}"
         )
 
     def run_under(self, service: Any) -> None:

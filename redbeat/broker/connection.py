@@ -288,7 +288,7 @@ class Broker:
 def reason_of(exc: BaseException) -> str:
     """Return in words what is the matter when sending has raised ``exc``."""
     cause = _cause_of(exc)
-    words = "it wants a password (broker_url)" if is_password_missing(cause) else str(cause)
+    words = "it needs a password (broker_url)" if is_password_missing(cause) else str(cause)
     return shorten(f"{type(cause).__name__}: {words}".rstrip(": "))
 
 
@@ -305,4 +305,4 @@ def _quietly(close: Callable[[], Any]) -> None:
     try:
         close()
     except Exception as exc:  # noqa: BLE001 - what is broken may fail in any way when closed
-        logger.debug("beat: Closing what led to the broker: %r", exc)
+        logger.debug("beat: Closing a connection to the broker failed: %r", exc)

@@ -88,7 +88,7 @@ class Delivery:
         self._is_refused = True
         if self._said.is_news("refusal", reason):
             logger.warning(
-                "beat: The user of the schedule lacks rights that it takes to deliver exactly once, so runs "
+                "beat: The user of the schedule lacks rights that delivery exactly once needs, so runs "
                 "are delivered %s (docs: delivery): %s",
                 AT_LEAST_ONCE,
                 reason,

@@ -1,4 +1,4 @@
-"""``celery redbeat downgrade``: what celery-redbeat 2.x can't run, shown, and taken out of its way."""
+"""``celery redbeat downgrade``: what celery-redbeat 2.x can't run, shown, and taken out of the schedule."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _show(session: Session, found: Findings, is_complete: bool) -> None:
         lines = [f"{one_line(name)}: {'; '.join(what)}." for name, what in found.ignored.items()]
         _show_some(session, lines, is_complete)
     if found.away:
-        session.say(f"{counted(len(found.away))} out of its way already:", "bold")
+        session.say(f"{counted(len(found.away))} taken out for it already:", "bold")
         _show_some(session, [one_line(name) for name in found.away], is_complete)
 
 
@@ -136,10 +136,8 @@ def _conclude(
     elif not found.obstacles:
         session.say("There is nothing that celery-redbeat 2.x can't run.")
     elif not changed:
-        session.say("Nothing was changed. --yes takes what 2.x can't run out of its way.")
+        session.say("Nothing was changed. --yes takes what 2.x can't run out of the schedule.")
     if ensure_conf(session.app).lock_key is None:
-        session.note(
-            "Without a lock it can't be seen whether a beat of version 3 runs: stop all of them first."
-        )
+        session.note("Without a lock nobody knows whether a beat of version 3 runs: stop all of them first.")
     if leader is not None:
         session.note(f"A beat of version 3 leads ({leader}): stop all of them first.")

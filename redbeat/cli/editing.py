@@ -67,7 +67,7 @@ def add(
     given = given_options(ctx)
     if not given.keys() & set(SCHEDULES):
         known = ", ".join(f"--{kind}" for kind in SCHEDULES)
-        raise CommandLineError(f"When shall it run? Give one of {known}.", exits.USAGE)
+        raise CommandLineError(f"An entry needs a schedule: give one of {known}.", exits.USAGE)
     zone = zone_given(given, session.app.timezone)
     values = changes_of(given, zone, session.now(), {})
     entry = RedBeatSchedulerEntry(name, task, enabled=not disabled, app=session.app, **values)
@@ -132,7 +132,7 @@ def set_(
         raise CommandLineError(f"--{field.replace('_', '-')} can't be both set and unset.", exits.USAGE)
     fields = sorted(given.keys() - {"name", "match", "dry_run", "yes", "is_json"})
     if not fields:
-        raise CommandLineError("There is nothing to change; --help lists what can be.", exits.USAGE)
+        raise CommandLineError("There is nothing to change: give an option, see --help.", exits.USAGE)
     now = session.now()
 
     def changed(name: str) -> RedBeatSchedulerEntry:

@@ -144,7 +144,8 @@ def _maker(
     chosen = owner or declared.owner
     if chosen is None:
         raise CommandLineError(
-            f"{declared.origin}: whose are these entries? Give --owner, or 'owner:' in the file.", exits.USAGE
+            f"{declared.origin}: the entries have no owner: give --owner, or 'owner:' in the file.",
+            exits.USAGE,
         )
 
     def make() -> Plan:

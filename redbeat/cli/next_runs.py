@@ -73,7 +73,7 @@ def next_(
         found = first_of_all(session, wanted, since, match)
         runs = [(entry, due) for due, _, entry in found]
     elif match is not None:
-        raise click.UsageError("--match chooses among all entries: give it, or a NAME.")
+        raise click.UsageError("Give either a NAME or --match, not both.")
     else:
         runs = list(_runs_of_one(session, name, wanted, since, zone))
     if is_json:

@@ -89,7 +89,7 @@ def pause(
         end = until(now, zone_for(entry))
         if end <= now:
             shown = when_in(end, session.zone)
-            raise CommandLineError(f"--until: {shown} is over; it must be still to come.", USAGE)
+            raise CommandLineError(f"--until: {shown} is over; give a time to come.", USAGE)
         return end
 
     def is_running(entry: Any) -> bool:
@@ -111,10 +111,10 @@ def pause(
         changes: Any = {field: value for field, value in given.items() if value is not None}
         if entry.paused and changes:
             entry.update(**changes)
-            _report(session, name, "It was paused already, and is changed:", is_json)
+            _report(session, name, "It was paused already; changed:", is_json)
         else:
             state = "paused" if entry.paused else "disabled"
-            _report(session, name, f"It is {state} already, and left alone:", is_json)
+            _report(session, name, f"It is {state} already, and stays so:", is_json)
 
     def rest_all(chosen: list[str], progress: Callable[[int], object]) -> PauseResult:
         return pause_many(RedBeatSchedulerEntry, chosen, session.app, note, end_for, who, progress)

@@ -35,7 +35,7 @@ def route(ctx: click.Context, /, name: str, is_json: bool, **given: Any) -> None
     attribute of the task, or the queue. Options given here are tried in place of the entry's.
     """
     session = Session.of(ctx)
-    session.require_application("route", "asks the application's routes, and needs its tasks")
+    session.require_application("route", "shows the application's routes, and needs its tasks")
     try:
         load_tasks(session.app)
     except Exception as exc:  # noqa: BLE001 - the application's own code

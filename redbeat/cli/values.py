@@ -65,7 +65,9 @@ def _read_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
     except ValueError as exc:
-        raise ValueError(f"{text!r} is no time, as 2030-12-24T18:00 or 2030-12-24T18:00+01:00.") from exc
+        raise ValueError(
+            f"{text!r} is no time; write it as 2030-12-24T18:00 or 2030-12-24T18:00+01:00."
+        ) from exc
     if not 1970 <= moment.year <= 9998:
         raise ValueError(f"{text!r} is not in the years 1970 to 9998.")
     return moment
@@ -95,7 +97,7 @@ def _read_future(text: str) -> Future:
         moment = _read_moment(text)
     except ValueError as exc:
         raise ValueError(
-            f"{text!r} is no time, as 2h, tomorrow, tomorrow 9:00, 18:30 or 2030-12-24T18:00."
+            f"{text!r} is no time; write it as 2h, tomorrow, tomorrow 9:00, 18:30 or 2030-12-24T18:00."
         ) from exc
     return lambda _now, zone: in_zone(moment, zone)
 
@@ -164,7 +166,9 @@ def _read_solar(text: str) -> Any:
     try:
         event, lat, lon = parts[0], *map(float, parts[1:])
     except ValueError as exc:
-        raise ValueError(f"{text!r} is no event, latitude and longitude, as sunset,52.5,13.4.") from exc
+        raise ValueError(
+            f"{text!r} is no event, latitude and longitude; write it as sunset,52.5,13.4."
+        ) from exc
     return make_solar(event, lat, lon)
 
 

@@ -344,7 +344,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         if not is_transient(exc):
             if is_password_missing(said):
                 reason = (
-                    "it wants a password. Put it into redbeat_redis_url (redis://:password@host), or into "
+                    "it needs a password. Put it into redbeat_redis_url (redis://:password@host), or into "
                     "redbeat_redis_options as password."
                 )
             elif is_no_cluster(said):
@@ -354,7 +354,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         hint = "" if is_waited_for else " (redbeat_redis_options' retry_period makes beat wait for it)."
         raise StoreUnavailable(f"Redis at {url} can't be used: {reason}{hint}") from exc
     except redis.exceptions.InvalidResponse as exc:
-        raise StoreRefused(f"What answers at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
+        raise StoreRefused(f"The server at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
     except redis.exceptions.ResponseError as exc:
         raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {exc}") from exc
     except RedBeatError:

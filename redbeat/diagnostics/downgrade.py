@@ -1,4 +1,4 @@
-"""Going back to celery-redbeat 2.x: what it can't run is taken out of its way, and comes back by itself.
+"""Going back to celery-redbeat 2.x: what it can't run is taken out of the schedule, and comes back by itself.
 
 Owns the list of such entries, and the step that puts them away. Their hashes stay as they are; only the
 schedule lets go of them, and ``redbeat::downgraded`` remembers when each was due. The next leader of version
@@ -49,7 +49,7 @@ class Findings:
     Attributes:
         obstacles: what it can't run.
         ignored: names of entries that it runs, to what it would do otherwise than their policies say.
-        away: names of the entries that are out of its way already, sorted.
+        away: names of the entries that are taken out for it already, sorted.
         seen: how many entries there are in the schedule.
     """
 

@@ -64,12 +64,12 @@ def _schedule(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator
     made: list[MemberRepair] = []
     for one, stored in zip(repairs, found, strict=True):
         if stored.definition is None or stored.score is not None:
-            yield f"{one.entry_key}: left alone, it has changed meanwhile."
+            yield f"{one.entry_key}: left alone, because it has changed meanwhile."
             continue
         try:
             score = next_score(_entry_of(store, stored), now)
         except (EntryCorrupt, EntryNotFound, ValueError, OverflowError, RuntimeError) as exc:
-            yield f"{one.entry_key}: left alone, when it is due can't be found: {exc}"
+            yield f"{one.entry_key}: left alone, its next time can't be computed: {exc}"
             continue
         chosen.append(one)
         made.append(MemberRepair(one.entry_key, one.target, score))
@@ -89,7 +89,11 @@ def _mend_members(
     with store.translating():
         done = repair_members(store.client, store.keys.schedule, made, wake=store.keys.wake)
     for one, is_done in zip(chosen, done, strict=True):
-        yield f"{one.target}: {words}." if is_done else f"{one.target}: left alone, it has changed meanwhile."
+        yield (
+            f"{one.target}: {words}."
+            if is_done
+            else f"{one.target}: left alone, because it has changed meanwhile."
+        )
 
 
 def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:

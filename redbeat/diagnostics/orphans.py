@@ -21,11 +21,11 @@ __all__ = ["KINDS_LEFT", "Leftover", "find_leftovers", "purge_leftovers"]
 
 #: what may be left of an entry
 KINDS_LEFT = {
-    "member": "it stands in the schedule, and its hash is gone",
-    "static": "its name stands among those of beat_schedule, and its hash is gone",
-    "downgraded": "it is out of celery-redbeat 2.x's way, and its hash is gone",
-    "history": "the record of its runs is there, and its hash is gone",
-    "backfilled": "the record of its runs that were sent by hand is there, and its hash is gone",
+    "member": "it is in the schedule, but its hash is gone",
+    "static": "it is named as an entry of beat_schedule, but its hash is gone",
+    "downgraded": "it was taken out for celery-redbeat 2.x, and its hash is gone",
+    "history": "the record of its runs is there, but its hash is gone",
+    "backfilled": "the record of its runs sent by hand is there, but its hash is gone",
 }
 
 

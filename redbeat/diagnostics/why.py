@@ -60,7 +60,7 @@ def _explain(evidence: Evidence, at: datetime | None) -> Answer:
     nearest = min(filter(None, (before, after)), key=lambda time: abs(time - at), default=None)
     if nearest is None or abs(nearest - at) >= TOLERANCE:
         if nearest is None:
-            reason = "When it has times isn't known: it has never run, or its schedule has none."
+            reason = "Its times aren't known: it has never run, or its schedule has none."
             return Answer("no-time", at, reason)
         times = [f"the last before is {shown(before)}"] if before else []
         times += [f"the next after is {shown(after)}"] if after else []
@@ -266,12 +266,12 @@ class _Case:
             return "paused", f"It was paused until {shown(until)}{note}.", None
         score = self.evidence.stored.score
         if self.evidence.stored.is_away:
-            reason = "It is out of celery-redbeat 2.x's way, and comes back when a beat of version 3 leads."
+            reason = "It was taken out for celery-redbeat 2.x, and comes back when a beat of version 3 leads."
             return "unscheduled", reason, None
         if score is None:
             return (
                 "unscheduled",
-                "It doesn't stand in the schedule, so beat doesn't know it: save it again.",
+                "It isn't in the schedule, so beat doesn't know it: save it again.",
                 None,
             )
         if score < 0:
@@ -299,7 +299,7 @@ class _Case:
             return "waiting", f"{reason} A standby takes over; where there is none, start a beat.", None
         if status.leader is not None and status.leader.host is None:
             reason = (
-                "It is due, and another program than a RedBeat 3 holds the lock: ask the doctor about it."
+                "It is due, and a program other than RedBeat 3 holds the lock: ask celery redbeat doctor."
             )
             return "waiting", reason, None
         who = "the beats share the work" if status.leader is None else f"{status.leader.host} leads"
@@ -318,7 +318,7 @@ class _Case:
         if since is None:
             hints.insert(0, "no beat was at work then")
         elif since > self.at:
-            hints.insert(0, f"the beat that leads does so since {shown(since)} only")
+            hints.insert(0, f"the present leader leads only since {shown(since)} only")
         known = f" The next that is recorded was due at {shown(following.due)}." if following else ""
         return "unknown", f"Nothing is recorded of it.{known} Perhaps {', or '.join(hints)}.", following
 

@@ -43,7 +43,9 @@ class SaveResult:
 def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveResult:
     """Save ``entries``, as :meth:`redbeat.RedBeatSchedulerEntry.save_many` says."""
     if hasattr(entries, "plan_save"):  # one entry can be iterated over, too, and gives its fields
-        raise TypeError(f"save_many takes many entries, a list of them, say, not {shorten(repr(entries))}.")
+        raise TypeError(
+            f"save_many takes many entries, such as a list of them, not {shorten(repr(entries))}."
+        )
     _check_iterable("save_many", "entries", entries)
     store: Store | None = None
     outcomes: dict[str, Outcome] = {}
@@ -93,13 +95,13 @@ def _check_is_entry(entry: Any) -> None:
 
 def _check_iterable(call: str, of_what: str, given: Any) -> None:
     if not isinstance(given, Iterable):
-        raise TypeError(f"{call} takes {of_what}, a list of them, say, not {shorten(repr(given))}.")
+        raise TypeError(f"{call} takes {of_what}, such as a list of them, not {shorten(repr(given))}.")
 
 
 def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None = None) -> int:
     """Delete the entries called ``names``, as :meth:`redbeat.RedBeatSchedulerEntry.delete_many` says."""
     if isinstance(names, (str, bytes)):
-        raise TypeError(f"delete_many takes many names, not one: [{names!r}].")
+        raise TypeError(f"delete_many takes a list of names, not one name: write [{names!r}].")
     _check_iterable("delete_many", "names", names)
     store, deleted = Store(app), 0
 

@@ -103,8 +103,8 @@ class Managed:
             task: a pattern of the task's name.
             enabled: only those that are, or aren't. One whose pause is over is.
             state: only those in it: 'scheduled', 'due', 'failing', 'paused', 'disabled', 'finished',
-                'quarantined', 'missing' (its hash is gone), 'unscheduled', or 'downgraded' (it is out of
-                celery-redbeat 2.x's way).
+                'quarantined', 'missing' (its hash is gone), 'unscheduled', or 'downgraded' (it was taken
+                out for celery-redbeat 2.x).
             due_before: only those whose next due time is no later. A naive datetime is UTC.
             offset, limit: how many of these to leave out at first, and how many to yield at the most.
 

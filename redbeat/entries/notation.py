@@ -83,7 +83,7 @@ def read_schedule(value: Any, zone: str | None = None) -> Any:
 
 def _cron(expression: Any, _value: dict[str, Any], _zone: str | None) -> Any:
     if not isinstance(expression, str):
-        raise ValueError(f"cron: must be text, as '0 9 * * mon-fri', not {expression!r}.")
+        raise ValueError(f"cron: must be text, such as '0 9 * * mon-fri', not {expression!r}.")
     return json.loads(_cron_json(expression))
 
 
@@ -107,7 +107,7 @@ def _interval(every: Any, value: dict[str, Any], _zone: str | None = None) -> An
 
 def _clocked(moment: Any, _value: dict[str, Any], _zone: str | None) -> Any:
     if not isinstance(moment, (str, datetime)):
-        raise ValueError(f"at: must be a time, as '2026-12-24T18:00', not {moment!r}.")
+        raise ValueError(f"at: must be a time, such as '2026-12-24T18:00', not {moment!r}.")
     return {"__type__": "clocked", "clocked_time": moment}
 
 
@@ -121,7 +121,7 @@ def _solar(event: Any, value: dict[str, Any], _zone: str | None) -> Any:
 def _rrule(text: Any, _value: dict[str, Any], zone: str | None) -> Any:
     """Return a rule of RFC 5545, with or without its DTSTART."""
     if not isinstance(text, str):
-        raise ValueError(f"rrule: must be text, as 'FREQ=WEEKLY;BYDAY=MO', not {text!r}.")
+        raise ValueError(f"rrule: must be text, such as 'FREQ=WEEKLY;BYDAY=MO', not {text!r}.")
     try:
         fields = read_rule(text, zone_called(zone or "UTC"))
     except ValueError as exc:

@@ -117,7 +117,7 @@ def _change_many(
 ) -> PauseResult:
     """Let ``change`` change what it returns True for, 500 entries at a time; compare and set."""
     if isinstance(names, (str, bytes)):
-        raise TypeError(f"many names are wanted, not one: [{names!r}].")
+        raise TypeError(f"a list of names is wanted, not one name: write [{names!r}].")
     store, done = Store(app), 0
     outcomes: dict[str, str] = {}
     failed: dict[str, str] = {}

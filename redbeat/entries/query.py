@@ -45,9 +45,9 @@ STATES = {
     "disabled": "its enabled is false",
     "finished": "it never runs again, as its schedule or its policy says",
     "quarantined": "it can't be used, and error says why",
-    "missing": "it stands in the schedule, and its hash is gone",
-    "unscheduled": "it doesn't stand in the schedule, so beat doesn't know it",
-    "downgraded": "it is out of celery-redbeat 2.x's way, and comes back when a beat of version 3 leads",
+    "missing": "it is in the schedule, but its hash is gone",
+    "unscheduled": "it isn't in the schedule, so beat doesn't know it",
+    "downgraded": "it was taken out for celery-redbeat 2.x, and comes back when a beat of version 3 leads",
 }
 
 PAGE_SIZE = 500
@@ -133,7 +133,7 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
 
 
 def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
-    """Yield what is out of celery-redbeat 2.x's way, with the scores it had, and the server's clock."""
+    """Yield what was taken out for celery-redbeat 2.x, with the scores it had, and the server's clock."""
     scores = store.read_downgraded()
     now, found = store.read_entries(list(scores)) if scores else (datetime.now(timezone.utc), [])
     for stored in found:

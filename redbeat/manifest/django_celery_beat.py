@@ -43,7 +43,7 @@ def read_django_celery_beat(url: str) -> Declared:
     """
     scheme, shown = url.partition("://")[0], sanitize_url(url)
     if "://" not in url:
-        raise ConfigurationError(f"{shown!r} is no database URL, as sqlite:///db.sqlite3 is.")
+        raise ConfigurationError(f"{shown!r} is no database URL; write it as sqlite:///db.sqlite3.")
     rows = _read_sqlite(url, shown) if scheme == "sqlite" else _read_by_sqlalchemy(url, shown)
     return declare_rows(rows, shown)
 
@@ -88,7 +88,7 @@ def _read_by_sqlalchemy(url: str, shown: str) -> Rows:
         words = " ".join(str(getattr(exc, "orig", None) or exc).split())
         raise FileError(f"{shown}: can't be read: {words}.", shown) from exc
     except ValueError as exc:  # of its port, say; what it quotes may be a piece of a password
-        raise ConfigurationError(f"{shown!r} is no database URL, as sqlite:///db.sqlite3 is.") from exc
+        raise ConfigurationError(f"{shown!r} is no database URL; write it as sqlite:///db.sqlite3.") from exc
 
 
 def declare_rows(rows: Rows, origin: str = "django-celery-beat") -> Declared:

@@ -225,7 +225,7 @@ def _read_json(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
         if len(made) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise FileError(f"{origin}: {printable(twice)!r} stands there twice.", origin)
+            raise FileError(f"{origin}: {printable(twice)!r} appears twice.", origin)
         return made
 
     try:
@@ -287,8 +287,8 @@ def _check_size(text: str, origin: str) -> None:
             size = known.get(event.anchor, 1)
             sizes[-1] += size
             added += size
-            reason = "its aliases (*) stand for too much." if added > MAX_ALIASED else ""
-            reason = f"*{event.anchor} stands inside of itself." if event.anchor in open_anchors else reason
+            reason = "its aliases (*) expand to too many values." if added > MAX_ALIASED else ""
+            reason = f"*{event.anchor} contains itself." if event.anchor in open_anchors else reason
         else:
             sizes[-1] += 1
         if reason:
@@ -299,7 +299,7 @@ def _check_size(text: str, origin: str) -> None:
 def _lines_of(
     node: Any, origin: str, path: Path = (), visited: set[int] | None = None
 ) -> Iterator[tuple[Path, int]]:
-    """Yield where sections, entries and their fields stand; a name that stands there twice is a fault."""
+    """Yield where sections, entries and their fields stand; a name that appears twice is a fault."""
     visited = set() if visited is None else visited
     if len(path) >= 3:  # what is in a field has no lines of its own; aliases mean it more than once
         if id(node) in visited:
@@ -314,9 +314,7 @@ def _lines_of(
     for key, value in node.value:
         line, name = key.start_mark.line + 1, key.value if isinstance(key.value, str) else None
         if name in seen and name != "<<":
-            raise FileError(
-                f"{origin}, line {line}: {printable(str(name))} stands there twice.", origin, line
-            )
+            raise FileError(f"{origin}, line {line}: {printable(str(name))} appears twice.", origin, line)
         seen.add(name)
         if len(path) < 3:
             yield (*path, name), line

@@ -315,7 +315,7 @@ def plan_import(
         for name, shown in plan.calendars.difference.changed.items():
             if shown.keys() - {"owner", "stored"}:
                 raise declared.fault(
-                    ("calendars", name), "is stored already, and another one; use --replace."
+                    ("calendars", name), "is stored already, with other values; use --replace."
                 )
     calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
     give_calendars(named, {**read_calendars(store, {str(e.policy.exclude) for e in named}), **calendars})

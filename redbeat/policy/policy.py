@@ -262,10 +262,10 @@ def _timezone(name: str, value: Any) -> str:
     if isinstance(value, tzinfo):
         value = zone_name(value) or ("UTC" if value is timezone.utc else value)
     if not isinstance(value, str):
-        raise ValueError(f"{name}: must be the name of a time zone, as 'Europe/Berlin', not {value!r}.")
+        raise ValueError(f"{name}: must be the name of a time zone, such as 'Europe/Berlin', not {value!r}.")
     if _NO_ZONE.fullmatch(value):
         raise ValueError(
-            f"{name}: {value!r} is no zone to go by: it differs between machines, or counts leap seconds."
+            f"{name}: {value!r} can't be used as a zone: it differs between machines, or counts leap seconds."
         )
     try:
         zone_called(value)
@@ -279,7 +279,7 @@ def _time(name: str, value: Any) -> datetime:
         try:
             value = time_of(value)
         except ValueError as exc:
-            raise ValueError(f"{name}: {value!r} is no time, as '2026-12-24T18:00' is.") from exc
+            raise ValueError(f"{name}: {value!r} is no time; write it as '2026-12-24T18:00'.") from exc
     if not isinstance(value, datetime):
         raise ValueError(f"{name}: must be a datetime, not {value!r}.")
     try:

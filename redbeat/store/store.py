@@ -417,7 +417,7 @@ class Store:
         return total
 
     def read_downgraded(self) -> dict[str, float | None]:
-        """Return the keys of the entries that are out of celery-redbeat 2.x's way, and the scores they had.
+        """Return the keys of the entries that were taken out for celery-redbeat 2.x, and the scores they had.
 
         None for a score: something else stands there, and the entry will be due at once. Nothing at all where
         it can't be read, or something else stands under the key: it isn't needed to run the schedule.
@@ -432,7 +432,7 @@ class Store:
         return {}
 
     def bring_back(self, fence: Fence) -> BroughtBack:
-        """Put the entries back into the schedule that were out of celery-redbeat 2.x's way.
+        """Put the entries back into the schedule that were taken out for celery-redbeat 2.x.
 
         Raises:
             LockLost: another beat holds the lock; nothing was written.

@@ -120,9 +120,7 @@ def test_the_source_distribution_holds_besides_what_the_wheel_is_built_of(packag
     assert own == files_of_the_package() | {name for name in SOURCES if name != "redbeat"}
 
 
-def test_the_metadata_say_what_it_is_and_needs(
-    metadata: email.message.Message, required: list[str]
-) -> None:
+def test_the_metadata_say_what_it_is_and_needs(metadata: email.message.Message, required: list[str]) -> None:
     assert metadata["Name"] == "celery-redbeat"
     assert metadata["License-Expression"] == "Apache-2.0"
     names = {line.split(";")[0].split(">")[0].strip() for line in required}

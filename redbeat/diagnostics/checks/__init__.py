@@ -153,7 +153,9 @@ def _of_setting(exc: ConfigurationError) -> Finding:
 
 def _of_key(exc: StoreCorrupt) -> Finding:
     problem = str(exc).replace(f"{exc.key} holds", "It holds", 1)
-    return Finding(Severity.ERROR, "wrong-type", exc.key, problem, "Look what it holds before you delete it.")
+    return Finding(
+        Severity.ERROR, "wrong-type", exc.key, problem, "Look at what it holds before you delete it."
+    )
 
 
 def _of_refusal(check: str, exc: RedBeatError) -> Finding:
@@ -163,8 +165,8 @@ def _of_refusal(check: str, exc: RedBeatError) -> Finding:
         Severity.NOTE,
         "refused",
         f"check of {what}",
-        f"It couldn't be made, the server refuses: {said}.",
-        "Run the doctor as a user with more rights.",
+        f"It couldn't be made, because the server refuses: {said}.",
+        "Call the doctor as a user with more rights.",
     )
 
 

@@ -35,7 +35,7 @@ class Versions:
         yield from ()
 
     def tell(self, patient: Patient) -> Iterator[Finding]:
-        """Say how many there are, and which are out of its way already."""
+        """Say how many there are, and which are taken out for it already."""
         if self.unreadable:
             ignored = (
                 f", and would run {_named(self.ignored)} differently than asked for, as it knows no policies"
@@ -47,7 +47,7 @@ class Versions:
                 "downgrade",
                 patient.store.keys.schedule,
                 f"celery-redbeat 2.x couldn't run {_named(self.unreadable)}{ignored}.",
-                "Nothing, as long as no 2.x works here. Before you go back to it: celery redbeat downgrade.",
+                "Nothing, unless you go back to 2.x: then call celery redbeat downgrade before.",
             )
         found = patient.store.read_downgraded()
         away = sorted(map(patient.name_of, found))
@@ -57,7 +57,7 @@ class Versions:
                 Severity.NOTE,
                 "downgraded",
                 patient.store.keys.downgraded,
-                f"Out of celery-redbeat 2.x's way: {_named(away)}.",
+                f"Taken out for celery-redbeat 2.x: {_named(away)}.",
                 "Nothing: what is there comes back when a beat of version 3 leads.",
             )
         if scoreless:
@@ -65,7 +65,7 @@ class Versions:
                 Severity.WARNING,
                 "downgraded",
                 patient.store.keys.downgraded,
-                f"What it holds for {_named(scoreless)} is no score: they are due as soon as they come back.",
+                f"It has no valid score for {_named(scoreless)}: they are due as soon as they come back.",
                 "Write when each is due, in UNIX seconds, into its field of that hash.",
             )
 

@@ -37,7 +37,7 @@ def check_hash(_patient: Patient, row: Row) -> Iterator[Finding]:
         Severity.ERROR,
         "missing-hash",
         row.key,
-        "It stands in the schedule, and its hash is gone: deleted by hand, or evicted by the server.",
+        "It is in the schedule, but its hash is gone: deleted by hand, or evicted by the server.",
         "Save the entry again; --fix takes what is left out of the schedule.",
         repair=Repair("drop", row.key, row.member),
     )
@@ -54,7 +54,7 @@ def check_usable(patient: Patient, row: Row) -> Iterator[Finding]:
             "quarantined",
             name,
             _own_part(row.problem, row.key),
-            "Where the application registers that kind of schedule, all is well: ask with celery -A.",
+            "If the application registers that kind of schedule, all is well: ask with celery -A.",
             excerpt_of(row.stored, _own_part(row.problem, row.key)),
         )
     elif row.problem and row.stored.exists:
@@ -140,7 +140,7 @@ def check_future(patient: Patient, row: Row) -> Iterator[Finding]:
             Severity.ERROR,
             "no-time",
             name,
-            f"When its schedule has a time can't be found: {str(exc).rstrip('.')}.",
+            f"Its next time can't be computed: {str(exc).rstrip('.')}.",
             "Give it another schedule.",
         )
         return
@@ -151,7 +151,7 @@ def check_future(patient: Patient, row: Row) -> Iterator[Finding]:
             name,
             f"It never runs again, as its score is {score:g}, though its schedule has a time at "
             f"{shown(following)}.",
-            "Where nobody has meant that, save it with another schedule or policy, or set its score.",
+            "If nobody has meant that, save it with another schedule or policy, or set its score.",
         )
     elif score < 0:
         yield Finding(

@@ -46,8 +46,8 @@ def check_leader(patient: Patient) -> Iterator[Finding]:
             Severity.ERROR,
             "late",
             patient.store.keys.schedule,
-            f"Beat doesn't get on with its work: {due}{since}.",
-            "Look into beat's log: the broker may be away, or beat hang, or have more to send than it can.",
+            f"Beat is late: {due}{since}.",
+            "Look into beat's log: the broker may be away, beat may hang, or more is due than it can send.",
         )
 
 
@@ -59,7 +59,7 @@ def check_lock_name(patient: Patient) -> Iterator[Finding]:
             Severity.NOTE,
             "open-lock",
             "redbeat_lock_key",
-            f"The lock is called {lock_key}, as an entry might be, so a user with the documented rights of a "
+            f"The lock's name {lock_key} could be an entry's, so a user with the documented rights of a "
             "writer may overwrite it and stop all beats.",
             f"Stop all beats, set redbeat_lock_key to '{prefix}:lock' or leave it out, and start them again; "
             "where no other users write, leave it as it is.",
@@ -83,23 +83,22 @@ def check_lock(patient: Patient) -> Iterator[Finding]:
         what = (
             "its token seems to be a celery-redbeat 2.x's"
             if _TOKEN_OF_2X.fullmatch(leader.token)
-            else f"its token is no beat's of RedBeat 3: {leader.token}"
+            else f"its token isn't one of RedBeat 3: {leader.token}"
         )
         yield Finding(
             Severity.WARNING,
             "foreign-leader",
             lock_key,
-            f"Another program than RedBeat 3 holds the lock, for {leader.ttl_seconds:.0f} s more: {what}.",
+            f"A program other than RedBeat 3 holds the lock, for {leader.ttl_seconds:.0f} s more: {what}.",
             "RedBeat 3 doesn't take it over: stop that program, and delete the lock if it stays behind. "
-            "It knows no policies and no schedules that 2.x doesn't have.",
+            "celery-redbeat 2.x ignores policies, and can't run schedules that it doesn't have.",
         )
     elif leader.host == socket.gethostname() and _is_dead(leader, patient.now):
         yield Finding(
             Severity.WARNING,
             "dead-leader",
             lock_key,
-            f"The lock's holder, process {leader.pid} of this machine, seems to have ended and "
-            "not to have released it.",
+            f"Process {leader.pid} of this machine holds the lock, but seems to have died.",
             "A standby takes it over within seconds; where there is none, start a beat.",
         )
     elif leader.last_tick is not None and patient.now - leader.last_tick > timedelta(seconds=LATE_SECONDS):
@@ -109,7 +108,7 @@ def check_lock(patient: Patient) -> Iterator[Finding]:
             lock_key,
             f"The leader, process {leader.pid} on {leader.host}, has done nothing for "
             f"{seconds_in_words(patient.status.seconds_since(leader.last_tick) or 0)}.",
-            "Look whether that process lives, and into its log; a standby takes over from one that has died.",
+            "Check whether that process runs, and look into its log; if it has died, a standby takes over.",
         )
 
 

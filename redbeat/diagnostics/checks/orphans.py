@@ -34,7 +34,7 @@ def check_statics(patient: Patient) -> Iterator[Finding]:
                 Severity.WARNING,
                 "orphan-static",
                 name,
-                f"There is no such entry, and {store.keys.statics} has its name, as of one of beat_schedule.",
+                f"{store.keys.statics} names it as an entry of beat_schedule, but there is no such entry.",
                 "The next start of a beat saves it again where beat_schedule has it; --fix removes the name.",
                 repair=Repair("forget", stored.key, name),
             )
@@ -49,9 +49,9 @@ def check_removed_statics(patient: Patient) -> Iterator[Finding]:
             Severity.WARNING,
             "removed-static",
             printable(name),
-            f"It came from the beat_schedule of {owners}, and was removed as celery-redbeat 2.x does it with "
-            "names that it doesn't have.",
-            "Let no 2.x beat work on this schedule; the next start of that app's beat saves the entry again.",
+            f"It came from the beat_schedule of {owners}, and a beat of celery-redbeat 2.x seems to have "
+            "removed it, as 2.x does with entries that its own beat_schedule doesn't have.",
+            "Stop all beats of 2.x on this schedule; the next start of that app's beat saves it again.",
         )
 
 
@@ -113,7 +113,7 @@ def _of_wrong_type(patient: Patient, keys: Iterable[str], beside: dict[str, str]
             "wrong-type",
             key,
             f"It holds something that is no {kind}, so runs can't be recorded in it.",
-            "Look what it holds before you delete it.",
+            "Look at what it holds before you delete it.",
         )
         for key, found, kind in zip(texts, types, wanted, strict=True)
         if found not in (kind, "none")
@@ -129,8 +129,8 @@ def _orphans(patient: Patient, owners: dict[str, str]) -> Iterator[Finding]:
                 Severity.NOTE,
                 "orphan-key",
                 key,
-                f"There is no entry {patient.name_of(owner)!r} any more that it was kept beside.",
-                "Nothing breaks by it; --fix deletes it.",
+                f"It belongs to the entry {patient.name_of(owner)!r}, which doesn't exist any more.",
+                "It does no harm; --fix deletes it.",
                 repair=Repair("delete", owner, key),
             )
 

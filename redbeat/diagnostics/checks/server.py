@@ -164,15 +164,15 @@ def check_rights(patient: Patient) -> Iterator[Finding]:
             severity,
             "rights",
             f"user {user}",
-            f"The server doesn't let it do what beat {_NEED[severity]}: {', '.join(commands)}.",
+            f"It lacks rights that {_NEED[severity]}: {', '.join(commands)}.",
             f"Add the rights to its ACL rule. {_ACL_DOCS}",
         )
 
 
 _NEED = {
-    Severity.ERROR: "needs",
-    Severity.WARNING: "needs for some of its features",
-    Severity.NOTE: "does where it may",
+    Severity.ERROR: "beat needs",
+    Severity.WARNING: "some features of beat need",
+    Severity.NOTE: "beat can do without",
 }
 
 

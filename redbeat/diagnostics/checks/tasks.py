@@ -95,7 +95,7 @@ class Tasks:
                 "tasks-unknown",
                 str(app.main or "app"),
                 f"The modules with its tasks can't be imported: {_said(exc)}.",
-                "Correct imports and include in its settings; till then unknown tasks aren't found here.",
+                "Correct its settings imports and include; until then unknown tasks can't be found.",
             )
             return
         # an application that imports none of its tasks where beat runs is none that has lost them
@@ -127,7 +127,7 @@ class Tasks:
                 Severity.ERROR,
                 "no-route",
                 patient.name_of(row.key),
-                f"Where its runs go can't be found: {_said(exc)}.",
+                f"Its route can't be computed: {_said(exc)}.",
                 "Correct its queue, or task_routes and task_queues.",
             )
             return

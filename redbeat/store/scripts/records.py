@@ -209,7 +209,7 @@ class Stored:
         score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
         type: what the key holds, 'hash' where all is well.
         unread_bytes: how many bytes it has when it is too large to be read; 0: it was read.
-        is_away: it is out of celery-redbeat 2.x's way, and ``score`` the one that it had and will have again.
+        is_away: it was taken out for celery-redbeat 2.x, and ``score`` is what it had and will have again.
     """
 
     key: str

@@ -173,7 +173,7 @@ def test_a_missing_password_is_asked_for_in_words_that_name_the_setting(
     write(tmp_path, guarded, redbeat_redis_url=url)
     with celery_beat(tmp_path, "module") as beat:
         assert beat.wait() not in (0, None)
-        assert f"StoreRefused('Redis at {url} refused the connection: it wants a password." in beat.output()
+        assert f"StoreRefused('Redis at {url} refused the connection: it needs a password." in beat.output()
         assert "redbeat_redis_url (redis://:password@host)" in beat.output()
         assert "HELLO" not in beat.output()
 
@@ -234,7 +234,7 @@ def test_a_brokers_missing_password_is_asked_for_so_too(
     broker_url = f"redis://127.0.0.1:{guarded.port}/0"
     write_app(tmp_path, "module", broker_url, redbeat_redis_url=second.url(1), beat_schedule=STATIC)
     with celery_beat(tmp_path, "module") as beat:
-        beat.wait_for("due runs wait for it: AuthenticationError: it wants a password (broker_url)")
+        beat.wait_for("due runs wait for it: AuthenticationError: it needs a password (broker_url)")
         assert "HELLO" not in beat.output()
 
 

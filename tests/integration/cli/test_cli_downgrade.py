@@ -158,7 +158,7 @@ def test_list_show_count_export_and_doctor_know_what_is_away(app: Celery, client
     assert {one["name"]: one["state"] for one in listed} == {"plain": "scheduled", "last": "downgraded"}
     assert "downgraded" in call(app, "show", "last").stdout
     client.hset("redbeat:last", "meta", meta_json(datetime(2020, 1, 1, tzinfo=timezone.utc), 1))
-    assert "out of celery-redbeat 2.x's way" in " ".join(call(app, "why", "last").stdout.split())
+    assert "taken out for celery-redbeat 2.x" in " ".join(call(app, "why", "last").stdout.split())
     assert Entry.get("last", app).state == "downgraded"
     assert call(app, "count").stdout.strip() == "2"
     assert [one.name for one in Entry.list(app, state="downgraded")] == ["last"]
@@ -166,7 +166,7 @@ def test_list_show_count_export_and_doctor_know_what_is_away(app: Celery, client
     assert {one["kind"]: one["severity"] for one in findings(app)} == {"downgraded": "note"}
     call(app, "doctor", "--fix")
     assert client.zscore(SCHEDULE, "redbeat:last") is None
-    assert "out of its way already" in call(app, "downgrade").stdout
+    assert "taken out for it already" in call(app, "downgrade").stdout
 
 
 def test_the_doctor_notes_what_2_x_couldnt_run(app: Celery) -> None:
@@ -257,6 +257,6 @@ def test_the_doctor_names_a_score_that_is_none(app: Celery, client: redis.Redis)
     found = {one["severity"]: one["problem"] for one in findings(app) if one["kind"] == "downgraded"}
     assert set(found) == {"note", "warning"}
     assert "bad" in found["warning"]
-    assert "is no score" in found["warning"]
+    assert "no valid score" in found["warning"]
     assert "good" not in found["warning"]
     assert call(app, "list").exit_code == call(app, "show", "bad").exit_code == 0

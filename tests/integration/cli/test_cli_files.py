@@ -123,7 +123,7 @@ def test_an_export_is_imported_again(ask: Ask, app: Celery, file: Path, client: 
         assert (done.exit_code, done.output) == (0, "Stored 2 entries.\n")
         assert client.zrange(SCHEDULE, 0, -1, withscores=True) == scores
     unasked = ask("import", backup, "--replace")
-    assert (unasked.exit_code, "without a terminal: give --yes" in unasked.stderr) == (64, True)
+    assert (unasked.exit_code, "no terminal to ask you on: give --yes" in unasked.stderr) == (64, True)
     done = ask("import", backup, "--replace", "--yes")
     assert "Stored 2 entries, 2 of them in place of others." in done.output
     assert not list(file.parent.glob(".backup*"))
@@ -186,7 +186,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["plan", "/nowhere"], 66, "/nowhere: can't be read: No such file or directory."),
     (["plan", "."], 66, "can't be read: Is a directory."),
     (["plan", "FILE", "--owner", ""], 64, "must be a name without control characters"),
-    (["apply", "NO-OWNER"], 64, "whose are these entries? Give --owner"),
+    (["apply", "NO-OWNER"], 64, "the entries have no owner: give --owner"),
     (["apply", "LATIN", "--yes"], 64, "line 2: is no UTF-8."),
     (["apply", "FILE"], 64, "give --yes"),
     (["export", "/nowhere/file.yaml"], 73, "can't be written: No such file or directory."),

@@ -280,7 +280,7 @@ def test_what_is_spoilt_is_shown_with_the_reason(ask: Call, three: None, client:
     assert re.search(r"next look +2099-03-01 10:46:40", output)
     assert json.loads(ask("show", "spoilt", "--json").stdout)["next_due_at"] is None
     client.zadd("redbeat::schedule", {"redbeat:gone": 5})
-    assert "missing: it stands in the schedule, and its hash is gone" in ask("show", "gone").stdout
+    assert "missing: it is in the schedule, but its hash is gone" in ask("show", "gone").stdout
 
 
 def test_what_is_due_at_once_has_no_date_of_1970(ask: Call, client: redis.Redis) -> None:

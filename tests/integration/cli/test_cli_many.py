@@ -115,13 +115,13 @@ def test_a_note_and_a_person_select_what_is_resumed(
 def test_an_entry_that_is_named_is_meant(app: Celery, ask: Ask, schedule: dict[str, Any]) -> None:
     ask("resume", "job-5")
     assert Entry.get("job-5", app).enabled, "though nobody had paused it"
-    assert "already, and left alone" in ask("pause", "job-3").stdout
+    assert "already, and stays so" in ask("pause", "job-3").stdout
     assert fields(app, "job-3") == schedule["job-3"]
-    assert "is changed: job-3 until 2098" in ask("pause", "job-3", "--note", "no paper").stdout
+    assert "already; changed: job-3 until 2098" in ask("pause", "job-3", "--note", "no paper").stdout
     entry = Entry.get("job-3", app)
     assert (entry.pause_note, entry.paused_by, entry.paused_until) == ("no paper", "ada", LATER)
     Entry.get("job-5", app).update(enabled=False)
-    assert "disabled already, and left alone" in ask("pause", "job-5", "--until", "2h").stdout
+    assert "disabled already, and stays so" in ask("pause", "job-5", "--until", "2h").stdout
     assert not Entry.get("job-5", app).paused
 
 
@@ -179,8 +179,8 @@ def test_until_when_is_said_as_people_say_it(app: Celery, ask: Ask, text: str, e
         ("2020-01-01", r"--until: 2020-01-01 00:00:00 Europe/Berlin is over"),
         ("today", "is over"),
         ("0s", "is over"),
-        ("soon", "'soon' is no time, as 2h, tomorrow, tomorrow 9:00, 18:30 or 2030-12-24T18:00"),
-        ("tomorrow 25:00", "is no time, as 2h"),
+        ("soon", "'soon' is no time; write it as 2h, tomorrow, tomorrow 9:00, 18:30 or 2030-12-24T18:00"),
+        ("tomorrow 25:00", "is no time; write it as 2h"),
         ("90", "'90' is no time"),
         ("-2h", "is no time"),
         ("99999999999w", "is more than a hundred years"),

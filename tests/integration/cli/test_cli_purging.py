@@ -70,7 +70,7 @@ def test_purge_removes_what_is_left_over_and_nothing_else(
     }
     assert (shown["removed"], client.zcard("redbeat::schedule")) == (0, 3)
     output = ask("purge", "--yes").stdout
-    assert "history (1): the record of its runs is there, and its hash is gone\n  gone\n" in output
+    assert "history (1): the record of its runs is there, but its hash is gone\n  gone\n" in output
     assert output.endswith("Removed 6.\n")
     assert set(client.keys()) == {
         "redbeat:kept",

@@ -164,7 +164,7 @@ def test_without_an_application_there_are_no_routes(app: Celery, server: Server)
     done = call(app, "--url", server.url(1), "route", "plain")
     assert done.exit_code == 64
     assert (
-        "route asks the application's routes, and needs its tasks: call it as celery -A APP redbeat route"
+        "route shows the application's routes, and needs its tasks: call it as celery -A APP redbeat route"
         in done.stderr
     )
 

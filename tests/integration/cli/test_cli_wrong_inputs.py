@@ -36,7 +36,7 @@ def server(valkey: Server) -> Server:
         ("backfill reprot --from 2024-01-01", 66, "Did you mean report"),
         ("pause report --until 2020-01-01", 64, r"--until: 2020-01-01 00:00:00 UTC is over"),
         ("pause", 64, "Give a NAME, or --match PATTERN"),
-        ("add x echo", 64, r"When shall it run\? Give one of --every, --cron, --at, --rrule, --solar"),
+        ("add x echo", 64, r"An entry needs a schedule: give one of --every, --cron, --at, --rrule, --solar"),
         ("add x echo --every 5 --cron @daily", 64, "--every and --cron are two schedules"),
         (
             "add x echo --every soon",
@@ -56,7 +56,7 @@ def server(valkey: Server) -> Server:
         ),
         ("add x echo --cron *_*", 64, "it has 2 fields instead of five"),
         ("add x echo --cron @dialy", 64, "it is none of @yearly.* Did you mean @daily"),
-        ("add x echo --at tomorrow", 64, "'tomorrow' is no time, as 2030-12-24T18:00"),
+        ("add x echo --at tomorrow", 64, "'tomorrow' is no time; write it as 2030-12-24T18:00"),
         ("add x echo --rrule FREQ=DAYLY", 64, "FREQ: DAYLY is none of YEARLY"),
         (
             "add x echo --rrule FREQ=DAILY;BYHUOR=9",
@@ -93,7 +93,7 @@ def server(valkey: Server) -> Server:
         ("list --state broken", 64, "'broken' is not one of"),
         ("list --limit -1", 64, "is not in the range"),
         ("list --due-before soon", 64, "'soon' is no time"),
-        ("next report --match r*", 64, "--match chooses among all entries"),
+        ("next report --match r*", 64, "Give either a NAME or --match"),
         ("next --tz Europe/Berln", 64, "unknown time zone 'Europe/Berln'"),
         ("backfill report --from 2024-02-01 --to 2024-01-01", 64, "--to must not be before --from"),
         ("timeline --hours 0", 64, "is not in the range"),

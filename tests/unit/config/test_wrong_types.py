@@ -66,11 +66,11 @@ def test_from_key_takes_a_string(app: Celery, key: Any) -> None:
 MANY: dict[str, tuple[Callable[[Celery], Any], str]] = {
     "a class": (
         lambda _app: RedBeatSchedulerEntry,
-        "save_many takes many entries, a list of them, say, not <class",
+        "save_many takes many entries, such as a list of them, not <class",
     ),
-    "one entry": (entry, "save_many takes many entries, a list of them, say, not <"),
-    "a number": (lambda _app: 5, "save_many takes entries, a list of them, say, not 5"),
-    "None": (lambda _app: None, "save_many takes entries, a list of them, say, not None"),
+    "one entry": (entry, "save_many takes many entries, such as a list of them, not <"),
+    "a number": (lambda _app: 5, "save_many takes entries, such as a list of them, not 5"),
+    "None": (lambda _app: None, "save_many takes entries, such as a list of them, not None"),
 }
 
 
@@ -91,7 +91,7 @@ def test_save_many_takes_no_classes(app: Celery) -> None:
 
 @pytest.mark.parametrize("names", [5, None])
 def test_delete_many_takes_an_iterable(app: Celery, names: Any) -> None:
-    with pytest.raises(TypeError, match=f"delete_many takes names, a list of them, say, not {names}"):
+    with pytest.raises(TypeError, match=f"delete_many takes names, such as a list of them, not {names}"):
         RedBeatSchedulerEntry.delete_many(names, app=app)
 
 

@@ -273,7 +273,7 @@ def test_the_clients_errors_become_ours_and_name_the_server(
 )
 def test_a_server_that_wants_a_password_names_the_setting_and_no_command(words: str) -> None:
     config = ensure_conf(app_for("redis://some-host"))
-    with pytest.raises(StoreRefused, match="it wants a password") as caught, naming_the_server(config):
+    with pytest.raises(StoreRefused, match="it needs a password") as caught, naming_the_server(config):
         raise redis.exceptions.AuthenticationError(words)
     assert "redbeat_redis_url" in str(caught.value)
     assert words not in str(caught.value)

@@ -262,7 +262,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
             [sent(-1)],
             {"score": DUE, "leader": Leader(None, None, None, "ab" * 16, 9.0, None)},
             "waiting",
-            "another program than a RedBeat 3 holds the lock",
+            "a program other than RedBeat 3 holds the lock",
         ),
         (0, [sent(-1)], {}, "unknown", "Nothing is recorded of it."),
     ],

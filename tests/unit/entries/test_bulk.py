@@ -301,6 +301,6 @@ def test_no_name_and_the_names_of_redbeats_own_keys_are_refused(fake_app: Celery
 
 def test_one_name_is_not_taken_for_the_names_of_its_letters(fake_app: Celery) -> None:
     made(fake_app, 0, name="a").save()
-    with pytest.raises(TypeError, match=r"many names, not one: \['abc'\]"):
+    with pytest.raises(TypeError, match=r"a list of names, not one name: write \['abc'\]"):
         Entry.delete_many("abc", fake_app)
     assert stored_names(fake_app) == {"a"}

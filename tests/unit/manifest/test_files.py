@@ -74,7 +74,7 @@ FAULTS = {
     "- a": "file.yaml: must begin with 'entries:', and holds a list.",
     "a: [": "no valid YAML: ",
     '{"entries": {]': "file.yaml, line 1: no valid JSON: ",
-    '{"entries": {"a": {}, "a": {}}}': "file.yaml: 'a' stands there twice.",
+    '{"entries": {"a": {}, "a": {}}}': "file.yaml: 'a' appears twice.",
     "entrees: {}": "line 1: entrees: there is no such section. Did you mean entries?",
     "owner: 7": "line 1: owner: must be a name",
     "entries: [a]": "line 1: entries: must be a mapping, not a list.",
@@ -91,8 +91,8 @@ FAULTS = {
     f"{ENTRY}    max_runs: 0": "line 5: report: max_runs: must be a whole number from 1, not 0.",
     f"{ENTRY}    total_run_count: often": "line 5: report: total_run_count: must be a whole number",
     f"{ENTRY}    last_run_at: soon": "line 5: report: last_run_at: 'soon' is no time.",
-    f"{ENTRY}    task: b": "line 5: task stands there twice.",
-    f"{ENTRY}  report: {{}}": "line 5: report stands there twice.",
+    f"{ENTRY}    task: b": "line 5: task appears twice.",
+    f"{ENTRY}  report: {{}}": "line 5: report appears twice.",
     f"{ENTRY}  :schedule: {{task: a, schedule: 60}}": "that key is RedBeat's own",
     "entries:\n  report: {task: a, schedule: {evry: 30s}}": "must have just one of {cron: ...}, {every: ",
     "entries:\n  report: {task: a, schedule: {}}": "line 2: report: schedule: must have one of cron, every",
@@ -103,7 +103,7 @@ FAULTS = {
     "entries:\n  report: {task: a, schedule: {rrule: FREQ=OFTEN}}": "rrule: FREQ: OFTEN is none of",
     "entries:\n  report: {task: a, schedule: {solar: sunrise}}": "schedule: solar: lat is missing.",
     "entries:\n  report: {task: a, schedule: {at: noon}}": "line 2: report: ",
-    "entries:\n  a: {task: a, schedule: 5, kwargs: {x: [{b: 1, b: 2}]}}": "line 2: b stands there twice",
+    "entries:\n  a: {task: a, schedule: 5, kwargs: {x: [{b: 1, b: 2}]}}": "line 2: b appears twice",
     "entries:\n  a: {task: a, schedule: {every: .inf}}": "every: inf is no length of time",
     "entries:\n  report: {task: a, schedule: 60, history: [1]}": "history: must be a list of texts",
     "entries:\n  report: {task: a, schedule: 60, backfilled: x}": "backfilled: must be a list of texts",
@@ -116,7 +116,7 @@ FAULTS = {
 def test_a_name_that_stands_there_twice_is_told_once() -> None:
     with pytest.raises(FileError) as caught:
         read_file(f"{ENTRY}  report: {{}}", "file.yaml")
-    assert str(caught.value) == "file.yaml, line 5: report stands there twice."
+    assert str(caught.value) == "file.yaml, line 5: report appears twice."
 
 
 def read_all(text: str, app: Celery) -> None:

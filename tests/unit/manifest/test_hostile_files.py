@@ -27,9 +27,11 @@ def of(fields: str) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        pytest.param(bomb("{k: [%s]}"), "line 7: its aliases (*) stand for too much.", id="lists"),
-        pytest.param(bomb("{<<: [%s]}"), "line 7: its aliases (*) stand for too much.", id="merge keys"),
-        pytest.param(of("args: &x [*x]"), "line 2: *x stands inside of itself.", id="circle"),
+        pytest.param(bomb("{k: [%s]}"), "line 7: its aliases (*) expand to too many values.", id="lists"),
+        pytest.param(
+            bomb("{<<: [%s]}"), "line 7: its aliases (*) expand to too many values.", id="merge keys"
+        ),
+        pytest.param(of("args: &x [*x]"), "line 2: *x contains itself.", id="circle"),
         pytest.param(of(f"args: {'[' * 200_000}"), "line 2: is nested too deeply.", id="depth"),
         pytest.param(f"entries: {'- ' * 200_000}", "line 1:", id="depth of blocks"),
         pytest.param(f'{{"x": {"1" * 5000}}}', "no valid JSON: Exceeds the limit", id="digits"),
@@ -48,7 +50,7 @@ def test_what_can_t_be_read_ends_in_a_sentence(text: str, reason: str) -> None:
 def test_a_name_that_stands_there_twice_is_told_with_its_line() -> None:
     with pytest.raises(FileError) as caught:
         read_file("entries: {}\nentries: {}", "file")
-    assert (str(caught.value), caught.value.line) == ("file, line 2: entries stands there twice.", 2)
+    assert (str(caught.value), caught.value.line) == ("file, line 2: entries appears twice.", 2)
 
 
 def test_aliases_for_ordinary_use_may_stand_for_much() -> None:

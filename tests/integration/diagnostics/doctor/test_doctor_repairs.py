@@ -107,7 +107,7 @@ def test_an_entry_that_cannot_be_used_is_not_put_back(ask: Ask, findings: Any, c
     problem = only(findings(), "unscheduled", "warning")["problem"]
     assert problem.endswith("It can't be used either: definition: schedule: is missing.")
     done = ask("--fix")
-    assert "redbeat:bad: left alone, when it is due can't be found" in done.output
+    assert "redbeat:bad: left alone, its next time can't be computed" in done.output
     assert score_of(client, "bad") is None
 
 

@@ -90,9 +90,8 @@ def test_rights_that_beat_lacks(server: Server, findings: Any, sick: None) -> No
     assert findings(redbeat_redis_url=server.url(1).replace("redis://", "redis://rich:secret@")) == as_admin
     found = findings(redbeat_redis_url=server.url(1).replace("redis://", "redis://poor:secret@"))
     assert {finding["severity"]: finding["problem"] for finding in found["rights"]} == {
-        "error": "The server doesn't let it do what beat needs: ZADD redbeat::schedule.",
-        "warning": "The server doesn't let it do what beat needs for some of its features: "
-        "PUBLISH redbeat::wake.",
+        "error": "It lacks rights that beat needs: ZADD redbeat::schedule.",
+        "warning": "It lacks rights that some features of beat need: PUBLISH redbeat::wake.",
     }
     assert found["rights"][0]["about"] == "user poor"
 
@@ -147,7 +146,7 @@ def test_a_lock_of_2x_seems_to_be_one(findings: Any, client: redis.Redis) -> Non
     client.set(LOCK, TOKEN_OF_2X, px=90_000)
     assert "seems to be a celery-redbeat 2.x's" in only(findings(), "foreign-leader", "warning")["problem"]
     client.set(LOCK, "words", px=90_000)
-    assert "no beat's of RedBeat 3" in only(findings(), "foreign-leader", "warning")["problem"]
+    assert "isn't one of RedBeat 3" in only(findings(), "foreign-leader", "warning")["problem"]
 
 
 def test_a_lock_whose_holder_is_dead(findings: Any, client: redis.Redis) -> None:
