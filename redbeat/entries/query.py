@@ -38,7 +38,7 @@ EntryT = TypeVar("EntryT", bound=Any)
 
 #: what an entry may be, as ``state`` says it
 STATES = {
-    "scheduled": "it is due at a time that is still to come",
+    "scheduled": "it is due at a later time",
     "due": "its time has come, and beat is about to send it",
     "failing": "its last run couldn't be sent, and is tried again",
     "paused": "somebody has paused it",
