@@ -45,7 +45,7 @@ MAX_CHANGES = 100
 
 #: recurring events of an iCalendar file are taken from so long ago,
 ICAL_SINCE = timedelta(days=366)
-#: until so many years from now
+#: until this many years from now
 ICAL_YEARS = 5
 
 #: what beat looks at so soon is left to it: it may be a run on its way (leased), or one that is tried again

@@ -122,7 +122,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
 #: thousands of entries have a few schedules, and copying one takes a tenth of making it
 _SHARED_KINDS = frozenset({"interval", "crontab", "cron", "rrule"})
 _SHARED: dict[str, BaseSchedule] = {}
-#: so many are remembered, of so many characters each
+#: how many are remembered, and of how many characters at the most
 MAX_SHARED, MAX_SHARED_LENGTH = 1024, 1000
 
 

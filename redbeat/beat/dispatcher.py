@@ -53,7 +53,7 @@ from redbeat.store.store import Store
 __all__ = ["Batch", "Dispatcher"]
 
 
-#: with at_most_once so many runs are recorded at a time, and then sent: a crash loses no more of them
+#: how many runs are recorded at a time with at_most_once, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
 
 #: besides the budget of a plan, for each character of what has to be read for it
@@ -103,7 +103,7 @@ class Dispatcher:
     """Sends what a scheduler has claimed.
 
     Arguments:
-        plan: decides about a claimed entry at a time (UNIX seconds), calendars by their names at hand: a Run,
+        plan: decides about a claimed entry at a time (UNIX seconds), with the calendars by name: a Run,
             or a Commit of why not.
         connect: returns the producer to send with, or raises.
         send: sends a run with a producer, or raises.

@@ -14,12 +14,12 @@ from redbeat.process.memory import Memory
 
 __all__ = ["Disruptions"]
 
-#: after so many seconds of broken connections a batch leaves the runs that may break more of them
+#: seconds of broken connections after which a batch leaves the runs that may break more of them
 BATCH_SECONDS = 0.5
 
 
 class Disruptions:
-    """One beat's memory of what has ended connections, and its watch on the batch at hand."""
+    """One beat's memory of what has ended connections, and its watch on the present batch."""
 
     def __init__(self) -> None:
         self._likenesses = Memory[tuple[Any, ...], bool](limit=1_000)

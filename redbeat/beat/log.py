@@ -57,13 +57,13 @@ STANDBY_SECONDS = 60.0
 #: of how many entries is remembered what was said; then all is forgotten, and may be said again
 MAX_REMEMBERED = 10_000
 
-#: of so many missing entries, whose keys may be all there is of them
+#: the same of missing entries, whose keys may be all there is of them
 MAX_MISSING = 100_000
 
-#: of many entries that are removed together so many have a line of their own, and so many more are named
+#: of many entries that are removed together, how many have a line of their own, and how many more are named
 NAMED_ALONE, NAMED_TOGETHER = 3, 10
 
-#: with so many characters
+#: characters that are shown of such a name
 MAX_NAME = 100
 
 #: an entry that was missing, and didn't come up again for so long, has been removed by somebody else; seconds
@@ -111,7 +111,7 @@ class Reports:
             )
 
     def report_dear(self, claimed: Claimed, seconds: float) -> None:
-        """Log, once for each definition, that an entry takes so much processor time to read and to send."""
+        """Log, once for each definition, that an entry takes too much processor time to read and to send."""
         if not self._said.is_news(("dear", claimed.key), sha1_of(claimed)):
             return
         texts = (claimed.definition, claimed.meta, claimed.policy)

@@ -23,33 +23,33 @@ from redbeat.store.scripts import Claimed, Sizes
 
 __all__ = ["Pace"]
 
-#: after so much processor time a batch sends what is planned, and leaves the rest due
+#: processor time after which a batch sends what is planned, and leaves the rest due
 BATCH_SECONDS = 0.25
 
-#: a plan that took so much processor time makes an entry a slow one
+#: processor time of a plan that makes an entry a slow one
 SLOW_SECONDS = 0.005
 
 #: a larger entry waits for the others, and is sent by itself
 LARGE_BYTES = 256 * 1024
 
-#: as does one whose plan and message together took so much processor time, a small one twice
+#: so does one whose plan and message together took this processor time, a small one twice
 DEAR_SECONDS = 0.1
 
 #: what a large entry may take for each character, as long as it isn't known
 SECONDS_PER_CHARACTER = 1.5e-7
 
-#: after so many batches of others, dear ones that are due have their turn even though others are due, too
+#: batches of others after which dear ones that are due have their turn even though others are due, too
 OTHERS_TURNS = 3
 
-#: after a dear batch the next one waits so many times as long as it took
+#: a dear batch waits this many times as long as the one before took
 REST_FACTOR = 1.0
 
-#: so many slow entries are remembered, and dear ones; then all are forgotten
+#: how many slow entries are remembered, and how many dear ones; then all are forgotten
 MAX_REMEMBERED = 10_000
 
-#: while there are slow entries, a batch is so many times the usual: the others must be among it
+#: while there are slow entries, a batch is this many times the usual: the others must be among it
 ENLARGED = 10
-#: but no more than so many by that, all of which are held at once
+#: but no more entries than this, all of which are held at once
 MAX_ENLARGED = 5_000
 
 #: kinds of schedule that are never slow
@@ -62,7 +62,7 @@ _WAITS = 2
 
 
 class Pace:
-    """One beat's memory of what is slow to plan, and its watch on the batch at hand."""
+    """One beat's memory of what is slow to plan, and its watch on the present batch."""
 
     def __init__(self) -> None:
         self._slow = Memory[str, int](MAX_REMEMBERED)  # how often in a row
@@ -73,7 +73,7 @@ class Pace:
         self._small_dear: set[str] = set()  # those of them that aren't large
         self._suspected: set[str] = set()  # what isn't large, and was dear once
         self._held_rows: Sequence[Claimed] = ()
-        self._turns_waited = 0  # so many batches of others there were while dear ones were due
+        self._turns_waited = 0  # batches of others while dear ones were due
         self._is_dear_turn = False
         self._rest_until = 0.0
         self._planned_cpu: dict[str, float] = {}

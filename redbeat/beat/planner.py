@@ -49,7 +49,7 @@ __all__ = [
     "plan_run",
 ]
 
-#: a disabled entry is looked at again at its first due time after so many seconds: often enough for those
+#: seconds after which a disabled entry is looked at again, at its due time: often enough for those
 #: who enable it by hand without touching the schedule, seldom enough to cost nothing
 DISABLED_SECONDS = 60.0
 
@@ -61,7 +61,7 @@ MISSING_GRACE_SECONDS = 1.0
 
 _INSTANT = timedelta(microseconds=1)
 
-#: none is at hand
+#: for entries that name no calendar
 NO_CALENDARS: Mapping[str, Excluded] = {}
 
 

@@ -33,7 +33,7 @@ __all__ = ["calendar"]
 
 #: characters of a name in the table, of all columns with numbers and times, and what else is worth a column
 MAX_NAME, NUMBERS_WIDTH, MIN_ABOUT = 40, 52, 12
-#: so many days are shown on a terminal; --json has all of them
+#: how many days are shown on a terminal; --json has all of them
 MAX_DAYS_SHOWN = 100
 
 _json_lines = click.option(

@@ -31,7 +31,7 @@ __all__ = ["doctor", "why"]
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
-#: so many findings of a kind are shown to people, unless they want all: notes mustn't drown errors
+#: how many findings of a kind are shown to people, unless they want all: notes mustn't drown errors
 SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
 
 

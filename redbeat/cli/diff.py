@@ -15,7 +15,7 @@ from redbeat.schedules.timezones import time_of
 
 __all__ = ["show_difference"]
 
-#: so many entries are shown of each kind, and so many days of each calendar; --json has all of them
+#: how many entries are shown of each kind, and how many days of each calendar; --json has all of them
 MAX_SHOWN = 200
 MAX_DAYS_SHOWN = 10
 

@@ -21,7 +21,7 @@ from redbeat.process.exit_codes import CommandLineError
 
 __all__ = ["downgrade"]
 
-#: so many entries of a kind are shown to people, unless they want all
+#: how many entries of a kind are shown to people, unless they want all
 MAX_SHOWN = 20
 
 

@@ -19,7 +19,7 @@ __all__ = ["UNLIMITED_WIDTH", "Column", "Row", "cut_end", "cut_middle", "cut_sta
 
 #: the width of what is no terminal
 UNLIMITED_WIDTH = 10_000
-#: by so many rows the widths are chosen; more are drawn as they come
+#: how many rows the widths are chosen by; more are drawn as they come
 SAMPLE = 1000
 #: where there is no terminal, what is longer stands out of its column
 PIPED_COLUMN = 80

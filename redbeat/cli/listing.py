@@ -39,7 +39,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: rows on a terminal, unless somebody wants more: what is above the screen's edge isn't seen
 TERMINAL_ROWS = 50
-#: so many entries are counted for "50 of 230 shown"
+#: how many entries are counted for "50 of 230 shown"
 MOST_COUNTED = 10_000
 NEXT_RUNS, LAST_RUNS = 5, 10
 

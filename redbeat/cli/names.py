@@ -35,7 +35,7 @@ __all__ = [
     "nothing_matches",
 ]
 
-#: so many names are looked at for the one that was meant, and for completion
+#: how many names are looked at for the one that was meant, and for completion
 MAX_LOOKED_AT = 5000
 MAX_COMPLETED = 100
 COMPLETION_SECONDS = 2.0

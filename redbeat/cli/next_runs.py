@@ -27,7 +27,7 @@ __all__ = ["next_"]
 Run = tuple[datetime, str, Any]
 _INSTANT = timedelta(microseconds=1)
 _END = datetime.max.replace(tzinfo=timezone.utc)
-#: so much processor time may be taken for the runs of one entry
+#: processor time for the runs of one entry
 MOST_SECONDS = 2.0
 MOST_NOTED = 3
 #: entries in these states are going to run; paused ones where they go on by themselves

@@ -15,7 +15,7 @@ from redbeat.diagnostics.orphans import KINDS_LEFT, find_leftovers, purge_leftov
 
 __all__ = ["purge"]
 
-#: so many are shown of each kind
+#: how many are shown of each kind
 MAX_SHOWN = 20
 
 

@@ -23,9 +23,9 @@ from redbeat.process.exit_codes import NO_INPUT, USAGE, CommandLineError
 
 __all__ = ["MATCH", "Selection", "ask_about", "change_each", "check_failures", "names_in_words", "select"]
 
-#: so many names are shown before a question
+#: how many names are shown before a question
 MAX_SHOWN = 10
-#: and so many of the entries that couldn't be changed
+#: and how many of the entries that couldn't be changed
 MAX_FAILURES = 20
 
 #: the option of commands that take many

@@ -164,7 +164,7 @@ class Session:
 
         Arguments:
             words: with styles of their own, or a text, of which control characters are made visible.
-            indent: so many spaces in front of each line.
+            indent: spaces in front of each line.
         """
         text = Text(printable(words), style) if isinstance(words, str) else words
         lines = [text]

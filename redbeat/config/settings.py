@@ -225,7 +225,7 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_takeover_after",
             8,
             *_seconds(MIN_TAKEOVER_SECONDS, 10**9, f", {MIN_TAKEOVER_SECONDS} or more", is_optional=True),
-            "A leader that hasn't renewed its lock for so many seconds is replaced by a standby, however "
+            "Seconds after which a leader that doesn't renew its lock is replaced by a standby, however "
             "long the lock lives. None: the lock must end by itself. A leader of celery-redbeat 2.x is never "
             "replaced.",
         ),
@@ -279,8 +279,8 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_misfire",
             "latest",
             *_one_of("latest", "all", "earliest", "skip"),
-            "What becomes of runs that nobody sent in time, for entries that don't say it themselves: one "
-            "run for all, as of the latest; each of them; one as of the earliest; or none. See :doc:`time`.",
+            "What beat does about missed runs, for entries without a ``misfire`` of their own: send one run "
+            "for all, as of the latest; each of them; one as of the earliest; or none. See :doc:`time`.",
         ),
         Setting(
             "redbeat_misfire_limit",
@@ -292,7 +292,7 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_misfire_grace_time",
             None,
             *_seconds(math.ulp(0.0), 10**10, " above 0", is_optional=True),
-            "A run that is later than so many seconds is skipped. None: never, but with ``skip`` it is 60.",
+            "Seconds; a run that is later than that is skipped. None: no run is, but with ``skip`` it is 60.",
         ),
         Setting(
             "redbeat_history",
@@ -317,8 +317,8 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_wait_replicas",
             0,
             *_whole_number(0, 100),
-            "After each batch wait until so many replicas of the schedule's server have it (``WAIT``), for "
-            "one second at the most, and go on. What a failover of Redis can undo is then one batch. "
+            "How many replicas of the schedule's server beat waits for after each batch (``WAIT``), for one "
+            "second at the most. What a failover of Redis can undo is then one batch. "
             "See :ref:`failover`.",
         ),
     )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 __all__ = ["did_you_mean", "find_typos", "nearest_to"]
 
-#: a longer name isn't mistyped, and comparing takes its time; nor are so many
+#: no suggestions for longer names, nor for more of them than this: comparing takes its time
 _MAX_LENGTH, _MAX_UNKNOWN = 64, 20
 
 

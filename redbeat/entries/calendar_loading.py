@@ -37,11 +37,11 @@ __all__ = [
 
 Result = TypeVar("Result")
 
-#: so many days and spans a beat keeps at the most, adjoining and overlapping ones counted once
+#: how many days and spans a beat keeps at the most, adjoining and overlapping ones counted once
 MAX_KEPT_RANGES = 500_000
 
-#: the server looks through a calendar to say whether it has changed, which takes it 2 us a day. One with so
-#: many days and spans is asked about only once in so many seconds: in 20 s for 200,000 of them
+#: the server looks through a calendar to say whether it has changed, which takes it 2 us a day. From this
+#: many days and spans on it is asked less often: every 20 s for 200,000 of them
 LARGE_FIELDS, FIELDS_PER_FRESH_SECOND = 10_000, 10_000
 
 #: so often entries are saved anew because their calendars change meanwhile
@@ -126,8 +126,7 @@ class KeptCalendars:
     one that takes it a while, so it isn't asked again for some seconds.
 
     Arguments:
-        max_ranges: so many days and spans, in all calendars, are kept; but of a larger calendar always that
-            one.
+        max_ranges: how many days and spans, in all calendars, are kept; a larger calendar is kept alone.
         clock: seconds, from any time on.
     """
 
@@ -217,7 +216,7 @@ def _name_in(text: str) -> str | None:
 
 
 def save_by_calendars(store: Store, entries: Collection[Any], save: Callable[[], Result]) -> Result:
-    """Call ``save``, which stores ``entries``, with their calendars at hand; return its result.
+    """Call ``save``, which stores ``entries``, after their calendars were read; return its result.
 
     When one of these is another one by then, it is called again: the due times may be others now.
     """
@@ -246,7 +245,7 @@ def give_calendars(entries: Iterable[Any], calendars: Mapping[str, Excluded]) ->
 
 
 def bounds_of(entry: Any) -> Policy:
-    """Return the entry's policy with its calendar, which is read now if it isn't at hand.
+    """Return the entry's policy with its calendar, which is read now if it wasn't yet.
 
     Raises:
         EntryCorrupt: the calendar is missing or broken.

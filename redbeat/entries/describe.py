@@ -38,7 +38,7 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 # fmt: on
 #: what there are no words for: such a rule is shown as RFC 5545 writes it
 _WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
-#: so many times of a day are named
+#: how many times of a day are named
 MAX_TIMES = 4
 
 

@@ -28,7 +28,7 @@ __all__ = ["Dropped", "dropped_at_rest", "dropped_by", "dropped_until"]
 
 _INSTANT = timedelta(microseconds=1)
 
-#: so many runs are counted one by one at the most, and so much processor time is spent on it: after an outage
+#: how many runs are counted one by one at the most, and for how much processor time: after an outage
 #: all entries are late, and none should wait long for what is said of another
 MAX_COUNTED, MAX_SECONDS = 5000, 0.005
 

@@ -310,7 +310,7 @@ class Managed:
 
         Raises:
             EntryError: an entry can't be stored. None of its 500 was; ``done``, the number before, were.
-            StoreUnavailable: Redis can't be reached. The 500 at hand are stored all or not at all.
+            StoreUnavailable: Redis can't be reached. The present 500 are stored all or not at all.
         """
         return bulk.save_many(entries, progress)
 

@@ -52,7 +52,7 @@ STATES = {
 
 PAGE_SIZE = 500
 #: entries that may run while they are listed are remembered, so that they aren't listed again at their next
-#: due time; so many of them at the most
+#: due time; this is how many at the most
 MAX_REMEMBERED = 100_000
 SOON_SECONDS = 3600.0
 #: from here on a score is no time: somebody has written it by hand

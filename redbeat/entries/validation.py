@@ -152,7 +152,7 @@ def find_unwritable(entry: Any) -> str | None:
 
 
 def find_size_problem(size_bytes: int, max_bytes: int) -> str | None:
-    """Return what is wrong with an entry of so many bytes, as a sentence; None when nothing is."""
+    """Return what is wrong with the size of an entry, as a sentence; None when nothing is."""
     if size_bytes <= max_bytes:
         return None
     return (

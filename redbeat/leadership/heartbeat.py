@@ -28,7 +28,7 @@ __all__ = ["Heartbeat"]
 #: how long who stops it waits for a renewal that is on its way, seconds
 STOP_SECONDS = 2.0
 
-#: a thread that wakes so much too late, seconds, didn't run, and neither did the scheduler: the whole process
+#: a thread that wakes this many seconds too late didn't run, and neither did the scheduler: the whole process
 #: stood still
 LATE_SECONDS = 1.0
 

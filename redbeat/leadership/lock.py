@@ -120,7 +120,7 @@ class LeaderLock:
 
         Arguments:
             blocking: wait for it, and
-            blocking_timeout: for so many seconds at the most; None: for as long as it takes.
+            blocking_timeout: seconds to wait at the most; None: as long as it takes.
 
         Raises:
             LockLost: it was ours, and a moment later another's.

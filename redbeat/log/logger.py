@@ -19,7 +19,7 @@ from redbeat.log.text import printable, printable_lines, shorten
 
 __all__ = ["PrintableRecords", "logger"]
 
-#: so many characters of one value go into a log: it may be megabytes
+#: how many characters of one value go into a log: it may be megabytes
 MAX_VALUE = 2_000
 
 

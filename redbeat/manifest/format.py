@@ -37,7 +37,7 @@ _DAY_LINE = re.compile(r"(\d{4}-[^\s,;]*[^\s,;:])(?:[\s,;]+(.*))?", re.ASCII)
 
 #: deeper nesting overflows the stack of the parser
 MAX_DEPTH = 1000
-#: so many values the aliases of a file may stand for
+#: how many values the aliases of a file may stand for
 MAX_ALIASED = 5_000_000
 
 Path = tuple[Any, ...]

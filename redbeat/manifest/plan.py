@@ -57,10 +57,10 @@ __all__ = [
     "shown_fields",
 ]
 
-#: one script stores so many at the most: the server takes a million arguments
+#: how many one script stores at the most: the server takes a million arguments
 MAX_ENTRIES = 50_000
 
-#: so many arguments a script may have: Redis 6.2 takes 1,048,576
+#: how many arguments a script may have: Redis 6.2 takes 1,048,576
 MAX_ARGUMENTS = 1_040_000
 
 #: a plan is made anew so often because only beat's own bookkeeping has changed meanwhile

@@ -52,7 +52,7 @@ NEVER, UNSCHEDULED = "never", "unscheduled"
 
 #: what a file has as the definition has it, where nothing in it stands for a datetime or a schedule
 _PLAIN_FIELDS = ("task", "args", "kwargs", "options")
-#: thousands of entries have a few schedules and policies: so many are remembered
+#: thousands of entries have a few schedules and policies: this is how many are remembered
 MAX_FORMS = 1024
 
 

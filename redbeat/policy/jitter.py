@@ -1,4 +1,4 @@
-"""Jitter: each run of an entry is so much later, by an amount that any beat finds out again. Pure.
+"""Jitter: each run of an entry is later by an amount of its own, which every beat computes alike. Pure.
 
 The amount is made of the entry's key and the run's due time, so nothing needs to be remembered. A run never
 comes as late as the next one is due.

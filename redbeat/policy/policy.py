@@ -56,7 +56,7 @@ class Policy:
         max_runs: how many runs there are at the most, counted by total_run_count.
         one_off: one run, and no more.
         after_finish: what becomes of an entry that never runs again: 'keep', 'disable' or 'delete'.
-        jitter: seconds; each run is so much later at the most, by an amount of its own.
+        jitter: seconds by which a run is later at the most; each has an amount of its own.
         expires_after: seconds after its due time at which a run's message expires.
         misfire: what becomes of runs that were missed: 'latest', 'all', 'earliest' or 'skip'.
         misfire_limit: how many of them are made up for at the most, with 'all'.

@@ -44,22 +44,22 @@ Result = TypeVar("Result")
 #: what the reason says of an entry whose plan took too long
 TOO_EXPENSIVE = "too expensive to compute"
 
-#: so much processor time may be taken for one plan, or one look at when an entry runs next
+#: processor time for one plan, or for finding out when an entry runs next
 PLAN_SECONDS = 0.05
 
-#: how often a call is looked at, so much longer than its limit it may take
+#: how often a call is looked at, so it may take this much longer than its limit
 LOOK_SECONDS = 0.02
 
-#: by a clock on the wall a call may take so many times as long: others may be at work
+#: how many times as long a call may take by a clock on the wall: others may be at work
 WALL_FACTOR = 5
 
-#: by the clock of a thread in which others work as well, greenlets, so many times
+#: the same by the clock of a thread in which others work as well: greenlets
 SHARED_FACTOR = 5
 
 #: a call that isn't interrupted, as it waits for a server or another, keeps a signal waiting no longer
 SIGNAL_SECONDS = 0.5
 
-#: and isn't interrupted then before the handler has had so much processor time
+#: and isn't interrupted then before the handler has had this much processor time
 HANDLER_SECONDS = 5.0
 
 #: amid these modules nothing is interrupted: they hold locks that others wait for, or end the process

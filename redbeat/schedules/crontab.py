@@ -70,7 +70,7 @@ _NEAREST = re.compile(r"(?P<day>\d+|L)W", re.ASCII | re.IGNORECASE)
 _SPECIAL = re.compile(r"#|l(?:-\d+)?\s*(?:,|$)|w\s*(?:,|$)", re.IGNORECASE)
 _NTH = re.compile(r"(?P<weekday>\w+)#(?P<nth>[1-5])|(?P<last>\w+)L", re.ASCII | re.IGNORECASE)
 
-#: after so many years the calendar is the same again: a rule without a day in them has none
+#: years after which the calendar is the same again: a rule without a day in them has none
 _CYCLE_YEARS = 400
 _DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
 
@@ -80,7 +80,7 @@ class Days:
     """The days that a crontab names, besides its plain numbers.
 
     Attributes:
-        last: so many days before a month's last.
+        last: how many days before a month's last.
         nearest: the working day nearest to this day of the month, and in it; 0: to the last.
         nth: (weekday from 0, Sunday; which one of the month from 1, -1 for the last).
         has_numbers: whether the field day_of_month names plain days, too, and

@@ -12,7 +12,7 @@ __all__ = ["DayTimes", "choose_times"]
 
 
 class DayTimes:
-    """So many units, each with the same times in it: hours with minutes, minutes with seconds.
+    """A number of units, each with the same times in it: hours with minutes, minutes with seconds.
 
     Arguments:
         units: which, sorted, from 0.

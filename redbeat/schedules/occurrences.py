@@ -49,7 +49,7 @@ _crontab_runs = Memory[tuple[Any, ...], datetime | None](limit=4096)
 #: a solar event that doesn't come for so long, as sunrise at a pole, never comes
 _SOLAR_DAYS = 400
 
-#: so many runs in a row that a calendar excludes are looked at one by one
+#: how many runs in a row that a calendar excludes are looked at one by one
 _MANY_EXCLUDED = 20
 
 _NO_TIME, _INSTANT, _DAY = timedelta(0), timedelta(microseconds=1), timedelta(days=1)

@@ -49,7 +49,7 @@ _DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
 
 _INSTANT = timedelta(microseconds=1)
 _SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
-#: within so many each offset of a zone comes
+#: weeks within which each offset of a zone occurs
 _WEEKS = 53
 
 

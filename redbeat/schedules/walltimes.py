@@ -34,7 +34,7 @@ _END = (_LAST_DAY + 1) * _DAY
 #: how long a step of each frequency is with an interval of 1
 _UNIT_SECONDS = {HOURLY: 3_600, MINUTELY: 60, SECONDLY: 1}
 
-#: the times of so many days are remembered of one rule
+#: how many days' times are remembered of one rule
 MAX_REMEMBERED = 1_000
 
 
@@ -315,7 +315,7 @@ class _Stepping(WallTimes):
     """Hours, minutes or seconds in steps that come at other times each day.
 
     Attributes:
-        period: after so many days they come at the same times again.
+        period: days after which they come at the same times again.
     """
 
     def __init__(self, rule: Any, start: datetime) -> None:
@@ -431,7 +431,7 @@ class _Stepping(WallTimes):
         return count
 
     def _count_days(self, day: int, days: int) -> int:
-        """Return how many there are on so many days from ``day`` on."""
+        """Return how many there are on the given number of days from ``day`` on."""
         if not self._is_filtered:
             begin = day * self._units - self._origin - 1
             steps = (begin + days * self._units) // self._step - begin // self._step

@@ -118,7 +118,7 @@ class YearDays:
 
     @cached_property
     def cycle_years(self) -> int:
-        """After so many years the days are the same again; those that begin with Easter never are."""
+        """Years after which the days are the same again; those that begin with Easter never are."""
         if self._easter_days:
             return 10_000
         steps = {YEARLY: _CYCLE_YEARS, MONTHLY: 12 * _CYCLE_YEARS, WEEKLY: _CYCLE_DAYS // 7}

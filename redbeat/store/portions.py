@@ -21,9 +21,9 @@ __all__ = ["Portions", "is_broken"]
 #: for so long after a lost answer entries are claimed by their names; it costs a round trip for a batch
 CAREFUL_SECONDS = 3600.0
 
-#: one answer has so many entries at the most,
+#: how many entries one answer has at the most,
 MAX_ENTRIES = 500
-#: and so many bytes, before it was found out that fewer fit
+#: and how many bytes, before it was found out that fewer fit
 MAX_BYTES = 8 * 1024 * 1024
 
 #: what fits may be a little more each time: the limit may be another one now

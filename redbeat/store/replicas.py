@@ -24,7 +24,7 @@ __all__ = ["Replicas"]
 WAIT_MS = 1_000
 #: and while they are known to be too few, so that a backlog leaves all the same,
 SHORT_WAIT_MS = 100
-#: at one batch in so many seconds
+#: which is done once in this many seconds
 SHORT_SECONDS = 1.0
 
 

@@ -60,8 +60,8 @@ from redbeat.store.scripts.downgrades import BroughtBack, bring_back, score_of
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
 
-#: a claim takes so many bytes of large entries, whatever the batch size; small ones don't wait for them, and
-#: have four times as many at the most
+#: bytes of large entries in a claim, whatever the batch size; small ones don't wait for them, and have four
+#: times as many at the most
 CLAIM_MAX_BYTES = 2 * 1024 * 1024
 
 #: for so long the server's clock isn't read again: the local one tells how much has passed

@@ -33,7 +33,7 @@ from redbeat.store.store import Store
 
 __all__ = ["Diagnosis", "Finding", "Repair", "Severity", "examine", "worst_of"]
 
-#: so many findings of a kind are kept; of the others only how many there are
+#: how many findings of a kind are kept; others are counted
 MAX_OF_A_KIND = 10_000
 
 

@@ -12,7 +12,7 @@ from redbeat.log.text import counted
 
 __all__ = ["Versions"]
 
-#: so many are named
+#: how many are named
 MAX_NAMED = 3
 
 

@@ -75,7 +75,7 @@ class Claimed:
 
 
 class Sizes(NamedTuple):
-    """Which entries are claimed: those of so many bytes; ``to_bytes`` 0: however large."""
+    """Which entries are claimed, by their size in bytes; ``to_bytes`` 0: however large."""
 
     from_bytes: int
     to_bytes: int
@@ -143,7 +143,7 @@ NO_HISTORIES = Histories(lambda _key: (), 0)
 #: longer texts, in characters, are compared by their SHA-1: to send them once more would take longer
 MAX_COMPARED = 4_096
 
-#: no push goes there
+#: for commits that push no message
 NOWHERE = Target("", 0, 0)
 
 #: what stands in a commit's ``new_score`` where it isn't a due time
