@@ -57,15 +57,15 @@ class Calendar(Exclusions):
 
     Arguments:
         name: unique under the key prefix.
-        days: what is excluded; a mapping gives each a label. One is a date, two dates, both included, or two
-            datetimes with a time zone, of which the second isn't; or a text, as ``2026-12-25``,
-            ``2026-12-24/2026-12-31`` or ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``. A date is meant
-            in the time zone that the entry goes by.
+        days: what is excluded: a list, or a mapping to labels. Each is a date; two dates, both included; two
+            datetimes with a time zone, the second not included; or the same as text: ``2026-12-25``,
+            ``2026-12-24/2026-12-31``, ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``. A date is in the
+            time zone of each entry that names the calendar.
         about: free text.
         app: the Celery app; default: the current one.
 
     Raises:
-        ValueError: one of ``days`` is none; the message names it.
+        ValueError: one of ``days`` is none of these; the message names it.
     """
 
     def __init__(
@@ -156,13 +156,13 @@ class Calendar(Exclusions):
             raise CalendarError(f"the calendar {exc}", name) from exc
 
     def save(self) -> Calendar:
-        """Store the calendar in place of what was stored, and let entries be due as it says; return it.
+        """Store the calendar instead of the stored one, and compute the next runs of its entries; return it.
 
-        Interrupted, the call can simply be made again: the calendar is stored whole or not at all, and counts
-        from then on.
+        If the call is interrupted, make it again: the calendar is stored whole or not at all, and counts from
+        then on.
 
         Raises:
-            CalendarError: ``days`` was changed to what is none (a ValueError, too).
+            CalendarError: ``days`` was changed, and can't be stored (a ValueError, too).
         """
         self._exclude(list(self.days.items()))
         store = Store(self.app)
@@ -181,13 +181,13 @@ class Calendar(Exclusions):
         about: str | None = None,
         app: Any = None,
     ) -> Calendar:
-        """Add days to the stored calendar, and take others away; return it. One that isn't there is made.
+        """Add days to the stored calendar, and remove others; return it. If there is none, it is made.
 
-        Atomic, whoever else changes it meanwhile. Entries are due as it says then.
+        Atomic: what others change at the same time is kept. The next runs of its entries are computed anew.
 
         Arguments:
             days: what is added, or gets another label; as of the constructor.
-            without: what is taken away.
+            without: what is removed.
             about: free text; None: it stays.
 
         Raises:

@@ -33,7 +33,7 @@ class PastRun:
             tried again).
         task_id: of its message; None: it has none.
         why: why it wasn't sent; '' for one that was.
-        is_manual: somebody asked for it by name: it isn't one of the schedule's.
+        is_manual: somebody asked for it; the schedule didn't.
         last: the nominal time of the last of several runs that weren't sent, ``due`` that of the first; None:
             it is about one run.
         count: how many runs it is about; None: too many to count, or it was written by an older version.
@@ -113,7 +113,7 @@ def failed_record(due: str, why: str) -> str:
 
 
 def decode_history(records: Iterable[str], id_of: Callable[[datetime], str]) -> list[PastRun]:
-    """Return the runs that ``records`` tell of; what can't be read is left out: it is nobody's schedule.
+    """Return the runs that ``records`` tell of; a record that can't be read is left out.
 
     Arguments:
         id_of: the task id that beat gives a run that is due then.

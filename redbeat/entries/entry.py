@@ -197,9 +197,10 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @property
     def due_at(self) -> datetime | None:
-        """When it is due next, in UTC, counted from last_run_at. None stands for never again, or at rest.
+        """When it is due next, in UTC, counted from last_run_at.
 
-        Paused until a time it is due at its first run at that time or later.
+        Paused until a time, it is due at its first run then or later. None: never again, disabled, or paused
+        without an end.
         """
         if self.enabled:
             return self.due_by_schedule()
@@ -228,7 +229,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     def score(self) -> float:
         """When beat looks at it next, ``due_at`` in UNIX seconds and its jitter, -1 for never.
 
-        That of an entry which rests without an end is its schedule's next time.
+        For an entry that is disabled or paused without an end it is its schedule's next time.
         """
         if paused_until(self) is not None:
             return score_after_pause(self, self.bounds())
@@ -293,8 +294,8 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         another one now, or when it is enabled again, it is due at the schedule's next time after now.
 
         Arguments:
-            if_unchanged: only if its definition and its policy stand in Redis as they were loaded; one that
-                wasn't loaded, only if there is none.
+            if_unchanged: store it only if its definition and its policy are still as they were loaded, or, if
+                it wasn't loaded, only if there is no entry of this name.
 
         Raises:
             EntryError: a part of it can't be stored.

@@ -130,9 +130,9 @@ class Managed:
     def next_due_at(self) -> datetime | None:
         """When beat sends it next, in UTC, jitter included. None stands for never.
 
-        As of when it was read or saved last. A time before that: it waits to be sent; the beginning of 1970:
-        somebody has asked for a run now. Paused until a time, it is sent at its first run at that time or
-        later. None: it rests without an end, or is finished, quarantined, missing or unscheduled.
+        As of when it was read or saved last. A time before that: it waits to be sent. The beginning of 1970:
+        somebody has asked for a run now. Paused until a time: its first run then or later. None: it is
+        disabled, paused without an end, finished, quarantined, missing or unscheduled.
         """
         if self.stored is None:
             return None
@@ -168,9 +168,9 @@ class Managed:
     # -- changing
 
     def update(self, other: Any = None, **changes: Unpack[Changes]) -> None:
-        """Change fields of the stored entry, and of this object; atomic, whoever else writes to it meanwhile.
+        """Change fields of the stored entry, and of this object; what others change meanwhile is kept.
 
-        What isn't named keeps what is stored by then, and not what this object has.
+        A field that isn't named keeps its stored value, even where this object has another one.
 
         Arguments:
             other: Celery's own way: take task, schedule, arguments and options over from another entry.
@@ -203,13 +203,14 @@ class Managed:
         raise NotImplementedError
 
     def pause(self, note: str | None = None, until: datetime | None = None, by: str | None = None) -> None:
-        """Let it rest: nothing is sent until :meth:`resume`, or until the time ``until``.
+        """Pause it: nothing is sent until :meth:`resume`, or until the time ``until``.
 
         ``enabled`` becomes false, so that celery-redbeat 2.x doesn't run it, either.
 
         Arguments:
             note: why, for whoever looks at it.
-            until: when it goes on by itself. A naive datetime is in the entry's zone, else the app's.
+            until: when the pause ends by itself; default: never. A naive datetime is in its zone, else
+                the app's.
             by: who pauses it.
 
         Raises:
@@ -219,7 +220,7 @@ class Managed:
         self._change_stored(lambda entry, now: pauses.rest(entry, now, note, until, by))
 
     def resume(self) -> None:
-        """Let it go on: it is due at its next time after now, or makes up for what it missed (run_missed).
+        """End its pause: it is due at its next time after now, or makes up for what it missed (run_missed).
 
         Raises:
             EntryNotFound: it isn't stored.
@@ -256,7 +257,7 @@ class Managed:
         Arguments:
             start, end: both included. Naive datetimes are UTC.
             dry_run: send nothing, and return what would be sent.
-            limit: where the span has more runs that weren't sent yet, none is sent.
+            limit: if the span has more unsent runs than this, nothing is sent.
             progress: called after each run with the number of runs so far.
 
         Raises:
@@ -284,8 +285,8 @@ class Managed:
         """Return the entry that ``values``, of the form of :meth:`to_dict`, describe; it isn't stored yet.
 
         A schedule and lengths of time may also be what a file has (:ref:`notation`): ``{"every": "1h30m"}``,
-        ``{"cron": "0 9 * * *"}``, ``"30s"``, a number of seconds, or a cron expression. What only tells how
-        an entry is, as ``state``, is ignored, and so are ``next_run`` and ``owner`` of an exported one.
+        ``{"cron": "0 9 * * *"}``, ``"30s"``, a number of seconds, or a cron expression. Read-only fields
+        such as ``state`` are ignored, and so are ``next_run`` and ``owner`` of an exported one.
 
         Raises:
             EntryError: a field is missing, unknown, or has a wrong type or value; the message names it.
@@ -300,9 +301,9 @@ class Managed:
     ) -> bulk.SaveResult:
         """Store entries, each as :meth:`save` would; return the names of the new, changed and same ones.
 
-        They are stored 500 at a time, all of them or none, and wake the beat once. An entry that stands in
-        Redis just so already isn't written. Where a name comes twice, the last one counts. Interrupted, the
-        call can simply be made again.
+        They are stored 500 at a time, all of them or none, and wake the beat once. An entry that is
+        stored already with the same values isn't written. Where a name comes twice, the last one counts. If
+        the call is interrupted, make it again.
 
         Arguments:
             entries: of one app; any iterable. No more than 500 are held at a time.
@@ -343,13 +344,11 @@ class Managed:
         by: str | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> PauseResult:
-        """Let the entries with these names rest, as :meth:`pause` does; return what became of each.
+        """Pause the entries with these names, as :meth:`pause` does; return what became of each.
 
-        The result has names: ``changed``, those that rest now; ``left``, those that did already; and
-        ``failed``, with the reasons why these couldn't be changed.
-
-        What is paused or disabled already stays exactly as it is. Each is changed atomically; one that can't
-        be changed doesn't stop the others.
+        The result has names: ``changed``, those that were paused by this call; ``left``, those that were
+        already paused or disabled, and stay exactly as they are; and ``failed``, with the reason for each. An
+        entry is changed atomically; one that can't be changed doesn't stop the others.
 
         Arguments:
             names: any iterable. A name that isn't there is no error.
@@ -368,11 +367,10 @@ class Managed:
         by: str | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> PauseResult:
-        """Let those of the entries that are paused go on, as :meth:`resume` does; return what became of each.
+        """End the pause of those of the entries that are paused, as :meth:`resume` does.
 
-        The result is that of :meth:`pause_many`; ``left`` are those that weren't paused.
-
-        What is disabled without a pause stays so: somebody had another reason.
+        The result is like that of :meth:`pause_many`; ``left`` are those that weren't paused. An entry that
+        is disabled without a pause stays disabled: somebody had another reason.
 
         Arguments:
             names: any iterable. A name that isn't there is no error.
