@@ -16,7 +16,7 @@ from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.cli import asking
+from redbeat.cli import confirmation
 from redbeat.store.scripts import calendars as scripts
 from tests.conftest import MakeApp
 from tests.support.applying import apply
@@ -167,8 +167,8 @@ def test_a_calendar_that_is_named_while_the_question_stands_is_not_deleted(
         Entry("late", "echo", 60, exclude="free", app=app).save()
         return True
 
-    monkeypatch.setattr(asking, "is_somebody_there", lambda: True)
-    monkeypatch.setattr(asking.click, "confirm", say_yes_after_saving)
+    monkeypatch.setattr(confirmation, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(confirmation.click, "confirm", say_yes_after_saving)
     done = call(app, "calendar", "delete", "free")
     assert (done.exit_code, "is named by 1 entry, late" in done.stderr) == (64, True), done.output
     assert Calendar.names(app) == ["free", "holidays"]
@@ -184,8 +184,8 @@ def test_who_replaces_days_is_asked_which_would_go(
         asked.append(question)
         return is_wanted
 
-    monkeypatch.setattr(asking, "is_somebody_there", lambda: True)
-    monkeypatch.setattr(asking.click, "confirm", answer)
+    monkeypatch.setattr(confirmation, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(confirmation.click, "confirm", answer)
     (tmp_path / "days.txt").write_text("2098-12-25 Christmas\n")
     done = call(app, "calendar", "import", "holidays", str(tmp_path / "days.txt"), "--replace")
     assert done.exit_code == (0 if is_wanted else 1)

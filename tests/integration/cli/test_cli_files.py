@@ -16,7 +16,7 @@ from celery import Celery
 from click.testing import CliRunner, Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.cli import asking, files, redbeat
+from redbeat.cli import confirmation, files, redbeat
 from tests.conftest import MakeApp
 from tests.support.apps import write_app
 from tests.support.command_line import Terminal, call, celery_arguments, installed
@@ -137,8 +137,8 @@ def test_who_imports_over_entries_is_asked_and_may_say_no(
     ask("export", backup)
     stored = [entry.to_dict() for entry in Entry.list(app)]
     asked: list[str] = []
-    monkeypatch.setattr(asking, "is_somebody_there", lambda: True)
-    monkeypatch.setattr(asking.click, "confirm", lambda question, **_: asked.append(question))
+    monkeypatch.setattr(confirmation, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(confirmation.click, "confirm", lambda question, **_: asked.append(question))
     done = ask("import", backup, "--replace")
     assert (done.exit_code, "Nothing was done." in done.stderr) == (1, True)
     [question] = asked

@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.cli import asking
+from redbeat.cli import confirmation
 from tests.conftest import MakeApp
 from tests.support.command_line import call
 from tests.support.schedule import messages, write_raw
@@ -241,8 +241,8 @@ def test_who_says_no_has_seen_how_many_it_would_be(
     question: str,
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(asking, "is_somebody_there", lambda: True)
-    monkeypatch.setattr(asking.click, "confirm", lambda text, **_: asked.append(text))
+    monkeypatch.setattr(confirmation, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(confirmation.click, "confirm", lambda text, **_: asked.append(text))
     done = call(app, *command)
     assert (done.exit_code, "Nothing was done." in done.stderr) == (1, True)
     assert len(asked) == 1

@@ -96,7 +96,7 @@ def test_statics_that_celery_redbeat_2_has_removed(findings: Any, make_scheduler
     app.redbeat_redis.zrem(SCHEDULE, "redbeat:lost")
     found = findings()
     assert [one["about"] for one in found["removed-static"]] == ["lost"]
-    assert "Let no 2.x beat work" in found["removed-static"][0]["advice"]
+    assert "Stop all beats of 2.x" in found["removed-static"][0]["advice"]
 
 
 def test_missing_calendars(findings: Any, client: redis.Redis) -> None:

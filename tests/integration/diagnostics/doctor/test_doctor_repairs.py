@@ -165,7 +165,7 @@ def test_what_is_no_text_is_told_as_well_as_can_be(ask: Ask, server: Server, mak
     for app in (make_app(), undecoding):
         shown, printed = ask(app=app), ask("--json", app=app)
         assert (shown.exit_code, printed.exit_code) == (2, 2), shown.output
-        assert "redbeat:\\udcff: It stands in the schedule" in shown.output
+        assert "redbeat:\\udcff: It is in the schedule" in shown.output
         assert "\x1b" not in shown.output
         about = {finding["about"] for finding in json.loads(printed.output)["findings"]}
         half = [chr(0xDC00 + byte) for byte in (0xFD, 0xFE, 0xFF)]

@@ -133,7 +133,7 @@ def test_a_lock_that_writers_may_overwrite_is_a_note(
 ) -> None:
     make_scheduler(redbeat_lock_key=lock_key)
     found = only(findings(redbeat_lock_key=lock_key), "open-lock", "note")
-    assert f"redbeat:{lock_key.removeprefix('redbeat:')}, as an entry might be" in found["problem"]
+    assert f"redbeat:{lock_key.removeprefix('redbeat:')} could be an entry's" in found["problem"]
     assert "set redbeat_lock_key to 'redbeat::lock'" in found["advice"]
 
 
@@ -153,7 +153,7 @@ def test_a_lock_whose_holder_is_dead(findings: Any, client: redis.Redis) -> None
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     client.set(LOCK, f"redbeat:3:{socket.gethostname()}:{ended.pid}:1:ab", px=90_000)
-    assert f"process {ended.pid} of this machine" in only(findings(), "dead-leader", "warning")["problem"]
+    assert f"Process {ended.pid} of this machine" in only(findings(), "dead-leader", "warning")["problem"]
     client.set(TICK, server_now(client) - 1)  # it is in another container, which calls itself so as well
     assert findings() == {}
     client.set(TICK, server_now(client) - 400)
