@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 __all__ = [
-    "GONE",
     "PastRun",
     "decode_history",
     "dropped_record",
@@ -71,10 +70,6 @@ class PastRun:
             "last": self.last and self.last.isoformat(),
             "late_seconds": self.late_seconds,
         }
-
-
-#: a record that is none: with the entry its history goes
-GONE = "gone"
 
 
 def sent_record(due: str, own_task_id: str | None = None, is_manual: bool = False) -> str:

@@ -55,7 +55,7 @@ from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.scripts import NO_TIMES, Claim, Claimed, Commit, Fence, Sizes
+from redbeat.store.scripts import Claim, Claimed, Commit, Fence, Sizes
 from redbeat.store.store import Store
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
@@ -240,7 +240,7 @@ class RedBeatScheduler(Scheduler):
         self.apply_async(run.entry, producer=producer, advance=False)
 
     def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
-        scores = [float(commit.new_score) for commit in commits if commit.new_score not in NO_TIMES]
+        scores = [float(commit.new_score) for commit in commits if isinstance(commit.new_score, str)]
         if claim.next_score is not None:
             scores.append(claim.next_score)
         self._head_score = min((score for score in scores if score >= 0), default=None)

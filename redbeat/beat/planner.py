@@ -25,7 +25,7 @@ from redbeat.entries.due import (
 from redbeat.entries.entry import RedBeatSchedulerEntry, decode_entry
 from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.errors import EntryError
-from redbeat.history import GONE, failed_record, sent_record, skipped_record
+from redbeat.history import failed_record, sent_record, skipped_record
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.policy.jitter import due_time_of
@@ -35,7 +35,7 @@ from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.budget import TOO_EXPENSIVE
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc
-from redbeat.store.scripts import Claimed, Commit, score_text
+from redbeat.store.scripts import Claimed, Clear, Commit, Ending, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 
@@ -111,7 +111,7 @@ def plan_run(
     if not (is_retried or is_asked) and is_moved(entry, float(claimed.nominal), claimed.meta, due.at, moment):
         own_time = entry.due_by_schedule()
         if own_time is None or own_time.timestamp() > now:
-            return _put_off(entry, claimed, own_time, _record_of_excluded(entry, bounds, due))
+            return _put_off(entry, claimed, own_time, _records_of_excluded(entry, bounds, due))
         due = Due.at_instant(own_time)
     if not entry.is_enabled_at(moment):
         return _commit(claimed, score_text(_score_of_resting(entry, bounds, due.at, moment)))
@@ -137,7 +137,7 @@ def plan_run(
         return _put_off(entry, claimed, choice.following, _records_of(dropped))
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
-    if not entry.enabled and sent.new_score != "delete":
+    if not entry.enabled and sent.new_score is not Ending.DELETE:
         _end_pause(entry, claimed, sent, is_over=is_over)
     own_id = entry.options.get("task_id")
     sent.new_meta = encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta)
@@ -146,10 +146,10 @@ def plan_run(
     if choice.due != first and not (is_retried and choice.first == first):
         due = Due.at_instant(choice.due)
     dropped += _told(claimed.key, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
-    sent.record = _records_of(dropped, sent_record(due.nominal, own_id))
+    sent.records = (*_records_of(dropped), sent_record(due.nominal, own_id))
     if is_over and choice.following is not None and choice.following <= moment:
         rest = dropped_until(entry.schedule, bounds, choice.following, moment, _why_over(entry.policy))
-        sent.record += f"\n{rest.record}"
+        sent.records += (rest.record,)
     _prepare(entry, claimed.key, due.at)
     lifetime = entry.policy.expires_after
     left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
@@ -196,17 +196,19 @@ def _prepare(entry: RedBeatSchedulerEntry, key: str, due_at: datetime) -> None:
 
 
 def _commit(claimed: Claimed, new_score: str) -> Commit:
-    return Commit(claimed, new_score=new_score, new_error="clear" if claimed.error else "")
+    return Commit(claimed, new_score, new_error=Clear.FIELD if claimed.error else None)
 
 
-def _put_off(entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, record: str = "") -> Commit:
+def _put_off(
+    entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, records: tuple[str, ...] = ()
+) -> Commit:
     """Return the commit that lets ``entry`` be due at ``to``; None: never again, as its policy says."""
     commit = _commit(claimed, score_text(entry.score_of(to)))
-    commit.record = record
+    commit.records = records
     # a calendar that changes meanwhile changes the policy's text
     commit.is_for_this_definition = entry.policy.exclude is not None
     if to is None and entry.policy.after_finish == "delete":
-        commit.new_score, commit.record = "delete", record or GONE
+        commit.new_score = Ending.DELETE
     elif to is None and entry.policy.after_finish == "disable" and entry.enabled:
         entry.enabled = False
         commit.new_definition = entry.encode(read_claimed(claimed))
@@ -226,7 +228,7 @@ def _end_pause(entry: RedBeatSchedulerEntry, claimed: Claimed, sent: Commit, *, 
         sent.new_definition = entry.encode(read_claimed(claimed))
     except EntryError:  # another program wrote what we wouldn't: it runs, and stays as it was written
         return
-    sent.new_policy = encode_policy(entry.policy, claimed.policy) or "clear"
+    sent.new_policy = encode_policy(entry.policy, claimed.policy) or Clear.FIELD
 
 
 def _dropped_in_pause(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> list[Dropped]:
@@ -263,16 +265,15 @@ def _told(key: str, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
         yield one
 
 
-def _records_of(dropped: Iterable[Dropped], sent: str = "") -> str:
-    """Return the records of runs that aren't sent, and after them that of the one that is."""
-    records = [one.record for one in dropped]
-    return "\n".join([*records, sent] if sent else records)
+def _records_of(dropped: Iterable[Dropped]) -> tuple[str, ...]:
+    """Return the records of runs that aren't sent."""
+    return tuple([one.record for one in dropped])
 
 
-def _record_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> str:
-    """Return the record of a run whose day was excluded after it had been given its score; '' for others."""
+def _records_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> tuple[str, ...]:
+    """Return the record of a run whose day was excluded after it had been given its score; none of others."""
     excluded = exclusion_of(entry.schedule, bounds, due.at) if bounds.calendar is not None else None
-    return "" if excluded is None else skipped_record(due.nominal, excluded.why)
+    return () if excluded is None else (skipped_record(due.nominal, excluded.why),)
 
 
 def _why_over(policy: Policy) -> str:
@@ -309,9 +310,9 @@ def commit_quarantined(
     commit = Commit(
         claimed,
         new_score=retry_at,
-        new_error=failure.to_json() if claimed.type == "hash" else "",
+        new_error=failure.to_json() if claimed.type == "hash" else None,
         is_for_this_definition=claimed.type == "hash" and not claimed.unread_bytes,
-        record=failed_record(claimed.nominal, reason) if is_news else "",
+        records=(failed_record(claimed.nominal, reason),) if is_news else (),
     )
     return commit, is_news
 
@@ -332,7 +333,7 @@ def is_first_overrun(claimed: Claimed) -> bool:
 def commit_overrun(claimed: Claimed, now: float) -> Commit:
     """Return the commit that puts an entry off a moment whose plan took too long for the first time."""
     commit, _ = commit_quarantined(claimed, _overrun(claimed), now, OVERRUN_SECONDS)
-    commit.record = ""
+    commit.records = ()
     return commit
 
 
@@ -355,15 +356,15 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
-    commit.record = failed_record(run.nominal, reason) if is_news else ""
+    commit.records = (failed_record(run.nominal, reason),) if is_news else ()
     return commit, is_news
 
 
 def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
     """Return the commit about a member of the schedule without a hash: wait a moment once, then drop it."""
     if is_known:
-        return Commit(claimed, new_score="remove", record=GONE)
-    return Commit(claimed, new_score=score_text(now + MISSING_GRACE_SECONDS))
+        return Commit(claimed, Ending.UNSCHEDULE)
+    return Commit(claimed, score_text(now + MISSING_GRACE_SECONDS))
 
 
 def _score_of_resting(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime, now: datetime) -> float:

@@ -13,12 +13,13 @@ from redis.exceptions import NoPermissionError
 
 from redbeat.store.scripts.records import ALL_SIZES as ALL_SIZES
 from redbeat.store.scripts.records import NO_HISTORIES, claimed_of, digest_of, stored_of
-from redbeat.store.scripts.records import NO_TIMES as NO_TIMES
 from redbeat.store.scripts.records import NOWHERE as NOWHERE
 from redbeat.store.scripts.records import Claim as Claim
 from redbeat.store.scripts.records import Claimed as Claimed
+from redbeat.store.scripts.records import Clear as Clear
 from redbeat.store.scripts.records import Commit as Commit
 from redbeat.store.scripts.records import Committed as Committed
+from redbeat.store.scripts.records import Ending as Ending
 from redbeat.store.scripts.records import Fence as Fence
 from redbeat.store.scripts.records import Head as Head
 from redbeat.store.scripts.records import Histories as Histories
@@ -35,12 +36,13 @@ from redbeat.store.scripts.script import Script as Script
 __all__ = [
     "ALL_SIZES",
     "NOWHERE",
-    "NO_TIMES",
     "Call",
     "Claim",
     "Claimed",
+    "Clear",
     "Commit",
     "Committed",
+    "Ending",
     "Fence",
     "Head",
     "Histories",
@@ -116,6 +118,15 @@ def claim_due(
     )
 
 
+#: what a field of a commit that is no text is in ARGV
+_WORDS: dict[object, str] = {
+    None: "",
+    Clear.FIELD: "clear",
+    Ending.UNSCHEDULE: "remove",
+    Ending.DELETE: "delete",
+}
+
+
 def commit_runs(
     client: Any,
     schedule_key: str,
@@ -131,18 +142,22 @@ def commit_runs(
     entries: list[Any] = []
     pushes: list[Any] = []
     for commit in commits:
-        claimed = commit.claimed
-        is_strict = commit.is_for_this_definition or commit.pushes or commit.new_score == "delete"
+        claimed, new_score = commit.claimed, commit.new_score
+        is_strict = commit.is_for_this_definition or commit.pushes or new_score is Ending.DELETE
         texts = ""
         if is_strict or commit.new_definition:
             texts = digest_of(f"={claimed.definition or ''}\0{claimed.policy or ''}")
-        entries += [claimed.type, texts if is_strict else "", claimed.score, commit.new_score]
-        entries += [digest_of(claimed.meta or ""), commit.new_meta, commit.new_error, commit.new_definition]
-        entries += [commit.new_policy, texts if commit.new_definition else ""]
-        beside = histories.keys_of(claimed.key) if commit.record else ()
-        if commit.new_score not in ("remove", "delete"):
-            beside = beside[:1] if histories.kept else ()
-        entries += [commit.record if beside else "", len(commit.pushes)]
+        entries += [claimed.type, texts if is_strict else "", claimed.score, _WORDS.get(new_score, new_score)]
+        entries += [digest_of(claimed.meta or ""), commit.new_meta or ""]
+        entries += [_WORDS.get(commit.new_error, commit.new_error), commit.new_definition or ""]
+        entries += [_WORDS.get(commit.new_policy, commit.new_policy), texts if commit.new_definition else ""]
+        if isinstance(new_score, Ending):
+            beside, record = histories.keys_of(claimed.key), "gone"
+        elif commit.records and histories.kept:
+            beside, record = histories.keys_of(claimed.key)[:1], "\n".join(commit.records)
+        else:
+            beside = ()
+        entries += [record if beside else "", len(commit.pushes)]
         recorded += beside
         for push in commit.pushes:
             queue = queues.setdefault(push.queue, len(queues) + 1)

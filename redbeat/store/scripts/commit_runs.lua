@@ -20,8 +20,7 @@
 --   decided_on       '' or '=' and the definition and policy it was decided on, a NUL between; others now: leave
 --                    the entry alone. A long text, as this and claimed_meta, is '#' and its SHA-1
 --   claimed_score    the score that new_score replaces; another one now: that one stays
---   new_score        '' to leave the score, 'remove' to unschedule, 'delete' to remove the entry, hash and all,
---                    else the next due time
+--   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
 --   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
 --   new_meta         '' to leave the meta
 --   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
@@ -88,7 +87,7 @@ for i = 3, 2 + count do
   local result = 0
   if is_unchanged then
     if new_meta ~= '' and has_meta then redis.call('HSET', key, 'meta', new_meta) end
-    if new_score ~= '' and has_score then
+    if has_score then
       if is_end then
         redis.call('ZREM', schedule, key)
       else

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,11 +13,12 @@ from redbeat.log.text import sha1_of_text
 __all__ = [
     "NOWHERE",
     "NO_HISTORIES",
-    "NO_TIMES",
     "Claim",
     "Claimed",
+    "Clear",
     "Commit",
     "Committed",
+    "Ending",
     "Fence",
     "Head",
     "Histories",
@@ -146,29 +148,43 @@ MAX_COMPARED = 4_096
 #: for commits that push no message
 NOWHERE = Target("", 0, 0)
 
-#: what stands in a commit's ``new_score`` where it isn't a due time
-NO_TIMES = frozenset({"", "remove", "delete"})
+
+class Ending(Enum):
+    """How an entry leaves the schedule; what is kept beside it goes, too."""
+
+    #: its key is left as it is
+    UNSCHEDULE = auto()
+    #: its hash goes with it
+    DELETE = auto()
+
+
+class Clear(Enum):
+    """No new text for a field of an entry's hash: the field is removed."""
+
+    FIELD = auto()
 
 
 @dataclass(slots=True)
 class Commit:
-    """What to record about one claimed entry; see ``commit_runs.lua`` for each field's meaning of ''.
+    """What to record about one claimed entry. A field of its hash whose new text is None stays as it is.
 
     Attributes:
+        new_score: the next due time as the server writes it; or how the entry leaves the schedule.
         is_for_this_definition: nothing is recorded when the entry has another definition by then.
         pushes: made in the same step, if nothing about the entry has changed by then.
-        record: what goes into the history, the oldest first, a line each.
+        records: what goes into the history, the oldest first.
+        new_policy: stands beside a ``new_definition`` only.
     """
 
     claimed: Claimed
-    new_score: str = ""
-    new_meta: str = ""
-    new_error: str = ""
+    new_score: str | Ending
+    new_meta: str | None = None
+    new_error: str | Clear | None = None
     is_for_this_definition: bool = False
     pushes: tuple[Push, ...] = ()
-    new_definition: str = ""
-    record: str = ""
-    new_policy: str = ""
+    new_definition: str | None = None
+    records: tuple[str, ...] = ()
+    new_policy: str | Clear | None = None
 
     def with_pushes(self, pushes: tuple[Push, ...]) -> Commit:
         """Return the same commit with messages."""
@@ -180,7 +196,7 @@ class Commit:
             self.is_for_this_definition,
             pushes,
             self.new_definition,
-            self.record,
+            self.records,
             self.new_policy,
         )
 

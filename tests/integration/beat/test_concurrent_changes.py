@@ -15,7 +15,7 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.store.scripts import Claimed, Commit, Fence
+from redbeat.store.scripts import Claimed, Clear, Commit, Fence
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
@@ -334,13 +334,13 @@ def claim_again(client: redis.Redis) -> None:
 
 @ONE_SERVER
 @pytest.mark.parametrize("change", [retime, claim_again])
-@pytest.mark.parametrize("new_error", ['{"reason": "new"}', "clear"])
+@pytest.mark.parametrize("new_error", ['{"reason": "new"}', Clear.FIELD])
 @pytest.mark.parametrize("is_for_this_definition", [True, False])
 def test_a_run_that_is_another_beats_or_has_another_time_by_now_changes_no_error(
     claimed: tuple[RedBeatScheduler, Claimed],
     client: redis.Redis,
     change: Callable[[redis.Redis], None],
-    new_error: str,
+    new_error: str | Clear,
     is_for_this_definition: bool,
 ) -> None:
     scheduler, row = claimed
@@ -353,10 +353,13 @@ def test_a_run_that_is_another_beats_or_has_another_time_by_now_changes_no_error
 
 @ONE_SERVER
 @pytest.mark.parametrize(
-    ("new_error", "expected"), [("new", "new"), ("clear", None), ("", '{"reason": "old"}')]
+    ("new_error", "expected"), [("new", "new"), (Clear.FIELD, None), (None, '{"reason": "old"}')]
 )
 def test_a_run_that_is_still_this_beats_tells_of_its_error(
-    claimed: tuple[RedBeatScheduler, Claimed], client: redis.Redis, new_error: str, expected: str | None
+    claimed: tuple[RedBeatScheduler, Claimed],
+    client: redis.Redis,
+    new_error: str | Clear | None,
+    expected: str | None,
 ) -> None:
     scheduler, row = claimed
     commit = Commit(row, "5", new_error=new_error, is_for_this_definition=True)

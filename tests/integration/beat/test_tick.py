@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.store.scripts import Claimed, Commit, Fence, commit_runs
+from redbeat.store.scripts import Claimed, Clear, Commit, Fence, commit_runs
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.schedule import (
@@ -166,7 +166,9 @@ def test_an_entry_that_is_changed_as_its_pause_ends_stays_as_it_was_changed(
     client.zadd(SCHEDULE, {"redbeat:entry": score})
     client.hset("redbeat:entry", mapping={"definition": "d", "policy": "p"})
     claimed = Claimed("redbeat:entry", score, "d", None, "p", score=score)
-    ended = Commit(claimed, new_score="4000000000", new_meta="m", new_definition="new", new_policy="clear")
+    ended = Commit(
+        claimed, new_score="4000000000", new_meta="m", new_definition="new", new_policy=Clear.FIELD
+    )
     client.hset("redbeat:entry", changed, "another")
     before = client.hgetall("redbeat:entry")
     assert commit_runs(client, SCHEDULE, Fence(), [ended]).results == [True]  # the run is recorded

@@ -24,7 +24,7 @@ from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.errors import EntryCorrupt
-from redbeat.store.scripts import Claimed, Commit
+from redbeat.store.scripts import Claimed, Clear, Commit, Ending
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 
 UTC = timezone.utc
@@ -62,7 +62,7 @@ def test_a_run_is_recorded_at_its_nominal_time_and_the_next_keeps_the_phase(app:
     entry = claimed(meta=encode_meta(NOON - timedelta(minutes=1), 7))
     run = plan(app, entry)
     record = f'"due":{seconds()}'
-    assert run.sent == Commit(entry, new_score=seconds(60), new_meta=encode_meta(NOON, 8), record=record)
+    assert run.sent == Commit(entry, new_score=seconds(60), new_meta=encode_meta(NOON, 8), records=(record,))
     assert (run.nominal, run.failure) == (seconds(), None)
 
 
@@ -110,7 +110,7 @@ def test_a_crontab_past_celerys_starting_deadline_is_skipped(app: Celery, late: 
 @pytest.mark.parametrize("fields", [{"enabled": False}, {}])
 def test_a_good_entry_loses_the_error_of_its_past(app: Celery, fields: dict[str, Any]) -> None:
     planned = plan_run(RedBeatSchedulerEntry, app, claimed(error="{}", **fields), NOW)
-    assert (planned.sent if isinstance(planned, Run) else planned).new_error == "clear"
+    assert (planned.sent if isinstance(planned, Run) else planned).new_error is Clear.FIELD
 
 
 def test_an_entry_that_cannot_be_used_is_an_exception(app: Celery) -> None:
@@ -150,7 +150,7 @@ def test_an_entry_that_is_found_to_be_over_ends_as_its_policy_says(
     entry = claimed(schedule=schedule, meta=meta)
     entry.policy = json.dumps({**policy, "after_finish": after_finish})
     commit = skipped(app, entry)
-    assert commit.new_score == ("delete" if after_finish == "delete" else "-1.000000")
+    assert commit.new_score == (Ending.DELETE if after_finish == "delete" else "-1.000000")
     disabled = json.loads(commit.new_definition)["enabled"] if commit.new_definition else True
     assert disabled is (after_finish != "disable")
 
@@ -159,7 +159,7 @@ def test_a_quarantined_entry_is_kept_out_of_the_way_with_its_reason() -> None:
     entry = claimed()
     commit, is_news = commit_quarantined(entry, "bad", NOW, 300)
     assert is_news
-    assert (commit.new_score, commit.new_meta) == (seconds(305), "")
+    assert (commit.new_score, commit.new_meta) == (seconds(305), None)
     assert commit.is_for_this_definition
     assert json.loads(commit.new_error) == {
         "reason": "bad",
@@ -203,7 +203,7 @@ def test_another_reason_or_another_definition_is_news(reason: str, task: str) ->
 
 def test_what_is_no_hash_is_put_off_and_not_written() -> None:
     commit, _ = commit_quarantined(replace(claimed(), type="string", definition=None), "bad", NOW, 300)
-    assert (commit.new_score, commit.new_error, commit.is_for_this_definition) == (seconds(305), "", False)
+    assert (commit.new_score, commit.new_error, commit.is_for_this_definition) == (seconds(305), None, False)
 
 
 def test_failing_runs_back_off_and_keep_their_nominal_time(app: Celery) -> None:
@@ -213,7 +213,7 @@ def test_failing_runs_back_off_and_keep_their_nominal_time(app: Celery) -> None:
         assert (run.nominal, run.sent.new_score > f"{now:.6f}") == (seconds(), True)
         assert run.entry.options["headers"]["redbeat_due"] == NOON.isoformat(timespec="microseconds")
         commit, is_news = commit_failed(run, "broken", now)
-        assert commit.new_meta == ""
+        assert commit.new_meta is None
         pauses.append(float(commit.new_score) - now)
         news.append(is_news)
         now = float(commit.new_score)
@@ -254,7 +254,7 @@ def test_an_entry_re_timed_while_its_run_fails_is_due_when_it_was_re_timed_to(ap
     failed, _ = commit_failed(plan(app, claimed()), "broken", NOW)
     moved = claimed(seconds(30), error=failed.new_error)
     run = plan(app, moved, NOW + 30)
-    assert (run.nominal, run.sent.new_error) == (seconds(30), "clear")
+    assert (run.nominal, run.sent.new_error) == (seconds(30), Clear.FIELD)
 
 
 def test_a_retry_after_the_next_due_time_covers_that_run_too(app: Celery) -> None:
@@ -264,13 +264,11 @@ def test_a_retry_after_the_next_due_time_covers_that_run_too(app: Celery) -> Non
 
 
 @pytest.mark.parametrize(
-    ("is_known", "new_score"), [(False, seconds(5 + MISSING_GRACE_SECONDS)), (True, "remove")]
+    ("is_known", "new_score"), [(False, seconds(5 + MISSING_GRACE_SECONDS)), (True, Ending.UNSCHEDULE)]
 )
-def test_an_entry_without_its_hash_gets_one_moment_of_grace(is_known: bool, new_score: str) -> None:
+def test_an_entry_without_its_hash_gets_one_moment_of_grace(is_known: bool, new_score: str | Ending) -> None:
     entry = replace(claimed(), type="none", definition=None)
-    assert commit_missing(entry, NOW, is_known) == Commit(
-        entry, new_score=new_score, record="gone" if is_known else ""
-    )
+    assert commit_missing(entry, NOW, is_known) == Commit(entry, new_score)
 
 
 def test_the_reasons_of_past_failures_are_read_back(app: Celery) -> None:
@@ -287,8 +285,8 @@ def test_the_log_says_of_missed_runs_what_the_history_does(
     entry = replace(claimed(), policy=json.dumps({"misfire": "all", "misfire_grace_time": 50}))
     commit = plan_run(RedBeatSchedulerEntry, app, entry, NOW + 330)
     [told] = [record for record in caplog.records if "Skipped" in record.message]
-    record = commit.sent.record if isinstance(commit, Run) else commit.record
-    why = json.loads(f"{{{record.splitlines()[0]}}}")["why"]
+    records = commit.sent.records if isinstance(commit, Run) else commit.records
+    why = json.loads(f"{{{records[0]}}}")["why"]
     assert why == "older than misfire_grace_time of 50 s"
     assert told.levelname == "WARNING"
     assert told.message == (

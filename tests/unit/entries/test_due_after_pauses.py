@@ -13,7 +13,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
 from redbeat.entries.loading import decode_entry
-from redbeat.store.scripts import Claimed, Commit, Stored, score_text
+from redbeat.store.scripts import Claimed, Clear, Commit, Stored, score_text
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -94,7 +94,7 @@ def test_a_pause_was_all_that_the_policy_had(app: Celery) -> None:
     until = NOON + HOUR
     run = decide(app, paused(HOURLY, until, ran_at=NOON, score=until), until + SECOND)
     assert isinstance(run, Run)
-    assert run.sent.new_policy == "clear"
+    assert run.sent.new_policy is Clear.FIELD
 
 
 def test_the_last_run_after_a_pause_leaves_a_finished_entry_disabled(app: Celery) -> None:

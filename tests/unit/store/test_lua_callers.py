@@ -23,7 +23,7 @@ FENCE = lua.Fence("the-lock", "the-token", 12)
 FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
 CLAIMED = lua.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 COMMIT = lua.Commit(
-    CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True, record="the-record"
+    CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True, records=("the-record",)
 )
 TARGET = lua.Target("the-server", 3, 4)
 WRITE = (lua.Stored("k", "read", type="hash"), lua.Write("definition", "the-meta", 1.5, policy="the-policy"))
