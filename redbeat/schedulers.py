@@ -18,7 +18,6 @@ from celery.signals import beat_init
 
 from redbeat.beat.dispatcher import Batch, Dispatcher
 from redbeat.beat.log import Reports, brief, ending_briefly
-from redbeat.beat.planner import Run, plan_run
 from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
     banner,
@@ -53,9 +52,8 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
-from redbeat.schedules.occurrences import Excluded
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.scripts import Claim, Claimed, Commit, Fence, Sizes
+from redbeat.store.scripts import Claim, Commit, Fence, Sizes
 from redbeat.store.store import Store
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
@@ -115,13 +113,11 @@ class RedBeatScheduler(Scheduler):
         self._reports = Reports()
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._dispatcher = Dispatcher(
+            self,
             self.store,
             self._broker,
+            self._leadership,
             self._reports,
-            plan=self._plan_run,
-            connect=lambda: self.producer,
-            send=self._send_run,
-            confirm=self._leadership.confirm,
             quarantine_seconds=self.max_interval,
         )
         self._has_statics = False
@@ -206,13 +202,13 @@ class RedBeatScheduler(Scheduler):
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
             return self._wait(BROKER_RETRY_SECONDS)
-        if batch.commits:
+        if batch.recorded:
             self._broker.note_well()
         if batch.is_in_doubt:
             return self._wait(self._look_seconds)
         if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0
-        delay_seconds = self._seconds_to_next(claim, batch.commits)
+        delay_seconds = self._seconds_to_next(claim, batch.recorded)
         return self._wait(min(delay_seconds, pace.seconds_to_dear()) if pace.has_dear else delay_seconds)
 
     def _claim(self, fence: Fence, sizes: Sizes) -> Claim:
@@ -230,14 +226,6 @@ class RedBeatScheduler(Scheduler):
         is_back = self._broker.is_back()
         self._broker_tried_at = time.monotonic()
         return is_back
-
-    def _plan_run(self, claimed: Claimed, now: float, calendars: Mapping[str, Excluded]) -> Run | Commit:
-        return plan_run(self.Entry, self.app, claimed, now, calendars)
-
-    def _send_run(self, run: Run, producer: Any) -> None:
-        logger.info("Scheduler: Sending due task %s (%s)", run.entry.name, run.entry.task)
-        self._broker.expiration_seconds = run.expiration_seconds
-        self.apply_async(run.entry, producer=producer, advance=False)
 
     def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
         scores = [float(commit.new_score) for commit in commits if isinstance(commit.new_score, str)]

@@ -1,7 +1,21 @@
 """One batch: what was claimed is decided about, sent, and recorded.
 
-Invariant: whatever ends a batch amid its steps, a run that has left is recorded as sent if Redis can be
-reached, and one that hasn't stays due.
+::
+
+    Batch.claim      what the scheduler has claimed
+       |  plan
+       v
+    runs             to be sent; what isn't goes to ``pending``, with the reason
+       |  send
+       v
+    pending          has left, or needn't: may be recorded at any time
+    collected        leaves together with its record, or in one pipeline before it
+       |  record
+       v
+    recorded
+
+With at_most_once a run is recorded before it is sent. Invariant: whatever ends a batch amid its steps, a run
+that has left is recorded as sent if Redis can be reached, and one that hasn't stays due.
 """
 
 from __future__ import annotations
@@ -12,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from redbeat.beat.contention import Contention
 from redbeat.beat.disruptions import Disruptions, has_failed
@@ -25,6 +39,7 @@ from redbeat.beat.planner import (
     commit_overrun,
     commit_quarantined,
     is_first_overrun,
+    plan_run,
 )
 from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
@@ -39,7 +54,9 @@ from redbeat.connection.retry import (
     without_retry,
 )
 from redbeat.entries.calendar_loading import KeptCalendars
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
+from redbeat.leadership.elector import Leadership
 from redbeat.leadership.lock import TAKEN_MS
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
@@ -50,7 +67,7 @@ from redbeat.schedules.occurrences import Excluded
 from redbeat.store.scripts import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.store.store import Store
 
-__all__ = ["Batch", "Dispatcher"]
+__all__ = ["Batch", "Dispatcher", "Hooks"]
 
 
 #: how many runs are recorded at a time with at_most_once, and then sent: a crash loses no more of them
@@ -63,14 +80,29 @@ READ_SECONDS = 1e-7
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
 
 
+class Hooks(Protocol):
+    """The scheduler, as far as a subclass may replace it: it is asked anew for each run."""
+
+    app: Any
+    Entry: type[RedBeatSchedulerEntry]
+
+    @property
+    def producer(self) -> Any: ...
+
+    def apply_async(
+        self, entry: RedBeatSchedulerEntry, producer: Any = None, advance: bool = True
+    ) -> Any: ...
+
+
 @dataclass
 class Batch:
     """One claim on its way.
 
     Attributes:
         is_leased: what isn't sent must be given back to the other beats.
-        commits: what may be recorded at any time: nothing of theirs is still to be sent.
+        pending: what may be recorded at any time: nothing of theirs is still to be sent.
         collected: runs whose messages wait to be pushed.
+        recorded: what has been written, or found to be changed by somebody else.
         is_cut: not everything that was claimed was dealt with.
         is_in_doubt: nothing more can be sent at once: schedule and broker were one server and aren't now, or
             a slot of a cluster is being moved.
@@ -79,8 +111,9 @@ class Batch:
     claim: Claim
     fence: Fence
     is_leased: bool
-    commits: list[Commit] = field(default_factory=list)
+    pending: list[Commit] = field(default_factory=list)
     collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
+    recorded: list[Commit] = field(default_factory=list)
     is_cut: bool = False
     is_in_doubt: bool = False
 
@@ -96,39 +129,37 @@ class Batch:
     def hold(self, rows: Sequence[Claimed]) -> None:
         """Leave ``rows`` due for a batch of another time."""
         if self.is_leased:
-            self.commits += [Commit(claimed, claimed.nominal) for claimed in rows]
+            self.pending += [Commit(claimed, claimed.nominal) for claimed in rows]
+
+    def note_recorded(self, commits: Sequence[Commit], committed: Committed) -> None:
+        """Take notice of what became of ``commits``."""
+        self.recorded += commits
+        self.is_cut = self.is_cut or any(result is not True for result in committed.results)
 
 
 class Dispatcher:
     """Sends what a scheduler has claimed.
 
     Arguments:
-        plan: decides about a claimed entry at a time (UNIX seconds), with the calendars by name: a Run,
-            or a Commit of why not.
-        connect: returns the producer to send with, or raises.
-        send: sends a run with a producer, or raises.
-        confirm: makes sure that the lock is still held, before something leaves that isn't checked with it.
+        hooks: the scheduler: what makes and sends an entry.
+        leadership: asked whether the lock is still held, before something leaves that isn't checked with it.
         quarantine_seconds: how soon an entry that can't be used is looked at again.
     """
 
     def __init__(
         self,
+        hooks: Hooks,
         store: Store,
         broker: Broker,
+        leadership: Leadership,
         reports: Reports,
-        plan: Callable[[Claimed, float, Mapping[str, Excluded]], Run | Commit],
-        connect: Callable[[], Any],
-        send: Callable[[Run, Any], Any],
-        confirm: Callable[[], None],
         quarantine_seconds: float,
     ) -> None:
+        self._hooks = hooks
         self._store = store
         self._broker = broker
+        self._leadership = leadership
         self._reports = reports
-        self._plan_run = plan
-        self._connect = connect
-        self._send = send
-        self._confirm = confirm
         self._quarantine_seconds = quarantine_seconds
         self._contention = Contention()
         self._calendars = KeptCalendars()
@@ -137,7 +168,7 @@ class Dispatcher:
         self.delivery = Delivery(store, broker)
 
     def dispatch(self, batch: Batch) -> None:
-        """Deal with ``batch``; ``batch.commits`` then tells what was decided."""
+        """Deal with ``batch``; ``batch.recorded`` then tells what was decided."""
         with garbage_kept():
             try:
                 self._dispatch(batch)
@@ -149,26 +180,27 @@ class Dispatcher:
         self._broker.begin_batch()
         try:
             if self.delivery.is_at_most_once:
-                self._record_and_send(batch, runs)
+                self._commit(batch, batch.pending)
+                self._record_then_send(batch, runs)
             else:
-                self._send_runs(batch, runs)
-                self._record(batch, self._find_target(batch) if batch.collected else None)
+                self._send(batch, runs)
+                self._record(batch)
             if runs:
                 self.delivery.announce()
         except BaseException:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
-            if batch.commits:
+            if batch.pending:
                 store = Store(self._store.config.app, without_retry(self._store.client))
                 # so long the lock lives after this, unless it is released
                 fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
                 with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
-                    call_briefly(lambda: store.commit_runs(fence, batch.commits))
+                    call_briefly(lambda: store.commit_runs(fence, batch.pending))
             raise
 
-    # -- deciding
+    # -- plan
 
     def _plan(self, batch: Batch) -> list[Run]:
-        """Return the runs to send; what is not to be sent goes to ``batch.commits``."""
+        """Return the runs to send; what isn't to be sent goes to ``batch.pending``."""
         rows = self._drop_missing(batch)
         calendars = self._calendars.read_of(self._store, rows)
         with postpone_signals() as let_arrive:
@@ -183,7 +215,7 @@ class Dispatcher:
                 present.append(claimed)
                 continue
             is_known = self._reports.note_missing(claimed)
-            batch.commits.append(commit_missing(claimed, batch.claim.now, is_known))
+            batch.pending.append(commit_missing(claimed, batch.claim.now, is_known))
             if is_known:
                 removed.append(claimed.key)
         self._reports.report_removed(removed)
@@ -203,20 +235,29 @@ class Dispatcher:
             read_seconds = _seconds_to_read(claimed)
             budget_seconds = PLAN_SECONDS + read_seconds
             try:
-                plan = limited(claimed.key, self._plan_run, claimed, now, calendars, seconds=budget_seconds)
+                plan = limited(
+                    claimed.key,
+                    plan_run,
+                    self._hooks.Entry,
+                    self._hooks.app,
+                    claimed,
+                    now,
+                    calendars,
+                    seconds=budget_seconds,
+                )
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-                batch.commits.append(self._quarantine(claimed, exc, now))
+                batch.pending.append(self._quarantine(claimed, exc, now))
                 continue
             finally:
                 self.pace.note_planned(claimed.key, read_seconds)
             if not isinstance(plan, Run):
-                batch.commits.append(plan)
+                batch.pending.append(plan)
                 continue
             self._reports.report_typos(plan)
             pauses = self._contention.take_pause(claimed.key)
             if pauses:
                 reason = self._reports.report_contested(claimed)
-                batch.commits.append(commit_failed(plan, reason, now, pauses)[0])
+                batch.pending.append(commit_failed(plan, reason, now, pauses)[0])
             else:
                 runs.append(plan)
         batch.leave(self.pace.take_left())
@@ -238,14 +279,15 @@ class Dispatcher:
         self._reports.report_quarantined(claimed, reason, is_news)
         return commit
 
-    # -- sending, then recording; or both in one step
+    # -- send
 
-    def _send_runs(self, batch: Batch, runs: Sequence[Run]) -> None:
+    def _send(self, batch: Batch, runs: Sequence[Run]) -> None:
+        """Send ``runs``, or collect their messages; each then is in ``batch``, as what has become of it."""
         left = deque(self._disruptions.begin(runs))
         with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
             while left:
                 let_interrupt()
-                self._confirm()  # a beat that doesn't lead any more goes no further
+                self._leadership.confirm()  # a beat that doesn't lead any more goes no further
                 if not self._broker.has_time():
                     batch.give_back(left)
                     return
@@ -259,7 +301,7 @@ class Dispatcher:
                     if pushes:
                         batch.collected.append((run, pushes))
                     else:
-                        batch.commits.append(run.sent)
+                        batch.pending.append(run.sent)
                         self._disruptions.note_sent(run)
                 except (SystemExit, KeyboardInterrupt, GeneratorExit, RedBeatError):
                     raise
@@ -268,7 +310,7 @@ class Dispatcher:
                         # the rest goes out, oldest first, as soon as it is back
                         batch.give_back([run, *left])
                         return
-                    batch.commits.append(self._retry_later(run, exc, batch.claim.now))
+                    self._retry_later(batch, run, exc)
                     if self._broker.breaks > breaks:
                         self._disruptions.note_broken(run)
                         left = deque(self._disruptions.order(left))
@@ -279,84 +321,118 @@ class Dispatcher:
         for run in runs:
             if run.failure is not None and has_failed(run):
                 waits = commit_failed(run, run.failure.reason, batch.claim.now, run.failure.attempts)
-                batch.commits.append(waits[0])
+                batch.pending.append(waits[0])
             else:
                 untried.append(run)
         batch.give_back(untried)
 
     def _send_run(self, run: Run) -> tuple[Push, ...]:
         """Send one run; return what was collected of it instead of being sent."""
-        try:
-            return self._collect(run, self._confirm)
-        except RedBeatError:
-            raise
-        except Exception as exc:
-            # a connection that has gone stale costs the run nothing; one that breaks twice does
-            if not self._broker.recover(exc) or self._disruptions.is_marked(run):
+        is_again = False
+        while True:
+            try:
+                producer = self._hooks.producer  # first: there is an outbox only once there is a channel
+                self._leadership.confirm()  # after it: to connect may take its time
+                return self._publish(run, producer)
+            except RedBeatError:
                 raise
-        try:
-            return self._collect(run, self._confirm)
-        except RedBeatError:
-            raise
-        except Exception as exc:
-            self._broker.recover(exc)
-            raise
+            except Exception as exc:
+                # a connection that has gone stale costs the run nothing; one that breaks twice does
+                if not self._broker.recover(exc) or is_again or self._disruptions.is_marked(run):
+                    raise
+                is_again = True
 
-    def _collect(self, run: Run, confirm: Callable[[], None] = lambda: None) -> tuple[Push, ...]:
-        producer = self._connect()  # first: there is an outbox only once there is a channel
-        confirm()  # after it: to connect may take its time
+    def _publish(self, run: Run, producer: Any) -> tuple[Push, ...]:
+        entry = run.entry
         self.pace.note_sending()
-        with self._broker.collecting() as pushes:
-            self._send(run, producer)
+        with self._broker.sending(run.expiration_seconds) as pushes:
+            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+            self._hooks.apply_async(entry, producer=producer, advance=False)
         seconds = self.pace.note_sent(run.claimed.key)
         if seconds:
             self._reports.report_dear(run.claimed, seconds)
         return tuple(pushes)
 
-    def _record(self, batch: Batch, target: Target | None) -> None:
-        if target is None:
-            self._send_collected(batch)
-            self._commit_others(batch)
-            return
-        recorded = [*batch.commits, *(run.sent.with_pushes(pushes) for run, pushes in batch.collected)]
+    def _retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:
+        reason = reason_of(exc)
+        commit, is_news = commit_failed(run, reason, batch.claim.now)
+        if is_news:
+            logger.error(
+                "beat: Couldn't send %s (%s), trying again: %s",
+                run.entry.name,
+                run.entry.task,
+                reason,
+            )
+        batch.pending.append(commit)
+
+    # -- record
+
+    def _record(self, batch: Batch) -> None:
+        """Record what was decided; what was collected leaves in the same step, or just before it."""
+        if batch.collected:
+            target = self._find_target(batch)
+            if target is None or not self._commit_with_messages(batch, target):
+                self._send_collected(batch)
+        self._commit(batch, batch.pending)
+
+    def _find_target(self, batch: Batch) -> Target | None:
+        """Return where a commit may push what was collected; give that back if it can't be known now."""
         try:
-            committed = self._commit(batch, recorded, target)
+            if not self.delivery.is_in_doubt():
+                return self.delivery.target()
+            batch.is_in_doubt = True
+        except RedBeatError:  # about the schedule's server
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
+            self._broker.note_away(exc)  # even if it answers: it mustn't be asked in a loop
+        batch.give_back([run for run, _ in batch.collected])
+        batch.collected.clear()
+        return None
+
+    def _commit_with_messages(self, batch: Batch, target: Target) -> bool:
+        """Record what is pending and, with its message each, what was collected.
+
+        What is pending afterwards tells of those that the server didn't take. Returns False where the
+        schedule's user may not push: nothing was written.
+        """
+        others = batch.pending
+        commits = [*others, *(run.sent.with_pushes(pushes) for run, pushes in batch.collected)]
+        try:
+            committed = self._commit_each(batch, commits, target)
         except StoreRefused as exc:
             if not _NO_PERMISSION.search(str(exc)):
                 raise
             self._store.claim_due(batch.fence, limit=1)  # refused as well: then it isn't about pushing
             self.delivery.note_refused(str(exc))
-            self._record(batch, None)
-            return
+            return False
         if committed.is_moved:
             self.delivery.note_moved()
-        results = committed.results[len(batch.commits) :]
-        batch.commits = self._quarantine_refused(batch.commits, committed, batch.claim.now)
-        for (run, _), result in zip(batch.collected, results, strict=True):
+        batch.note_recorded(commits, committed)
+        batch.pending = self._quarantine_refused(batch, others, committed)
+        for (run, _), result in zip(batch.collected, committed.results[len(others) :], strict=True):
             if isinstance(result, str) and _NO_PERMISSION.search(result):
                 self.delivery.note_refused(result)
                 batch.give_back([run])
             elif isinstance(result, str):
-                batch.commits.append(self._retry_later(run, StoreRefused(result), batch.claim.now))
+                self._retry_later(batch, run, StoreRefused(result))
             elif result:
                 self._contention.note_recorded(run.claimed.key)
             else:  # it isn't what it was any more, so it is decided anew
                 if not committed.is_moved:
                     self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
-        self._note_changes(batch, self._store.commit_runs(batch.fence, batch.commits))
-        self._note_changes(batch, committed)
-        batch.commits = recorded
+        return True
 
-    def _commit_others(self, batch: Batch) -> None:
-        """Record what takes no messages with it."""
-        committed = self._commit(batch, batch.commits)
-        self._note_changes(batch, committed)
-        refused = self._quarantine_refused(batch.commits, committed, batch.claim.now)
-        self._note_changes(batch, self._store.commit_runs(batch.fence, refused))
-        batch.commits += refused
+    def _commit(self, batch: Batch, commits: Sequence[Commit]) -> list[bool | str]:
+        """Record ``commits``, all that is pending or still to be sent; return what became of each."""
+        committed = self._commit_each(batch, commits)
+        batch.note_recorded(commits, committed)
+        batch.pending = self._quarantine_refused(batch, commits, committed)
+        batch.note_recorded(batch.pending, self._store.commit_runs(batch.fence, batch.pending))
+        batch.pending = []
+        return committed.results
 
-    def _commit(self, batch: Batch, commits: Sequence[Commit], target: Target = NOWHERE) -> Committed:
+    def _commit_each(self, batch: Batch, commits: Sequence[Commit], target: Target = NOWHERE) -> Committed:
         """Record ``commits``; of one that the server won't take the result is a sentence."""
         try:
             return self._store.commit_runs(batch.fence, commits, target)
@@ -392,34 +468,18 @@ class Dispatcher:
         return results
 
     def _quarantine_refused(
-        self, commits: Sequence[Commit], committed: Committed, now: float
+        self, batch: Batch, commits: Sequence[Commit], committed: Committed
     ) -> list[Commit]:
         """Return what is to be recorded of the entries whose commits the server didn't take."""
         return [
-            self._quarantine(commit.claimed, StoreRefused(result), now)
+            self._quarantine(commit.claimed, StoreRefused(result), batch.claim.now)
             for commit, result in zip(commits, committed.results, strict=False)
             if isinstance(result, str)
         ]
 
-    def _find_target(self, batch: Batch) -> Target | None:
-        """Return where a commit may push what was collected; give that back if it can't be known now."""
-        try:
-            if not self.delivery.is_in_doubt():
-                return self.delivery.target()
-            batch.is_in_doubt = True
-        except RedBeatError:  # about the schedule's server
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
-            self._broker.note_away(exc)  # even if it answers: it mustn't be asked in a loop
-        batch.give_back([run for run, _ in batch.collected])
-        batch.collected.clear()
-        return None
-
-    def _note_changes(self, batch: Batch, committed: Committed) -> None:
-        batch.is_cut = batch.is_cut or any(result is not True for result in committed.results)
+    # -- to a broker that isn't the schedule's server: in one pipeline, before the record
 
     def _send_collected(self, batch: Batch) -> None:
-        """Send what was collected, to a broker that isn't the schedule's server."""
         collected, batch.collected = batch.collected, []
         # what stands before one that ends the connection arrives again with each try
         for is_again in (False, True):
@@ -433,9 +493,9 @@ class Dispatcher:
             return
         try:
             with hold_interrupts():
-                outcomes = _send_all(self._broker.outbox, [pushes for _, pushes in collected], self._confirm)
+                outcomes = self._send_all(self._broker.outbox, [pushes for _, pushes in collected])
                 sent = zip(collected, outcomes, strict=True)
-                batch.commits += [run.sent for (run, _), failure in sent if failure is None]
+                batch.pending += [run.sent for (run, _), failure in sent if failure is None]
         except RedBeatError:  # about the schedule's server, or the lock
             raise
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: nothing is known to be sent
@@ -449,51 +509,62 @@ class Dispatcher:
                 self._broker.note_away(failure)
                 batch.give_back([run])
             else:
-                batch.commits.append(self._retry_later(run, failure, batch.claim.now))
+                self._retry_later(batch, run, failure)
 
-    def _retry_later(self, run: Run, exc: BaseException, now: float) -> Commit:
-        reason = reason_of(exc)
-        commit, is_news = commit_failed(run, reason, now)
-        if is_news:
-            logger.error(
-                "beat: Couldn't send %s (%s), trying again: %s",
-                run.entry.name,
-                run.entry.task,
-                reason,
-            )
-        return commit
+    def _send_all(
+        self, outbox: Outbox, batches: list[tuple[Push, ...]], *, breaks: int = 0
+    ) -> list[Exception | None]:
+        """Send each batch, by itself where one breaks the connection; return what was wrong with each.
 
-    # -- recording, then sending
+        ``breaks``: so many connections have ended already with what is sent.
 
-    def _record_and_send(self, batch: Batch, runs: Sequence[Run]) -> None:
-        self._commit_others(batch)
-        others, batch.commits = batch.commits, []
+        Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
+        """
+        self._leadership.confirm()  # before each attempt: the one before took its time
+        try:
+            return outbox.send(batches)
+        except Exception as exc:
+            if not is_reset(exc) or not outbox.answers():
+                raise
+            breaks += 1
+            if breaks == 1:  # a connection that had gone stale is another one now
+                return self._send_all(outbox, batches, breaks=breaks)
+            if len(batches) == 1:
+                if breaks >= BREAKS_OF_THE_REQUEST:
+                    return [exc]
+                time.sleep(HICCUP_SECONDS)
+                return self._send_all(outbox, batches, breaks=breaks)
+        middle = len(batches) // 2
+        halves = (batches[:middle], batches[middle:])
+        return [
+            outcome
+            for half in halves
+            for outcome in self._send_all(outbox, half, breaks=1 if len(half) > 1 else 0)
+        ]
+
+    # -- with at_most_once: record, then send
+
+    def _record_then_send(self, batch: Batch, runs: Sequence[Run]) -> None:
         runs = self._disruptions.begin(runs)
         for start in range(0, len(runs), AT_MOST_ONCE_GROUP):
             is_spent = self._disruptions.is_spent(runs[start])
             if self._broker.is_away or not self._broker.has_time() or is_spent:
                 batch.give_back(runs[start:])
-                self._store.commit_runs(batch.fence, batch.commits)
-                break
+                self._commit(batch, batch.pending)
+                return
             group = runs[start : start + AT_MOST_ONCE_GROUP]
             self._broker.drop_stale()
-            commits = [run.sent for run in group]
-            committed = self._commit(batch, commits)
-            self._note_changes(batch, committed)
-            refused = self._quarantine_refused(commits, committed, batch.claim.now)
-            self._note_changes(batch, self._store.commit_runs(batch.fence, refused))
-            others += commits + refused
-            for run, result in zip(group, committed.results, strict=True):
+            results = self._commit(batch, [run.sent for run in group])
+            for run, result in zip(group, results, strict=True):
                 if result is True:
                     self._send_or_lose(run)
-        batch.commits += others
 
     def _send_or_lose(self, run: Run) -> None:
         breaks = self._broker.breaks
         self._disruptions.note_begun()
         try:
             # not tried again: what broke a connection may have arrived
-            pushes = () if self._broker.is_away else self._collect(run)
+            pushes = () if self._broker.is_away else self._publish(run, self._hooks.producer)
             if self._broker.is_away:
                 raise ConnectionError("the broker is away")
             if pushes and self._broker.outbox is not None:
@@ -511,40 +582,6 @@ class Dispatcher:
                 run.entry.task,
                 reason_of(exc),
             )
-
-
-def _send_all(
-    outbox: Outbox, batches: list[tuple[Push, ...]], confirm: Callable[[], None], *, breaks: int = 0
-) -> list[Exception | None]:
-    """Send each batch by itself where one of them breaks the connection; return what went wrong with each.
-
-    Arguments:
-        confirm: makes sure, before each attempt, that the lock is still held: the one before took its time.
-        breaks: so many connections have ended already with what is sent.
-
-    Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
-    """
-    confirm()
-    try:
-        return outbox.send(batches)
-    except Exception as exc:
-        if not is_reset(exc) or not outbox.answers():
-            raise
-        breaks += 1
-        if breaks == 1:  # a connection that had gone stale is another one now
-            return _send_all(outbox, batches, confirm, breaks=breaks)
-        if len(batches) == 1:
-            if breaks >= BREAKS_OF_THE_REQUEST:
-                return [exc]
-            time.sleep(HICCUP_SECONDS)
-            return _send_all(outbox, batches, confirm, breaks=breaks)
-    middle = len(batches) // 2
-    halves = (batches[:middle], batches[middle:])
-    return [
-        outcome
-        for half in halves
-        for outcome in _send_all(outbox, half, confirm, breaks=1 if len(half) > 1 else 0)
-    ]
 
 
 def _seconds_to_read(claimed: Claimed) -> float:

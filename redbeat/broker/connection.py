@@ -44,7 +44,6 @@ class Broker:
     Attributes:
         is_away: the last attempt to send or to connect found no broker.
         outbox: collects the messages of ``producer``; None where it sends at once, or isn't there yet.
-        expiration_seconds: how long the next message is good for, where it expires; None: as it says itself.
         breaks: how many connections have been replaced after one message or another.
     """
 
@@ -69,7 +68,6 @@ class Broker:
         self._said = Memory[str, bool]()
         self.outbox: Outbox | None = None
         self.is_away = False
-        self.expiration_seconds: float | None = None
         self.breaks = 0
 
     @property
@@ -100,7 +98,6 @@ class Broker:
             self._producer = bounded(channel, auto_declare=False)
             self._producer.begin(self._app, is_redis=self.outbox is not None)
             self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
-            self._producer.expiration_seconds = lambda: self.expiration_seconds
         return self._producer
 
     def begin_batch(self) -> None:
@@ -119,8 +116,13 @@ class Broker:
         """Tell whether to begin with another run: half of the time is kept for the last answer."""
         return self.seconds_left() > self._timeout_seconds / 2
 
-    def collecting(self) -> AbstractContextManager[list[Push]]:
-        """Return a context that yields the list writes of its block; where all is sent at once, none."""
+    def sending(self, expiration_seconds: float | None) -> AbstractContextManager[list[Push]]:
+        """Return a context for one message; it yields its list writes, and none where it is sent at once.
+
+        ``expiration_seconds``: how long the message is good for, where it expires; None: as it says itself.
+        """
+        if self._producer is not None:  # else it is sent by one of the user's own
+            self._producer.expiration_seconds = expiration_seconds
         return nullcontext([]) if self.outbox is None else self.outbox.collecting()
 
     def recover(self, exc: Exception) -> bool:

@@ -27,12 +27,12 @@ class BoundedProducer:
 
     Attributes:
         timeout_seconds: tells how long a message may take.
-        expiration_seconds: tells how long the next message is good for; None: as it says itself.
+        expiration_seconds: how long the next message is good for; None: as it says itself.
         is_redis: declarations cost nothing, and are forgotten by nobody.
     """
 
     timeout_seconds: Callable[[], float]
-    expiration_seconds: Callable[[], float | None]
+    expiration_seconds: float | None = None
     is_redis: bool
     _declared: dict[int, Any]
     _is_retry_asked = False
@@ -58,8 +58,8 @@ class BoundedProducer:
     def publish(self, body: Any, **options: Any) -> Any:
         self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
-        if options.get("expiration") is not None and self.expiration_seconds() is not None:
-            options["expiration"] = self.expiration_seconds()  # Celery has it by the clock of this machine
+        if options.get("expiration") is not None and self.expiration_seconds is not None:
+            options["expiration"] = self.expiration_seconds  # Celery has it by the clock of this machine
         options["timeout"] = min(options.get("timeout") or math.inf, self.timeout_seconds())
         if options.get("mandatory") is None and self._hears_of_returns and self._is_for_a_queue(options):
             options["mandatory"] = True

@@ -158,7 +158,7 @@ def test_what_ended_the_connection_before_doubles_no_run_of_another_entry(
         steps: list[str] = []
         send = Outbox.send
         monkeypatch.setattr(Outbox, "send", lambda *args: (steps.append("send"), send(*args))[1])
-        monkeypatch.setattr(scheduler._dispatcher, "_confirm", lambda: steps.append("confirm"))
+        monkeypatch.setattr(scheduler._leadership, "confirm", lambda: steps.append("confirm"))
         write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE])
         eventually(lambda: (scheduler.tick(), client.hget("redbeat:large", "error"))[1], 30)
         for _ in range(2):
