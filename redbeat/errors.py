@@ -16,7 +16,7 @@
      |    +-- CalendarNotFound      no such calendar (also KeyError)
      +-- FileError                  a file of entries can't be used (also ValueError)
      |    +-- OwnedByOthers         entries in it are somebody else's
-     +-- CommandFailed              a singleton's command can't be started, or its warden is gone
+     +-- CommandFailed              a singleton's command can't be started, or its watchdog is gone
      +-- LockError                  something about leadership
           +-- LockNotAcquired       a tick without the lock (also AttributeError)
           +-- LockLost              another beat holds the lock (also redis LockNotOwnedError)

@@ -152,7 +152,7 @@ def run_singleton(
         raise CommandLineError(
             "This system has no process groups, which a singleton needs.", exits.UNAVAILABLE
         )
-    from redbeat.singleton.runner import Keeper, Times  # it needs POSIX's signals
+    from redbeat.singleton.runner import Runner, Times  # it needs POSIX's signals
 
     program = list(command) or settings.command
     if not program:
@@ -177,7 +177,7 @@ def run_singleton(
         app = _app({**connection, "redbeat_key_prefix": _own_prefix(config, key)})
         if client is not None:
             app.redbeat_redis = client
-        code = Keeper(app, key, program, times, exits_when_lost=lock_lost == "exit").run()
+        code = Runner(app, key, program, times, exits_when_lost=lock_lost == "exit").run()
     except ConfigurationError as exc:
         raise CommandLineError(str(exc), exits.CONFIG) from None
     except CommandFailed as exc:

@@ -1,16 +1,20 @@
-"""The keeper: holds a lock for a command, and tells its warden how long the command may live.
+"""The runner: holds a lock for a command, and tells its watchdog how long the command may live.
 
-Owns one ``redbeat-singleton``'s way from waiting to running and back.
+Owns one ``redbeat-singleton``'s way from waiting to running and back. Each state is a class, and each step
+returns the next one::
 
-::
+    Waiting   the lock is another's            -> Holding   it is free, released, or has run out
+                                               -> Out       a signal
+    Holding   ours, nothing is started yet     -> Running   nobody else's command can be running any more
+                                               -> Stopped   a signal, or the lock couldn't be renewed
+                                               -> Waiting   the lock is another's
+    Running   ours, the command runs           -> Stopped   it has ended, by itself or by the watchdog, as the
+                                                            lock couldn't be renewed
+                                               -> Waiting   the lock is another's: the command is killed first
+    Stopped   ours, and is given back          -> Out       the command has ended by itself
+                                               -> Waiting   it hasn't
 
-                 free, released or run out                    the command has ended
-    waiting ------------------------------> holding --> running -------------------> out, lock released
-     ^   |                                   |   lock not renewed    |
-     +---+ looks once a second               |   for too long, or    |
-     ^                                       v   another's           v
-     +---------------------------------------+-----------------------+  (or out: lock_lost = "exit")
-                                                   the command is stopped first
+After a signal, and with ``lock_lost = "exit"``, Out comes in place of a second Waiting.
 
 Invariant: the command runs only while the lock, by this machine's clock, can't be anybody else's. The lock is
 that of beat (``lock.py``), but nothing fences what the command does. So it is never taken from a holder that
@@ -36,10 +40,10 @@ from redbeat.connection.retry import call_briefly, is_transient
 from redbeat.errors import CommandFailed, LockLost, RedBeatError, StoreUnavailable
 from redbeat.leadership.lock import LeaderLock
 from redbeat.log.logger import logger
-from redbeat.singleton.watchdog import WardenProcess, now
+from redbeat.singleton.watchdog import Ended, WatchdogProcess, now
 from redbeat.store.store import Store
 
-__all__ = ["SIGNALLED", "Keeper", "Times"]
+__all__ = ["SIGNALLED", "Runner", "Times"]
 
 
 Answer = TypeVar("Answer")
@@ -94,6 +98,11 @@ class Times:
         return min(0.5, self.timeout / 10)
 
     @property
+    def call(self) -> float:
+        """How long a renewal may take."""
+        return min(MAX_CALL_SECONDS, self.timeout / 2)
+
+    @property
     def is_sound(self) -> bool:
         """Whether one renewal may fail, and the command still has its grace."""
         return self.timeout >= self.smallest_timeout()
@@ -105,7 +114,74 @@ class Times:
         return (self.grace + 0.5) / 0.6 if self.grace <= 5.5 else self.grace + 4.5
 
 
-class Keeper:
+@dataclass
+class Waiting:
+    """The lock is another's, or hasn't been asked for yet.
+
+    Attributes:
+        seen: the token that the lock had at the last look, '' for none; None: a holder that wasn't seen may
+            still be running its command.
+        lock: None: there is no connection to Redis, or none that is good.
+        looked_at: when that look was, a monotonic time.
+        tell_at: when to say next who is waited for, by :func:`now`.
+    """
+
+    seen: str | None
+    lock: LeaderLock | None = None
+    looked_at: float = 0.0
+    tell_at: float = 0.0
+
+
+@dataclass
+class Held:
+    """The lock is this runner's; all times by :func:`now`.
+
+    Attributes:
+        lives_until: when it runs out unless it is renewed.
+        renew_at: when it is to be renewed.
+    """
+
+    lock: LeaderLock
+    lives_until: float
+    renew_at: float
+
+
+@dataclass
+class Holding(Held):
+    """The command doesn't run yet; somebody else's may, until ``start_at``."""
+
+    start_at: float
+
+
+class Running(Held):
+    """The command runs, or has just been ordered to."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The command runs no more, and the lock is to be given back.
+
+    Attributes:
+        exit_code: the command's; None: that isn't to be the end.
+        is_clear: nobody's command can be running: whoever gets the lock may start it at once.
+    """
+
+    lock: LeaderLock
+    exit_code: int | None
+    is_clear: bool
+
+
+@dataclass(frozen=True)
+class Out:
+    """The end, with what :meth:`Runner.run` returns."""
+
+    exit_code: int | None
+
+
+State = Waiting | Holding | Running | Stopped | Out
+
+
+class Runner:
     """One lock, one command.
 
     Arguments:
@@ -116,6 +192,9 @@ class Keeper:
         exits_when_lost: end when the lock is lost, instead of waiting for it again.
     """
 
+    _wakeup: int
+    _watchdog: WatchdogProcess
+
     def __init__(
         self, app: Any, key: str, command: list[str], times: Times, *, exits_when_lost: bool = False
     ) -> None:
@@ -125,17 +204,12 @@ class Keeper:
         self._command = command
         self._times = times
         self._exits_when_lost = exits_when_lost
-        self._call_seconds = min(MAX_CALL_SECONDS, times.timeout / 2)
+        self._state: State = Waiting(seen="")
         self._trouble = ""
         self._was_well = False
-        #: what was seen of the lock doesn't tell whether a holder's command may still run
-        self._is_in_doubt = False
-        #: who held the lock when it was seen last
-        self._holder = ""
-        self._tell_at = 0.0
-        self._lives_until = 0.0
-        self._is_running = False
+        #: the one that ends this runner, 0: none has come
         self._signal = 0
+        #: for a command that didn't run yet
         self._early_signals: list[int] = []
 
     def run(self) -> int | None:
@@ -144,210 +218,249 @@ class Keeper:
         Returns None when the lock was lost and the command stopped, and ``exits_when_lost``.
 
         Raises:
-            CommandFailed: it can't be started, or its warden was killed.
+            CommandFailed: it can't be started, or its watchdog was killed.
             RedBeatError: Redis refuses, and always has.
         """
         with (
-            _handling_signals(self._note_signal) as wakeup,
-            WardenProcess(self._command, self._times.grace, self._times.margin) as ward,
+            _handling_signals(self._note_signal) as self._wakeup,
+            WatchdogProcess(self._command, self._times.grace, self._times.margin) as self._watchdog,
         ):
-            self._wakeup, self._ward = wakeup, ward
-            while True:
-                logger.info("singleton: Acquiring lock %s...", self._key)
-                self._tell_at = 0.0
-                lock = self._acquire()
-                self._is_in_doubt = True  # until the lock is released again
-                code = self._hold(lock) if lock is not None else None
-                if code is None and self._signal:
-                    code = SIGNALLED + self._signal
-                if code is not None or self._exits_when_lost:
-                    return code
+            self._state = self._begin_waiting(seen="")
+            while not isinstance(self._state, Out):
+                self._state = self._step(self._state)
+            return self._state.exit_code
+
+    def _step(self, state: Waiting | Holding | Running | Stopped) -> State:
+        if isinstance(state, Waiting):
+            return self._look(state)
+        if isinstance(state, Holding):
+            return self._hold(state)
+        if isinstance(state, Running):
+            return self._watch(state)
+        return self._end(state)
 
     def _note_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._is_running:
-            self._ward.tell(f"signal {number}")
+        is_running = isinstance(self._state, Running)
+        if is_running:
+            self._watchdog.tell(f"signal {number}")
         else:
             self._early_signals.append(number)
-        if not self._is_running or number != signal.SIGHUP:  # many programs go on after that
+        if not is_running or number != signal.SIGHUP:  # many programs go on after that
             self._signal = number
 
     # -- waiting
 
-    def _acquire(self) -> LeaderLock | None:
-        """Wait for the lock; None: a signal has ended that."""
-        lock: LeaderLock | None = None
-        looked_at = 0.0
-        while not self._signal:
-            try:
-                if lock is None:
-                    lock = self._bounded(self._connect, ACQUIRE_SECONDS)
-                asked_at = now()
-                is_ours = self._bounded(lock.acquire, ACQUIRE_SECONDS)
-                if is_ours:
-                    self._lives_until = asked_at + self._times.timeout
-                    self._settle(lock, time.monotonic() - looked_at < MAX_LOOK_GAP_SECONDS)
-                else:
-                    self._holder = self._bounded(partial(lock.holder, self._mark), ACQUIRE_SECONDS)
-                    self._tell_holder(lock)
-                self._note_well()
-                if is_ours:
-                    return lock
-            except LockLost:  # it ran out before the answer came
-                self._is_in_doubt = True
-                self._wait(RETRY_SECONDS)
-            except RedBeatError as exc:
-                self._note_trouble(exc)
-                # it may be ours, and ends by itself then: released, it would be taken for nobody's
-                lock, self._is_in_doubt = None, True
-                self._wait(RETRY_SECONDS)
-            else:
-                self._is_in_doubt = False
-                looked_at = time.monotonic()
-                # when it runs out, and no earlier than that
-                self._wait(min(max(lock.seen_until - looked_at, MIN_LOOK_SECONDS), LOOK_SECONDS))
-        return None
+    def _begin_waiting(self, seen: str | None) -> Waiting:
+        logger.info("singleton: Acquiring lock %s...", self._key)
+        return Waiting(seen)
 
-    def _tell_holder(self, lock: LeaderLock) -> None:
+    def _look(self, state: Waiting) -> Waiting | Holding | Out:
+        """Take the lock if it may be taken."""
+        if self._signal:
+            return Out(SIGNALLED + self._signal)
+        try:
+            if state.lock is None:
+                state.lock = _bounded(self._connect, ACQUIRE_SECONDS)
+            lock, asked_at = state.lock, now()
+            if _bounded(lock.acquire, ACQUIRE_SECONDS):
+                holding = Holding(lock, asked_at + self._times.timeout, 0.0, self._find_start(lock, state))
+                self._note_well()
+                return holding
+            state.seen = _bounded(partial(lock.holder, self._mark), ACQUIRE_SECONDS)
+            self._tell_holder(state, lock)
+            self._note_well()
+        except LockLost:  # it ran out before the answer came
+            state.seen = None
+            self._wait(RETRY_SECONDS)
+        except RedBeatError as exc:
+            self._note_trouble(exc)
+            # it may be ours, and ends by itself then: released, it would be taken for nobody's
+            state.lock = state.seen = None
+            self._wait(RETRY_SECONDS)
+        else:
+            state.looked_at = time.monotonic()
+            # when it runs out, and no earlier than that
+            self._wait(min(max(lock.seen_until - state.looked_at, MIN_LOOK_SECONDS), LOOK_SECONDS))
+        return state
+
+    def _tell_holder(self, state: Waiting, lock: LeaderLock) -> None:
         """Log, now and then, who is waited for."""
-        if self._holder and now() >= self._tell_at:
-            self._tell_at = now() + STANDBY_SECONDS
-            logger.info("singleton: Standing by: %s.", self._bounded(lock.describe_holder, ACQUIRE_SECONDS))
+        if state.seen and now() >= state.tell_at:
+            state.tell_at = now() + STANDBY_SECONDS
+            logger.info("singleton: Standing by: %s.", _bounded(lock.describe_holder, ACQUIRE_SECONDS))
 
     def _connect(self) -> LeaderLock:
         store = Store(self._app, get_hasty_redis(self._app))
         return LeaderLock(store, self._key, self._times.timeout)
 
-    def _settle(self, lock: LeaderLock, is_fresh: bool) -> None:
-        """Find out from when on nobody else's command can be running."""
+    def _find_start(self, lock: LeaderLock, before: Waiting) -> float:
+        """Return from when on nobody else's command can be running, by :func:`now`."""
         moment = time.monotonic()
+        is_fresh = moment - before.looked_at < MAX_LOOK_GAP_SECONDS
         has_run_out = lock.seen_until == 0 or (is_fresh and lock.seen_until <= moment)
         # by the one that was seen: another's mark is old, and came back with a snapshot or from a replica
-        released_by = self._bounded(lambda: lock.take_mark(self._mark), ACQUIRE_SECONDS)
-        was_released = released_by and released_by == self._holder and not self._is_in_doubt
-        if was_released or (has_run_out and not self._is_in_doubt):
-            self._start_at = 0.0
+        released_by = _bounded(lambda: lock.take_mark(self._mark), ACQUIRE_SECONDS)
+        was_released = released_by and released_by == before.seen
+        if before.seen is not None and (was_released or has_run_out):
             logger.info("singleton: Acquired lock %s", self._key)
-            return
-        self._start_at = now() + self._times.timeout
+            return 0.0
         logger.warning(
             "singleton: Acquired lock %s. Somebody may still be running the command, as the lock had "
             "vanished before its time, or Redis had been away: it is started in %g s.",
             self._key,
             self._times.timeout,
         )
+        return now() + self._times.timeout
 
     # -- holding
 
-    def _hold(self, lock: LeaderLock) -> int | None:
-        """Keep the lock and run the command; return its exit code, None where that isn't to be the end."""
-        renew_at = 0.0
-        while True:
-            if now() >= renew_at:
-                try:
-                    self._renew(lock)
-                    renew_at = now() + self._times.renewal
-                except LockLost as exc:
-                    self._give_way(exc)
-                    return None
-                except RedBeatError as exc:
-                    self._note_trouble(exc)
-                    renew_at = now() + RETRY_SECONDS
-            if not self._is_running:
-                if self._signal or now() >= self._lives_until:
-                    if now() >= self._start_at:
-                        self._release(lock)
-                    else:  # whoever gets it would take it for nobody's
-                        self._leave()
-                    return None
-                if now() >= self._start_at:
-                    self._start()
-            elif now() >= self._gone_at():  # the warden itself is paused
-                self._ward.kill()
-            own_at = (self._gone_at(),) if self._is_running else (self._start_at, self._lives_until)
-            for event, value in self._wait(max(min(renew_at, *own_at) - now(), MIN_LOOK_SECONDS)):
-                self._note(event, value)
-                if event == "failed":
-                    self._release(lock)
-                    raise CommandFailed(f"{self._command[0]} can't be started: {value}.")
-                if event == "ended":
-                    status, cause, *survivor = value.split()
-                    if survivor:
-                        self._leave()
-                    else:
-                        self._release(lock)
-                    return int(status) if cause == "itself" else None
+    def _hold(self, state: Holding) -> State:
+        """Keep the lock until the command may be started."""
+        try:
+            self._renew(state, self._times.call)
+        except LockLost as exc:
+            return self._give_way(exc)
+        if self._signal or now() >= state.lives_until:
+            # released before its time, it would be taken for nobody's
+            return Stopped(state.lock, None, is_clear=now() >= state.start_at)
+        if now() >= state.start_at:
+            return self._start(state)
+        self._wait_until(state.renew_at, state.start_at, state.lives_until)
+        return state
 
-    def _start(self) -> None:
-        self._ward.tell(f"start {self._lives_until!r}")
-        self._is_running = True
+    def _start(self, state: Holding) -> Running:
+        self._watchdog.tell(f"start {state.lives_until!r}")
+        self._state = running = Running(state.lock, state.lives_until, state.renew_at)
         for number in self._early_signals:  # they came after the last look at them
-            self._ward.tell(f"signal {number}")
+            self._watchdog.tell(f"signal {number}")
         self._early_signals.clear()
+        return running
 
-    def _gone_at(self) -> float:
+    def _watch(self, state: Running) -> State:
+        """Keep the lock while the command runs."""
+        try:
+            self._renew(state, min(max(self._gone_at(state) - now(), MIN_LOOK_SECONDS), self._times.call))
+        except LockLost as exc:
+            return self._give_way(exc)
+        if now() >= self._gone_at(state):  # the watchdog itself is paused
+            self._watchdog.kill()
+        for word, value in self._wait_until(state.renew_at, self._gone_at(state)):
+            if word == "failed":
+                self._release(state.lock)
+                raise CommandFailed(f"{self._command[0]} can't be started: {value}.")
+            if word == "ended":
+                ended = Ended.of(value)
+                exit_code = ended.status if ended.cause == "itself" else None
+                return Stopped(state.lock, exit_code, is_clear=not ended.has_survived)
+        return state
+
+    def _gone_at(self, state: Running) -> float:
         """Return when the command must be gone."""
-        return self._lives_until - self._times.margin
+        return state.lives_until - self._times.margin
 
-    def _renew(self, lock: LeaderLock) -> None:
+    def _renew(self, state: Held, patience_seconds: float) -> None:
+        """Renew the lock if it is time to.
+
+        Raises:
+            LockLost: it is another's.
+        """
         asked_at = now()
-        left = self._gone_at() - asked_at if self._is_running else self._call_seconds
-        was_gone = self._bounded(lock.renew, min(max(left, MIN_LOOK_SECONDS), self._call_seconds))
+        if asked_at < state.renew_at:
+            return
+        try:
+            was_gone = _bounded(state.lock.renew, patience_seconds)
+        except LockLost:
+            raise
+        except RedBeatError as exc:
+            self._note_trouble(exc)
+            state.renew_at = now() + RETRY_SECONDS
+            return
         self._note_well()
         if was_gone:
             logger.warning("singleton: The lock %s was gone and is taken back.", self._key)
-        self._lives_until = asked_at + self._times.timeout
-        if self._is_running:
-            self._ward.tell(f"lives {self._lives_until!r}")
+        state.lives_until = asked_at + self._times.timeout
+        if isinstance(state, Running):
+            self._watchdog.tell(f"lives {state.lives_until!r}")
+        state.renew_at = now() + self._times.renewal
 
-    def _give_way(self, loss: LockLost) -> None:
-        """End the command without grace: another may be starting it."""
+    def _give_way(self, loss: LockLost) -> Waiting | Out:
+        """End the command, if it runs, without grace: another may be starting it."""
         logger.error("singleton: The lock %s is another's now: %s.", self._key, loss.holder)
-        if self._is_running:
-            self._ward.kill()
-        while self._is_running:
-            for event, value in self._wait(None):
-                self._note(event, value)
+        if isinstance(self._state, Running):
+            self._watchdog.kill()
+            while not any(word in ("ended", "failed") for word, _ in self._wait(None)):
+                pass
+        return self._go_back(seen=None)
 
-    def _note(self, event: str, value: str) -> None:
+    # -- stopped
+
+    def _end(self, state: Stopped) -> Waiting | Out:
+        """Release the lock, if nobody can be running the command."""
+        if not state.is_clear:
+            logger.info("singleton: The lock %s isn't released, it ends by itself.", self._key)
+        is_released = state.is_clear and self._release(state.lock)
+        return self._go_back(state.lock.token if is_released else None, state.exit_code)
+
+    def _go_back(self, seen: str | None, exit_code: int | None = None) -> Waiting | Out:
+        """Wait for the lock again, unless this is the end."""
+        if exit_code is None and self._signal:
+            exit_code = SIGNALLED + self._signal
+        if exit_code is not None or self._exits_when_lost:
+            return Out(exit_code)
+        return self._begin_waiting(seen)
+
+    def _release(self, lock: LeaderLock) -> bool:
+        """Return whether the lock was this runner's, and is free now."""
+        logger.info("singleton: Releasing lock %s", self._key)
+        try:
+            return bool(lock.give_up(self._mark))
+        except RedBeatError as exc:
+            logger.warning("singleton: The lock couldn't be released, it ends by itself: %s", exc)
+            return False
+
+    # -- what the watchdog tells
+
+    def _note(self, word: str, value: str) -> None:
+        """Log what the watchdog has told.
+
+        Raises:
+            CommandFailed: it was killed.
+        """
         program = self._command[0]
-        if event == "started":
+        if word == "started":
             logger.info("singleton: Started %s (process %s)", program, value)
-        elif event == "denied":
+        elif word == "denied":
             logger.error("singleton: %s, or what it has started, can't be signalled. %s", program, _REMEDY)
-        elif event == "ending":
+        elif word == "ending":
             logger.error(
                 "singleton: The lock %s couldn't be renewed and runs out: stopping %s.", self._key, program
             )
-        elif event == "gone":
+        elif word == "gone":
             raise CommandFailed(
-                f"The process that watches over {program} was killed, and {program} with it. The lock "
+                f"The process that watches over {program} was killed."
+                if isinstance(self._state, Waiting)
+                else f"The process that watches over {program} was killed, and {program} with it. The lock "
                 f"{self._key} ends within {self._times.timeout:g} s."
             )
-        else:
-            self._is_running = False
-        if event == "ended":
-            status, _, *survivor = value.split()
-            logger.info("singleton: %s has ended with %s", program, status)
-            if survivor:
+        elif word == "ended":
+            ended = Ended.of(value)
+            logger.info("singleton: %s has ended with %s", program, ended.status)
+            if ended.has_survived:
                 logger.error("singleton: A process that it has left can't be killed. %s", _REMEDY)
 
-    def _release(self, lock: LeaderLock) -> None:
-        logger.info("singleton: Releasing lock %s", self._key)
-        try:
-            if lock.give_up(self._mark):
-                self._holder, self._is_in_doubt = lock.token, False
-        except RedBeatError as exc:
-            logger.warning("singleton: The lock couldn't be released, it ends by itself: %s", exc)
+    def _wait_until(self, *moments: float) -> list[tuple[str, str]]:
+        """Wait until the first of ``moments``, by :func:`now`, or for news; return the news."""
+        return self._wait(max(min(moments) - now(), MIN_LOOK_SECONDS))
 
-    def _leave(self) -> None:
-        """Let the lock end by itself: somebody may still be running the command."""
-        logger.info("singleton: The lock %s isn't released, it ends by itself.", self._key)
+    def _wait(self, seconds: float | None) -> list[tuple[str, str]]:
+        """Wait for the watchdog's news, a signal, or until ``seconds`` are over; return the news, logged."""
+        news = self._watchdog.wait(seconds, self._wakeup)
+        self._watchdog.reap_strangers()
+        for word, value in news:
+            self._note(word, value)
+        return news
 
     # -- Redis
-
-    def _bounded(self, call: Callable[[], Answer], seconds: float) -> Answer:
-        """Return ``call()``, StoreUnavailable when Redis hasn't answered in time."""
-        return call_briefly(call, seconds)  # type: ignore[no-any-return]
 
     def _note_well(self) -> None:
         if self._trouble:
@@ -363,11 +476,10 @@ class Keeper:
             logger.warning("singleton: Trying again until Redis is back: %s", exc)
         self._trouble = str(exc)
 
-    def _wait(self, seconds: float | None) -> list[tuple[str, str]]:
-        """Wait for the warden's news, a signal, or until ``seconds`` are over; return the news."""
-        news = self._ward.wait(seconds, self._wakeup)
-        self._ward.reap_strangers()
-        return news
+
+def _bounded(call: Callable[[], Answer], seconds: float) -> Answer:
+    """Return ``call()``, StoreUnavailable when Redis hasn't answered in time."""
+    return call_briefly(call, seconds)  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -1,13 +1,13 @@
-"""The warden: a small process that runs the command of ``redbeat-singleton``, and ends it in time.
+"""The watchdog: a small process that runs the command of ``redbeat-singleton``, and ends it in time.
 
-Both ends of what it and its keeper say to each other are here. It owns the command and its process group,
-and is a process of its own so that it can act when the keeper can't: that one may be paused, wait for a
-network that is dead, or have been killed. Invariant: whatever becomes of the keeper, the group is gone before
+Both ends of what it and its runner say to each other are here. It owns the command and its process group,
+and is a process of its own so that it can act when the runner can't: that one may be paused, wait for a
+network that is dead, or have been killed. Invariant: whatever becomes of the runner, the group is gone before
 the lock may be another's.
 
 It is run as a file, and imports nothing but the standard library: no redis, no Celery, no settings.
 
-The keeper tells it, a line each; the end of the file means that the keeper is gone:
+The runner tells it, a line each; the end of the file means that the runner is gone:
 
 ``start UNTIL``, ``lives UNTIL``
     Run the command; the lock lives until then, by :func:`now`.
@@ -42,9 +42,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Warden", "WardenProcess", "now"]
+__all__ = ["Ended", "Watchdog", "WatchdogProcess", "now"]
 
 #: the longest sleep while a command runs, seconds: a machine that was suspended is noticed so soon
 MAX_SLEEP_SECONDS = 0.25
@@ -74,12 +74,12 @@ def wait_readable(files: list[int], seconds: float | None) -> list[int]:
     return [file for file, _ in poll.poll(None if seconds is None else math.ceil(seconds * 1000))]
 
 
-class Warden:
+class Watchdog:
     """Runs one command after the other, always the same one.
 
     Arguments:
         command: the program and its arguments.
-        control: file descriptor that the keeper's lines are read from.
+        control: file descriptor that the runner's lines are read from.
         report: file descriptor that it is told through.
         grace_seconds: from SIGTERM to SIGKILL.
         margin_seconds: so long before the lock's end nothing may live any more.
@@ -116,7 +116,7 @@ class Warden:
         self._killed_at: float | None = None
 
     def run(self) -> None:
-        """Do what the keeper says, until it is gone and the group is, too."""
+        """Do what the runner says, until it is gone and the group is, too."""
         while not (self._is_orphan and not self._group):
             self._wait()
             self._reap()
@@ -178,14 +178,14 @@ class Warden:
 
     def _start(self, lives_until: float) -> None:
         self._lives_until = lives_until
-        if now() >= self._latest() - self._grace_seconds:  # the keeper was paused before it said so
+        if now() >= self._latest() - self._grace_seconds:  # the runner was paused before it said so
             self._tell("ended 0 deadline")
             return
         try:
             self._popen = subprocess.Popen(  # noqa: S603 - the command is what this is for
                 self._command,
                 start_new_session=True,
-                preexec_fn=self._die_with_parent,  # noqa: PLW1509 - the warden has one thread
+                preexec_fn=self._die_with_parent,  # noqa: PLW1509 - the watchdog has one thread
             )
         except OSError as exc:
             self._tell(f"failed {exc.strerror}")
@@ -194,11 +194,11 @@ class Warden:
         self._tell(f"started {self._group}")
 
     def _die_with_parent(self) -> None:
-        """In the child: be killed when the warden is."""
+        """In the child: be killed when the watchdog is."""
         if self._prctl is not None:
-            warden = os.getppid()
+            watchdog = os.getppid()
             self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != warden:
+            if os.getppid() != watchdog:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _reap(self) -> None:
@@ -231,7 +231,7 @@ class Warden:
             return
         status, cause = self._status, self._cause
         self._forget()
-        self._tell(f"ended {status} {cause}{' survived' if is_alive else ''}")
+        self._tell(f"ended {Ended(status, cause, is_alive)}")
 
     def _end(self, cause: str, grace_seconds: float | None = None) -> None:
         """Send SIGTERM to the group, and SIGKILL later; a second time only the latter may come sooner."""
@@ -273,23 +273,39 @@ class Warden:
             os.write(self._report, f"{line}\n".encode())
 
 
-class WardenProcess:
-    """The warden as its keeper sees it; a context manager at whose end the command is gone, too.
+class Ended(NamedTuple):
+    """How a command has ended: what ``ended`` tells."""
+
+    status: int
+    cause: str
+    has_survived: bool
+
+    @classmethod
+    def of(cls, value: str) -> Ended:
+        status, cause, *survivor = value.split()
+        return cls(int(status), cause, bool(survivor))
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.cause}{' survived' if self.has_survived else ''}"
+
+
+class WatchdogProcess:
+    """The watchdog as its runner sees it; a context manager at whose end the command is gone, too.
 
     Arguments:
-        command, grace_seconds, margin_seconds: as for :class:`Warden`.
+        command, grace_seconds, margin_seconds: as for :class:`Watchdog`.
     """
 
     def __init__(self, command: list[str], grace_seconds: float, margin_seconds: float) -> None:
         self._patience_seconds = grace_seconds + LINGER_SECONDS + 1
         control, self._control = os.pipe()
-        os.set_blocking(self._control, False)  # a warden that is paused must not stop its keeper
+        os.set_blocking(self._control, False)  # a watchdog that is paused must not stop its runner
         self._report, report = os.pipe()
         options = [str(control), str(report), str(grace_seconds), str(margin_seconds)]
         self._popen = subprocess.Popen(  # noqa: S603 - this file, and the command as a list
             [sys.executable, "-I", "-S", __file__, *options, *command],
             pass_fds=(control, report),
-            start_new_session=True,  # Ctrl-C and Ctrl-Z are the keeper's
+            start_new_session=True,  # Ctrl-C and Ctrl-Z are the runner's
         )
         os.close(control)
         os.close(report)
@@ -297,7 +313,7 @@ class WardenProcess:
         self._group = 0
         self._has_killed = False
 
-    def __enter__(self) -> WardenProcess:
+    def __enter__(self) -> WatchdogProcess:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -307,7 +323,7 @@ class WardenProcess:
         os.close(self._report)
 
     def reap_strangers(self) -> None:
-        """In process 1 reap the orphans it was given, as of ``docker exec``; the warden is left alone."""
+        """In process 1 reap the orphans it was given, as of ``docker exec``; the watchdog is left alone."""
         if os.getpid() != 1:
             return
         with suppress(ChildProcessError):
@@ -322,7 +338,7 @@ class WardenProcess:
             os.write(self._control, f"{line}\n".encode())
 
     def kill(self) -> None:
-        """End the command at once, whatever the warden is doing."""
+        """End the command at once, whatever the watchdog is doing."""
         self._has_killed = True
         self.tell("kill")
         self._kill_group()
@@ -356,9 +372,8 @@ class WardenProcess:
             self._group, self._has_killed = int(value), False
         elif word == "ended":
             self._group = 0
-            if self._has_killed:  # the warden was paused, and hasn't seen the order
-                status, _, *survivor = value.split()
-                value = " ".join([status, "order", *survivor])
+            if self._has_killed:  # the watchdog was paused, and hasn't seen the order
+                value = str(Ended.of(value)._replace(cause="order"))
         return word, value
 
 
@@ -375,9 +390,9 @@ def _main(arguments: list[str]) -> None:
     control, report, grace_seconds, margin_seconds, *command = arguments
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
-            signal.signal(number, _ignore)  # the keeper passes on what is meant for the command
-    warden = Warden(command, int(control), int(report), float(grace_seconds), float(margin_seconds))
-    warden.run()
+            signal.signal(number, _ignore)  # the runner passes on what is meant for the command
+    watchdog = Watchdog(command, int(control), int(report), float(grace_seconds), float(margin_seconds))
+    watchdog.run()
 
 
 if __name__ == "__main__":

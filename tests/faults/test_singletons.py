@@ -44,7 +44,7 @@ class Node:
     def disturb(self, chance: random.Random) -> str:
         """Do something to it that `heal` makes good."""
         self.heals_at = time.monotonic() + chance.uniform(0.1, 2 * TIMEOUT_SECONDS)
-        kind = chance.choice(["kill -9", "SIGTERM", "SIGSTOP", "freeze", "cut", "kill the warden"])
+        kind = chance.choice(["kill -9", "SIGTERM", "SIGSTOP", "freeze", "cut", "kill the watchdog"])
         if kind == "kill -9":
             self.process.signal(signal.SIGKILL)
         elif kind == "SIGTERM":

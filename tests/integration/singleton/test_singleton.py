@@ -43,7 +43,7 @@ def started(process: Process) -> int:
     return int(process.wait_for(re.compile(r"Started .* \(process (\d+)\)"))[1])
 
 
-def warden_of(process: Process) -> int:
+def watchdog_of(process: Process) -> int:
     return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
 
 
@@ -158,14 +158,27 @@ def test_killed_with_9_it_takes_the_command_and_its_children_along(
         assert client.get(LOCK), "it ends by itself"
 
 
-def test_a_command_whose_warden_is_killed_dies_with_it(server: Server) -> None:
+def test_a_command_whose_watchdog_is_killed_dies_with_it(server: Server) -> None:
     with start_singleton(server.url(), "sh", "-c", "sleep 3600 & wait") as singleton:
         pid = started(singleton)
-        os.kill(warden_of(singleton), signal.SIGKILL)
+        os.kill(watchdog_of(singleton), signal.SIGKILL)
         assert singleton.wait() == os.EX_UNAVAILABLE
         assert "was killed" in singleton.output()
         assert "Traceback" not in singleton.output()
         has_ended(pid)
+
+
+def test_a_standby_whose_watchdog_is_killed_ends_and_leaves_the_lock_alone(server: Server) -> None:
+    with start_singleton(server.url(), *SLEEPER) as holder:
+        pid = started(holder)
+        with start_singleton(server.url(), *SLEEPER) as standby:
+            standby.wait_for("Standing by")
+            os.kill(watchdog_of(standby), signal.SIGKILL)
+            assert standby.wait() == os.EX_UNAVAILABLE
+            assert "watches over sleep was killed." in standby.output()
+        assert is_alive(pid)
+        holder.signal(signal.SIGTERM)
+        holder.wait()
 
 
 def test_a_lock_that_is_deleted_is_taken_back_and_the_command_goes_on(
@@ -281,17 +294,17 @@ def test_celerys_own_command_takes_the_server_of_the_application(
         assert client.get(keys[0]) is None
 
 
-def test_while_its_warden_is_paused_the_singleton_itself_ends_the_command_in_time(
+def test_while_its_watchdog_is_paused_the_singleton_itself_ends_the_command_in_time(
     server: Server, client: redis.Redis, proxy: Proxy
 ) -> None:
     with start_singleton(proxy.url(server.url()), *SLEEPER, options=FAST) as singleton:
-        pid, warden = started(singleton), warden_of(singleton)
-        os.kill(warden, signal.SIGSTOP)
+        pid, watchdog = started(singleton), watchdog_of(singleton)
+        os.kill(watchdog, signal.SIGSTOP)
         proxy.freeze()
         eventually(lambda: not is_alive(pid), interval=0.005)
         assert client.get(LOCK), "the lock has ended before the command"
         proxy.thaw()
-        os.kill(warden, signal.SIGCONT)
+        os.kill(watchdog, signal.SIGCONT)
         eventually(lambda: singleton.output().count("Started") == 2)
 
 

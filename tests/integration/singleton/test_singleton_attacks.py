@@ -92,8 +92,8 @@ def _children(pid: int | str) -> list[str]:
 
 def _has_children(singleton: Process, user: int = 0) -> bool:
     """Whether the command itself runs something already, as this user."""
-    [warden] = _children(singleton.pid)
-    [command] = _children(warden)
+    [watchdog] = _children(singleton.pid)
+    [command] = _children(watchdog)
     return any(Path(f"/proc/{child}").stat().st_uid == user for child in _children(command))
 
 
@@ -102,15 +102,15 @@ def test_a_signal_in_the_instant_of_the_start_is_not_lost(server: Server, moment
     program = f"""
 import os, signal
 from redbeat.singleton import command as singleton
-from redbeat.singleton import watchdog as warden
-tell = warden.WardenProcess.tell
+from redbeat.singleton import watchdog
+tell = watchdog.WatchdogProcess.tell
 def tell_and_be_hit(self, line):
     for when in ("before", "after"):
         if line.startswith("start") and when == {moment!r}:
             os.kill(os.getpid(), signal.SIGTERM)
         if when == "before":
             tell(self, line)
-warden.WardenProcess.tell = tell_and_be_hit
+watchdog.WatchdogProcess.tell = tell_and_be_hit
 singleton.main()
 """
     command = [sys.executable, "-c", program, "--url", server.url(), "--lock", LOCK]
@@ -151,8 +151,8 @@ def test_the_lock_is_not_released_while_a_part_of_the_command_cannot_be_killed(s
 
 
 def _user_of_the_command(singleton: Process) -> int:
-    [warden] = _children(singleton.pid)
-    [command] = _children(warden)
+    [watchdog] = _children(singleton.pid)
+    [command] = _children(watchdog)
     return Path(f"/proc/{command}").stat().st_uid
 
 
@@ -213,13 +213,13 @@ def test_as_process_1_it_reaps_what_it_is_given(server: Server) -> None:
     inside = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
     with start_singleton(server.url(), "sleep", "3600", prefix=inside) as namespace:
         namespace.wait_for("Started")
-        [keeper] = _children(namespace.pid)
-        [warden] = _children(keeper)
+        [runner] = _children(namespace.pid)
+        [watchdog] = _children(runner)
         # as docker exec does: the shell has ended, and what it has left is process 1's
-        orphan = ("nsenter", "--target", keeper, "--pid", "sh", "-c", "sleep 1 & echo left")
+        orphan = ("nsenter", "--target", runner, "--pid", "sh", "-c", "sleep 1 & echo left")
         with Process(orphan) as shell:
             shell.wait_for("left")
-            eventually(lambda: len(_children(keeper)) == 2, message="it wasn't given the orphan")
-            eventually(lambda: _children(keeper) == [warden], message="the orphan isn't reaped")
-        os.kill(int(keeper), signal.SIGTERM)  # unshare doesn't pass it on
+            eventually(lambda: len(_children(runner)) == 2, message="it wasn't given the orphan")
+            eventually(lambda: _children(runner) == [watchdog], message="the orphan isn't reaped")
+        os.kill(int(runner), signal.SIGTERM)  # unshare doesn't pass it on
         namespace.wait()
