@@ -283,13 +283,13 @@ def _touched(text: str) -> str:
     return text[:-1] if text.endswith("\n") else f"{text}\n"
 
 
-def _is_never(entry: Any, calendar: Excluded) -> bool:
+def _is_never(entry: RedBeatSchedulerEntry, calendar: Excluded) -> bool:
     """Tell whether it was by ``calendar`` that there was no next run."""
-    give_calendars([entry], {entry.policy.exclude: calendar})
+    give_calendars([entry], {str(entry.policy.exclude): calendar})
     return not isinstance(calendar, Unusable) and entry.due_at is None
 
 
-def _score_at(entry: Any, stored: Stored, now: datetime) -> float | None:
+def _score_at(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> float | None:
     """Return when ``entry`` is due by its calendar; None: that is left to beat."""
     is_due = 0 <= (stored.score or 0) <= now.timestamp()
     if is_due or entry.last_run_at is None:  # whoever wrote it has said when it shall run first
@@ -301,7 +301,7 @@ def _score_at(entry: Any, stored: Stored, now: datetime) -> float | None:
         return None
     # a time that was excluded when it came is no missed run
     following = next_run(entry.schedule, entry.bounds(), now, entry.due_at)
-    return entry.score_of(following)  # type: ignore[no-any-return]
+    return entry.score_of(following)
 
 
 def _is_soon(stored: Stored, now: datetime) -> bool:

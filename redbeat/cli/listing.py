@@ -183,7 +183,9 @@ class _Counted(Iterator[Any]):
         return item
 
 
-def _sorted(entries: Iterable[Any], order: str, reverse: bool, last: int | None) -> Iterable[Any]:
+def _sorted(
+    entries: Iterable[RedBeatSchedulerEntry], order: str, reverse: bool, last: int | None
+) -> Iterable[Any]:
     """Return ``entries`` in their ``order``; no more than ``last`` of them are held."""
     key = SORT_KEYS[order]
     if last is None:

@@ -133,7 +133,7 @@ def first_of_all(session: Session, wanted: int, after: datetime | None, match: s
     return found
 
 
-def reason_of(entry: Any, exc: Exception) -> str:
+def reason_of(entry: RedBeatSchedulerEntry, exc: Exception) -> str:
     """Return the name of ``entry``, once, and why its runs can't be told."""
     return f"{one_line(entry.name)}: {one_line(str(exc).removeprefix(f'{printable(entry.key)}: '))}"
 
@@ -146,7 +146,7 @@ def note_untold(session: Session, untold: list[str]) -> None:
         session.note(f"Nor are those of {len(untold) - MOST_NOTED} more entries.")
 
 
-def in_time(entry: Any, runs: Iterable[datetime]) -> Iterator[datetime]:
+def in_time(entry: RedBeatSchedulerEntry, runs: Iterable[datetime]) -> Iterator[datetime]:
     """Yield the ``runs`` of ``entry`` while they don't take too much processor time together.
 
     Raises:
@@ -160,7 +160,9 @@ def in_time(entry: Any, runs: Iterable[datetime]) -> Iterator[datetime]:
             raise EntryTooExpensive(words, entry.key)
 
 
-def _upcoming(entry: Any, due: datetime, wanted: int, after: datetime | None) -> list[datetime]:
+def _upcoming(
+    entry: RedBeatSchedulerEntry, due: datetime, wanted: int, after: datetime | None
+) -> list[datetime]:
     """Return the run that ``entry`` has in Redis, at ``due``, and those that its schedule has after it.
 
     With ``after`` those that are later; they count among the runs that a policy allows from ``due`` on.

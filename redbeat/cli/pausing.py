@@ -83,7 +83,7 @@ def pause(
     check_stored(session, names)
     now, who = session.now(), by or _login_name()
 
-    def end_for(entry: Any, now: datetime = now) -> datetime | None:
+    def end_for(entry: RedBeatSchedulerEntry, now: datetime = now) -> datetime | None:
         if until is None:
             return None
         end = until(now, zone_for(entry))
@@ -92,7 +92,7 @@ def pause(
             raise CommandLineError(f"--until: {shown} is over; give a time to come.", USAGE)
         return end
 
-    def is_running(entry: Any) -> bool:
+    def is_running(entry: RedBeatSchedulerEntry) -> bool:
         if entry.state in ("paused", "disabled", "missing"):
             return False
         if not entry.problem:
@@ -162,7 +162,7 @@ def resume(
         raise CommandLineError("Give a NAME, or --note and --paused-by, not both.", USAGE)
     check_stored(session, names)
 
-    def is_resting(entry: Any) -> bool:
+    def is_resting(entry: RedBeatSchedulerEntry) -> bool:
         if entry.problem:
             return not is_chosen_by_pause
         return entry.state == "paused" and is_paused_for(entry, note, by)
@@ -178,7 +178,7 @@ def resume(
     found = None
     if match is not None or is_chosen_by_pause:
 
-        def is_left(entry: Any) -> bool:
+        def is_left(entry: RedBeatSchedulerEntry) -> bool:
             return entry.state == "disabled" and not is_chosen_by_pause
 
         found = select(session, "*" if match is None else match, is_resting, is_left, without=names)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -34,6 +34,9 @@ from redbeat.log.text import printable, shorten
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import zone_of
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = [
     "STATE_STYLES",
@@ -65,7 +68,7 @@ _REASON = 300
 _PIPED = 1_000
 
 
-def zone_for(entry: Any) -> tzinfo:
+def zone_for(entry: RedBeatSchedulerEntry) -> tzinfo:
     """Return the zone whose clocks the schedule of ``entry`` goes by."""
     zone: tzinfo = entry.app.timezone if entry.schedule is None else zone_of(entry.schedule, entry.policy)
     return zone
@@ -75,7 +78,9 @@ def plain_table() -> Table:
     return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
 
 
-def entries_lines(entries: Iterable[Any], now: datetime, zone: tzinfo, console: Console) -> Iterator[Text]:
+def entries_lines(
+    entries: Iterable[RedBeatSchedulerEntry], now: datetime, zone: tzinfo, console: Console
+) -> Iterator[Text]:
     """Yield the table of ``entries``, with the columns for which there is room; times in ``zone``."""
     width = console.width
     with_dates = width >= WITH_DATES
@@ -104,10 +109,10 @@ def _titled(title: str, zone: tzinfo, with_dates: bool = True) -> str:
     return f"{title}, {label_of(zone)}" if with_dates else title
 
 
-def _cells_of(entry: Any, now: datetime, zone: tzinfo, width: int) -> dict[str, Text]:
+def _cells_of(entry: RedBeatSchedulerEntry, now: datetime, zone: tzinfo, width: int) -> dict[str, Text]:
     with_dates = width >= WITH_DATES
     next_run, until_then = next_run_in_words(entry, zone, now)
-    last = entry.last_run_at if entry.total_run_count else None
+    last, state = entry.last_run_at if entry.total_run_count else None, entry.state or ""
     last_run = "" if last is None else clock(last, zone) if width >= WITH_BOTH else relative(last, now)
     return {
         "name": Text(printable(str(entry.name))),
@@ -117,13 +122,14 @@ def _cells_of(entry: Any, now: datetime, zone: tzinfo, width: int) -> dict[str, 
         "until then": Text(until_then),
         "last run": Text(last_run),
         "runs": Text(str(entry.total_run_count)),
-        "state": Text(entry.state, style=STATE_STYLES.get(entry.state, "")),
+        "state": Text(state, style=STATE_STYLES.get(state, "")),
     }
 
 
-def _error_of(entry: Any, zone: tzinfo, width: int) -> Text:
+def _error_of(entry: RedBeatSchedulerEntry, zone: tzinfo, width: int) -> Text:
     """Return why an entry doesn't run or won't, nothing where it does."""
-    is_over = entry.state not in ("quarantined", "failing") and failure_of(entry.stored) is not None
+    is_told = entry.stored is not None and failure_of(entry.stored) is not None
+    is_over = is_told and entry.state not in ("quarantined", "failing")
     error = "" if is_over else entry.error  # what is stored of it is from before
     if not error:
         return Text()
@@ -153,7 +159,7 @@ def fields_lines(
             yield Text.assemble((head, "bold"), " " * (indent - cell_len(head)), line)
 
 
-def policy_rows(entry: Any, zone: tzinfo) -> list[tuple[str, str]]:
+def policy_rows(entry: RedBeatSchedulerEntry, zone: tzinfo) -> list[tuple[str, str]]:
     """Return the fields of the policy that say something."""
     rows = []
     fields = set(FIELDS) - set(PAUSE_FIELDS if is_pause_over(entry, entry.seen_at) else ())

@@ -207,7 +207,9 @@ def _empty_chart(since: datetime, zone: tzinfo, hours: float, room: int) -> Char
     return Chart(begin, step, columns, total=[0] * columns)
 
 
-def _count(counts: Counter[int], entry: Any, since: datetime, now: datetime, chart: Chart) -> None:
+def _count(
+    counts: Counter[int], entry: RedBeatSchedulerEntry, since: datetime, now: datetime, chart: Chart
+) -> None:
     """Count the runs of ``entry`` by their columns: the one in Redis, and those after it.
 
     Arguments:
@@ -239,7 +241,7 @@ def _count(counts: Counter[int], entry: Any, since: datetime, now: datetime, cha
             counts[(run - chart.begin) // chart.step] += 1
 
 
-def _interval_of(entry: Any) -> timedelta | None:
+def _interval_of(entry: RedBeatSchedulerEntry) -> timedelta | None:
     """Return how often ``entry`` runs, where that is all that its schedule says."""
     schedule_ = entry.schedule
     is_interval = isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
@@ -247,11 +249,13 @@ def _interval_of(entry: Any) -> timedelta | None:
     return schedule_.run_every if is_plain else None
 
 
-def _count_past(counts: Counter[int], entry: Any, since: datetime, until: datetime, chart: Chart) -> None:
+def _count_past(
+    counts: Counter[int], entry: RedBeatSchedulerEntry, since: datetime, until: datetime, chart: Chart
+) -> None:
     """Count the runs that the schedule of ``entry`` has from ``since`` to ``until``."""
     until = min(until, chart.end - _TICK)
     every, due = _interval_of(entry), entry.next_due_at
-    if every is None:
+    if every is None or due is None:
         for run in in_time(entry, runs_between(entry, since, until)):
             counts[(run - chart.begin) // chart.step] += 1
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from kombu.exceptions import OperationalError
@@ -26,6 +26,9 @@ from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.timezones import in_utc
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["backfill", "trigger"]
 
@@ -232,7 +235,7 @@ def backfill(
 class _Span:
     """Runs of an entry that were missed, as far as they are known, and the times that they lie between."""
 
-    entry: Any
+    entry: RedBeatSchedulerEntry
     first: datetime
     last: datetime
     dues: Sequence[datetime] = ()

@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timezone, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING
 
 from redbeat.log.text import printable, shorten
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import zone_name
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = [
     "clock",
@@ -112,7 +115,7 @@ def due_in_words(
 
 
 def next_run_in_words(
-    entry: Any, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
+    entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
 ) -> tuple[str, str]:
     """Return when beat sends ``entry`` next, and how long it is until then; why not where it doesn't."""
     due = entry.next_due_at

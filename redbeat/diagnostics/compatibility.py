@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.schedules import ParseException, crontab, schedule
 
@@ -22,6 +22,9 @@ from redbeat.policy.policy import Policy
 from redbeat.schedules.codec import SCHEDULE_FIELDS, is_only_ours
 from redbeat.schedules.occurrences import CRON_FIELDS, is_own_kind
 from redbeat.store.scripts import Stored
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["EFFECTS", "Trouble", "find_ignored", "find_trouble"]
 
@@ -200,7 +203,7 @@ def _counted(encoded: dict[str, Any], start: float, interval: float, now: dateti
     return units
 
 
-def find_ignored(entry: Any, now: datetime) -> list[str]:
+def find_ignored(entry: RedBeatSchedulerEntry, now: datetime) -> list[str]:
     """Return what celery-redbeat 2.x, which runs ``entry``, would do otherwise than its policy says."""
     policy: Policy = entry.policy
     if not entry.enabled:  # 2.x leaves it alone, whatever else is said
@@ -212,7 +215,7 @@ def find_ignored(entry: Any, now: datetime) -> list[str]:
     return found
 
 
-def _ignored(entry: Any, policy: Policy, now: datetime) -> Iterator[str]:
+def _ignored(entry: RedBeatSchedulerEntry, policy: Policy, now: datetime) -> Iterator[str]:
     is_plain_interval = (
         isinstance(entry.schedule, schedule)
         and not is_own_kind(entry.schedule, schedule)

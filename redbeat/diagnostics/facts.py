@@ -49,7 +49,7 @@ class Evidence:
     """
 
     key: str
-    entry: Any
+    entry: RedBeatSchedulerEntry | None
     stored: Stored
     problem: str
     history: Sequence[PastRun]
@@ -108,7 +108,7 @@ def span_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
     return exact or next((run for run in spans if run.covers(at, TOLERANCE)), None)
 
 
-def times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:
+def times_around(entry: RedBeatSchedulerEntry, at: datetime) -> tuple[datetime | None, datetime | None]:
     """Return the schedule's last time until ``at``, and its first after that, whatever its policy says.
 
     None: there is none, or it can't be found.
@@ -119,7 +119,7 @@ def times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | 
     return limited_twice(entry.key, _times_around, entry, at)
 
 
-def _times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:
+def _times_around(entry: RedBeatSchedulerEntry, at: datetime) -> tuple[datetime | None, datetime | None]:
     bare = replace(NO_POLICY, timezone=entry.policy.timezone)
     rule = entry.schedule
     try:
@@ -130,7 +130,9 @@ def _times_around(entry: Any, at: datetime) -> tuple[datetime | None, datetime |
         return None, None
 
 
-def _around_of_interval(entry: Any, at: datetime) -> tuple[datetime | None, datetime | None]:
+def _around_of_interval(
+    entry: RedBeatSchedulerEntry, at: datetime
+) -> tuple[datetime | None, datetime | None]:
     start = entry.policy.start_time
     anchor = None if entry.last_run_at is None else in_utc(entry.last_run_at)
     if start is not None and (anchor is None or anchor < start):

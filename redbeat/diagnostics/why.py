@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING
 
 from redbeat.diagnostics.facts import TOLERANCE, Evidence, id_of, record_of, span_of, times_around
 from redbeat.diagnostics.verdicts import VERDICTS as VERDICTS
@@ -22,6 +22,9 @@ from redbeat.log.text import printable
 from redbeat.policy.policy import Policy
 from redbeat.policy.window import exclusion_of
 from redbeat.schedules.timezones import in_utc
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["VERDICTS", "Answer", "explain"]
 
@@ -81,7 +84,9 @@ def _explain(evidence: Evidence, at: datetime | None) -> Answer:
     return Answer(verdict, nearest, reason, run, before, after)
 
 
-def _of_no_time(evidence: Evidence, entry: Any, problem: str, after: datetime | None) -> Answer:
+def _of_no_time(
+    evidence: Evidence, entry: RedBeatSchedulerEntry, problem: str, after: datetime | None
+) -> Answer:
     """Return the answer where the schedule has had no time yet; the entry may be due all the same."""
     told = _Case(evidence, entry, evidence.now, problem).decide_by_now()
     if told is None:
@@ -102,7 +107,7 @@ class _Case:
     """One of the schedule's times, of which nothing is recorded by itself."""
 
     evidence: Evidence
-    entry: Any
+    entry: RedBeatSchedulerEntry
     at: datetime
     problem: str
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.beat import BeatLazyFunc
 from celery.result import AsyncResult
@@ -34,13 +34,16 @@ from redbeat.store.scripts import score_text
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
 __all__ = ["backfill", "trigger"]
 
 #: what is nearly one of these is a typo; others may be options that the task or the broker knows
 _OVERRIDES = ("args", "kwargs", "queue", "exchange", "routing_key", "priority", "expires", "countdown", "eta")
 
 
-def trigger(entry: Any, overrides: Mapping[str, Any]) -> AsyncResult:
+def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> AsyncResult:
     """Send one run of ``entry`` now; see :meth:`redbeat.RedBeatSchedulerEntry.trigger`."""
     typos = find_typos(overrides, _OVERRIDES)
     if typos:
@@ -54,7 +57,7 @@ def trigger(entry: Any, overrides: Mapping[str, Any]) -> AsyncResult:
 
 
 def backfill(
-    entry: Any,
+    entry: RedBeatSchedulerEntry,
     start: datetime,
     end: datetime,
     dry_run: bool,
@@ -96,14 +99,14 @@ def backfill(
     return sent
 
 
-def _missing(entry: Any, store: Store, dues: Iterator[datetime]) -> Iterator[datetime]:
+def _missing(entry: RedBeatSchedulerEntry, store: Store, dues: Iterator[datetime]) -> Iterator[datetime]:
     """Yield those that ``backfill`` hasn't sent yet."""
     for chunk in in_chunks(dues):
         known = read_backfilled(store, entry.key, [score_text(due.timestamp()) for due in chunk])
         yield from (due for due, is_known in zip(chunk, known, strict=True) if not is_known)
 
 
-def _send_past_run(entry: Any, store: Store, due: datetime) -> bool:
+def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) -> bool:
     nominal = score_text(due.timestamp())
     if read_backfilled(store, entry.key, [nominal])[0]:  # by somebody else, while this one hadn't begun
         return False
@@ -114,7 +117,7 @@ def _send_past_run(entry: Any, store: Store, due: datetime) -> bool:
     return True
 
 
-def _send(entry: Any, due: datetime, overrides: Mapping[str, Any]) -> AsyncResult:
+def _send(entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, Any]) -> AsyncResult:
     options = {**(entry.options or {}), **overrides}
     args = options.pop("args", entry.args) or ()
     kwargs = options.pop("kwargs", entry.kwargs) or {}

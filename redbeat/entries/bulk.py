@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redbeat.config.config import ensure_conf
 from redbeat.entries.calendar_loading import save_by_calendars
@@ -18,6 +18,9 @@ from redbeat.log.text import shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.store.chunks import in_chunks
 from redbeat.store.store import Outcome, Store
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["Progress", "SaveResult", "delete_many", "save_many"]
 
@@ -40,7 +43,7 @@ class SaveResult:
     same: tuple[str, ...] = ()
 
 
-def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveResult:
+def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | None = None) -> SaveResult:
     """Save ``entries``, as :meth:`redbeat.RedBeatSchedulerEntry.save_many` says."""
     if hasattr(entries, "plan_save"):  # one entry can be iterated over, too, and gives its fields
         raise TypeError(
@@ -87,7 +90,7 @@ def save_many(entries: Iterable[Any], progress: Progress | None = None) -> SaveR
     return SaveResult(*map(tuple, (names["new"], names["changed"], names["same"])))
 
 
-def _check_is_entry(entry: Any) -> None:
+def _check_is_entry(entry: RedBeatSchedulerEntry) -> None:
     if isinstance(entry, type) or not hasattr(entry, "plan_save"):
         shown = shorten(repr(entry))
         raise EntryError(f"save_many takes entries, RedBeatSchedulerEntry or a subclass, not {shown}.", shown)

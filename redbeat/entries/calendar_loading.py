@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redbeat.connection.retry import is_refusal
 from redbeat.errors import EntryCorrupt, StoreRefused
@@ -21,6 +21,9 @@ from redbeat.schedules.occurrences import Excluded
 from redbeat.store.scripts import Claimed
 from redbeat.store.scripts import calendars as scripts
 from redbeat.store.store import Store, Stored
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = [
     "ABOUT",
@@ -215,7 +218,9 @@ def _name_in(text: str) -> str | None:
     return name if isinstance(name, str) and name and is_utf8(name) else None
 
 
-def save_by_calendars(store: Store, entries: Collection[Any], save: Callable[[], Result]) -> Result:
+def save_by_calendars(
+    store: Store, entries: Collection[RedBeatSchedulerEntry], save: Callable[[], Result]
+) -> Result:
     """Call ``save``, which stores ``entries``, after their calendars were read; return its result.
 
     When one of these is another one by then, it is called again: the due times may be others now.
@@ -223,7 +228,7 @@ def save_by_calendars(store: Store, entries: Collection[Any], save: Callable[[],
     named = [entry for entry in entries if entry.policy.exclude is not None]
     if not named:
         return save()
-    names = {entry.policy.exclude for entry in named}
+    names = {str(entry.policy.exclude) for entry in named}
     fields, results = read_fields(store, names), []
     for _ in range(MAX_SAVES):
         give_calendars(named, {name: calendar_from(name, fields[name]) for name in names})
@@ -237,14 +242,14 @@ def save_by_calendars(store: Store, entries: Collection[Any], save: Callable[[],
     return results[0]
 
 
-def give_calendars(entries: Iterable[Any], calendars: Mapping[str, Excluded]) -> None:
+def give_calendars(entries: Iterable[RedBeatSchedulerEntry], calendars: Mapping[str, Excluded]) -> None:
     """Let ``entries`` know those of ``calendars`` that their policies name, and no other."""
     for entry in entries:
         if entry.policy.exclude is not None:
             entry.policy = entry.policy.with_calendar(calendars.get(entry.policy.exclude))
 
 
-def bounds_of(entry: Any) -> Policy:
+def bounds_of(entry: RedBeatSchedulerEntry) -> Policy:
     """Return the entry's policy with its calendar, which is read now if it wasn't yet.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import DAILY
@@ -15,6 +15,9 @@ from dateutil.rrule import DAILY
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.occurrences import clocked, cron, is_own_kind, rrule, zone_of
 from redbeat.schedules.recurrence import FREQUENCIES
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["describe", "description_of"]
 
@@ -42,7 +45,7 @@ _WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
 MAX_TIMES = 4
 
 
-def describe(entry: Any, tz: tzinfo | None = None) -> str:
+def describe(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
     """Return when ``entry`` runs, in English words; see :meth:`redbeat.RedBeatSchedulerEntry.describe`."""
     policy = entry.policy
     zone = zone_of(entry.schedule, policy)
@@ -68,7 +71,7 @@ def describe(entry: Any, tz: tzinfo | None = None) -> str:
     return ", ".join(words)
 
 
-def description_of(entry: Any, tz: tzinfo | None = None) -> str:
+def description_of(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
     """Return what ``entry.describe()`` does, '' where its schedule can't be used."""
     if entry.schedule is None:
         return ""

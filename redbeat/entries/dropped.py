@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab, schedule
 
@@ -23,6 +23,9 @@ from redbeat.schedules.crontab import count_of_crontab
 from redbeat.schedules.occurrences import cron, is_own_kind, last_runs, runs_after, runs_back, zone_of
 from redbeat.schedules.timezones import shown
 from redbeat.store.scripts import score_text
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["Dropped", "dropped_at_rest", "dropped_by", "dropped_until"]
 
@@ -68,7 +71,9 @@ class Dropped:
         return f"{done} {runs} of {key}, from {shown(self.first)} to {shown(self.last)}: {self.why}."
 
 
-def dropped_at_rest(entry: Any, bounds: Policy, end: datetime, is_paused: bool) -> Dropped | None:
+def dropped_at_rest(
+    entry: RedBeatSchedulerEntry, bounds: Policy, end: datetime, is_paused: bool
+) -> Dropped | None:
     """Return the runs since the last one that weren't sent as ``entry`` rested until ``end``; None: none."""
     first: datetime | None = None if entry.last_run_at is None else entry.due_by_schedule()
     if first is None or first >= end:

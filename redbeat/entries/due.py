@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab, schedule
 
@@ -23,6 +23,9 @@ from redbeat.process.budget import limited, limited_twice
 from redbeat.schedules.occurrences import is_own_kind, next_run
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.scripts import Stored
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = [
     "defaults_of",
@@ -43,19 +46,21 @@ _INSTANT = timedelta(microseconds=1)
 _ROUNDING = timedelta(milliseconds=1)
 
 
-def paused_until(entry: Any) -> datetime | None:
+def paused_until(entry: RedBeatSchedulerEntry) -> datetime | None:
     """Return when ``entry`` goes on, or went on, by itself; None: it isn't paused, or for good."""
     policy = entry.policy
     return policy.paused_until if policy.paused and not entry.enabled else None
 
 
-def is_pause_over(entry: Any, now: datetime | None) -> bool:
+def is_pause_over(entry: RedBeatSchedulerEntry, now: datetime | None) -> bool:
     """Tell whether the time of the entry's pause has come: it runs again, and beat is still to store that."""
     until = paused_until(entry)
     return until is not None and now is not None and until <= now
 
 
-def first_after_pause(entry: Any, bounds: Policy, anchor: datetime | None = None) -> datetime | None:
+def first_after_pause(
+    entry: RedBeatSchedulerEntry, bounds: Policy, anchor: datetime | None = None
+) -> datetime | None:
     """Return when ``entry``, paused until a time, is sent next; None: never. Jitter isn't in it.
 
     That is its first run at that time or later; with ``run_missed`` the time itself, if a run is made up for.
@@ -81,7 +86,7 @@ def first_after_pause(entry: Any, bounds: Policy, anchor: datetime | None = None
     return next_run(entry.schedule, bounds, until - _INSTANT, in_utc(entry.last_run_at))
 
 
-def is_in_pause(entry: Any, due_at: datetime) -> bool:
+def is_in_pause(entry: RedBeatSchedulerEntry, due_at: datetime) -> bool:
     """Tell whether a score of ``due_at`` is from before the end of the entry's pause: no run is sent for it.
 
     Whoever wrote the pause has left the score as it was, or no beat was at work when the pause ended.
@@ -92,7 +97,7 @@ def is_in_pause(entry: Any, due_at: datetime) -> bool:
     return entry.last_run_at is None or in_utc(entry.last_run_at) < until
 
 
-def score_after_pause(entry: Any, bounds: Policy, anchor: datetime | None = None) -> float:
+def score_after_pause(entry: RedBeatSchedulerEntry, bounds: Policy, anchor: datetime | None = None) -> float:
     """Return the score of ``entry`` while it is paused until a time, as :func:`first_after_pause` has it."""
     found = first_after_pause(entry, bounds, anchor)
     if found is not None and found == paused_until(entry) and entry.policy.run_missed:
@@ -101,7 +106,9 @@ def score_after_pause(entry: Any, bounds: Policy, anchor: datetime | None = None
     return score
 
 
-def is_moved(entry: Any, nominal: float, meta: str | None, due_at: datetime, now: datetime) -> bool:
+def is_moved(
+    entry: RedBeatSchedulerEntry, nominal: float, meta: str | None, due_at: datetime, now: datetime
+) -> bool:
     """Tell whether the schedule has it due later than at ``due_at``, which its score says.
 
     So it is when an application has moved last_run_at, and with scores of celery-redbeat 2.x, which cuts them
@@ -124,7 +131,7 @@ def is_moved(entry: Any, nominal: float, meta: str | None, due_at: datetime, now
     return own_time - due_at > _ROUNDING
 
 
-def is_quarantined(entry: Any, stored: Stored) -> bool:
+def is_quarantined(entry: RedBeatSchedulerEntry, stored: Stored) -> bool:
     """Tell whether beat keeps ``entry`` out of the way: it can't be used."""
     failure = failure_of(stored)
     return bool(entry.problem) or (
@@ -132,7 +139,7 @@ def is_quarantined(entry: Any, stored: Stored) -> bool:
     )
 
 
-def next_due(entry: Any, stored: Stored, now: datetime) -> datetime | None:
+def next_due(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> datetime | None:
     """Return when beat sends ``entry`` next, in UTC, jitter included; None: it isn't going to.
 
     A time in the past: it waits to be sent. One that can't be used isn't sent: its score is beat's next look.
@@ -156,7 +163,7 @@ def next_due(entry: Any, stored: Stored, now: datetime) -> datetime | None:
         return due if entry.is_enabled_at(now) else None
 
 
-def overrun_of(entry: Any, stored: Stored, now: datetime) -> str:
+def overrun_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str:
     """Return why beat can't plan ``entry`` at its time: it takes too long. '' where it can, or needn't.
 
     What its calendar excludes isn't looked at, so that a list needs no more round trips.
@@ -182,7 +189,7 @@ def _is_cheap(schedule_: Any) -> bool:
     )
 
 
-def _next_due(entry: Any, stored: Stored, due: datetime, now: datetime) -> datetime | None:
+def _next_due(entry: RedBeatSchedulerEntry, stored: Stored, due: datetime, now: datetime) -> datetime | None:
     policy: Policy = entry.policy
     if policy.is_finished(entry.total_run_count):
         return None
@@ -212,7 +219,7 @@ def _at_score(score: float) -> datetime | None:
     return None if score < 0 else datetime.fromtimestamp(score, timezone.utc)
 
 
-def defaults_of(entry: Any) -> Policy:
+def defaults_of(entry: RedBeatSchedulerEntry) -> Policy:
     """Return the app's policy for what ``entry`` leaves open."""
     config = ensure_conf(entry.app)
     grace_seconds = config.misfire_grace_time

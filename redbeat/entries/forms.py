@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
@@ -19,6 +19,9 @@ from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules.durations import read_seconds
 from redbeat.schedules.timezones import time_of
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["FORM_FIELDS", "READ_ONLY_FIELDS", "arguments_of", "from_dict", "to_dict"]
 
@@ -35,7 +38,7 @@ READ_ONLY_FIELDS = (*fields.READ_ONLY_FIELDS, "history")
 _IGNORED_FIELDS = {*READ_ONLY_FIELDS, *fields.STATE_FIELDS} - {"stored"}
 
 
-def to_dict(entry: Any) -> dict[str, Any]:
+def to_dict(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return ``entry`` as plain JSON has it; see :meth:`redbeat.RedBeatSchedulerEntry.to_dict`."""
     due = entry.next_due_at
     arguments = arguments_of(entry)
@@ -51,7 +54,7 @@ def to_dict(entry: Any) -> dict[str, Any]:
     }
 
 
-def arguments_of(entry: Any) -> dict[str, Any]:
+def arguments_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the arguments that ``entry`` was made with, as plain JSON has them, and its bookkeeping.
 
     Raises:

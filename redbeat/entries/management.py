@@ -32,6 +32,8 @@ from redbeat.task_ids import task_id_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
 __all__ = ["CHANGEABLE", "Managed"]
 
 EntryT = TypeVar("EntryT", bound="Managed")
@@ -67,6 +69,10 @@ class Managed:
     def key(self) -> str:
         """The entry's key in Redis."""
         raise NotImplementedError
+
+    @property
+    def _whole(self) -> RedBeatSchedulerEntry:
+        return self  # type: ignore[return-value]  # nothing else has this part
 
     # -- looking
 
@@ -124,7 +130,7 @@ class Managed:
         """One of the states that ``list`` names, as of when it was read or saved last; None: neither yet."""
         if self.stored is None or self.seen_at is None:
             return None
-        return state_of(self, self.stored, self.seen_at)
+        return state_of(self._whole, self.stored, self.seen_at)
 
     @property
     def next_due_at(self) -> datetime | None:
@@ -136,7 +142,7 @@ class Managed:
         """
         if self.stored is None:
             return None
-        return next_due(self, self.stored, self.seen_at or datetime.now(timezone.utc))
+        return next_due(self._whole, self.stored, self.seen_at or datetime.now(timezone.utc))
 
     @property
     def error(self) -> str:
@@ -149,12 +155,14 @@ class Managed:
         failure = failure_of(self.stored)
         if failure is not None:
             return failure.reason
-        return self.problem or overrun_of(self, self.stored, self.seen_at or datetime.now(timezone.utc))
+        return self.problem or overrun_of(
+            self._whole, self.stored, self.seen_at or datetime.now(timezone.utc)
+        )
 
     @property
     def description(self) -> str:
         """When it runs, in English words; '' for one that can't be used."""
-        return description_of(self)
+        return description_of(self._whole)
 
     def history(self, limit: int = 20) -> Sequence[PastRun]:
         """Return what became of its last runs, the newest first: as many as are kept, up to ``limit``."""
@@ -190,7 +198,7 @@ class Managed:
 
         given: dict[str, Any] = {**changes}
 
-        def change(entry: Any, _now: datetime) -> None:
+        def change(entry: RedBeatSchedulerEntry, _now: datetime) -> None:
             # the policy first: its zone is that of a recurrence rule that names none
             entry.set_policy({field: value for field, value in given.items() if field in NAMES})
             for field in CHANGEABLE:
@@ -238,7 +246,7 @@ class Managed:
         Arguments:
             overrides: ``args``, ``kwargs``, and options of ``apply_async``, for this run.
         """
-        return manual.trigger(self, overrides)
+        return manual.trigger(self._whole, overrides)
 
     def backfill(
         self,
@@ -264,7 +272,7 @@ class Managed:
             EntryError: there are more runs than ``limit``; or a part of the entry can't be sent.
             LockNotAcquired: somebody else backfills it at this moment.
         """
-        return manual.backfill(self, start, end, dry_run, limit=limit, progress=progress)
+        return manual.backfill(self._whole, start, end, dry_run, limit=limit, progress=progress)
 
     # -- forms and files
 
@@ -278,7 +286,7 @@ class Managed:
         Raises:
             EntryError: an argument has no form in JSON.
         """
-        return to_dict(self)
+        return to_dict(self._whole)
 
     @classmethod
     def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any = None) -> EntryT:
@@ -297,7 +305,7 @@ class Managed:
 
     @staticmethod
     def save_many(
-        entries: Iterable[Any], *, progress: Callable[[int], object] | None = None
+        entries: Iterable[RedBeatSchedulerEntry], *, progress: Callable[[int], object] | None = None
     ) -> bulk.SaveResult:
         """Store entries, each as :meth:`save` would; return the names of the new, changed and same ones.
 

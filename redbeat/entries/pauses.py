@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
 from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.store.chunks import in_chunks
 from redbeat.store.store import Store, Stored, Write
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["PauseResult", "is_paused_for", "pause_many", "rest", "resume_many"]
 
@@ -40,7 +43,7 @@ class PauseResult:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def is_paused_for(entry: Any, note: str | None, by: str | None) -> bool:
+def is_paused_for(entry: RedBeatSchedulerEntry, note: str | None, by: str | None) -> bool:
     """Tell whether ``entry`` is paused with such a note, by such a one; None: by any.
 
     Arguments:
@@ -52,7 +55,9 @@ def is_paused_for(entry: Any, note: str | None, by: str | None) -> bool:
     )
 
 
-def rest(entry: Any, now: datetime, note: str | None, until: datetime | None, by: str | None) -> None:
+def rest(
+    entry: RedBeatSchedulerEntry, now: datetime, note: str | None, until: datetime | None, by: str | None
+) -> None:
     """Let ``entry``, which isn't stored by this, be paused.
 
     Raises:
@@ -79,7 +84,7 @@ def pause_many(
         until: a time, or what says it of an entry and the server's time.
     """
 
-    def rest_if_it_runs(entry: Any, now: datetime) -> bool:
+    def rest_if_it_runs(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
         if not entry.is_enabled_at(now):
             return False
         rest(entry, now, note, until(entry, now) if callable(until) else until, by)
@@ -98,7 +103,7 @@ def resume_many(
 ) -> PauseResult:
     """Resume entries; see :meth:`redbeat.RedBeatSchedulerEntry.resume_many`."""
 
-    def go_on(entry: Any, now: datetime) -> bool:
+    def go_on(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
         if entry.is_enabled_at(now) or not is_paused_for(entry, note, by):
             return False
         entry.enabled = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain, islice, takewhile
-from typing import Any
+from typing import TYPE_CHECKING
 
 from redbeat.entries.due import first_after_pause, paused_until
 from redbeat.policy.policy import Policy
@@ -13,19 +13,24 @@ from redbeat.process.budget import limited_steps
 from redbeat.schedules.occurrences import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
 from redbeat.schedules.timezones import in_utc
 
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
 __all__ = ["next_runs", "runs_between"]
 
 _INSTANT = timedelta(microseconds=1)
 
 
-def next_runs(entry: Any, count: int, after: datetime | None, tz: tzinfo | None) -> list[datetime]:
+def next_runs(
+    entry: RedBeatSchedulerEntry, count: int, after: datetime | None, tz: tzinfo | None
+) -> list[datetime]:
     """Return the next runs of ``entry``, at most ``count``; see its method of the same name."""
     runs = islice(_runs(entry, None if after is None else in_utc(after), rests=True), count)
     shown_in = tz or zone_of(entry.schedule, entry.policy)
     return [due.astimezone(shown_in) for due in runs]
 
 
-def runs_between(entry: Any, begin: datetime, end: datetime) -> Iterator[datetime]:
+def runs_between(entry: RedBeatSchedulerEntry, begin: datetime, end: datetime) -> Iterator[datetime]:
     """Yield the runs of ``entry`` from ``begin`` to ``end``, both included."""
     last = in_utc(end)
     shown_in = zone_of(entry.schedule, entry.policy)
@@ -33,7 +38,7 @@ def runs_between(entry: Any, begin: datetime, end: datetime) -> Iterator[datetim
         yield due.astimezone(shown_in)
 
 
-def _runs(entry: Any, after: datetime | None, *, rests: bool = False) -> Iterator[datetime]:
+def _runs(entry: RedBeatSchedulerEntry, after: datetime | None, *, rests: bool = False) -> Iterator[datetime]:
     """Yield the runs of ``entry`` later than ``after``; None: from now on, and not before its first.
 
     ``rests``: none before the end of its pause.
@@ -44,7 +49,9 @@ def _runs(entry: Any, after: datetime | None, *, rests: bool = False) -> Iterato
     return limited_steps(entry.key, _unlimited_runs(entry, entry.bounds(), after, rests))
 
 
-def _unlimited_runs(entry: Any, policy: Policy, after: datetime | None, rests: bool) -> Iterator[datetime]:
+def _unlimited_runs(
+    entry: RedBeatSchedulerEntry, policy: Policy, after: datetime | None, rests: bool
+) -> Iterator[datetime]:
     limit = 1 if policy.one_off else policy.max_runs
     left = None if limit is None else max(limit - entry.total_run_count, 0)
     never_ran_at = _score_of_new(entry)
@@ -75,7 +82,7 @@ def _unlimited_runs(entry: Any, policy: Policy, after: datetime | None, rests: b
     yield from islice(runs, left)
 
 
-def _score_of_new(entry: Any) -> datetime | None:
+def _score_of_new(entry: RedBeatSchedulerEntry) -> datetime | None:
     """Return when an entry is sent first that was stored without a last run; None: it is another one."""
     if entry.last_run_at is not None or entry.stored is None or not entry.stored.score:
         return None

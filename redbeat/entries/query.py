@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from math import inf
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import decode
@@ -21,6 +21,9 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.store.scripts import Stored
 from redbeat.store.store import Store
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = [
     "STATES",
@@ -101,7 +104,7 @@ def list_entries(
     return islice(wanted(), offset, None if limit is None else offset + limit)
 
 
-def _is_due_by(last: datetime, entry: Any) -> bool:
+def _is_due_by(last: datetime, entry: RedBeatSchedulerEntry) -> bool:
     due: datetime | None = entry.next_due_at
     return due is None or due <= last  # its score is, and may be earlier than its run
 
@@ -254,7 +257,7 @@ def _entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> Ent
         made.seen_at = now
         return cast("EntryT", made)
     except (EntryCorrupt, EntryNotFound) as exc:
-        entry: Any = object.__new__(cls)
+        entry: RedBeatSchedulerEntry = object.__new__(cls)
         try:
             given = decode(stored.definition or "{}")
         except (ValueError, RecursionError):
@@ -279,7 +282,7 @@ def _entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> Ent
         return cast("EntryT", entry)
 
 
-def state_of(entry: Any, stored: Stored, now: datetime) -> str:
+def state_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str:
     """Return which of the ``STATES`` an entry is in."""
     if not stored.exists:
         return "missing"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.schedules import BaseSchedule
 
@@ -29,6 +29,9 @@ from redbeat.schedules.occurrences import clocked, next_run, rrule, zone_of
 from redbeat.schedules.timezones import in_utc, zone_name
 from redbeat.store.store import Stored, Write
 
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
 __all__ = [
     "check_unchanged",
     "encode_entry",
@@ -40,7 +43,7 @@ __all__ = [
 ]
 
 
-def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
+def plan_save(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> Write:
     """Decide what to write so that ``stored`` becomes ``entry``, which takes over its bookkeeping.
 
     Raises:
@@ -51,7 +54,9 @@ def plan_save(entry: Any, stored: Stored, now: datetime) -> Write:
     return plan_write(entry, stored, now, encoded, before)
 
 
-def plan_write(entry: Any, stored: Stored, now: datetime, encoded: tuple[str, str], before: Any) -> Write:
+def plan_write(
+    entry: RedBeatSchedulerEntry, stored: Stored, now: datetime, encoded: tuple[str, str], before: Any
+) -> Write:
     """Do what ``plan_save`` does, where definition and policy are ``encoded`` already.
 
     Arguments:
@@ -103,7 +108,7 @@ def plan_write(entry: Any, stored: Stored, now: datetime, encoded: tuple[str, st
     return Write(definition, meta, score, policy=policy, record=_record_of_rest(entry, before, now))
 
 
-def _record_of_rest(entry: Any, before: Any, now: datetime) -> str:
+def _record_of_rest(entry: RedBeatSchedulerEntry, before: Any, now: datetime) -> str:
     """Return the record of the runs that weren't sent while ``entry`` rested, if it goes on now, else ''."""
     if before is None or before.enabled or not entry.enabled or entry.policy.run_missed:
         return ""
@@ -120,7 +125,7 @@ def _record_of_rest(entry: Any, before: Any, now: datetime) -> str:
     return "" if dropped is None else dropped.record
 
 
-def _check_size(entry: Any, *texts: str) -> None:
+def _check_size(entry: RedBeatSchedulerEntry, *texts: str) -> None:
     max_bytes = ensure_conf(entry.app).max_entry_bytes
     if 4 * sum(map(len, texts)) <= max_bytes:  # UTF-8 takes no more
         return
@@ -130,7 +135,7 @@ def _check_size(entry: Any, *texts: str) -> None:
         raise EntryError(f"{entry.key}: {problem}", entry.key)
 
 
-def encode_entry(entry: Any, stored: Stored) -> tuple[str, str]:
+def encode_entry(entry: RedBeatSchedulerEntry, stored: Stored) -> tuple[str, str]:
     """Return the JSON of the definition and of the policy ('' for none) that ``stored`` shall have.
 
     Raises:
@@ -140,7 +145,7 @@ def encode_entry(entry: Any, stored: Stored) -> tuple[str, str]:
     return entry.encode(stored), encode_policy(entry.policy, stored.policy)
 
 
-def _settle_zone(entry: Any) -> None:
+def _settle_zone(entry: RedBeatSchedulerEntry) -> None:
     """Let ``entry`` say whose clocks it goes by where it was left to its schedule or to the app."""
     schedule = entry.schedule
     if isinstance(schedule, clocked) and schedule.clocked_time.tzinfo is None:
@@ -156,7 +161,7 @@ def _settle_zone(entry: Any) -> None:
             entry.policy = replace(entry.policy, timezone=name)
 
 
-def _before(entry: Any, stored: Stored, encoded: tuple[str, str]) -> Any:
+def _before(entry: RedBeatSchedulerEntry, stored: Stored, encoded: tuple[str, str]) -> Any:
     """Return the entry that ``stored`` is, None when it can't be used."""
     if (stored.definition, stored.policy or "") != encoded:
         return try_decode(type(entry), stored, entry.app)
@@ -172,13 +177,13 @@ def _before(entry: Any, stored: Stored, encoded: tuple[str, str]) -> Any:
     return before
 
 
-def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float | None:
+def _score_over(entry: RedBeatSchedulerEntry, stored: Stored, before: Any, now: datetime) -> float | None:
     if not stored.exists:
-        return entry.score  # type: ignore[no-any-return]
+        return entry.score
     is_changed = before is None or before.policy != entry.policy or _is_other(before.schedule, entry.schedule)
     if is_changed or (entry.enabled and not before.enabled):
         if entry.policy.run_missed and before is not None and entry.last_run_at is not None:
-            return entry.score  # type: ignore[no-any-return]
+            return entry.score
         return next_score(entry, now)
     if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
         return None if stored.score is not None else now.timestamp()
@@ -188,7 +193,7 @@ def _score_over(entry: Any, stored: Stored, before: Any, now: datetime) -> float
     return score
 
 
-def next_score(entry: Any, now: datetime) -> float:
+def next_score(entry: RedBeatSchedulerEntry, now: datetime) -> float:
     """Return the score of an entry at its next time after ``now``; what it has missed is left out.
 
     Raises:
@@ -234,7 +239,7 @@ def stored_after(stored: Stored, write: Write) -> Stored:
     )
 
 
-def why_never(entry: Any, now: datetime) -> str:
+def why_never(entry: RedBeatSchedulerEntry, now: datetime) -> str:
     """Return why ``entry`` doesn't run after ``now``, a sentence."""
     try:
         return limited_twice(entry.key, _why_never, entry, now)
@@ -242,7 +247,7 @@ def why_never(entry: Any, now: datetime) -> str:
         return str(exc)
 
 
-def _why_never(entry: Any, now: datetime) -> str:
+def _why_never(entry: RedBeatSchedulerEntry, now: datetime) -> str:
     policy = entry.bounds()
     if policy.is_finished(entry.total_run_count):
         if policy.one_off:

@@ -13,6 +13,9 @@ from redbeat.schedules.codec import MAX_DAYS
 from redbeat.schedules.durations import is_span, read_seconds
 from redbeat.schedules.timezones import zone_name
 
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
 __all__ = ["ScheduleField", "as_schedule"]
 
 
@@ -24,9 +27,9 @@ class ScheduleField:
 
     if TYPE_CHECKING:
 
-        def __get__(self, entry: Any, owner: type) -> Any: ...
+        def __get__(self, entry: RedBeatSchedulerEntry, owner: type) -> Any: ...
 
-    def __set__(self, entry: Any, value: Any) -> None:
+    def __set__(self, entry: RedBeatSchedulerEntry, value: Any) -> None:
         entry.__dict__["schedule"] = as_schedule(value, entry.name, entry.app, zone=entry.policy.timezone)
 
 

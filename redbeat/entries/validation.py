@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from datetime import datetime, timezone
 from functools import lru_cache
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.schedules import BaseSchedule
 
@@ -20,6 +20,9 @@ from redbeat.keys import RESERVED_BEGINNINGS
 from redbeat.log.text import is_utf8, printable
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.schedules.occurrences import KINDS
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = [
     "check_readable",
@@ -131,7 +134,7 @@ def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
     return None
 
 
-def find_unwritable(entry: Any) -> str | None:
+def find_unwritable(entry: RedBeatSchedulerEntry) -> str | None:
     """Return which of an entry's parts could be written but never read again, and why; None for none."""
     name, task = entry.name, entry.task
     if not name.isascii() and not is_utf8(name):

@@ -242,7 +242,12 @@ def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[
 
 
 def _plan_entry(
-    plan: Plan, declared: Declared, entry: Any, stored: Stored, now: datetime, owners: tuple[str, str]
+    plan: Plan,
+    declared: Declared,
+    entry: RedBeatSchedulerEntry,
+    stored: Stored,
+    now: datetime,
+    owners: tuple[str, str],
 ) -> None:
     read_owner, owner = owners
     change = Change(
@@ -284,14 +289,14 @@ def _plan_entry(
         plan.difference.same.append(entry.name)
 
 
-def _keep_pause(entry: Any, before: Any, fields: Mapping[str, Any]) -> None:
+def _keep_pause(entry: RedBeatSchedulerEntry, before: Any, fields: Mapping[str, Any]) -> None:
     """Let an entry that somebody has paused rest where the file says nothing of that."""
     if before.paused and not fields.keys() & {"enabled", *PAUSE_FIELDS}:
         entry.enabled = before.enabled
         entry.set_policy({name: getattr(before.policy, name) for name in PAUSE_FIELDS})
 
 
-def shown_fields(entry: Any) -> dict[str, Any]:
+def shown_fields(entry: RedBeatSchedulerEntry | None) -> dict[str, Any]:
     """Return the fields of ``entry`` as a file has them, without those that say nothing; {} for None."""
     return {} if entry is None else shown_of(*encode_entry(entry, Stored(entry.key)))
 

@@ -137,7 +137,7 @@ def _calendars_of(store: Store, names: Collection[str], skipped: list[str]) -> d
     return found
 
 
-def _item_of(entry: Any, stored: Stored, owner: str, forms: _Forms) -> dict[str, Any]:
+def _item_of(entry: RedBeatSchedulerEntry, stored: Stored, owner: str, forms: _Forms) -> dict[str, Any]:
     """Return what a file has of an entry."""
     raw: dict[str, Any] = {}
     item = {} if entry.problem else _in_words(entry, stored, forms)
@@ -162,7 +162,7 @@ def _item_of(entry: Any, stored: Stored, owner: str, forms: _Forms) -> dict[str,
 _Forms = dict[tuple[str, str | None], Mapping[str, Any] | None]
 
 
-def _in_words(entry: Any, stored: Stored, forms: _Forms) -> dict[str, Any]:
+def _in_words(entry: RedBeatSchedulerEntry, stored: Stored, forms: _Forms) -> dict[str, Any]:
     """Return an entry's definition and policy as a file has them, {} where importing that gave others."""
     given = json.loads(stored.definition or "")
     plain = {name: value for name in _PLAIN_FIELDS if (value := given.get(name))}
@@ -195,8 +195,10 @@ def _is_plain(given: dict[str, Any], plain: dict[str, Any]) -> bool:
         return False
 
 
-def _checked_words(entry: Any, stored: Stored) -> dict[str, Any] | None:
+def _checked_words(entry: RedBeatSchedulerEntry | None, stored: Stored) -> dict[str, Any] | None:
     """Return what a file has of an entry; None where importing that would store something else."""
+    if entry is None:
+        return None
     try:
         item = shown_fields(entry)
         again = entry_of(Declared(entries={entry.name: dict(item)}), entry.name, entry.app)
@@ -337,11 +339,13 @@ def plan_import(
     return plan
 
 
-def _plan_item(app: Any, change: Change, declared: Declared, entry: Any, now: datetime) -> None:
+def _plan_item(
+    app: Any, change: Change, declared: Declared, entry: RedBeatSchedulerEntry | None, now: datetime
+) -> None:
     """Decide what becomes of one entry."""
     fields = declared.entries[change.name]
     raw = fields.get("stored") or {}
-    if "next_run" not in fields and not raw:
+    if entry is not None and "next_run" not in fields and not raw:
         change.write = plan_save(entry, change.stored, now)  # whoever wrote it knows of no state
         return
     definition, policy = encode_entry(entry, Stored(change.stored.key)) if entry is not None else ("", "")

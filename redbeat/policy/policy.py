@@ -142,12 +142,12 @@ class PolicyField(Generic[Value, Given]):
     def __get__(self, entry: None, owner: type) -> PolicyField[Value, Given]: ...
 
     @overload
-    def __get__(self, entry: Any, owner: type) -> Value: ...
+    def __get__(self, entry: PolicyHolder, owner: type) -> Value: ...
 
-    def __get__(self, entry: Any, owner: type) -> PolicyField[Value, Given] | Value:
+    def __get__(self, entry: PolicyHolder | None, owner: type) -> PolicyField[Value, Given] | Value:
         return self if entry is None else getattr(entry.policy, self._name)
 
-    def __set__(self, entry: Any, value: Given) -> None:
+    def __set__(self, entry: PolicyHolder, value: Given) -> None:
         entry.set_policy({self._name: value})
 
 

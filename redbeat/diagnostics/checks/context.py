@@ -42,7 +42,7 @@ class Row:
 
     member: str
     stored: Stored
-    entry: Any
+    entry: RedBeatSchedulerEntry | None
     problem: str
 
     @property
@@ -138,7 +138,7 @@ class Patient:
         except (EntryCorrupt, EntryNotFound) as exc:
             return Row(member, stored, None, str(exc))
 
-    def _give_calendars(self, entries: list[Any]) -> None:
+    def _give_calendars(self, entries: list[RedBeatSchedulerEntry]) -> None:
         named = {entry.policy.exclude for entry in entries if entry.policy.exclude is not None}
         missing = named - self._calendars.keys()
         if missing:

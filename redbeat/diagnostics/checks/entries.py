@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from redbeat.diagnostics.checks.context import Patient, Row
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
@@ -19,6 +19,9 @@ from redbeat.process.budget import limited_twice
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown, time_of
 from redbeat.store.scripts import Stored
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["ENTRY_CHECKS", "excerpt_of"]
 
@@ -116,7 +119,7 @@ def check_typos(patient: Patient, row: Row) -> Iterator[Finding]:
             )
 
 
-def _look_ahead(entry: Any, now: datetime, since: datetime) -> tuple[datetime | None, bool]:
+def _look_ahead(entry: RedBeatSchedulerEntry, now: datetime, since: datetime) -> tuple[datetime | None, bool]:
     """Return its next time, and whether its schedule has one, whatever its policy says."""
     is_over = entry.policy.is_finished(entry.total_run_count)
     following = None if is_over else next_run(entry.schedule, entry.policy, now, since)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dateutil.parser import isoparse
 from kombu.compression import get_encoder
@@ -19,6 +19,9 @@ from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.routes import find_route, load_tasks
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, shorten
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["Tasks", "check_message"]
 
@@ -45,7 +48,7 @@ def check_message(patient: Patient, row: Row) -> Iterator[Finding]:
         )
 
 
-def _write_message(app: Any, entry: Any) -> None:
+def _write_message(app: Any, entry: RedBeatSchedulerEntry) -> None:
     """Write the message of a run, as Celery does; raise what it raises."""
     encode: Any = dumps
     compress_by: Any = get_encoder
@@ -68,7 +71,7 @@ def _said(exc: Exception) -> str:
     return f"{type(exc).__name__}: {shorten(' '.join(str(exc).split()), 200).rstrip('.')}"
 
 
-def _options_of(app: Any, entry: Any) -> dict[str, Any]:
+def _options_of(app: Any, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the options of a run: those of its task, where that is known, and over them the entry's."""
     task = app.tasks.get(entry.task)
     own = {} if task is None else task._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
