@@ -405,6 +405,40 @@ def test_a_commit_for_any_definition_sends_none() -> None:
     assert sent[-12:] == ["hash", "", "claimed-score", "new-score", "the-meta", *[""] * 6, 0]
 
 
+@pytest.mark.parametrize(
+    ("ending", "word", "decided_on"),
+    [(lua.Ending.UNSCHEDULE, "remove", ""), (lua.Ending.DELETE, "delete", "=definition\0")],
+)
+@pytest.mark.parametrize("kept", [0, 6])
+def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
+    ending: lua.Ending, word: str, decided_on: str, kept: int
+) -> None:
+    sent: list[Any] = []
+    client = Replying(None)
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
+    histories = lua.Histories(lambda key: [f"history of {key}", f"misses of {key}"], kept)
+    lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, ending)], histories=histories)
+    assert sent[1 : 1 + sent[0]] == ["s", "s", "k", "history of k", "misses of k"]
+    fields = ["hash", decided_on, "claimed-score", word, "the-meta", "", "", "", "", ""]
+    assert sent[-12:-2] == fields
+    assert sent[-2], "without a record nothing beside the entry goes"
+
+
+def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_words() -> None:
+    sent: list[Any] = []
+    client = Replying(None)
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
+    clear = lua.Clear.FIELD
+    commit = lua.Commit(
+        CLAIMED, "5", new_error=clear, new_definition="new", new_policy=clear, records=("first", "last")
+    )
+    histories = lua.Histories(lambda key: [f"history of {key}", f"misses of {key}"], 6)
+    lua.commit_runs(client, "s", lua.Fence(), [commit], histories=histories)
+    assert sent[1 : 1 + sent[0]] == ["s", "s", "k", "history of k"]
+    texts = "=definition\0"
+    assert sent[-7:] == ["", "clear", "new", "clear", texts, "first\nlast", 0]
+
+
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     sent: list[Any] = []
     client = Replying(None)
