@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -28,15 +28,13 @@ from redbeat.cli.words import (
     when_in,
 )
 from redbeat.entries.due import is_pause_over
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
 from redbeat.history import PastRun
 from redbeat.log.text import printable, shorten
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import zone_of
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = [
     "STATE_STYLES",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from kombu.exceptions import OperationalError
@@ -21,14 +21,12 @@ from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
 from redbeat.cli.words import clock, one_line, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.config.urls import sanitize_url
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.timezones import in_utc
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["backfill", "trigger"]
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timezone, tzinfo
-from typing import TYPE_CHECKING
 
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.text import printable, shorten
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import zone_name
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = [
     "clock",

@@ -11,20 +11,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.schedules import ParseException, crontab, schedule
 
 from redbeat.decoder import DEFINITION_FIELDS
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import Policy
 from redbeat.schedules.codec import SCHEDULE_FIELDS, is_only_ours
 from redbeat.schedules.occurrences import CRON_FIELDS, is_own_kind
 from redbeat.store.scripts import Stored
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["EFFECTS", "Trouble", "find_ignored", "find_trouble"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
 
 from redbeat.diagnostics.facts import TOLERANCE, Evidence, id_of, record_of, span_of, times_around
 from redbeat.diagnostics.verdicts import VERDICTS as VERDICTS
 from redbeat.diagnostics.verdicts import Answer, closed, sent_text, shown, told_by, told_of_left_out
 from redbeat.entries.calendar_loading import Unusable
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of
 from redbeat.entries.saving import why_never
 from redbeat.errors import EntryCorrupt, EntryTooExpensive
@@ -22,9 +22,6 @@ from redbeat.log.text import printable
 from redbeat.policy.policy import Policy
 from redbeat.policy.window import exclusion_of
 from redbeat.schedules.timezones import in_utc
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["VERDICTS", "Answer", "explain"]
 

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from redbeat.diagnostics.checks.context import Patient, Row
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.entries.calendar_loading import Unusable
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.entries.saving import why_never
 from redbeat.errors import EntryTooExpensive
@@ -19,9 +19,6 @@ from redbeat.process.budget import limited_twice
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown, time_of
 from redbeat.store.scripts import Stored
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["ENTRY_CHECKS", "excerpt_of"]
 

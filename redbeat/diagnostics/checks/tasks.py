@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dateutil.parser import isoparse
 from kombu.compression import get_encoder
@@ -17,11 +17,9 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.diagnostics.checks.context import Patient, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.routes import find_route, load_tasks
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, shorten
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 __all__ = ["Tasks", "check_message"]
 
