@@ -35,6 +35,16 @@ __all__ = ["pause", "resume"]
 ChangeAll = Callable[[list[str], Callable[[int], object]], PauseResult]
 
 
+def _common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let ``command`` have the options that come last in the help of both."""
+    as_json = click.option(
+        "--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line."
+    )
+    for add in (click.pass_context, as_json, zone_options, YES, DRY_RUN):
+        command = add(command)
+    return command
+
+
 def _login_name() -> str | None:
     """Return who types this; None where the machine doesn't know."""
     try:
@@ -54,11 +64,7 @@ def _login_name() -> str | None:
     metavar="TIME",
     help="When they run again by themselves: 2h, tomorrow, 'tomorrow 9:00', 18:30, 2030-12-24T18:00.",
 )
-@DRY_RUN
-@YES
-@zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
-@click.pass_context
+@_common_options
 def pause(
     ctx: click.Context,
     /,
@@ -133,11 +139,7 @@ def pause(
 @click.option(
     "--paused-by", "by", metavar="WHO", help="All entries that this person has paused; * and ? are wildcards."
 )
-@DRY_RUN
-@YES
-@zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
-@click.pass_context
+@_common_options
 def resume(
     ctx: click.Context,
     /,

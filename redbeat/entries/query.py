@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import decode
@@ -62,19 +62,21 @@ SOON_SECONDS = 3600.0
 MAX_SCORE = 1e11
 
 
+class _Filter(NamedTuple):
+    """Which entries are wanted; None: all."""
+
+    match: str | None = None
+    task: str | None = None
+    enabled: bool | None = None
+    state: str | None = None
+    due_before: datetime | None = None
+
+
 def list_entries(
-    cls: type[EntryT],
-    app: Any,
-    *,
-    match: str | None = None,
-    task: str | None = None,
-    enabled: bool | None = None,
-    state: str | None = None,
-    due_before: datetime | None = None,
-    offset: int = 0,
-    limit: int | None = None,
+    cls: type[EntryT], app: Any, *, offset: int = 0, limit: int | None = None, **filters: Any
 ) -> Iterator[EntryT]:
     """Yield the stored entries; see :meth:`redbeat.RedBeatSchedulerEntry.list`."""
+    match, task, enabled, state, due_before = _Filter(**filters)
     if state is not None and state not in STATES:
         raise ValueError(f"state: must be one of {', '.join(STATES)}, not {state!r}.")
     if due_before is not None and not isinstance(due_before, datetime):
