@@ -33,8 +33,8 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.schedules.ical import days_of_ical
 from redbeat.schedules.occurrences import Excluded, next_run
+from redbeat.store.records import text_of
 from redbeat.store.scripts import calendars as scripts
-from redbeat.store.scripts import text_of
 from redbeat.store.store import CHUNK_SIZE, Store, Stored, Write
 
 __all__ = ["Calendar", "find_users"]

@@ -53,7 +53,7 @@ from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.scripts import Claim, Commit, Fence, Sizes
+from redbeat.store.records import Claim, Commit, Fence, Sizes
 from redbeat.store.store import Store
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]

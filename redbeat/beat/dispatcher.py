@@ -64,7 +64,7 @@ from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.scripts import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
+from redbeat.store.records import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.store.store import Store
 
 __all__ = ["Batch", "Dispatcher", "Hooks"]

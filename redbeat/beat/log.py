@@ -13,7 +13,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import as_stored, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
-from redbeat.store.scripts import Claimed
+from redbeat.store.records import Claimed
 
 __all__ = ["Reports", "brief", "ending_briefly"]
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from redbeat.process.memory import Memory
-from redbeat.store.scripts import Claimed, Sizes
+from redbeat.store.records import Claimed, Sizes
 
 __all__ = ["Pace"]
 

@@ -35,7 +35,7 @@ from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.budget import TOO_EXPENSIVE
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc
-from redbeat.store.scripts import Claimed, Clear, Commit, Ending, score_text
+from redbeat.store.records import Claimed, Clear, Commit, Ending, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 

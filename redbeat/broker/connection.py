@@ -22,7 +22,7 @@ from redbeat.connection.retry import is_password_missing, is_refusal, send_once
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
-from redbeat.store.scripts import Push
+from redbeat.store.records import Push
 
 __all__ = ["Broker", "reason_of"]
 

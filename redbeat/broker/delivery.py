@@ -19,7 +19,7 @@ from redbeat.broker.connection import Broker
 from redbeat.broker.outbox import Outbox
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
-from redbeat.store.scripts import Target
+from redbeat.store.records import Target
 from redbeat.store.store import Store
 
 __all__ = ["Delivery", "describe_delivery"]

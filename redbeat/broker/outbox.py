@@ -16,7 +16,7 @@ from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_refusal
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
-from redbeat.store.scripts import Push, text_of
+from redbeat.store.records import Push, text_of
 
 __all__ = ["Outbox"]
 

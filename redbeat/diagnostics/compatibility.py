@@ -22,7 +22,7 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import Policy
 from redbeat.schedules.codec import SCHEDULE_FIELDS, is_only_ours
 from redbeat.schedules.occurrences import CRON_FIELDS, is_own_kind
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 
 __all__ = ["EFFECTS", "Trouble", "find_ignored", "find_trouble"]
 

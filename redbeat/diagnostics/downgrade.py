@@ -19,7 +19,7 @@ from redbeat.entries.query import read_all
 from redbeat.errors import EntryCorrupt, EntryNotFound, LockError
 from redbeat.leadership.lock import TOKEN_MARK
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 from redbeat.store.scripts.downgrades import put_away
 from redbeat.store.store import Store
 

@@ -25,7 +25,7 @@ from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited_twice
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.schedules.timezones import in_utc
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 

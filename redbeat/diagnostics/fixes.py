@@ -20,7 +20,7 @@ from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 from redbeat.store.scripts.leftovers import remove_leftovers
 from redbeat.store.scripts.repairs import MemberRepair, repair_members
 from redbeat.store.store import Store

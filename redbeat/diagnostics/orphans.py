@@ -13,7 +13,7 @@ from typing import Any
 from redbeat.entries.ownership import read_statics
 from redbeat.keys import BESIDE_TYPES, glob_of
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
-from redbeat.store.scripts import text_of
+from redbeat.store.records import text_of
 from redbeat.store.scripts.leftovers import remove_leftovers
 from redbeat.store.store import Store
 

@@ -30,7 +30,7 @@ from redbeat.history import sent_record
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.chunks import in_chunks
-from redbeat.store.scripts import score_text
+from redbeat.store.records import score_text
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 

@@ -18,7 +18,7 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import Policy
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.scripts import Claimed
+from redbeat.store.records import Claimed
 from redbeat.store.scripts import calendars as scripts
 from redbeat.store.store import Store, Stored
 

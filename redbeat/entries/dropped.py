@@ -22,7 +22,7 @@ from redbeat.schedules.codec import cronspecs
 from redbeat.schedules.crontab import count_of_crontab
 from redbeat.schedules.occurrences import cron, is_own_kind, last_runs, runs_after, runs_back, zone_of
 from redbeat.schedules.timezones import shown
-from redbeat.store.scripts import score_text
+from redbeat.store.records import score_text
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry

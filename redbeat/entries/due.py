@@ -22,7 +22,7 @@ from redbeat.policy.policy import Policy
 from redbeat.process.budget import limited, limited_twice
 from redbeat.schedules.occurrences import is_own_kind, next_run
 from redbeat.schedules.timezones import in_utc
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry

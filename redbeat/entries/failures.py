@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.log.text import sha1_of_text
-from redbeat.store.scripts import Claimed, Stored
+from redbeat.store.records import Claimed, Stored
 
 __all__ = ["Failure", "failure_of", "new_failure", "sha1_of"]
 

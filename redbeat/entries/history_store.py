@@ -14,7 +14,8 @@ from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRef
 from redbeat.keys import Keys
 from redbeat.log.logger import logger
 from redbeat.store import scripts as lua
-from redbeat.store.scripts import release_lock, take_lock, text_of
+from redbeat.store.records import text_of
+from redbeat.store.scripts import release_lock, take_lock
 from redbeat.store.scripts.owners import Beside
 from redbeat.store.store import Store
 

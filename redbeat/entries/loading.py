@@ -15,7 +15,7 @@ from redbeat.entries.validation import find_problem, find_size_problem
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import FIELDS, NO_POLICY, decode_policy, make_policy
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 
 __all__ = ["decode_entry", "try_decode"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from redbeat.log.text import is_utf8
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import in_chunks
-from redbeat.store.scripts import Fence, text_of
+from redbeat.store.records import Fence, text_of
 from redbeat.store.scripts import owners as scripts
 from redbeat.store.store import Store
 

@@ -19,7 +19,7 @@ from redbeat.entries.due import is_quarantined, next_due
 from redbeat.entries.failures import failure_of
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:

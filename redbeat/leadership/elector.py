@@ -15,7 +15,7 @@ from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.lock import LeaderLock, fence_of
 from redbeat.log.logger import logger
-from redbeat.store.scripts import Fence
+from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
 __all__ = ["Leadership"]

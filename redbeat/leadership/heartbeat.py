@@ -19,7 +19,8 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import what_is_computed
 from redbeat.process.memory import Memory
-from redbeat.store.scripts import Fence, release_lock
+from redbeat.store.records import Fence
+from redbeat.store.scripts import release_lock
 from redbeat.store.store import Store
 
 __all__ = ["Heartbeat"]

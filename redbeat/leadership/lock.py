@@ -34,7 +34,8 @@ from typing import Any
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import LockLost
-from redbeat.store.scripts import Fence, release_lock, take_lock, text_of
+from redbeat.store.records import Fence, text_of
+from redbeat.store.scripts import release_lock, take_lock
 from redbeat.store.store import Store
 
 __all__ = ["TAKEN_MS", "Holder", "LeaderLock", "fence_of", "holder_of"]

@@ -15,7 +15,7 @@ from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import get_hasty_redis
 from redbeat.connection.retry import call_briefly
 from redbeat.leadership.lock import holder_of
-from redbeat.store.scripts import Vitals
+from redbeat.store.records import Vitals
 from redbeat.store.store import Store
 
 __all__ = ["Leader", "State", "Status", "judge", "read_status"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from redbeat.connection.retry import RequestBroken
 from redbeat.errors import StoreRefused
-from redbeat.store.scripts import Claimed, Stored
+from redbeat.store.records import Claimed, Stored
 
 __all__ = ["Portions", "is_broken"]
 

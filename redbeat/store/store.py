@@ -42,20 +42,23 @@ from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE as CHUNK_SIZE
 from redbeat.store.chunks import in_chunks
 from redbeat.store.portions import Portions, is_broken
-from redbeat.store.replicas import Replicas
-from redbeat.store.scripts import (
+from redbeat.store.records import (
+    ALL_SIZES,
     Claim,
     Claimed,
     Commit,
     Committed,
     Fence,
     Head,
+    Histories,
+    Sizes,
     Stored,
     Target,
     Vitals,
     Write,
     text_of,
 )
+from redbeat.store.replicas import Replicas
 from redbeat.store.scripts.downgrades import BroughtBack, bring_back, score_of
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
@@ -116,9 +119,7 @@ class Store:
         """The names of everything, as they are configured now."""
         return self.config.keys
 
-    def claim_due(
-        self, fence: Fence, limit: int, lease_ms: int = 0, sizes: lua.Sizes = lua.ALL_SIZES
-    ) -> Claim:
+    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
 
         Where the answer ends the connection they are claimed first and then read in portions, and of one that
@@ -140,7 +141,7 @@ class Store:
         self.check_lock(claim.status, fence)
         return self._without_moving(claim) if self.config.is_cluster else claim
 
-    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: lua.Sizes) -> Claim:
+    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
         claim = self._claim_due(fence, limit, lease_ms, sizes, is_reading=False)
         self.check_lock(claim.status, fence)
         self._portions.fill([row for row in claim.rows if row.type == "hash"], self._read_claimed)
@@ -151,7 +152,7 @@ class Store:
         fence: Fence,
         limit: int,
         lease_ms: int,
-        sizes: lua.Sizes,
+        sizes: Sizes,
         *,
         is_reading: bool = True,
         max_breaks: int = BREAKS_OF_THE_REQUEST,
@@ -218,7 +219,7 @@ class Store:
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
-            histories = lua.Histories(self.keys.beside, self.config.history)
+            histories = Histories(self.keys.beside, self.config.history)
             committed = lua.commit_runs(client, self.keys.schedule, fence, commits, target, histories, call)
         self.check_lock(committed.status, fence)
         return committed

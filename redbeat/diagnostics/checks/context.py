@@ -22,7 +22,7 @@ from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.leadership.status import Status
 from redbeat.log.text import as_stored
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.scripts import Stored, text_of
+from redbeat.store.records import Stored, text_of
 from redbeat.store.store import Store
 
 __all__ = ["Patient", "Row"]

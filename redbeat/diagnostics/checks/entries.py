@@ -18,7 +18,7 @@ from redbeat.log.text import printable, shorten
 from redbeat.process.budget import limited_twice
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown, time_of
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 
 __all__ = ["ENTRY_CHECKS", "excerpt_of"]
 

@@ -14,7 +14,7 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.keys import BESIDE_TYPES
 from redbeat.log.text import as_stored, is_utf8, printable
 from redbeat.store.chunks import in_chunks
-from redbeat.store.scripts import Stored, text_of
+from redbeat.store.records import Stored, text_of
 
 __all__ = ["LEFTOVER_CHECKS"]
 

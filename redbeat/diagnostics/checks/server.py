@@ -10,7 +10,7 @@ from redbeat.beat.startup import eviction_warning
 from redbeat.diagnostics.checks.context import Patient
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
-from redbeat.store.scripts import text_of
+from redbeat.store.records import text_of
 
 __all__ = ["SERVER_CHECKS"]
 

@@ -11,48 +11,34 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from redbeat.store.scripts.records import ALL_SIZES as ALL_SIZES
-from redbeat.store.scripts.records import NO_HISTORIES, claimed_of, digest_of, stored_of
-from redbeat.store.scripts.records import NOWHERE as NOWHERE
-from redbeat.store.scripts.records import Claim as Claim
-from redbeat.store.scripts.records import Claimed as Claimed
-from redbeat.store.scripts.records import Clear as Clear
-from redbeat.store.scripts.records import Commit as Commit
-from redbeat.store.scripts.records import Committed as Committed
-from redbeat.store.scripts.records import Ending as Ending
-from redbeat.store.scripts.records import Fence as Fence
-from redbeat.store.scripts.records import Head as Head
-from redbeat.store.scripts.records import Histories as Histories
-from redbeat.store.scripts.records import Push as Push
-from redbeat.store.scripts.records import Sizes as Sizes
-from redbeat.store.scripts.records import Stored as Stored
-from redbeat.store.scripts.records import Target as Target
-from redbeat.store.scripts.records import Vitals as Vitals
-from redbeat.store.scripts.records import Write as Write
-from redbeat.store.scripts.records import score_text as score_text
-from redbeat.store.scripts.records import text_of as text_of
+from redbeat.store.records import (
+    ALL_SIZES,
+    NO_HISTORIES,
+    NOWHERE,
+    Claim,
+    Clear,
+    Commit,
+    Committed,
+    Ending,
+    Fence,
+    Head,
+    Histories,
+    Sizes,
+    Stored,
+    Target,
+    Vitals,
+    Write,
+    claimed_of,
+    digest_of,
+    score_text,
+    stored_of,
+    text_of,
+)
 from redbeat.store.scripts.script import Script as Script
 
 __all__ = [
-    "ALL_SIZES",
-    "NOWHERE",
     "Call",
-    "Claim",
-    "Claimed",
-    "Clear",
-    "Commit",
-    "Committed",
-    "Ending",
-    "Fence",
-    "Head",
-    "Histories",
-    "Push",
     "Script",
-    "Sizes",
-    "Stored",
-    "Target",
-    "Vitals",
-    "Write",
     "change_statics",
     "claim_due",
     "commit_runs",
@@ -64,9 +50,7 @@ __all__ = [
     "release_lock",
     "renew_lock",
     "save_entries",
-    "score_text",
     "take_lock",
-    "text_of",
 ]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from redbeat.store.scripts import Script, text_of
+from redbeat.store.records import text_of
+from redbeat.store.scripts import Script
 
 __all__ = ["read_calendars", "replace_calendar"]
 

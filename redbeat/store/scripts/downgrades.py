@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.log.text import sha1_of_text
-from redbeat.store.scripts.records import Fence, Stored, text_of
+from redbeat.store.records import Fence, Stored, text_of
 from redbeat.store.scripts.script import Script
 
 __all__ = ["BroughtBack", "PutAway", "bring_back", "put_away", "score_of"]

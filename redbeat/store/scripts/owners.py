@@ -9,7 +9,8 @@ from itertools import chain
 from typing import Any
 
 from redbeat.log.text import sha1_of_text
-from redbeat.store.scripts import Script, Stored, Write, score_text, text_of
+from redbeat.store.records import Stored, Write, score_text, text_of
+from redbeat.store.scripts import Script
 
 __all__ = ["Beside", "CalendarChange", "Change", "apply_entries", "read_owners"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from redbeat.store.scripts.records import score_text
+from redbeat.store.records import score_text
 from redbeat.store.scripts.script import Script
 
 __all__ = ["MemberRepair", "repair_members"]

@@ -15,7 +15,7 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.store.scripts import Claimed, Clear, Commit, Fence
+from redbeat.store.records import Claimed, Clear, Commit, Fence
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (

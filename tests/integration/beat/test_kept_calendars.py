@@ -15,7 +15,7 @@ from redbeat.calendars import Calendar
 from redbeat.entries import calendar_loading as almanac
 from redbeat.entries.calendar_loading import KeptCalendars, Unusable
 from redbeat.schedules.exclusions import Exclusions
-from redbeat.store.scripts import Claimed
+from redbeat.store.records import Claimed
 from redbeat.store.store import Store
 from tests.support.schedule import SELDOM, field, write_raw
 from tests.support.servers import Server

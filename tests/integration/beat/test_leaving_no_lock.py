@@ -16,7 +16,7 @@ from redbeat import RedBeatScheduler
 from redbeat.errors import StoreUnavailable
 from redbeat.leadership.lock import TAKEN_MS, LeaderLock
 from redbeat.store import scripts as lua
-from redbeat.store.scripts import Commit
+from redbeat.store.records import Commit
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app

@@ -11,7 +11,7 @@ import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONEncoder
-from redbeat.store.scripts import Commit, Fence
+from redbeat.store.records import Commit, Fence
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.schedule import SCHEDULE, messages, score_of, sent_names, server_now

@@ -13,7 +13,8 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.store.scripts import Claimed, Clear, Commit, Fence, commit_runs
+from redbeat.store.records import Claimed, Clear, Commit, Fence
+from redbeat.store.scripts import commit_runs
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.schedule import (

@@ -12,7 +12,7 @@ import redis
 
 from redbeat import RedBeatScheduler
 from redbeat.broker import delivery
-from redbeat.store.scripts import Target
+from redbeat.store.records import Target
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in

@@ -14,7 +14,7 @@ from redbeat.manifest.plan import apply_plan, commit
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import time_of
-from redbeat.store.scripts import Fence
+from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.support.applying import apply
 from tests.support.schedule import write_raw

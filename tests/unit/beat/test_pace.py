@@ -9,7 +9,7 @@ import pytest
 
 from redbeat.beat import pace
 from redbeat.beat.pace import BATCH_SECONDS, ENLARGED, LARGE_BYTES, SLOW_SECONDS, Pace
-from redbeat.store.scripts import Claimed
+from redbeat.store.records import Claimed
 
 QUICK = '{"schedule": {"__type__": "interval", "every": 1}}'
 OTHER = '{"schedule": {"__type__": "rrule"}}'

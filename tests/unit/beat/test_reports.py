@@ -20,7 +20,7 @@ from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, LockLost, RedBeatError
 from redbeat.log.text import shorten
-from redbeat.store.scripts import Claimed
+from redbeat.store.records import Claimed
 from tests.support.ticks import memory_app
 
 INTERVAL = {"__type__": "interval", "every": 60}

@@ -9,7 +9,7 @@ import pytest
 
 from redbeat.beat import log as reports_module
 from redbeat.beat.log import MISSING_SECONDS, Reports
-from redbeat.store.scripts import Claimed
+from redbeat.store.records import Claimed
 
 LIMIT = 10
 

@@ -24,7 +24,7 @@ from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.errors import EntryCorrupt
-from redbeat.store.scripts import Claimed, Clear, Commit, Ending
+from redbeat.store.records import Claimed, Clear, Commit, Ending
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 
 UTC = timezone.utc

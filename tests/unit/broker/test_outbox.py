@@ -20,7 +20,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.broker import outbox as outbox_module
 from redbeat.broker.outbox import Outbox
 from redbeat.process.memory import Memory
-from redbeat.store.scripts import Push
+from redbeat.store.records import Push
 from tests.support.deadlines import patience
 from tests.support.ticks import leader, make_due
 

@@ -17,7 +17,7 @@ from redbeat.config.suggestions import did_you_mean, find_typos
 from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY
 from redbeat.schedules import timezones as zones
-from redbeat.store.scripts import Claimed
+from redbeat.store.records import Claimed
 
 
 def entry(app: Celery, **arguments: Any) -> RedBeatSchedulerEntry:

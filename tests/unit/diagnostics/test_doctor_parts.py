@@ -15,7 +15,7 @@ from redbeat.diagnostics.fixes import next_score
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.log.text import counted
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 from tests.support.schedule import meta_json
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)

@@ -19,7 +19,7 @@ from redbeat.errors import EntryCorrupt
 from redbeat.history import PastRun
 from redbeat.leadership.status import Leader, Status
 from redbeat.schedules.exclusions import Exclusions
-from redbeat.store.scripts import Stored
+from redbeat.store.records import Stored
 from tests.support.schedule import meta_json
 
 UTC = timezone.utc

@@ -11,7 +11,7 @@ from celery import Celery
 from redbeat.beat.planner import Run, commit_failed, commit_quarantined, plan_run
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of, sha1_of
-from redbeat.store.scripts import Claimed
+from redbeat.store.records import Claimed
 
 DEFINITION = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
 

@@ -15,7 +15,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
 from redbeat.entries.loading import decode_entry
-from redbeat.store.scripts import Claimed, Stored, score_text
+from redbeat.store.records import Claimed, Stored, score_text
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc

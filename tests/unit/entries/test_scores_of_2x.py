@@ -12,7 +12,7 @@ from celery import Celery
 from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.store.scripts import Claimed, Commit
+from redbeat.store.records import Claimed, Commit
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -17,7 +17,7 @@ from redbeat.errors import StoreUnavailable
 from redbeat.leadership import heartbeat
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.store import scripts as lua
-from redbeat.store.scripts import Fence
+from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.support.logs import errors_in
 from tests.support.polling import eventually

@@ -14,19 +14,23 @@ import pytest
 from redis.exceptions import NoScriptError
 
 from redbeat.keys import Keys
+from redbeat.store import records
 from redbeat.store import scripts as lua
 from redbeat.store.scripts import calendars, downgrades, leftovers, owners, repairs
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")
-FENCE = lua.Fence("the-lock", "the-token", 12)
+FENCE = records.Fence("the-lock", "the-token", 12)
 FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
-CLAIMED = lua.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
-COMMIT = lua.Commit(
+CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
+COMMIT = records.Commit(
     CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True, records=("the-record",)
 )
-TARGET = lua.Target("the-server", 3, 4)
-WRITE = (lua.Stored("k", "read", type="hash"), lua.Write("definition", "the-meta", 1.5, policy="the-policy"))
+TARGET = records.Target("the-server", 3, 4)
+WRITE = (
+    records.Stored("k", "read", type="hash"),
+    records.Write("definition", "the-meta", 1.5, policy="the-policy"),
+)
 CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
@@ -41,7 +45,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             entry_bytes=9,
             lease_ms=5,
             prefix="the-prefix",
-            sizes=lua.Sizes(7, 8),
+            sizes=records.Sizes(7, 8),
         ),
         ["ok", "1.5", "", 0, 0, []],
         {
@@ -64,7 +68,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             FENCE,
             [COMMIT, COMMIT],
             TARGET,
-            lua.Histories(lambda key: [f"history of {key}", "more"], 6),
+            records.Histories(lambda key: [f"history of {key}", "more"], 6),
         ),
         ["ok", 0, [1, 0]],
         {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4, "histories": 2, "kept": 6},
@@ -228,7 +232,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "put_away": (
         lambda client: downgrades.put_away(
-            client, KEYS, "the-lock", "the-mark", [("the-member", lua.Stored("k", type="string"))] * 2
+            client, KEYS, "the-lock", "the-mark", [("the-member", records.Stored("k", type="string"))] * 2
         ),
         ["", [1, 0]],
         {
@@ -282,7 +286,9 @@ def test_bytes_that_are_no_utf8_are_sent_as_they_were_read() -> None:
     sent: list[Any] = []
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(values) or ["ok", 0, [1]]
-    lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(replace(CLAIMED, key="k\udcff"), "new-score")])
+    lua.commit_runs(
+        client, "s", records.Fence(), [records.Commit(replace(CLAIMED, key="k\udcff"), "new-score")]
+    )
     assert b"k\xff" in sent
 
 
@@ -348,8 +354,8 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
     sent: list[Any] = []
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0]
-    writes = [lua.Write("d1", "m1", 5), lua.Write("d2", "m2"), lua.Write("d3", "m1", 5.0)]
-    lua.save_entries(client, "s", lua.Fence(), [(lua.Stored(f"k{n}"), writes[n]) for n in range(3)])
+    writes = [records.Write("d1", "m1", 5), records.Write("d2", "m2"), records.Write("d3", "m1", 5.0)]
+    lua.save_entries(client, "s", records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
     assert sent[1:6] == ["s", "s", "k0", "k1", "k2"]
     assert sent[9:] == ["1", "d1", "2", "d2", "1", "d3", "", "m1", "5.000000", "", "", "m2", "", ""]
 
@@ -381,43 +387,43 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
         lease_ms=0,
         prefix="p",
     )
-    assert claim == lua.Claim(
+    assert claim == records.Claim(
         status="ok",
         now=1.5,
         next_score=2.5,
         has_more=True,
         is_held=True,
-        rows=[lua.Claimed("k\udcff", "1", "{}", score="2")],
+        rows=[records.Claimed("k\udcff", "1", "{}", score="2")],
     )
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
     reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5"])
-    assert lua.read_status(reply, "s", "l", "t") == lua.Vitals(1.5, "token", 34, "1.25", 2, 0.5)
+    assert lua.read_status(reply, "s", "l", "t") == records.Vitals(1.5, "token", 34, "1.25", 2, 0.5)
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent: list[Any] = []
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
-    committed = lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, "new-score")])
-    assert committed == lua.Committed("ok", is_moved=False, results=[True])
+    committed = lua.commit_runs(client, "s", records.Fence(), [records.Commit(CLAIMED, "new-score")])
+    assert committed == records.Committed("ok", is_moved=False, results=[True])
     assert sent[-12:] == ["hash", "", "claimed-score", "new-score", "the-meta", *[""] * 6, 0]
 
 
 @pytest.mark.parametrize(
     ("ending", "word", "decided_on"),
-    [(lua.Ending.UNSCHEDULE, "remove", ""), (lua.Ending.DELETE, "delete", "=definition\0")],
+    [(records.Ending.UNSCHEDULE, "remove", ""), (records.Ending.DELETE, "delete", "=definition\0")],
 )
 @pytest.mark.parametrize("kept", [0, 6])
 def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
-    ending: lua.Ending, word: str, decided_on: str, kept: int
+    ending: records.Ending, word: str, decided_on: str, kept: int
 ) -> None:
     sent: list[Any] = []
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
-    histories = lua.Histories(lambda key: [f"history of {key}", f"misses of {key}"], kept)
-    lua.commit_runs(client, "s", lua.Fence(), [lua.Commit(CLAIMED, ending)], histories=histories)
+    histories = records.Histories(lambda key: [f"history of {key}", f"misses of {key}"], kept)
+    lua.commit_runs(client, "s", records.Fence(), [records.Commit(CLAIMED, ending)], histories=histories)
     assert sent[1 : 1 + sent[0]] == ["s", "s", "k", "history of k", "misses of k"]
     fields = ["hash", decided_on, "claimed-score", word, "the-meta", "", "", "", "", ""]
     assert sent[-12:-2] == fields
@@ -428,12 +434,12 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
     sent: list[Any] = []
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
-    clear = lua.Clear.FIELD
-    commit = lua.Commit(
+    clear = records.Clear.FIELD
+    commit = records.Commit(
         CLAIMED, "5", new_error=clear, new_definition="new", new_policy=clear, records=("first", "last")
     )
-    histories = lua.Histories(lambda key: [f"history of {key}", f"misses of {key}"], 6)
-    lua.commit_runs(client, "s", lua.Fence(), [commit], histories=histories)
+    histories = records.Histories(lambda key: [f"history of {key}", f"misses of {key}"], 6)
+    lua.commit_runs(client, "s", records.Fence(), [commit], histories=histories)
     assert sent[1 : 1 + sent[0]] == ["s", "s", "k", "history of k"]
     texts = "=definition\0"
     assert sent[-7:] == ["", "clear", "new", "clear", texts, "first\nlast", 0]
@@ -444,12 +450,12 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     client = Replying(None)
     reply = ["ok", 1, [0, b"WRONGTYPE", 1]]
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or reply
-    first = lua.Commit(
-        CLAIMED, "new-score", pushes=(lua.Push("lpush", "q", "m1"), lua.Push("lpush", "p", "m2"))
+    first = records.Commit(
+        CLAIMED, "new-score", pushes=(records.Push("lpush", "q", "m1"), records.Push("lpush", "p", "m2"))
     )
-    second = lua.Commit(CLAIMED, "new-score", pushes=(lua.Push("pexpire", "q", 5),))
+    second = records.Commit(CLAIMED, "new-score", pushes=(records.Push("pexpire", "q", 5),))
     committed = lua.commit_runs(client, "s", FENCE, [first, second, COMMIT], TARGET)
-    assert committed == lua.Committed("ok", is_moved=True, results=[False, "WRONGTYPE", True])
+    assert committed == records.Committed("ok", is_moved=True, results=[False, "WRONGTYPE", True])
     keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
@@ -460,5 +466,5 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
 
 
 def test_without_a_lock_the_fence_names_the_schedule_again() -> None:
-    assert lua.Fence().keys("the-schedule") == ["the-schedule", "the-schedule"]
-    assert lua.Fence().args() == ["", 0]
+    assert records.Fence().keys("the-schedule") == ["the-schedule", "the-schedule"]
+    assert records.Fence().args() == ["", 0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redbeat.store import scripts as lua
+from redbeat.store import records
 from tests.support.lua_headers import FOLDER, FRAGMENTS, SCRIPTS, code_of, header_of
 
 LUA_WORDS = set(
@@ -94,7 +94,7 @@ def test_every_return_has_the_fields_of_the_header(name: str) -> None:
         assert len(inner.split(",")) == len(header.returned), value
 
 
-@pytest.mark.parametrize(("name", "row"), [("claim_due", lua.Claimed), ("read_entries", lua.Stored)])
+@pytest.mark.parametrize(("name", "row"), [("claim_due", records.Claimed), ("read_entries", records.Stored)])
 def test_a_row_has_the_fields_of_its_class(name: str, row: type[Any]) -> None:
     documented = re.search(r"--   rows +\{(.+?)\}", (FOLDER / f"{name}.lua").read_text("utf-8"))
     assert documented is not None

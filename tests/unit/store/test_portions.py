@@ -9,7 +9,7 @@ import pytest
 from redbeat.connection.retry import RequestBroken
 from redbeat.errors import StoreRefused
 from redbeat.store.portions import MAX_ENTRIES, Portions
-from redbeat.store.scripts import Claimed, Stored
+from redbeat.store.records import Claimed, Stored
 
 
 class Server:
