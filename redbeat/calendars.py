@@ -7,7 +7,7 @@ become excluded, whoever wrote the calendar.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -27,15 +27,14 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
 from redbeat.entries.loading import try_decode
 from redbeat.errors import CalendarError, CalendarNotFound
-from redbeat.keys import glob_of
 from redbeat.log.logger import logger
 from redbeat.log.text import is_utf8, printable
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.schedules.ical import days_of_ical
 from redbeat.schedules.occurrences import Excluded, next_run
-from redbeat.store.records import text_of
-from redbeat.store.scripts import calendars as scripts
-from redbeat.store.store import CHUNK_SIZE, Store, Stored, Write
+from redbeat.store.calendars import Calendars
+from redbeat.store.members import Members
+from redbeat.store.store import Store, Stored, Write
 
 __all__ = ["Calendar", "find_users"]
 
@@ -167,7 +166,7 @@ class Calendar(Exclusions):
         self._exclude(list(self.days.items()))
         store = Store(self.app)
         before = read_calendars(store, [self.name])[self.name]
-        self._replace(store, {ABOUT: self.about, **self.days})
+        Calendars(store).replace(self.name, {ABOUT: self.about, **self.days})
         self.retime(before)
         return self
 
@@ -207,7 +206,7 @@ class Calendar(Exclusions):
                     raise CalendarError(f"{name}: there is no {day} to remove.", name)
             changed = cls(name, {**kept, **added}, fields.get(ABOUT, "") if about is None else about, app)
             read = "none" if isinstance(before, Unusable) else before
-            if changed._replace(store, {ABOUT: changed.about, **changed.days}, read):
+            if Calendars(store).replace(name, {ABOUT: changed.about, **changed.days}, read):
                 changed.retime(calendar_from(name, before))
                 return changed
         raise CalendarError(
@@ -217,16 +216,13 @@ class Calendar(Exclusions):
     @staticmethod
     def names(app: Any = None) -> list[str]:
         """Return the names of the stored calendars; all keys under the prefix are looked at for them."""
-        store = Store(app_or_default(app))
-        start = store.keys.calendar("")
-        with store.translating():
-            found = store.client.scan_iter(match=f"{glob_of(start)}*", count=2 * CHUNK_SIZE)
-            return sorted({text_of(key).removeprefix(start) for key in found})
+        return Calendars(Store(app_or_default(app))).names()
 
     def retime(self, before: Excluded) -> None:
         """Let entries be due as the calendar says, which stands in Redis by now in place of ``before``."""
         store = Store(self.app)
-        for keys in _scheduled_keys(store):
+        for page in Members(store).scan():
+            keys = [member for member, _ in page]
             store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before))
 
     def delete(self) -> None:
@@ -234,18 +230,7 @@ class Calendar(Exclusions):
 
         Entries that refer to it are quarantined when they are due, until there is one again.
         """
-        self._replace(Store(self.app), {})
-
-    def _replace(
-        self, store: Store, fields: Mapping[str, str], read: Mapping[str, str] | str | None = None
-    ) -> bool:
-        """Store these fields, if what stands there is what was ``read``; tell whether it was."""
-        key = store.keys.calendar(self.name)
-        with store.translating():
-            replaced = scripts.replace_calendar(
-                store.client, key, fields.items(), wake=store.keys.wake, read=read
-            )
-        return replaced is not None
+        Calendars(Store(self.app)).replace(self.name, {})
 
 
 def _plan_retiming(
@@ -318,22 +303,10 @@ def find_users(
         without: keys of entries that don't count.
     """
     users: dict[str, set[str]] = {}
-    for keys in _scheduled_keys(store):
-        _, found = store.read_entries([key for key in map(store.keys.prefixed, keys) if key not in without])
+    for page in Members(store).scan():
+        keys = [store.keys.prefixed(member) for member, _ in page]
+        _, found = store.read_entries([key for key in keys if key not in without])
         for stored in found:
             for name in names_in(stored).intersection(names_in(stored) if names is None else names):
                 users.setdefault(name, set()).add(store.keys.name(stored.key))
     return {name: sorted(entries) for name, entries in users.items()}
-
-
-def _scheduled_keys(store: Store) -> Iterator[list[str]]:
-    """Yield the members of the schedule in chunks, each at least once."""
-    cursor = 0
-    while True:
-        with store.translating():
-            cursor, members = store.client.zscan(store.keys.schedule, cursor, count=CHUNK_SIZE)
-        keys = [text_of(key) for key, _ in members]
-        if keys:
-            yield keys
-        if not int(cursor):
-            return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 DEFAULT_PREFIX = "redbeat:"
 #: all keys of one schedule must be in one slot of a cluster, so the prefix carries a hash tag there
@@ -29,6 +30,22 @@ BESIDE_TYPES = {HISTORY_NAMES: "list", BACKFILLED_NAMES: "set"}
 RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES)
 
 _GLOB = re.compile(r"([*?\[\]\\^])")
+
+
+class EntryKeys(NamedTuple):
+    """All keys about one entry.
+
+    Attributes:
+        entry: a hash of definition, meta, policy and error.
+        history: a list of what became of its last runs, the newest first.
+        backfilled: a set of the due times that were sent by hand.
+        backfilling: a string with a time to live, the lock of who sends runs by hand.
+    """
+
+    entry: str
+    history: str
+    backfilled: str
+    backfilling: str
 
 
 @dataclass(frozen=True)
@@ -87,25 +104,24 @@ class Keys:
         """Return the key of the calendar called ``name``: a hash of excluded days and their labels."""
         return f"{self.prefix}{CALENDAR_NAMES}{name}"
 
-    def history(self, name: str) -> str:
-        """Return the key of the history of the entry called ``name``: a list, the newest run first."""
-        return f"{self.prefix}{HISTORY_NAMES}{name}"
-
-    def history_of(self, key: str) -> str:
-        """Return the key of the history of the entry under ``key``."""
-        return self.history(self.name(key))
-
-    def backfilled_of(self, key: str) -> str:
-        """Return the key of the due times that were sent by hand for the entry under ``key``: a set."""
-        return f"{self.prefix}{BACKFILLED_NAMES}{self.name(key)}"
-
-    def backfilling_of(self, key: str) -> str:
-        """Return the key of the lock of who sends runs of the entry under ``key`` by hand."""
-        return f"{self.prefix}{BACKFILLING_NAMES}{self.name(key)}"
+    def about(self, name: str) -> EntryKeys:
+        """Return all keys about the entry called ``name``."""
+        return EntryKeys(
+            f"{self.prefix}{name}",
+            f"{self.prefix}{HISTORY_NAMES}{name}",
+            f"{self.prefix}{BACKFILLED_NAMES}{name}",
+            f"{self.prefix}{BACKFILLING_NAMES}{name}",
+        )
 
     def beside(self, key: str) -> tuple[str, str]:
         """Return the keys of what is kept beside the entry under ``key``: its history first."""
-        return self.history_of(key), self.backfilled_of(key)
+        about = self.about(self.name(key))
+        return about.history, about.backfilled
+
+    @property
+    def beside_types(self) -> dict[str, str]:
+        """How the keys begin of what is kept beside entries, and of which type it is."""
+        return {f"{self.prefix}{names}": kind for names, kind in BESIDE_TYPES.items()}
 
     def owner(self, owner: str) -> str:
         """Return the key of the names that ``owner`` has applied from a file: a set."""
@@ -117,7 +133,7 @@ class Keys:
         return self.owner("")  # an owner's name isn't empty
 
     def entry(self, name: str) -> str:
-        """Return the key of the entry called ``name``: a hash of definition, meta, policy and error."""
+        """Return the key of the entry called ``name``."""
         return f"{self.prefix}{name}"
 
     def name(self, key: str) -> str:

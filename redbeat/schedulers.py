@@ -305,7 +305,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _wake(self) -> WakeChannel:
-        return WakeChannel(self.store.client, self.config.keys.wake)
+        return self.store.wake_channel()
 
     @property
     def _look_seconds(self) -> float:

@@ -51,7 +51,6 @@ from redbeat.connection.retry import (
     call_briefly,
     is_refusal,
     is_reset,
-    without_retry,
 )
 from redbeat.entries.calendar_loading import KeptCalendars
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -190,7 +189,7 @@ class Dispatcher:
         except BaseException:
             # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
             if batch.pending:
-                store = Store(self._store.config.app, without_retry(self._store.client))
+                store = self._store.without_retry()
                 # so long the lock lives after this, unless it is released
                 fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
                 with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):

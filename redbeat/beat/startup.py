@@ -13,16 +13,17 @@ from celery.utils.time import humanize_seconds
 
 from redbeat.broker.delivery import describe_delivery
 from redbeat.config.urls import sanitize_url
-from redbeat.connection.client import get_hasty_redis
 from redbeat.connection.retry import RequestBroken
 from redbeat.entries.calendar_loading import save_by_calendars
-from redbeat.entries.ownership import note_statics, plan_statics, read_owners, read_statics
+from redbeat.entries.ownership import note_statics, plan_statics
 from redbeat.entries.saving import encode_entry
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.store.chunks import in_chunks
+from redbeat.store.owners import Owners
+from redbeat.store.server import Server
 from redbeat.store.store import Fence, Store, Stored, Write
 
 __all__ = [
@@ -47,7 +48,7 @@ _LOOKED_UP = (
 
 def eviction_warning(store: Store) -> str | None:
     """Return a sentence about a server that may evict the schedule, or None."""
-    policy = store.eviction_policy()
+    policy = Server(store).eviction_policy()
     if policy is None:
         return None
     return (
@@ -102,15 +103,13 @@ def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> s
         lines.append(f"    . lock -> `{lock_key}` {timeout}")
     else:
         lines.append("    . lock -> none, several beats share the work")
-    try:
-        hasty_store = Store(store.config.app, get_hasty_redis(store.config.app))
-    except ConfigurationError:  # beat says so when it starts
-        return "\n".join(lines)
-    lines.append(f"    . delivery -> {describe_delivery(store.config.app, hasty_store)}")
-    if store.config.key_expiry_check != "ignore":
-        with suppress(RedBeatError):
-            warning = eviction_warning(hasty_store)
-            lines += [f"    . warning -> {warning}"] if warning else []
+    # of settings that make no connection beat says so when it starts
+    with suppress(ConfigurationError), Store.hasty(store.config.app) as hasty_store:
+        lines.append(f"    . delivery -> {describe_delivery(store.config.app, hasty_store)}")
+        if store.config.key_expiry_check != "ignore":
+            with suppress(RedBeatError):
+                warning = eviction_warning(hasty_store)
+                lines += [f"    . warning -> {warning}"] if warning else []
     return "\n".join(lines)
 
 
@@ -140,10 +139,10 @@ def store_statics(
     owners = config.statics_owners
     # a key of RedBeat's own is never removed as an entry
     plan = plan_statics(
-        read_statics(store), statics, owners, lambda name: not find_name_problem(name, reserved)
+        Owners(store).statics(), statics, owners, lambda name: not find_name_problem(name, reserved)
     )
     keys = [config.keys.entry(name) for name in plan.removed]
-    gone = [key for key, owner in zip(keys, read_owners(store, keys), strict=True) if not owner]
+    gone = [key for key, owner in zip(keys, Owners(store).read(keys), strict=True) if not owner]
     for key in gone:
         logger.info("beat: Removing old static schedule entry '%s'.", config.keys.name(key))
     store.delete_entries(gone, fence)

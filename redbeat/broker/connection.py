@@ -93,7 +93,7 @@ class Broker:
             if self.outbox is not None:
                 declare_exchanges(channel, self._app)
             if self._sends_once and self.outbox is not None:
-                send_once(self.outbox.client)
+                send_once(self.outbox.kombu_client)
             bounded = type("BoundedProducer", (BoundedProducer, self._producer_class), {})
             self._producer = bounded(channel, auto_declare=False)
             self._producer.begin(self._app, is_redis=self.outbox is not None)

@@ -20,6 +20,7 @@ from redbeat.broker.outbox import Outbox
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.records import Target
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 
 __all__ = ["Delivery", "describe_delivery"]
@@ -56,7 +57,7 @@ class Delivery:
         if self.is_at_most_once or outbox is None or outbox.has_given_up:
             return None
         if self._asked is not outbox:
-            server = self._store.server_id()
+            server = Server(self._store).id()
             target = _find_target(server, self._store, outbox)
             if target is None and self._is_doubtful():
                 return None  # and asked again the next time
@@ -109,7 +110,7 @@ class Delivery:
 
 
 def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | None:
-    home_db = store.database()
+    home_db = Server(store).database()
     if server is None or home_db is None or server != outbox.server_id():
         return None
     return Target(server, home_db, outbox.database)
@@ -123,10 +124,10 @@ def describe_delivery(app: Any, store: Store) -> str:
             return AT_MOST_ONCE
         if broker.producer is None or broker.outbox is None:
             return AT_LEAST_ONCE
-        if _find_target(store.server_id(), store, broker.outbox) is None:
+        if _find_target(Server(store).id(), store, broker.outbox) is None:
             return AT_LEAST_ONCE
         # whether it may push isn't known before it does, unless it is the user that kombu pushes as
-        is_brokers_user = store.user() == broker.outbox.user
+        is_brokers_user = Server(store).configured_user() == broker.outbox.user
         return EXACTLY_ONCE if is_brokers_user else f"{EXACTLY_ONCE}, if the schedule's user may push"
     except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail
         logger.debug("beat: The guarantee isn't known yet: %r", exc)

@@ -32,7 +32,7 @@ class Outbox:
         channel: of a Redis transport.
 
     Attributes:
-        client: kombu's own client of the broker.
+        kombu_client: that of the broker.
         database: the number of the broker's database.
         user: the name of the user that kombu is to the broker.
         has_given_up: this channel writes in a way that can't be collected, so all is sent at once.
@@ -47,7 +47,7 @@ class Outbox:
         self._lookup_now = channel._lookup  # noqa: SLF001
         self._queue_bind_now = channel._queue_bind  # noqa: SLF001
         with channel.conn_or_acquire() as client:
-            self.client = client
+            self.kombu_client = client
         self._has_prefix = bool(getattr(channel, "global_keyprefix", ""))
         self._full_key("lpush", "")  # raises when this client has another way to put a prefix in front
         self.user = user_of(client)
@@ -91,7 +91,7 @@ class Outbox:
 
         Raises what the redis client raises when the broker can't be reached.
         """
-        pipeline = self.client.pipeline(transaction=False)
+        pipeline = self.kombu_client.pipeline(transaction=False)
         for push in (push for batch in batches for push in batch):
             prefix = self._full_key(push.command, "")  # the client puts it there itself
             getattr(pipeline, push.command)(push.queue.removeprefix(prefix), push.value)
@@ -105,7 +105,7 @@ class Outbox:
     def answers(self) -> bool:
         """Tell whether the broker is there."""
         try:
-            return bool(self.client.ping())
+            return bool(self.kombu_client.ping())
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't
             logger.debug("beat: The broker doesn't answer: %r", exc)
             return False
@@ -113,7 +113,7 @@ class Outbox:
     def server_id(self) -> str | None:
         """Return the run id of the broker's server, None where it may not be asked."""
         try:
-            return text_of(self.client.info("server").get("run_id")) or None
+            return text_of(self.kombu_client.info("server").get("run_id")) or None
         except self._channel.connection.channel_errors as exc:
             if is_refusal(exc):  # it is busy, say, and will tell later
                 raise
@@ -124,7 +124,7 @@ class Outbox:
         """Return ``key`` as kombu's client sends it: with the transport option ``global_keyprefix``."""
         if not self._has_prefix:
             return key
-        arguments = self.client._prefix_args([command.upper(), key])  # noqa: SLF001 - it has no public name
+        arguments = self.kombu_client._prefix_args([command.upper(), key])  # noqa: SLF001 - it has no public name
         return str(arguments[1])
 
     def _get_table(self, exchange: str) -> Any:

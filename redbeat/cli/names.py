@@ -16,7 +16,6 @@ from redbeat.cli.session import Session
 from redbeat.cli.words import one_line
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
-from redbeat.connection.client import get_hasty_redis
 from redbeat.connection.retry import call_briefly
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import iter_names, read_listed
@@ -63,12 +62,8 @@ NAME = NameType()
 
 def _first_names(ctx: click.Context) -> list[str]:
     app = _app_of(ctx)
-    client = get_hasty_redis(app)
-    try:
-        return list(islice(iter_names(app, client), MAX_LOOKED_AT))
-    finally:
-        if client is not getattr(app, "redbeat_redis", None):
-            client.close()
+    with Store.hasty(app) as store:
+        return list(islice(iter_names(app, store), MAX_LOOKED_AT))
 
 
 def _app_of(ctx: click.Context) -> Any:

@@ -11,7 +11,7 @@ from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import one_line
-from redbeat.diagnostics.orphans import KINDS_LEFT, find_leftovers, purge_leftovers
+from redbeat.diagnostics.orphans import KINDS, find_orphans, purge_orphans
 
 __all__ = ["purge"]
 
@@ -32,14 +32,14 @@ def purge(ctx: click.Context, /, dry_run: bool, yes: bool, is_json: bool) -> Non
     """
     session = Session.of(ctx)
     with meter("Looking") as progress:
-        found = list(find_leftovers(session.app, progress))
+        found = list(find_orphans(session.app, progress))
     if not is_json:
-        _show(session, Counter(one.kind for one in found), {kind: _names(found, kind) for kind in KINDS_LEFT})
+        _show(session, Counter(one.kind for one in found), {kind: _names(found, kind) for kind in KINDS})
     removed = 0
     if found and not dry_run:
         ask(f"Remove these {len(found)} from {session.server}?", is_yes=yes)
         with meter("Removing") as progress:
-            removed = purge_leftovers(session.app, found, progress)
+            removed = purge_orphans(session.app, found, progress)
     if is_json:
         left = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found]
         session.print_json({"leftovers": left, "removed": removed, "is_dry_run": dry_run})
@@ -54,7 +54,7 @@ def _names(found: list[Any], kind: str) -> list[str]:
 def _show(session: Session, counts: Counter[str], names: dict[str, list[str]]) -> None:
     if not counts:
         session.say("Nothing is left over.")
-    for kind, meaning in KINDS_LEFT.items():
+    for kind, meaning in KINDS.items():
         if counts[kind]:
             session.say(f"{kind} ({counts[kind]}): {meaning}", "bold")
             for name in names[kind][:MAX_SHOWN]:

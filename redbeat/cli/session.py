@@ -23,7 +23,6 @@ from redbeat.cli.grid import UNLIMITED_WIDTH
 from redbeat.cli.words import one_line
 from redbeat.config.config import ensure_conf
 from redbeat.config.urls import sanitize_url
-from redbeat.entries.history_store import server_now
 from redbeat.errors import (
     CalendarError,
     ConfigurationError,
@@ -38,6 +37,7 @@ from redbeat.errors import (
 from redbeat.log.text import printable, printable_json, printable_lines
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 
 __all__ = ["ZONE_GIVEN", "Session", "SessionCommand", "stating_errors"]
@@ -190,7 +190,7 @@ class Session:
 
     def now(self) -> datetime:
         """Return the server's clock, UTC."""
-        return server_now(Store(self.app))
+        return Server(Store(self.app)).now()
 
     def require_application(
         self, command: str, why: str = "sends messages, and needs the application's broker and tasks"

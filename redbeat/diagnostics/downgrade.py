@@ -20,7 +20,6 @@ from redbeat.errors import EntryCorrupt, EntryNotFound, LockError
 from redbeat.leadership.lock import TOKEN_MARK
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.records import Stored
-from redbeat.store.scripts.downgrades import put_away
 from redbeat.store.store import Store
 
 __all__ = ["Findings", "Obstacle", "examine", "judge", "put_all_away"]
@@ -112,14 +111,7 @@ def put_all_away(
     """
     store, done = Store(app), 0
     for chunk in in_chunks(obstacles):
-        with store.translating(store.keys.downgraded, "hash", sets=[store.keys.statics]):
-            found = put_away(
-                store.client,
-                store.keys,
-                store.config.lock_key,
-                TOKEN_MARK,
-                [(one.member, one.stored) for one in chunk],
-            )
+        found = store.put_away([(one.member, one.stored) for one in chunk], TOKEN_MARK)
         if found.token:
             raise LockError(
                 f"A beat of version 3 leads ({found.token}), and would bring the entries back: stop all "

@@ -13,10 +13,8 @@ from typing import Any
 from celery.schedules import schedule
 
 from redbeat.config.config import ensure_conf
-from redbeat.connection.client import get_hasty_redis
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.history_store import read_history
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.history import PastRun, decode_history
@@ -25,6 +23,7 @@ from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited_twice
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.schedules.timezones import in_utc
+from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
@@ -71,9 +70,8 @@ def read_evidence(app: Any, name: str) -> Evidence:
         StoreUnavailable: Redis can't be reached, or doesn't answer in time.
     """
     config = ensure_conf(app)
-    status, client = read_status(app), get_hasty_redis(app)
-    try:
-        store = Store(app, client)
+    status = read_status(app)
+    with Store.hasty(app) as store:
         key = config.keys.entry(name)
         stored = store.read_entry(key)[1]
         if not stored.exists:
@@ -85,10 +83,7 @@ def read_evidence(app: Any, name: str) -> Evidence:
             problem = str(exc)
         if entry is not None and entry.policy.exclude is not None:
             give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
-        records = read_history(store, key, max(config.history, 1000))
-    finally:
-        if client is not getattr(app, "redbeat_redis", None):
-            client.close()
+        records = Histories(store).read(key, max(config.history, 1000))
     history = decode_history(records, lambda due: id_of(key, due))
     return Evidence(key, entry, stored, problem, history, config.history, status, config.misfire)
 

@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from redbeat.beat.planner import MISSING_GRACE_SECONDS
-from redbeat.connection.client import get_hasty_redis
 from redbeat.diagnostics.checks.finding import Finding, Repair
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
-from redbeat.entries.ownership import read_statics
 from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt, EntryNotFound
-from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
+from redbeat.store.members import MemberRepair, Members
+from redbeat.store.orphans import Orphans, Remains
+from redbeat.store.owners import Owners
 from redbeat.store.records import Stored
-from redbeat.store.scripts.leftovers import remove_leftovers
-from redbeat.store.scripts.repairs import MemberRepair, repair_members
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 
 __all__ = ["repair"]
@@ -37,18 +36,13 @@ def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Itera
     wanted = [finding.repair for finding in findings if finding.repair is not None]
     if not wanted:
         return
-    client = get_hasty_redis(app)
-    try:
-        store = Store(app, client)
+    with Store.hasty(app) as store:
         if not is_dry:
             time.sleep(MISSING_GRACE_SECONDS)  # some programs write the schedule first, and then the hash
         for action, mend in _ACTIONS.items():
             chosen = [one for one in wanted if one.action == action]
             for chunk in in_chunks(chosen):
                 yield from mend(store, chunk, is_dry)
-    finally:
-        if client is not getattr(app, "redbeat_redis", None):
-            client.close()
 
 
 def _drop(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
@@ -86,8 +80,7 @@ def _mend_members(
     if is_dry or not made:
         yield from (f"{one.target}: would be {words}." for one in chosen)
         return
-    with store.translating():
-        done = repair_members(store.client, store.keys.schedule, made, wake=store.keys.wake)
+    done = Members(store).repair(made)
     for one, is_done in zip(chosen, done, strict=True):
         yield (
             f"{one.target}: {words}."
@@ -97,36 +90,27 @@ def _mend_members(
 
 
 def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    gone = _without_entry(store, repairs)
-    if gone and not is_dry:
-        statics = read_statics(store)
-        gone = [
-            one for one in gone if _remove(store, one, name=one.target, owned=statics.pairs_of(one.target))
-        ]
-    would = "would be " if is_dry else ""
-    yield from (f"{one.target}: {would}removed from {store.keys.statics}." for one in gone)
-    yield from _left(repairs, gone, "there is such an entry by now")
+    statics = Owners(store).statics()
+
+    def remains(one: Repair) -> Remains:
+        return Remains(one.entry_key, name=one.target, pairs=statics.pairs_of(one.target))
+
+    return _remove(store, repairs, is_dry, remains, f"removed from {store.keys.statics}")
 
 
 def _delete(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    gone = _without_entry(store, repairs)
-    if not is_dry:
-        gone = [one for one in gone if _remove(store, one, beside=one.target)]
-    would = "would be " if is_dry else ""
-    yield from (f"{one.target}: {would}deleted." for one in gone)
-    yield from _left(repairs, gone, "there is such an entry by now")
+    return _remove(store, repairs, is_dry, lambda one: Remains(one.entry_key, beside=[one.target]), "deleted")
 
 
 def _remove(
-    store: Store, one: Repair, *, name: str = "", owned: Sequence[str] = (), beside: str = ""
-) -> bool:
-    """Remove a name or a key that is kept for an entry, unless that is there by now."""
-    keys, entry = store.keys, one.entry_key
-    is_history = beside == keys.history_of(entry)
-    kept = [beside or entry, entry] if is_history else [entry, beside or entry]
-    with store.translating():
-        removed = remove_leftovers(store.client, keys, [(entry, "", name)], [owned], kept)
-    return removed > 0
+    store: Store, repairs: Sequence[Repair], is_dry: bool, remains: Callable[[Repair], Remains], words: str
+) -> Iterator[str]:
+    gone = _without_entry(store, repairs)
+    if not is_dry:
+        gone = [one for one in gone if Orphans(store).remove([remains(one)])]
+    would = "would be " if is_dry else ""
+    yield from (f"{one.target}: {would}{words}." for one in gone)
+    yield from _left(repairs, gone, "there is such an entry by now")
 
 
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
@@ -134,8 +118,8 @@ def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
     found = {stored.key: stored for stored in store.read_entries([one.entry_key for one in repairs])[1]}
     gone = [one for one in repairs if not found[one.entry_key].exists]
     if store.config.is_cluster:  # a node that is given a slot hasn't got all of it yet
-        with store.translating():
-            gone = [one for one in gone if not store.client.exists(as_stored(one.entry_key))]
+        found_late = Server(store).which_exist([one.entry_key for one in gone])
+        gone = [one for one, exists in zip(gone, found_late, strict=True) if not exists]
     return gone
 
 

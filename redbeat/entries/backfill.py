@@ -16,13 +16,6 @@ from celery.beat import BeatLazyFunc
 from celery.result import AsyncResult
 
 from redbeat.config.suggestions import find_typos
-from redbeat.entries.history_store import (
-    add_record,
-    being_the_only_one,
-    note_backfilled,
-    read_backfilled,
-    server_now,
-)
 from redbeat.entries.preview import runs_between
 from redbeat.entries.validation import find_kind_problem
 from redbeat.errors import EntryError
@@ -30,7 +23,9 @@ from redbeat.history import sent_record
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.chunks import in_chunks
+from redbeat.store.histories import Histories
 from redbeat.store.records import score_text
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 
@@ -49,10 +44,11 @@ def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> Async
     if typos:
         raise EntryError(f"{entry.key}: trigger: there is no {typos}.", entry.key)
     store = Store(entry.app)
-    now = server_now(store)
+    now = Server(store).now()
     task_id = str(overrides.get("task_id") or uuid.uuid4())
     result = _send(entry, now, {**overrides, "task_id": task_id})
-    add_record(store, entry.key, sent_record(score_text(now.timestamp()), task_id, is_manual=True), now)
+    record = sent_record(score_text(now.timestamp()), task_id, is_manual=True)
+    Histories(store).add(entry.key, record, now)
     return result
 
 
@@ -67,7 +63,7 @@ def backfill(
 ) -> list[datetime]:
     """Send the runs of ``entry`` in a span; see :meth:`redbeat.RedBeatSchedulerEntry.backfill`."""
     store = Store(entry.app)
-    now = server_now(store)
+    now = Server(store).now()
     for name, moment in (("start", start), ("end", end)):
         if not isinstance(moment, datetime):
             raise EntryError(f"{entry.key}: backfill: {name} must be a datetime, not {moment!r}.", entry.key)
@@ -86,7 +82,7 @@ def backfill(
     sent: list[datetime] = []
     alone: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)
     if not dry_run:
-        alone = being_the_only_one(store, entry.key)
+        alone = Histories(store).backfilling(entry.key)
     with alone as hold:
         for due in dues:
             with hold_interrupts(5.0):  # sent, noted and counted, or none of it
@@ -102,18 +98,18 @@ def backfill(
 def _missing(entry: RedBeatSchedulerEntry, store: Store, dues: Iterator[datetime]) -> Iterator[datetime]:
     """Yield those that ``backfill`` hasn't sent yet."""
     for chunk in in_chunks(dues):
-        known = read_backfilled(store, entry.key, [score_text(due.timestamp()) for due in chunk])
+        known = Histories(store).are_backfilled(entry.key, [score_text(due.timestamp()) for due in chunk])
         yield from (due for due, is_known in zip(chunk, known, strict=True) if not is_known)
 
 
 def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) -> bool:
-    nominal = score_text(due.timestamp())
-    if read_backfilled(store, entry.key, [nominal])[0]:  # by somebody else, while this one hadn't begun
+    histories, nominal = Histories(store), score_text(due.timestamp())
+    if histories.are_backfilled(entry.key, [nominal])[0]:  # by somebody else, while this one hadn't begun
         return False
     _send(entry, due, {"task_id": task_id_of(entry.key, due.isoformat(timespec="microseconds"))})
     # sent first: killed in between, it is sent again, with the same id
-    note_backfilled(store, entry.key, nominal)
-    add_record(store, entry.key, sent_record(nominal, is_manual=True), server_now(store))
+    histories.note_backfilled(entry.key, nominal)
+    histories.add(entry.key, sent_record(nominal, is_manual=True), Server(store).now())
     return True
 
 

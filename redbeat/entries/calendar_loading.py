@@ -18,8 +18,8 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import Policy
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import Excluded
+from redbeat.store.calendars import Calendars
 from redbeat.store.records import Claimed
-from redbeat.store.scripts import calendars as scripts
 from redbeat.store.store import Store, Stored
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] 
     if not wanted:
         return {}
     try:
-        with store.translating():
-            found = scripts.read_calendars(store.client, [store.keys.calendar(name) for name in wanted])
+        found = Calendars(store).read(wanted)
     except StoreRefused as exc:
         return _unreadable(wanted, exc)
     return {name: _usable(store, name, fields or {}) for name, (_, fields) in zip(wanted, found, strict=True)}
@@ -157,8 +156,7 @@ class KeptCalendars:
         answers: dict[str, Any] = {}
         if asked:
             try:
-                with store.translating():
-                    found = scripts.read_calendars(store.client, [*map(store.keys.calendar, asked)], known)
+                found = Calendars(store).read(asked, known)
             except StoreRefused as exc:
                 fresh = {name: self._kept[name].calendar for name in wanted if name not in asked}
                 return {**fresh, **_unreadable(asked, exc)}

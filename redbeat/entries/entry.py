@@ -35,6 +35,7 @@ from redbeat.policy.misfires import ran_from
 from redbeat.policy.policy import FIELDS, NAMES, Policy, PolicyFields, PolicyHolder
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import in_utc
+from redbeat.store.members import Members
 from redbeat.store.store import Store, Stored, Write
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     @property
     def rank(self) -> int | None:
         """Its place in the stored schedule, 0 for what is due next. None stands for not there."""
-        return Store(self.app).rank(self.key)
+        return Members(Store(self.app)).rank_of(self.key)
 
     def is_due(self) -> schedstate:
         """Return (is it due, seconds to the next look), as Celery's schedules do."""

@@ -20,12 +20,12 @@ from redbeat.entries.describe import description_of
 from redbeat.entries.due import next_due, overrun_of
 from redbeat.entries.failures import failure_of
 from redbeat.entries.forms import from_dict, to_dict
-from redbeat.entries.history_store import read_history
 from redbeat.entries.pauses import PauseResult
 from redbeat.entries.query import clear_entries, count_entries, list_entries, state_of
 from redbeat.errors import EntryError
 from redbeat.history import PastRun, decode_history
 from redbeat.policy.policy import FIELDS, NAMES, PolicyFields
+from redbeat.store.histories import Histories
 from redbeat.store.store import Store, Stored
 from redbeat.task_ids import task_id_of
 
@@ -166,12 +166,11 @@ class Managed:
 
     def history(self, limit: int = 20) -> Sequence[PastRun]:
         """Return what became of its last runs, the newest first: as many as are kept, up to ``limit``."""
-        store = Store(self.app)
 
         def id_of(due: datetime) -> str:
             return task_id_of(self.key, due.isoformat(timespec="microseconds"))
 
-        return decode_history(read_history(store, self.key, limit), id_of)
+        return decode_history(Histories(Store(self.app)).read(self.key, limit), id_of)
 
     # -- changing
 

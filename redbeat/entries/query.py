@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice
-from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from redbeat.config.config import ensure_conf
@@ -19,6 +18,7 @@ from redbeat.entries.due import is_quarantined, next_due
 from redbeat.entries.failures import failure_of
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.store.members import Members
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
@@ -115,9 +115,7 @@ def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
     """Return how many entries :func:`list_entries` would yield."""
     if not any(value is not None for value in filters.values()):
         store = Store(app)
-        with store.translating():
-            count = int(store.client.zcard(store.keys.schedule))
-        return count + sum(1 for _ in _read_away(store))
+        return Members(store).count() + sum(1 for _ in _read_away(store))
     return sum(1 for _ in list_entries(cls, app, **filters))
 
 
@@ -130,8 +128,7 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
     store = Store(app)
     now, stored = store.read_entry(store.keys.entry(name))
     if not stored.exists:
-        with store.translating():
-            stored = replace(stored, score=store.client.zscore(store.keys.schedule, stored.key))
+        stored = replace(stored, score=Members(store).scores_of([stored.key])[0])
         if stored.score is None:
             raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
     return _entry_of(cls, stored, app, now)
@@ -147,9 +144,9 @@ def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[
             yield replace(stored, score=score, is_away=True), now
 
 
-def iter_names(app: Any, client: Any = None) -> Iterator[str]:
+def iter_names(app: Any, store: Store | None = None) -> Iterator[str]:
     """Yield the names in the schedule, in no order; one that is there all the while is yielded once."""
-    store = Store(app, client)
+    store = store or Store(app)
     for page in _scan(store):
         yield from map(store.keys.name, page)
 
@@ -170,19 +167,15 @@ def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Itera
 
 def _scan(store: Store) -> Iterator[dict[str, float]]:
     """Yield members of the schedule and their scores, each name once."""
-    cursor, seen = 0, set[str]()
-    while True:
-        with store.translating():
-            cursor, found = store.client.zscan(store.keys.schedule, cursor, count=PAGE_SIZE)
+    seen = set[str]()
+    for found in Members(store).scan():
         page: dict[str, float] = {}
         for member, score in found:
-            name = store.keys.name(_text(member))
+            name = store.keys.name(member)
             if name not in seen:
                 seen.add(name)
-                page[_text(member)] = score
+                page[member] = score
         yield page
-        if not int(cursor):
-            break
     away = ((stored.key, stored.score) for stored, _ in _read_away(store))
     yield {key: score for key, score in away if score is not None and store.keys.name(key) not in seen}
 
@@ -195,18 +188,14 @@ def _with_score(stored: Stored, score: float) -> Stored:
 def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> int:
     """Remove every member of the schedule, with its entry; return how many there were."""
     store, total = Store(app), 0
-    while True:
-        with store.translating():
-            members = store.client.zrange(store.keys.schedule, 0, PAGE_SIZE - 1)
-        if not members:
-            store.delete_entries([stored.key for stored, _ in _read_away(store)])
-            return total
-        store.delete_entries([store.keys.prefixed(_text(member)) for member in members])
-        with store.translating():
-            store.client.zrem(store.keys.schedule, *members)  # bare names, say
+    while members := Members(store).first(PAGE_SIZE):
+        store.delete_entries([store.keys.prefixed(member) for member in members])
+        Members(store).remove(members)  # bare names, say
         total += len(members)
         if progress is not None:
             progress(total)
+    store.delete_entries([stored.key for stored, _ in _read_away(store)])
+    return total
 
 
 def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[str, Stored, datetime]]:
@@ -215,41 +204,13 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
     By their due times, negative ones last. A member may be a bare name instead of a key.
     """
     seen: set[str] = set()
-    ranges = [("0", "+inf" if last_score is None else repr(last_score))]
-    if last_score is None:
-        ranges.append(("-inf", "(0"))
-    for first, last in ranges:
-        begin, at_begin = first, 0  # so many with that score were seen
-        latest = (-inf, b"")
-        while True:
-            with store.translating():
-                found = store.client.zrangebyscore(
-                    store.keys.schedule,
-                    begin,
-                    last,
-                    start=max(at_begin - PAGE_SIZE, 0),  # some of them may have moved on
-                    num=2 * PAGE_SIZE,
-                    withscores=True,
-                )
-            # members with one score are in the order of their bytes
-            page = [(key, score) for key, score in found if (score, _bytes(key)) > latest][:PAGE_SIZE]
-            scores = {_text(key): score for key, score in page}
-            members = [member for member in scores if member not in seen]
-            now, entries = store.read_entries([store.keys.prefixed(member) for member in members])
-            for member, stored in zip(members, entries, strict=True):
-                score = scores[member]
-                if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
-                    seen.add(member)
-                yield member, _with_score(stored, score), now
-            if len(found) < 2 * PAGE_SIZE and len(page) < PAGE_SIZE:
-                break
-            if page:
-                latest = page[-1][1], _bytes(page[-1][0])
-                same = sum(1 for _, score in page if score == latest[0])
-                at_begin = at_begin + same if repr(latest[0]) == begin else same
-                begin = repr(latest[0])
-            else:
-                at_begin += PAGE_SIZE
+    for page in Members(store).in_order(last_score):
+        members = [(member, score) for member, score in page if member not in seen]
+        now, entries = store.read_entries([store.keys.prefixed(member) for member, _ in members])
+        for (member, score), stored in zip(members, entries, strict=True):
+            if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
+                seen.add(member)
+            yield member, _with_score(stored, score), now
 
 
 def _entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> EntryT:
@@ -307,11 +268,3 @@ def state_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str
 
 def _utc(moment: datetime) -> datetime:
     return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-
-
-def _bytes(key: Any) -> bytes:
-    return key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
-
-
-def _text(key: Any) -> str:
-    return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key

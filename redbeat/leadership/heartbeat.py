@@ -13,14 +13,13 @@ import time
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.connection.client import get_hasty_redis
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import what_is_computed
 from redbeat.process.memory import Memory
+from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
-from redbeat.store.scripts import release_lock
 from redbeat.store.store import Store
 
 __all__ = ["Heartbeat"]
@@ -68,7 +67,7 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join(timeout=STOP_SECONDS)
         if self._store is not None:
-            self._close(self._store)
+            self._store.close()
 
     def note_progress(self) -> None:
         """The scheduler has done something."""
@@ -133,15 +132,11 @@ class Heartbeat:
         """Return the store with the thread's own client; None when this heartbeat was stopped meanwhile."""
         if self._store is None:
             # of its own, unless one was injected: those are for all threads
-            self._store = Store(self._app, get_hasty_redis(self._app, self._timing.renewal_seconds))
+            self._store = Store.hasty(self._app, self._timing.renewal_seconds)
             if self._stopped.is_set():  # whoever stops it may have waited for less time than this took
-                self._close(self._store)
+                self._store.close()
                 return None
         return self._store
-
-    def _close(self, store: Store) -> None:
-        if store.client is not getattr(self._app, "redbeat_redis", None):
-            store.client.close()
 
     def _report(self, exc: Exception) -> None:
         """Log what nobody has thought of: once for each kind, until its words change."""
@@ -152,9 +147,7 @@ class Heartbeat:
     def _give_up(self, store: Store, idle_seconds: float) -> None:
         if self._has_given_up:
             return
-        with store.translating(self._fence.lock_key or "", "string"):
-            key, wake = self._fence.lock_key or "", store.keys.wake
-            release_lock(store.client, key, self._fence.token, wake=wake)
+        LockKey(store, self._fence.lock_key or "").release(self._fence.token)
         self._has_given_up = True
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up the lock %s, so that "

@@ -32,10 +32,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import LockLost
+from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey
 from redbeat.store.records import Fence, text_of
-from redbeat.store.scripts import release_lock, take_lock
 from redbeat.store.store import Store
 
 __all__ = ["TAKEN_MS", "Holder", "LeaderLock", "fence_of", "holder_of"]
@@ -45,8 +44,6 @@ TAKEN_MS = 10_000
 
 #: how a token of ours begins; one of celery-redbeat 2.x is 32 hexadecimal digits
 TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is no secret
-
-_NO_KEY, _FOR_EVER = -2, -1  # PTTL's answers
 
 
 @dataclass(frozen=True)
@@ -93,6 +90,7 @@ class LeaderLock:
     ) -> None:
         self._store = store
         self.key = self.name = key
+        self._key = LockKey(store, key)
         self._takeover_seconds = takeover_seconds
         self.set_timeout(timeout_seconds)
         self.is_released = False
@@ -136,36 +134,26 @@ class LeaderLock:
         return True
 
     def _take(self) -> bool:
-        client = self._store.client
         try:
-            with self._store.translating(self.key, "string"):
-                rest_ms = int(client.pttl(self.key))
-                if rest_ms == _FOR_EVER:
-                    client.get(self.key)  # no beat leaves it so: it may be no lock at all, and says so
+            rest_ms = self._key.rest_ms()
+            if rest_ms == FOR_EVER:
+                self._key.token()  # no beat leaves it so: it may be no lock at all, and says so
         except BaseException:
             self._silence = None  # what wasn't seen isn't known
             raise
-        if rest_ms != _NO_KEY:
+        if rest_ms != NO_KEY:
             self.seen_until = time.monotonic() + rest_ms / 1000 if rest_ms >= 0 else math.inf
         silent = ""
         if self._is_silent(rest_ms):
             holder = self.holder()
             # a foreign one (celery-redbeat 2.x) renews its lock at each tick only: it is left to expire
             silent = holder if holder.startswith(TOKEN_MARK) else ""
-        if rest_ms != _NO_KEY and not silent and not self.token:
+        if rest_ms != NO_KEY and not silent and not self.token:
             return False
         # before the answer: whoever ends meanwhile must release it; and the same when no answer has come
         self.token = token = self.token or _new_token()
-        with self._store.translating(self.key, "string"):
-            is_ours = take_lock(
-                client,
-                self.key,
-                token,
-                taken_ms=min(self.timeout_ms, TAKEN_MS),
-                silent=silent,
-                rest_ms=rest_ms,
-                slack_ms=int(self.timing.slack_seconds * 1000),
-            )
+        taken_ms, slack_ms = min(self.timeout_ms, TAKEN_MS), int(self.timing.slack_seconds * 1000)
+        is_ours = self._key.take(token, taken_ms, silent=silent, rest_ms=rest_ms, slack_ms=slack_ms)
         self.token = token if is_ours else ""
         self._silence = None
         if is_ours:
@@ -185,17 +173,16 @@ class LeaderLock:
 
     def holder(self, mark: str = "") -> str:
         """Return the token in the lock; of one that was released just now that in ``mark``; '' for none."""
-        with self._store.translating(self.key, "string"):
-            token = text_of(self._store.client.get(self.key))
-            if token is None and mark:
-                token = text_of(self._store.client.get(mark))
+        token = self._key.token()
+        if token is None and mark:
+            token = LockKey(self._store, mark).token()
         return token or ""
 
     def take_mark(self, mark: str) -> str:
         """Return, once, who has released the lock, a token, as the key ``mark`` says; '' for nobody."""
-        with self._store.translating(mark, "string"):
-            token = text_of(self._store.client.get(mark)) or ""
-            self._store.client.delete(mark)
+        key = LockKey(self._store, mark)
+        token = key.token() or ""
+        key.remove()
         return token
 
     def _is_silent(self, rest_ms: int) -> bool:
@@ -227,10 +214,8 @@ class LeaderLock:
 
     def describe_holder(self) -> str:
         """Return who holds the lock and for how long, in words for a log."""
-        client = self._store.client
-        with self._store.translating(self.key, "string"):
-            holder, rest_ms = text_of(client.get(self.key)), client.pttl(self.key)
-        if rest_ms == _FOR_EVER:
+        holder, rest_ms = self._key.token(), self._key.rest_ms()
+        if rest_ms == FOR_EVER:
             return f"{holder} holds {self.key}, which never ends: somebody has set it by hand"
         return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
 
@@ -238,13 +223,11 @@ class LeaderLock:
 
     def owned(self) -> bool:
         """Tell whether it is ours, as Redis has it now."""
-        with self._store.translating(self.key, "string"):
-            return bool(self.token) and text_of(self._store.client.get(self.key)) == self.token
+        return bool(self.token) and self._key.token() == self.token
 
     def locked(self) -> bool:
         """Tell whether anybody holds it."""
-        with self._store.translating(self.key, "string"):
-            return self._store.client.get(self.key) is not None
+        return self._key.token() is not None
 
     def extend(self, additional_time: float, replace_ttl: bool = True) -> bool:
         """Let it live for ``additional_time`` seconds from now on, and return True.
@@ -259,8 +242,7 @@ class LeaderLock:
             raise self._not_owned("extended")
         lives_ms = additional_time * 1000
         if not replace_ttl:
-            with self._store.translating(self.key, "string"):
-                lives_ms += max(int(self._store.client.pttl(self.key)), 0)
+            lives_ms += max(self._key.rest_ms(), 0)
         self._store.renew_lock(replace(self.fence, lock_ms=max(int(lives_ms), 1)))
         return True
 
@@ -294,12 +276,7 @@ class LeaderLock:
         Arguments:
             mark: a key that says for a minute who has released the lock: it hasn't vanished; '': none.
         """
-        client, wake = without_retry(self._store.client), self._store.keys.wake
-        with self._store.translating(self.key, "string"):
-            is_ours: bool = call_briefly(
-                lambda: release_lock(client, self.key, self.token, wake=wake, mark=mark)
-            )
-        return is_ours
+        return self._key.release(self.token, mark)
 
 
 def fence_of(lock: Any, timing: Timing) -> Fence:

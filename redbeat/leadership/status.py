@@ -12,7 +12,6 @@ from enum import IntEnum
 from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
-from redbeat.connection.client import get_hasty_redis
 from redbeat.connection.retry import call_briefly
 from redbeat.leadership.lock import holder_of
 from redbeat.store.records import Vitals
@@ -95,12 +94,8 @@ def read_status(app: Any = None) -> Status:
 
 
 def _look(app: Any) -> Vitals:
-    client = get_hasty_redis(app)
-    try:
-        return Store(app, client).vitals()
-    finally:
-        if client is not getattr(app, "redbeat_redis", None):
-            client.close()
+    with Store.hasty(app) as store:
+        return store.vitals()
 
 
 def _status(vitals: Vitals, config: RedBeatConfig) -> Status:

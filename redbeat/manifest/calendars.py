@@ -15,8 +15,7 @@ from redbeat.log.text import printable
 from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.scripts import owners as scripts
-from redbeat.store.scripts.owners import CalendarChange
+from redbeat.store.owners import CalendarChange, Owners
 from redbeat.store.store import Store
 
 __all__ = [
@@ -73,13 +72,7 @@ def plan_calendars(
             continue
         read = before.kind if isinstance(before, Unusable) else before
         plan.changes.append(
-            CalendarChange(
-                f"{owner}\t{name}",
-                store.keys.calendar(name),
-                read,
-                None if is_same else fields,
-                store.keys.calendar_owners if is_new_owner else "",
-            )
+            CalendarChange(name, owner, read, None if is_same else fields, True if is_new_owner else None)
         )
         if isinstance(before, Unusable) and before.is_missing:
             plan.difference.added[name] = _shown_calendar(fields)
@@ -133,11 +126,10 @@ def plan_gone_calendars(
             continue
         plan.changes.append(
             CalendarChange(
-                f"{owner}\t{name}",
-                store.keys.calendar(name),
+                name,
+                owner,
                 fields.kind if isinstance(fields, Unusable) else fields,
                 None if others else {},
-                store.keys.calendar_owners,
                 is_owned=False,
             )
         )
@@ -154,7 +146,7 @@ def put_back_named(store: Store, plan: CalendarPlan) -> list[str]:
     whoever saves an entry looks for its calendar once more afterwards, as well. One of both sees the other.
     """
     removed = {
-        change.pair.partition("\t")[2]: change
+        change.name: change
         for change in plan.changes
         if change.fields == {} and isinstance(change.read, Mapping)
     }
@@ -163,11 +155,7 @@ def put_back_named(store: Store, plan: CalendarPlan) -> list[str]:
         change = removed[name]
         fields = dict(change.read) if isinstance(change.read, Mapping) else {}
         back = replace(change, read="none", fields=fields, is_owned=True)
-        with store.translating(sets={back.owned_key}):
-            other = scripts.apply_entries(
-                store.client, store.keys.schedule, [], calendars=[back], wake=store.keys.wake
-            )
-        if other is not None:
+        if Owners(store).apply([], [back]) is not None:
             continue  # somebody has stored another one
         Calendar.load(name, store.config.app).retime(Unusable(f"the calendar {name!r} was missing.", "none"))
         plan.difference.removed.pop(name, None)
@@ -198,9 +186,6 @@ def calendar_of(declared: Declared, name: str, app: Any) -> Calendar:
 
 def is_stored(store: Store, plan: CalendarPlan) -> bool:
     """Tell whether all that ``plan`` changes of calendars is done."""
-    changed = {one.key: dict(one.fields) for one in plan.changes if one.fields is not None}
-    found = read_fields(store, [key.removeprefix(store.keys.calendar("")) for key in changed])
-    return all(
-        changed[store.keys.calendar(name)] == ({} if _is_missing(fields) else fields)
-        for name, fields in found.items()
-    )
+    changed = {one.name: dict(one.fields) for one in plan.changes if one.fields is not None}
+    found = read_fields(store, changed)
+    return all(changed[name] == ({} if _is_missing(fields) else fields) for name, fields in found.items())

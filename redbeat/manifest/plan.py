@@ -19,10 +19,8 @@ from redbeat.entries.calendar_loading import Unusable, give_calendars, read_cale
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.fields import ENTRY_FIELDS, STATE_FIELDS
-from redbeat.entries.history_store import past_of
 from redbeat.entries.loading import try_decode
 from redbeat.entries.notation import write_schedule
-from redbeat.entries.ownership import read_calendar_owners, read_names_of, read_owners, read_statics
 from redbeat.entries.saving import encode_entry, plan_write, stored_after, why_never
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
@@ -41,8 +39,7 @@ from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.process.budget import postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.store.chunks import in_chunks
-from redbeat.store.scripts import owners as scripts
-from redbeat.store.scripts.owners import Change
+from redbeat.store.owners import Change, Owners
 from redbeat.store.store import Store, Stored
 
 __all__ = [
@@ -151,8 +148,8 @@ def make_plan(
             declared.origin,
         )
     entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
-    gone = sorted(read_names_of(store, owner) - declared.entries.keys())
-    calendar_owners = read_calendar_owners(store)
+    gone = sorted(Owners(store).names_of(owner) - declared.entries.keys())
+    calendar_owners = Owners(store).calendars()
     now, found = read_with_owners(store, [*entries, *map(store.keys.entry, gone)], progress)
     plan.read_at = now
     if not take_over:
@@ -174,16 +171,7 @@ def make_plan(
             plan.difference.left.append(name)
             continue
         plan.difference.removed[name] = shown_fields(try_decode(RedBeatSchedulerEntry, stored, app))
-        plan.changes.append(
-            Change(
-                name,
-                stored,
-                read_owner=owner,
-                owned_key=store.keys.owner(owner),
-                beside=past_of(store.keys, stored.key),
-                is_deleted=True,
-            )
-        )
+        plan.changes.append(Change(name, stored, read_owner=owner, past=((), ()), is_deleted=True))
     owners = {name: those for name, those in calendar_owners.items() if name not in declared.calendars}
     removed = {change.stored.key for change in plan.changes if change.is_deleted}
     plan_gone_calendars(plan.calendars, store, owner, owners, entries, removed, prune=prune)
@@ -196,7 +184,7 @@ def check_size(plan: Plan, declared: Declared) -> None:
     """Raise FileError where ``plan`` is more than one step takes."""
     count = 8 * len(plan.calendars.changes)
     for change in plan.changes:
-        count += 12 + sum(4 if one.content else 1 for one in change.beside)
+        count += 12 + sum(4 if texts else 1 for texts in change.past or ())
     if count > MAX_ARGUMENTS:
         removed = f", and remove {len(plan.difference.removed)} entries" if plan.difference.removed else ""
         raise FileError(
@@ -214,7 +202,7 @@ def read_with_owners(
     now = datetime.now(timezone.utc)
     for chunk in in_chunks(keys):
         now, stored = store.read_entries(chunk)
-        found += zip(stored, read_owners(store, chunk), strict=True)
+        found += zip(stored, Owners(store).read(chunk), strict=True)
         if progress is not None:
             progress(len(found))
     return now, found
@@ -222,7 +210,7 @@ def read_with_owners(
 
 def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[tuple[Stored, str]]) -> None:
     """Raise OwnedByOthers where entries of the file are somebody else's."""
-    statics = read_statics(store)
+    statics = Owners(store).statics()
     others: dict[str, str] = {}
     for stored, read_owner in found:
         name = store.keys.name(stored.key)
@@ -250,13 +238,7 @@ def _plan_entry(
     owners: tuple[str, str],
 ) -> None:
     read_owner, owner = owners
-    change = Change(
-        entry.name,
-        stored,
-        read_owner=read_owner,
-        owner=owner,
-        owned_key=ensure_conf(plan.app).keys.owner(owner) if owner != read_owner else "",
-    )
+    change = Change(entry.name, stored, read_owner=read_owner, owner=owner)
     plan.changes.append(change)
     before = try_decode(type(entry), stored, plan.app) if stored.exists else None
     if before is not None:
@@ -324,12 +306,8 @@ def commit(plan: Plan) -> None:
     Raises:
         EntryChanged: an entry or a calendar is another one by now; nothing was written.
     """
-    store, calendars = Store(plan.app), plan.calendars.changes
-    owned = {change.owned_key for change in plan.changes} | {change.owned_key for change in calendars}
-    with store.translating(sets=owned - {""}):
-        changed = scripts.apply_entries(
-            store.client, store.keys.schedule, plan.changes, calendars=calendars, wake=store.keys.wake
-        )
+    store = Store(plan.app)
+    changed = Owners(store).apply(plan.changes, plan.calendars.changes)
     if changed is not None and not _stands(store, plan):
         raise EntryChanged(f"{store.keys.name(changed)} has changed meanwhile; nothing was written.", changed)
     if plan.read_at is not None:

@@ -19,9 +19,7 @@ from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encod
 from redbeat.entries.calendar_loading import ABOUT, Unusable, give_calendars, read_calendars, read_fields
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.fields import PAST_FIELDS
-from redbeat.entries.history_store import past_of, read_pasts
 from redbeat.entries.loading import try_decode
-from redbeat.entries.ownership import read_calendar_owners, read_owners, read_statics
 from redbeat.entries.query import scan_entries
 from redbeat.entries.saving import encode_entry, plan_save
 from redbeat.entries.validation import find_name_problem, find_size_problem
@@ -40,7 +38,8 @@ from redbeat.manifest.plan import (
 from redbeat.process.garbage import garbage_kept
 from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
 from redbeat.store.chunks import in_chunks
-from redbeat.store.scripts.owners import Change
+from redbeat.store.histories import Histories
+from redbeat.store.owners import Change, Owners
 from redbeat.store.store import Store, Stored, Write
 
 __all__ = ["Exported", "declare_beat_schedule", "export_entries", "plan_import"]
@@ -97,8 +96,8 @@ def export_entries(
     @garbage_kept()
     def take(chunk: Sequence[Any]) -> None:
         keys = [entry.stored.key for entry in chunk]
-        pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)
-        for entry, its_owner, past in zip(chunk, read_owners(store, keys), pasts, strict=True):
+        pasts = Histories(store).pasts_of(keys) if with_history else [((), ())] * len(keys)
+        for entry, its_owner, past in zip(chunk, Owners(store).read(keys), pasts, strict=True):
             if owner is not None and its_owner != owner:
                 continue
             if not entry.stored.exists:
@@ -310,7 +309,7 @@ def plan_import(
             raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
     entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    owners = read_calendar_owners(store) if owner else {}
+    owners = Owners(store).calendars() if owner else {}
     named_calendars = {entry.policy.exclude for entry in named}
     plan.calendars = plan_calendars(store, declared, named_calendars, owner, owners)
     if not replace_existing:
@@ -324,10 +323,9 @@ def plan_import(
     for name, (stored, read_owner) in zip(names, found, strict=True):
         change = Change(name, stored, read_owner=read_owner)
         change.owner = declared.entries[name].get("owner") or owner
-        change.owned_key = store.keys.owner(change.owner) if change.owner else ""
         try:
             _plan_item(app, change, declared, entries.get(name), now)
-            _plan_past(change, declared.entries[name], store)
+            _plan_past(change, declared.entries[name])
         except EntryError as exc:
             raise declared.fault(("entries", name), str(exc)) from exc
         plan.changes.append(change)
@@ -371,11 +369,11 @@ def _plan_item(
     change.error = raw.get("error")
 
 
-def _plan_past(change: Change, fields: Mapping[str, Any], store: Store) -> None:
+def _plan_past(change: Change, fields: Mapping[str, Any]) -> None:
     """Decide what becomes of the records of an entry's runs: with its state they are the file's, too."""
-    past = [fields.get(name) or () for name in PAST_FIELDS]
-    if any(past) or "next_run" in fields or fields.get("stored"):
-        change.beside = past_of(store.keys, change.stored.key, *past)
+    history, backfilled = (fields.get(name) or () for name in PAST_FIELDS)
+    if history or backfilled or "next_run" in fields or fields.get("stored"):
+        change.past = history, backfilled
 
 
 def _text(value: Any) -> str:
@@ -430,4 +428,4 @@ def declare_beat_schedule(app: Any) -> tuple[Declared, set[str]]:
         except Exception as exc:
             reason = printable(f"{name!r}: {type(exc).__name__}: {exc}")
             raise FileError(f"beat_schedule: {reason}", "beat_schedule") from exc
-    return Declared("beat_schedule", None, items), set(read_statics(Store(app)).names)
+    return Declared("beat_schedule", None, items), set(Owners(Store(app)).statics().names)

@@ -35,7 +35,6 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from redbeat.config.config import ensure_conf
-from redbeat.connection.client import get_hasty_redis
 from redbeat.connection.retry import call_briefly, is_transient
 from redbeat.errors import CommandFailed, LockLost, RedBeatError, StoreUnavailable
 from redbeat.leadership.lock import LeaderLock
@@ -290,7 +289,7 @@ class Runner:
             logger.info("singleton: Standing by: %s.", _bounded(lock.describe_holder, ACQUIRE_SECONDS))
 
     def _connect(self) -> LeaderLock:
-        store = Store(self._app, get_hasty_redis(self._app))
+        store = Store.hasty(self._app)
         return LeaderLock(store, self._key, self._times.timeout)
 
     def _find_start(self, lock: LeaderLock, before: Waiting) -> float:

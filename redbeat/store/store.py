@@ -18,12 +18,11 @@ from typing import Any, Literal
 from redis.exceptions import NoPermissionError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
-from redbeat.connection.client import get_redis, naming_the_server, user_of
+from redbeat.connection.client import get_hasty_redis, get_redis, naming_the_server
 from redbeat.connection.retry import (
     BREAKS_OF_THE_REQUEST,
     WatchedConnection,
     is_no_permission,
-    is_refusal,
     without_retry,
 )
 from redbeat.errors import (
@@ -41,6 +40,7 @@ from redbeat.process.budget import postpone_signals
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE as CHUNK_SIZE
 from redbeat.store.chunks import in_chunks
+from redbeat.store.notifier import WakeChannel
 from redbeat.store.portions import Portions, is_broken
 from redbeat.store.records import (
     ALL_SIZES,
@@ -59,7 +59,7 @@ from redbeat.store.records import (
     text_of,
 )
 from redbeat.store.replicas import Replicas
-from redbeat.store.scripts.downgrades import BroughtBack, bring_back, score_of
+from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 
 __all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
 
@@ -105,6 +105,36 @@ class Store:
     @cached_property
     def client(self) -> Any:
         return get_redis(self._app)
+
+    @classmethod
+    def hasty(cls, app: Any, patience_seconds: float = 2) -> Store:
+        """Return a store for what mustn't wait: its client gives up soon, unless the app has a given one.
+
+        A context manager: its client is closed at the end, unless it is the app's.
+
+        Raises:
+            ConfigurationError: the settings don't make a connection.
+        """
+        return cls(app, get_hasty_redis(app, patience_seconds))
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client, unless it is the app's."""
+        if self.client is not getattr(self._app, "redbeat_redis", None):
+            self.client.close()
+
+    def without_retry(self) -> Store:
+        """Return a store of the same client that doesn't wait for a server that is away."""
+        return Store(self.config.app, without_retry(self.client))
+
+    def wake_channel(self) -> WakeChannel:
+        """Return the channel on which writes are announced; each has a connection of its own."""
+        return WakeChannel(self.client, self.keys.wake)
 
     def connect(self) -> None:
         """Make the client now; that of a cluster looks for its nodes at once.
@@ -232,29 +262,6 @@ class Store:
     def _watched(self, max_breaks: int) -> Any:
         return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule), max_breaks)
 
-    def server_id(self) -> str | None:
-        """Return the run id of the schedule's server; None where it has none to tell, as in a cluster."""
-        if self.config.is_cluster:
-            return None
-        try:
-            with self.translating():
-                server_id = self.client.info("server").get("run_id")
-        except StoreRefused as exc:
-            if is_refusal(exc.__cause__):  # the server is busy, say, and will tell later
-                raise
-            return None  # an ACL without INFO
-        return text_of(server_id) or None
-
-    def database(self) -> int | None:
-        """Return the number of the schedule's database; None where the client doesn't tell."""
-        pool = getattr(without_retry(self.client), "connection_pool", None)
-        options = getattr(pool, "connection_kwargs", None)
-        return None if options is None else int(options.get("db") or 0)
-
-    def user(self) -> str:
-        """Return the name of the user that the schedule is read and written as."""
-        return user_of(without_retry(self.client))
-
     def look(self) -> Head:
         """Return the server's clock and when the first entry is due: the cheap look of a waiting beat."""
         with self.translating():
@@ -381,9 +388,8 @@ class Store:
 
     def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
         """Add what ``writes`` have for histories, if that may be: who writes entries needs no right to it."""
-        kept = self.config.history
         records = [(stored.key, write.record) for stored, write in writes if write.record]
-        if not kept or not records:
+        if not self.config.history or not records:
             return
         with (
             suppress(StoreRefused, StoreCorrupt, StoreUnavailable),
@@ -391,11 +397,15 @@ class Store:
             self.watched.pipeline(transaction=False) as pipeline,
         ):
             for key, record in records:
-                history = self.keys.history_of(key)
-                # room first: who may not make any must not let it grow
-                pipeline.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
-                pipeline.lpush(history, f'{{"at":{now.timestamp():.6f},{record}}}')
+                self.record_with(pipeline, key, record, now)
             pipeline.execute(raise_on_error=True)
+
+    def record_with(self, client: Any, key: str, record: str, at: datetime) -> None:
+        """Add a record to the history of one entry by ``client``, which may be a pipeline."""
+        kept, (history, _) = self.config.history, self.keys.beside(key)
+        # room first: who may not make any must not let it grow
+        client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
+        client.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')
 
     def delete_entries(
         self,
@@ -432,6 +442,16 @@ class Store:
                 raise
         return {}
 
+    def put_away(self, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
+        """Put entries out of celery-redbeat 2.x's way that haven't changed since they were read.
+
+        Arguments:
+            entries: of each its member in the schedule, and what was read.
+            mark: how the token of a leader begins who would bring them back; where there is one, none is.
+        """
+        with self.translating(self.keys.downgraded, "hash", sets=[self.keys.statics]):
+            return put_away(self.client, self.keys, self.config.lock_key, mark, entries)
+
     def bring_back(self, fence: Fence) -> BroughtBack:
         """Put the entries back into the schedule that were taken out for celery-redbeat 2.x.
 
@@ -442,11 +462,6 @@ class Store:
             found = bring_back(self.client, self.keys, fence)
         self.check_lock(found.status, fence)
         return found
-
-    def rank(self, key: str) -> int | None:
-        """Return the entry's place in the schedule, 0 for the next one due; None: it isn't there."""
-        with self.translating():
-            return self.client.zrank(self.keys.schedule, key)  # type: ignore[no-any-return]
 
     def window(self, limit: int) -> list[Stored]:
         """Return the entries that are due now and the next one after, at most ``limit``."""
@@ -464,18 +479,6 @@ class Store:
         """Return who leads, and how much is due; one round trip."""
         with self.translating():
             return lua.read_status(self.client, self.keys.schedule, self.config.lock_key, self.keys.tick)
-
-    def eviction_policy(self) -> str | None:
-        """Return the server's maxmemory-policy when it may evict the schedule, else None.
-
-        Raises:
-            StoreRefused: the server's CONFIG can't be read.
-        """
-        with self.translating():
-            reply = self.client.config_get("maxmemory-policy")
-        policies = {str(text_of(policy)) for policy in reply.values()}
-        # the volatile-* policies evict only keys with a time to live, and the schedule has none
-        return next((policy for policy in sorted(policies) if policy.startswith("allkeys")), None)
 
     def check_lock(self, status: str, fence: Fence) -> None:
         """Note what a script has found the lock to be.
@@ -500,6 +503,18 @@ class Store:
     @staticmethod
     def on_round_trip() -> None:
         """Do nothing, before and after every round trip: tests end a beat here, exactly between two."""
+
+    def ask(
+        self,
+        call: Callable[[Any], Any],
+        key: str = "",
+        expected: str = "sorted set",
+        *,
+        sets: Iterable[str] = (),
+    ) -> Any:
+        """Return ``call(client)``, the client's errors turned into ours as :meth:`translating` says."""
+        with self.translating(key, expected, sets=sets):
+            return call(self.client)
 
     @contextmanager
     def translating(

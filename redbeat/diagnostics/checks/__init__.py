@@ -14,7 +14,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.config.config import ensure_conf
-from redbeat.connection.client import get_hasty_redis
 from redbeat.connection.retry import is_refusal
 from redbeat.diagnostics.checks.context import Patient
 from redbeat.diagnostics.checks.downgrade import Versions
@@ -96,9 +95,7 @@ def examine(
             raise
         diagnosis.add([_of_refusal("who leads, and what is due", exc)])
         status = Status(datetime.now(timezone.utc), None, None, None, 0, None)
-    client = get_hasty_redis(app)
-    try:
-        store = Store(app, client)
+    with Store.hasty(app) as store:
         patient = Patient(
             config.app, store, status, has_tasks, workers_seconds, time.monotonic() + max_seconds
         )
@@ -113,9 +110,6 @@ def examine(
                 diagnosis.add([_of_refusal(check.__name__, exc)])
         if patient.unseen:
             diagnosis.add([_of_unseen(patient, max_seconds)])
-    finally:
-        if client is not getattr(app, "redbeat_redis", None):
-            client.close()
     return diagnosis
 
 

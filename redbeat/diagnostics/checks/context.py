@@ -6,7 +6,7 @@ Invariant: nothing here writes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -20,15 +20,13 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import PAGE_SIZE, read_all
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.leadership.status import Status
-from redbeat.log.text import as_stored
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.records import Stored, text_of
+from redbeat.store.members import Members
+from redbeat.store.records import Stored
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 
 __all__ = ["Patient", "Row"]
-
-#: how many keys one step of SCAN looks at
-SCAN_SIZE = 1000
 
 
 @dataclass(frozen=True)
@@ -92,30 +90,9 @@ class Patient:
         return self.store.keys.name(key)
 
     @cached_property
-    def on_node(self) -> dict[str, Any]:
-        """What a command without a key needs to reach the node of the schedule in a cluster."""
-        if not self.config.is_cluster:
-            return {}
-        return {"target_nodes": self.store.client.get_node_from_key(self.store.keys.schedule)}
-
-    def ask(self, call: Callable[[Any], Any]) -> Any:
-        """Return ``call(client)``; errors are RedBeat's own."""
-        with self.store.translating():
-            return call(self.store.client)
-
-    def type_of(self, key: str) -> str:
-        """Return what kind of value ``key`` holds."""
-        return str(text_of(self.ask(lambda client: client.type(as_stored(key)))))
-
-    def info(self, section: str) -> dict[str, Any]:
-        """Return a section of the server's INFO."""
-        found: dict[str, Any] = self.ask(lambda client: client.info(section, **self.on_node))
-        return found
-
-    def setting_of_server(self, name: str) -> str:
-        """Return a value of the server's CONFIG."""
-        found = self.ask(lambda client: client.config_get(name, **self.on_node))
-        return next((str(text_of(value)) for value in found.values()), "")
+    def server(self) -> Server:
+        """The schedule's server, to be asked."""
+        return Server(self.store)
 
     def rows(self) -> Iterator[Row]:
         """Yield the members of the schedule, page by page, until there is no more time."""
@@ -126,7 +103,7 @@ class Patient:
             yield from page
             count += len(page)
             if not self.has_time:
-                total = self.ask(lambda client: client.zcount(self.store.keys.schedule, "-inf", "+inf"))
+                total = Members(self.store).count()
                 if count < total:
                     self.unseen.append(f"{total - count} of {total} entries")
                 return
@@ -147,16 +124,10 @@ class Patient:
 
     def keys_like(self, beginning: str) -> Iterator[list[str]]:
         """Yield the keys that begin so, some at a time, until there is no more time."""
-        pattern = "".join(f"\\{char}" if char in r"*?[]\^-" else char for char in beginning) + "*"
-        cursor: Any = 0
-        while True:
-            with self.store.translating():
-                cursor, found = self.store.client.scan(cursor, match=pattern, count=SCAN_SIZE, **self.on_node)
-            if isinstance(cursor, dict):  # a cluster's
-                cursor = next(iter(cursor.values()))
-            yield [text_of(key) for key in found]
-            if not int(cursor):
-                return
+        pages = self.server.scan(beginning)
+        yield next(pages)
+        for page in pages:
             if not self.has_time:
                 self.unseen.append("some of the server's keys")
                 return
+            yield page

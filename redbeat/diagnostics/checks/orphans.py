@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 
 from redbeat.diagnostics.checks.context import Patient
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
-from redbeat.entries.ownership import read_statics
 from redbeat.entries.validation import find_name_problem
-from redbeat.keys import BESIDE_TYPES
-from redbeat.log.text import as_stored, is_utf8, printable
+from redbeat.log.text import is_utf8, printable
 from redbeat.store.chunks import in_chunks
-from redbeat.store.records import Stored, text_of
+from redbeat.store.members import Members
+from redbeat.store.owners import Owners
+from redbeat.store.records import Stored
 
 __all__ = ["LEFTOVER_CHECKS"]
 
@@ -25,7 +25,7 @@ _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "s
 def check_statics(patient: Patient) -> Iterator[Finding]:
     """Find names of static entries that there are none of."""
     store = patient.store
-    for chunk in in_chunks(sorted(name for name in read_statics(store).names if is_utf8(name))):
+    for chunk in in_chunks(sorted(name for name in Owners(store).statics().names if is_utf8(name))):
         for stored in store.read_entries([store.keys.entry(name) for name in chunk])[1]:
             name = patient.name_of(stored.key)
             if stored.exists and not find_name_problem(name, store.config.reserved_names):
@@ -42,7 +42,7 @@ def check_statics(patient: Patient) -> Iterator[Finding]:
 
 def check_removed_statics(patient: Patient) -> Iterator[Finding]:
     """Find entries of a beat_schedule that a program has removed which knows nothing of owners."""
-    statics = read_statics(patient.store)
+    statics = Owners(patient.store).statics()
     for name in sorted(statics.owners.keys() - statics.names):
         owners = ", ".join(sorted(filter(None, statics.owners[name]))) or "an app"
         yield Finding(
@@ -59,7 +59,7 @@ def check_keys(patient: Patient) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
     keys = patient.store.keys
     prefix = keys.prefix
-    beside = {f"{prefix}{names}": kind for names, kind in BESIDE_TYPES.items()}
+    beside = keys.beside_types
     others: set[str] = set()
     unscheduled: list[str] = []
     unseen_before = len(patient.unseen)
@@ -102,10 +102,7 @@ def _owner_of(patient: Patient, key: str, beside: dict[str, str]) -> str | None:
 def _of_wrong_type(patient: Patient, keys: Iterable[str], beside: dict[str, str]) -> dict[str, Finding]:
     """Return by its key what is found about each that holds no record of runs, but something else."""
     texts = list(keys)
-    with patient.store.translating(), patient.store.client.pipeline(transaction=False) as pipeline:
-        for key in texts:
-            pipeline.type(as_stored(key))
-        types = [text_of(kind) for kind in pipeline.execute()]
+    types = patient.server.types_of(texts)
     wanted = [next(kind for start, kind in beside.items() if key.startswith(start)) for key in texts]
     return {
         key: Finding(
@@ -137,7 +134,7 @@ def _orphans(patient: Patient, owners: dict[str, str]) -> Iterator[Finding]:
 
 def _is_entry_key(patient: Patient, key: str) -> bool:
     is_named = find_name_problem(patient.name_of(key), patient.config.reserved_names) is None
-    return is_named and not key.startswith(f"{patient.store.keys.prefix}:")
+    return is_named and patient.store.keys.may_be_entry(key)
 
 
 def _without_score(patient: Patient, keys: Iterable[str]) -> list[Stored]:
@@ -147,9 +144,7 @@ def _without_score(patient: Patient, keys: Iterable[str]) -> list[Stored]:
     if not lost:
         return []
     # a bare name stands for the entry, too
-    schedule = patient.store.keys.schedule
-    bare = [as_stored(patient.name_of(stored.key)) for stored in lost]
-    scores = patient.ask(lambda client: [client.zscore(schedule, name) for name in bare])
+    scores = Members(patient.store).scores_of([patient.name_of(stored.key) for stored in lost])
     return [stored for stored, score in zip(lost, scores, strict=True) if score is None]
 
 
@@ -160,7 +155,7 @@ def _other_prefixes(patient: Patient, page: Iterable[str]) -> set[str]:
         for mark, kind in _MARKS.items():
             other = key.removesuffix(mark)
             is_other = other not in (key, prefix) and other.startswith(prefix)
-            if is_other and key != patient.config.lock_key and patient.type_of(key) == kind:
+            if is_other and key != patient.config.lock_key and patient.server.types_of([key]) == [kind]:
                 found.add(other)
     return found
 

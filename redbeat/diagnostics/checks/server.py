@@ -10,7 +10,6 @@ from redbeat.beat.startup import eviction_warning
 from redbeat.diagnostics.checks.context import Patient
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
-from redbeat.store.records import text_of
 
 __all__ = ["SERVER_CHECKS"]
 
@@ -52,8 +51,8 @@ def check_eviction(patient: Patient) -> Iterator[Finding]:
 def check_persistence(patient: Patient) -> Iterator[Finding]:
     """Find a server that loses the schedule when it is started again, or can't write it."""
     try:
-        info = patient.info("persistence")
-        has_file = bool(info.get("aof_enabled")) or bool(patient.setting_of_server("save").strip())
+        info = patient.server.info("persistence")
+        has_file = bool(info.get("aof_enabled")) or bool(patient.server.setting("save").strip())
     except StoreRefused as exc:
         yield _unknown("persistence", "Whether the server keeps the schedule on disk", exc)
         return
@@ -80,9 +79,8 @@ def check_persistence(patient: Patient) -> Iterator[Finding]:
 def check_clock(patient: Patient) -> Iterator[Finding]:
     """Find a machine whose clock isn't the server's."""
     before = time.time()
-    seconds, micros = patient.ask(lambda client: client.time(**patient.on_node))
+    server = patient.server.now().timestamp()
     after = time.time()
-    server = int(seconds) + int(micros) / 1e6
     skew = (before + after) / 2 - server
     if abs(skew) - (after - before) / 2 < MAX_SKEW_SECONDS:
         return
@@ -102,7 +100,7 @@ def check_topology(patient: Patient) -> Iterator[Finding]:
     if patient.config.is_cluster:
         return
     try:
-        mode = patient.info("server").get("redis_mode")
+        mode = patient.server.info("server").get("redis_mode")
     except StoreRefused:
         return
     if mode == "cluster":
@@ -121,7 +119,7 @@ def check_role(patient: Patient) -> Iterator[Finding]:
     if patient.config.is_cluster:
         return
     try:
-        replication = patient.info("replication")
+        replication = patient.server.info("replication")
     except StoreRefused:
         return
     if replication.get("role") == "slave":
@@ -137,15 +135,11 @@ def check_role(patient: Patient) -> Iterator[Finding]:
 
 def check_rights(patient: Patient) -> Iterator[Finding]:
     """Find rights that beat needs, and that the user of the schedule lacks."""
-    try:
-        user = text_of(patient.ask(lambda client: client.execute_command("ACL WHOAMI", **patient.on_node)))
-    except StoreRefused:  # an old server, or a user that may not ask
-        user = patient.store.user()
+    user = patient.server.user()
     lacking: dict[Severity, list[str]] = {}
     for severity, words in _needs(patient):
         try:
-            with patient.store.translating():
-                reply = patient.store.client.execute_command("ACL DRYRUN", user, *words, **patient.on_node)
+            is_allowed = patient.server.may(user, words)
         except StoreRefused:
             if user != "default":
                 yield Finding(
@@ -157,7 +151,7 @@ def check_rights(patient: Patient) -> Iterator[Finding]:
                     f"Compare its rule with the documented one. {_ACL_DOCS}",
                 )
             return
-        if text_of(reply) != "OK":
+        if not is_allowed:
             lacking.setdefault(severity, []).append(_shown(words))
     for severity, commands in sorted(lacking.items(), reverse=True):
         yield Finding(
@@ -208,7 +202,7 @@ def _needs(patient: Patient) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
         needed.append(("PTTL", lock))
     features: list[tuple[Any, ...]] = [("HGETALL", keys.calendar("doctor")), ("PUBLISH", keys.wake, "x")]
     if config.history:
-        history = keys.history("doctor")
+        history = keys.about("doctor").history
         features += ("LPUSH", history, "x"), ("LTRIM", history, "0", "1")
     if config.wait_replicas:
         features.append(("WAIT", "1", "1"))

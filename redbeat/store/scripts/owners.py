@@ -8,28 +8,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from redbeat.keys import Keys
 from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Stored, Write, score_text, text_of
 from redbeat.store.scripts import Script
 
-__all__ = ["Beside", "CalendarChange", "Change", "apply_entries", "read_owners"]
+__all__ = ["CalendarChange", "Change", "apply_entries", "read_owners"]
 
 _READ_OWNERS = Script("read_owners")
 _APPLY_ENTRIES = Script("measure_entry", "match_calendar", "apply_entries")
 
-
-@dataclass(frozen=True)
-class Beside:
-    """A key that is kept beside an entry, and what becomes of it.
-
-    Attributes:
-        kind: 'history' or 'backfilled'.
-        content: its texts; nothing: the key is removed.
-    """
-
-    kind: str
-    key: str
-    content: Sequence[str] = ()
+#: what apply_entries calls the keys beside an entry, in their order
+PAST = ("history", "backfilled")
 
 
 @dataclass(frozen=True)
@@ -37,20 +27,18 @@ class CalendarChange:
     """What becomes of one calendar.
 
     Attributes:
-        pair: the owner, a tab, and the calendar's name.
+        owner: who does it.
         read: the fields that the caller read, or what else the key was: a type, 'none' for no key; None: that
             doesn't matter.
         fields: what is stored in place of that; {}: the calendar is removed; None: it stays as it is.
-        owned_key: key of the set that the pair comes into; '': none.
-        is_owned: False: it leaves that set instead.
+        is_owned: whether it is the owner's from now on; None: that stays.
     """
 
-    pair: str
-    key: str
+    name: str
+    owner: str
     read: Mapping[str, str] | str | None = None
     fields: Mapping[str, str] | None = None
-    owned_key: str = ""
-    is_owned: bool = True
+    is_owned: bool | None = None
 
 
 @dataclass
@@ -62,8 +50,8 @@ class Change:
         read_owner: whose it was.
         write: what is written; None: nothing.
         owner: whose it is from now on, '' for nobody's; None: that stays.
-        owned_key: key of the set of that owner's names, and of the present one's where it is deleted.
-        beside: what becomes of the keys beside it.
+        past: the texts of its history, and the due times that were sent by hand, in place of what there is of
+            both; None: that stays.
         error: the field of that name; '' removes it; None: so does a new definition or policy.
         is_unscheduled: it leaves the schedule.
         is_deleted: it is removed.
@@ -75,8 +63,7 @@ class Change:
     write: Write | None = None
     read_owner: str = ""
     owner: str | None = ""
-    owned_key: str = ""
-    beside: Sequence[Beside] = ()
+    past: tuple[Sequence[str], Sequence[str]] | None = None
     error: str | None = None
     is_unscheduled: bool = False
     is_deleted: bool = False
@@ -89,16 +76,22 @@ class Change:
             return "delete" if self.is_deleted else "replace"
         return "keep" if self.write is None and self.owner in (None, self.read_owner) else "save"
 
+    @property
+    def noted_for(self) -> str:
+        """The owner whose set of names it comes into, or leaves where it is deleted; '': none."""
+        return self.read_owner if self.is_deleted else self.owner or ""
+
     def args(self, place_of: Mapping[str, int]) -> list[Any]:
-        """Return its group of ARGV; ``place_of`` says which of KEYS an owner's set is."""
+        """Return its group of ARGV; ``place_of`` says which of KEYS the set of an owner's names is."""
         kind, stored, write = self.kind, self.stored, self.write
         read = ""
         if stored.unread_bytes:
             read = f"={stored.unread_bytes}"
         elif stored.exists:
             read = sha1_of_text(f"{stored.definition or ''}\0{stored.policy or ''}\0{self.read_owner}")
+        owned = place_of.get(self.noted_for, 0)
         if kind in ("keep", "delete"):
-            return [kind, read, "", self.name, place_of.get(self.owned_key, 0), "", "", "", "", "", ""]
+            return [kind, read, "", self.name, owned, "", "", "", "", "", ""]
         read_meta = (
             sha1_of_text(stored.meta or "") if write and (write.meta or write.score is not None) else ""
         )
@@ -113,7 +106,7 @@ class Change:
             read,
             read_meta if stored.exists and not stored.unread_bytes else "",
             self.name,
-            place_of.get(self.owned_key, 0),
+            owned,
             owner,
             write.definition,
             write.meta,
@@ -135,41 +128,43 @@ def read_owners(client: Any, keys: Sequence[str]) -> list[str]:
 
 
 def apply_entries(
-    client: Any,
-    schedule_key: str,
-    changes: Sequence[Change],
-    *,
-    calendars: Sequence[CalendarChange] = (),
-    wake: str,
+    client: Any, names: Keys, changes: Sequence[Change], calendars: Sequence[CalendarChange] = ()
 ) -> str | None:
     """Make all ``changes`` and those of ``calendars``, or none of it.
 
     Returns None, or the key of an entry or a calendar that is another one than was read.
     """
-    beside = list(chain.from_iterable(change.beside for change in changes))
+    pasts = [change for change in changes if change.past is not None]
     written = [one for one in calendars if one.fields is not None]
-    owned = sorted({one.owned_key for one in chain[Change | CalendarChange](changes, calendars)} - {""})
-    gone = [*(one.key for one in beside), *(one.key for one in written)]
-    keys = [schedule_key, *(change.stored.key for change in changes), *gone, *owned]
-    place_of = {key: len(keys) - len(owned) + 1 + number for number, key in enumerate(owned)}
-    args: list[Any] = [wake, len(changes), len(gone)]
+    gone = [*chain.from_iterable(names.beside(one.stored.key) for one in pasts)]
+    gone += [names.calendar(one.name) for one in written]
+    owners = sorted({one.noted_for for one in changes} - {""})
+    owned = [names.owner(owner) for owner in owners]
+    if any(one.is_owned is not None for one in calendars):
+        owners.append("")
+        owned.append(names.calendar_owners)
+    keys = [names.schedule, *(change.stored.key for change in changes), *gone, *owned]
+    place_of = {owner: len(keys) - len(owned) + number for number, owner in enumerate(owners, 1)}
+    args: list[Any] = [names.wake, len(changes), len(gone)]
     for change in changes:
         args += change.args(place_of)
 
     def add(kind: str, place: int, content: Any) -> None:
         args.extend((kind, place, json.dumps(content, ensure_ascii=False)))
 
-    for place, past in enumerate(beside, 2 + len(changes)):
-        if past.content:
-            add(past.kind, place, past.content)
-    for place, calendar in enumerate(written, 2 + len(changes) + len(beside)):
+    contents = chain.from_iterable(zip(PAST, one.past or (), strict=True) for one in pasts)
+    for place, (kind, texts) in enumerate(contents, 2 + len(changes)):
+        if texts:
+            add(kind, place, texts)
+    for place, calendar in enumerate(written, 2 + len(changes) + len(gone) - len(written)):
         if calendar.read is not None:
             add("read", place, calendar.read)
         if calendar.fields:
             add("calendar", place, calendar.fields)
     for calendar in calendars:
-        if calendar.owned_key:
-            add("own" if calendar.is_owned else "disown", place_of[calendar.owned_key], [calendar.pair])
+        if calendar.is_owned is not None:
+            pair = f"{calendar.owner}\t{calendar.name}"
+            add("own" if calendar.is_owned else "disown", place_of[""], [pair])
     other = int(_APPLY_ENTRIES(client, keys, args))
     if not other:
         return None

@@ -113,7 +113,7 @@ def test_a_broker_that_is_busy_when_it_is_asked_who_it_is_is_asked_again(
         # a moment ago the same server has answered the schedule's client: nothing real is that quick
         raise redis.exceptions.ResponseError("BUSY Redis is busy running a script.")
 
-    monkeypatch.setattr(outbox.client, "info", refuse)
+    monkeypatch.setattr(outbox.kombu_client, "info", refuse)
     scheduler._dispatcher.delivery._asked = None
     send(scheduler, client, "second")
     eventually(lambda: not scheduler.tick() or len(sent_names(broker)) == 2)

@@ -17,7 +17,7 @@ from click.testing import Result
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.cli import confirmation
-from redbeat.store.scripts import calendars as scripts
+from redbeat.store import calendars as calendar_store
 from tests.conftest import MakeApp
 from tests.support.applying import apply
 from tests.support.command_line import call
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_told_and_nothing_is_done(
 def test_a_day_that_somebody_adds_meanwhile_stays(
     ask: Ask, app: Celery, holidays: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace, others = scripts.replace_calendar, [True]
+    replace, others = calendar_store.replace_calendar, [True]
 
     def replace_late(*arguments: Any, **options: Any) -> Any:
         if others:
@@ -143,7 +143,7 @@ def test_a_day_that_somebody_adds_meanwhile_stays(
             Calendar("holidays", {**holidays.days, "2097-01-01": "theirs"}, app=app).save()
         return replace(*arguments, **options)
 
-    monkeypatch.setattr(scripts, "replace_calendar", replace_late)
+    monkeypatch.setattr(calendar_store, "replace_calendar", replace_late)
     ask("set", "holidays", "2097-01-02=mine")
     assert Calendar.load("holidays", app).days == {
         **holidays.days, "2097-01-01": "theirs", "2097-01-02": "mine",

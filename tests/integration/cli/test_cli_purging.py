@@ -12,7 +12,7 @@ from celery import Celery
 from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.diagnostics.orphans import find_leftovers, purge_leftovers
+from redbeat.diagnostics.orphans import find_orphans, purge_orphans
 from redbeat.errors import EntryNotFound
 from tests.conftest import MakeApp
 from tests.support.command_line import call
@@ -91,9 +91,9 @@ def test_purge_removes_what_is_left_over_and_nothing_else(
 def test_an_entry_that_is_made_meanwhile_keeps_what_is_beside_it(
     app: Celery, leftovers: None, client: redis.Redis
 ) -> None:
-    found = list(find_leftovers(app))
+    found = list(find_orphans(app))
     RedBeatSchedulerEntry("gone", "echo", 86_400, app=app).save()
-    assert purge_leftovers(app, found) == 4
+    assert purge_orphans(app, found) == 4
     assert client.exists("redbeat::history:gone", "redbeat::backfilled:gone") == 2
 
 
@@ -106,10 +106,10 @@ def test_what_is_no_history_is_left_alone(ask: Call, client: redis.Redis) -> Non
 
 def test_what_becomes_something_else_meanwhile_is_left_alone(app: Celery, client: redis.Redis) -> None:
     client.rpush("redbeat::history:gone", "x")
-    found = list(find_leftovers(app))
+    found = list(find_orphans(app))
     client.delete("redbeat::history:gone")
     client.hset("redbeat::history:gone", "definition", "{}")
-    assert (len(found), purge_leftovers(app, found)) == (1, 0)
+    assert (len(found), purge_orphans(app, found)) == (1, 0)
     assert client.exists("redbeat::history:gone")
 
 

@@ -14,10 +14,11 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.ownership import StaticsPlan, note_statics, read_statics
+from redbeat.entries.ownership import StaticsPlan, note_statics
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.leadership.lock import LeaderLock
 from redbeat.schedulers import RedBeatScheduler, get_redis
+from redbeat.store.owners import Owners
 from redbeat.store.store import Fence, Store
 from tests.support.polling import eventually
 from tests.support.servers import Server
@@ -78,7 +79,7 @@ def save_and_delete(app: Celery) -> None:
 def statics(app: Celery) -> None:
     store = Store(app)
     note_statics(store, Fence(), "test", StaticsPlan(("one", "two"), ("three",), {}))
-    assert read_statics(store).names == {"one", "two"}
+    assert Owners(store).statics().names == {"one", "two"}
 
 
 def client_lock(app: Celery) -> None:

@@ -258,9 +258,9 @@ WRONG: dict[str, Callable[[redis.Redis, str], object]] = {
     "key",
     [
         *(KEYS.statics, KEYS.static_owners, KEYS.downgraded, KEYS.tick, KEYS.wake, KEYS.released),
-        *(KEYS.calendar("c"), KEYS.history("canary"), KEYS.history("static"), KEYS.calendar_owners),
-        *(KEYS.owner("x"), KEYS.singleton("x"), *KEYS.beside("redbeat:canary")),
-        *(KEYS.backfilling_of("redbeat:canary"), KEYS.entry("other"), KEYS.entry("static")),
+        *(KEYS.calendar("c"), KEYS.calendar_owners, *KEYS.about("static")),
+        *(KEYS.owner("x"), KEYS.singleton("x"), *KEYS.about("canary")[1:]),
+        KEYS.entry("other"),
     ],
 )
 def test_a_key_of_another_type_silences_nobody_else(

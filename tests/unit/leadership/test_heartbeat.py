@@ -14,7 +14,6 @@ from celery import Celery
 
 from redbeat.config.timing import MIN_LOCK_SECONDS, Timing
 from redbeat.errors import StoreUnavailable
-from redbeat.leadership import heartbeat
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.store import scripts as lua
 from redbeat.store.records import Fence
@@ -86,7 +85,7 @@ def test_a_client_that_cannot_be_made_ends_nothing_and_is_made_later(
             raise StoreUnavailable("nobody is there")
         return app.redbeat_redis
 
-    monkeypatch.setattr(heartbeat, "get_hasty_redis", connect)
+    monkeypatch.setattr("redbeat.store.store.get_hasty_redis", connect)
     beating()
     eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
     assert tries == ["redbeat-heartbeat"] * 3
@@ -102,7 +101,7 @@ def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
         may_end.wait()
         return fakeredis.FakeRedis(server=fake_app.redbeat_redis.connection_pool.connection_kwargs["server"])
 
-    monkeypatch.setattr(heartbeat, "get_hasty_redis", connect)
+    monkeypatch.setattr("redbeat.store.store.get_hasty_redis", connect)
     made = Heartbeat(fake_app, FENCE, FAST)
     made.start()
     begun.wait()

@@ -16,7 +16,7 @@ from redis.exceptions import NoScriptError
 from redbeat.keys import Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
-from redbeat.store.scripts import calendars, downgrades, leftovers, owners, repairs
+from redbeat.store.scripts import calendars, downgrades, orphans, owners, repairs
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")
@@ -182,14 +182,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "apply_entries": (
         lambda client: owners.apply_entries(
-            client,
-            "the-schedule",
-            [CHANGE, CHANGE],
-            calendars=[owners.CalendarChange("the-calendar", "c", fields={"d": "l"})],
-            wake="the-wake",
+            client, KEYS, [CHANGE, CHANGE], [owners.CalendarChange("c", "the-owner", fields={"d": "l"})]
         ),
         0,
-        {"schedule": "the-schedule", "wake": "the-wake", "count": 2, "gone": 1},
+        {"schedule": "the-schedule", "wake": "the-:wake", "count": 2, "gone": 1},
         {
             "change": "save",
             "read": hashlib.sha1(b"read\0\0").hexdigest(),
@@ -212,13 +208,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"calendar": "the-key", "wake": "the-wake", "read": '{"d": "l"}'},
         {"day": "d", "label": "l"},
     ),
-    "remove_leftovers": (
-        lambda client: leftovers.remove_leftovers(
-            client,
-            KEYS,
-            [("k", "m", "n"), ("k", "m", "n")],
-            [["o"], []],
-            [],
+    "remove_orphans": (
+        lambda client: orphans.remove_orphans(
+            client, KEYS, [orphans.Remains("k", "m", "n", ["o"]), orphans.Remains("k", "m", "n")]
         ),
         5,
         {
@@ -265,13 +257,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 BESIDE = {
     "commit_runs": ["history of k"] * 2,
     "delete_entries": ["beside k"] * 2,
-    "apply_entries": ["c"],
+    "apply_entries": ["the-:calendar:c"],
+    "remove_orphans": ["k"] * 4,
 }
 
 #: script to what it is sent after all entries, once, as these two share it
 SHARED = {
     "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"},
-    "remove_leftovers": {"entry": 5, "owned": "o"},
+    "remove_orphans": {"entry": 5, "owned": "o"},
     "apply_entries": {"kind": "calendar", "place": 4, "content": '{"d": "l"}'},
 }
 
@@ -321,7 +314,7 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 def test_a_script_is_made_of_files_only() -> None:
     trees = [
         ast.parse(Path(module.__file__).read_text("utf-8"))
-        for module in (lua, calendars, downgrades, leftovers, owners, repairs)
+        for module in (lua, calendars, downgrades, orphans, owners, repairs)
     ]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]

@@ -1,9 +1,9 @@
--- remove_leftovers: remove what is kept for entries whose hashes are gone.
+-- remove_orphans: remove what is kept for entries whose hashes are gone.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] statics    set of the names of entries that came from beat_schedule
 -- KEYS[3] owners     set of 'owner, tab, name': whose beat_schedule has an entry
--- KEYS[4] away     hash of the keys of entries that were taken out for celery-redbeat 2.x
+-- KEYS[4] away       hash of the keys of entries that were taken out for celery-redbeat 2.x
 -- KEYS[5..] entries  the entries' keys, and after them
 -- KEYS[..] beside    two for each entry: its history, and its runs that were sent by hand
 -- ARGV[1] count      how many entries there are

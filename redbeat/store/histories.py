@@ -1,0 +1,102 @@
+"""What is kept beside entries: the histories of their runs, and which runs of the past were sent by hand.
+
+Invariant: nothing here is needed to run the schedule; a key that is missing or broken costs a record.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+
+from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
+from redbeat.log.logger import logger
+from redbeat.store.locks import LockKey
+from redbeat.store.records import text_of
+from redbeat.store.scripts import read_history
+from redbeat.store.store import Store
+
+__all__ = ["Histories"]
+
+
+#: no record of ours is longer, in bytes: its reason is cut
+RECORD_BYTES = 16 * 1024
+
+#: so long a backfill that was killed keeps others from going on
+BACKFILLING_MS = 30_000
+
+
+class Histories:
+    """What is kept beside the entries of ``store``, by their keys. Due times are texts, as scores are."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, key: str, limit: int) -> list[str]:
+        """Return the records of one entry, the newest first."""
+        history, _ = self._store.keys.beside(key)
+        with self._store.translating(history, "list"):
+            return read_history(self._store.client, history, limit=limit, record_bytes=RECORD_BYTES)
+
+    def pasts_of(self, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+        """Return of each entry the records of its history, and the due times that were sent by hand.
+
+        A key that holds something else has none.
+        """
+        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                history, backfilled = self._store.keys.beside(key)
+                pipeline.lrange(history, 0, -1)
+                pipeline.smembers(backfilled)
+            found = pipeline.execute(raise_on_error=False)
+        texts = [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
+        return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
+
+    def add(self, key: str, record: str, at: datetime) -> None:
+        """Add a record to one history, where histories are kept.
+
+        One that can't be added is logged only: its run was sent, and who is told of an error sends it again.
+        """
+        if not self._store.config.history:
+            return
+        try:
+            with self._store.translating(self._store.keys.beside(key)[0], "list"):
+                self._store.record_with(self._store.client, key, record, at)
+        except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+            logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
+
+    def are_backfilled(self, key: str, dues: Sequence[str]) -> list[bool]:
+        """Tell of each due time of an entry whether that run was sent by ``backfill`` before."""
+        _, backfilled = self._store.keys.beside(key)
+        found = self._store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled, "set")
+        return [*map(bool, found)]
+
+    def note_backfilled(self, key: str, due: str) -> None:
+        """Remember that ``backfill`` has sent the run of this due time."""
+        _, backfilled = self._store.keys.beside(key)
+        self._store.ask(lambda client: client.sadd(backfilled, due), backfilled, "set")
+
+    @contextmanager
+    def backfilling(self, key: str) -> Iterator[Callable[[], None]]:
+        """Let nobody else backfill the entry; yields what is to be called before each run.
+
+        Raises:
+            LockNotAcquired: somebody does it already, or by now.
+        """
+        keys, token = self._store.keys, secrets.token_hex(16)
+        lock = LockKey(self._store, keys.about(keys.name(key)).backfilling)
+
+        def hold() -> None:
+            if not lock.take(token, BACKFILLING_MS):
+                raise LockNotAcquired(
+                    f"{key}: another backfill of it is at work, or was killed within the last "
+                    f"{BACKFILLING_MS // 1000} s; try again later."
+                )
+
+        hold()
+        try:
+            yield hold
+        finally:
+            with suppress(RedBeatError):  # it ends by itself
+                lock.release(token)

@@ -1,0 +1,70 @@
+"""The key of a lock: a string with a time to live that holds its owner's token.
+
+Invariant: a lock is taken, and given up, in the step that compares its token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from redbeat.connection.retry import call_briefly, without_retry
+from redbeat.store.records import text_of
+from redbeat.store.scripts import release_lock, take_lock
+from redbeat.store.store import Store
+
+__all__ = ["FOR_EVER", "NO_KEY", "LockKey"]
+
+#: what stands for a time to live where there is no key, and where it has none
+NO_KEY, FOR_EVER = -2, -1
+
+
+class LockKey:
+    """The lock under ``name``; each method is one round trip.
+
+    All raise StoreCorrupt where something else stands there.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
+        return self._store.ask(call, self.name, "string")
+
+    def token(self) -> str | None:
+        """Return what it holds; None: nobody has it."""
+        token: str | None = text_of(self._ask(lambda client: client.get(self.name)))
+        return token
+
+    def rest_ms(self) -> int:
+        """Return how long it lives, in milliseconds, or NO_KEY, or FOR_EVER."""
+        return int(self._ask(lambda client: client.pttl(self.name)))
+
+    def take(self, token: str, taken_ms: int, silent: str = "", rest_ms: int = 0, slack_ms: int = 0) -> bool:
+        """Take it for ``taken_ms`` when it is free, or ``token`` has it; tell whether it is the caller's.
+
+        Arguments:
+            silent: the token of a holder that has fallen silent, and is replaced; '': of none.
+            rest_ms: how long that one's lock would still live if it wasn't renewed.
+            slack_ms: so much longer or shorter counts as not renewed, too.
+        """
+        times = {"taken_ms": taken_ms, "rest_ms": rest_ms, "slack_ms": slack_ms}
+        return bool(self._ask(lambda client: take_lock(client, self.name, token, silent=silent, **times)))
+
+    def release(self, token: str, mark: str = "") -> bool:
+        """Give it up, and wake who waits for it; tell whether ``token`` had it. Redis isn't waited for long.
+
+        Arguments:
+            mark: a key that says for a minute who has released the lock: it hasn't vanished; '': none.
+        """
+        wake = self._store.keys.wake
+
+        def release(client: Any) -> Any:
+            return release_lock(without_retry(client), self.name, token, wake=wake, mark=mark)
+
+        return bool(self._ask(lambda client: call_briefly(lambda: release(client))))
+
+    def remove(self) -> None:
+        """Remove the key, whatever it holds."""
+        self._ask(lambda client: client.delete(self.name))

@@ -1,0 +1,48 @@
+"""What is left in Redis of entries that are gone: everything that is kept for any entry, and its removal.
+
+Invariant: what belongs to an entry that is there by the time of the removal is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from redbeat.store.members import Members
+from redbeat.store.owners import Owners
+from redbeat.store.scripts.orphans import Remains, remove_orphans
+from redbeat.store.server import Server
+from redbeat.store.store import Store
+
+__all__ = ["Orphans", "Remains"]
+
+
+class Orphans:
+    """What is kept in ``store`` for entries."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def candidates(self) -> Iterator[tuple[str, str, str]]:
+        """Yield all that is kept for any entry: what it is, the entry's name, and the text in Redis.
+
+        It is a 'member' of the schedule, a name among the statics ('static'), a key that is 'downgraded', or
+        the key of a 'history' or of what was 'backfilled'. Every key under the prefix is looked at.
+        """
+        keys = self._store.keys
+        for page in Members(self._store).scan():
+            for member, _ in page:
+                yield "member", keys.name(member), member
+        statics = Owners(self._store).statics()
+        for name in sorted(statics.names | statics.owners.keys()):
+            yield "static", name, name
+        for key in self._store.read_downgraded():
+            yield "downgraded", keys.name(key), key
+        for start, type_ in keys.beside_types.items():
+            for found in Server(self._store).scan(start, type_):
+                for key in found:
+                    yield keys.name(start).strip(":"), key.removeprefix(start), key
+
+    def remove(self, remains: Sequence[Remains]) -> int:
+        """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
+        with self._store.translating():
+            return remove_orphans(self._store.client, self._store.keys, remains)

@@ -1,0 +1,102 @@
+"""Whose entries and calendars are, as it stands in Redis, and the one step that changes both with them.
+
+An entry's own field ``owner`` says from whose file it comes, so that it goes with the entry; the set of an
+owner's names only helps to find them, and may hold names that aren't the owner's any more. The entries of
+``beat_schedule`` stand in a set of plain names, which celery-redbeat 2.x reads and writes, too, and beside it
+in a set of pairs, the owner, a tab and the name: several apps may have the same one. A calendar may be
+several owners', too; a set has the pairs of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from redbeat.store.chunks import in_chunks
+from redbeat.store.records import Fence, text_of
+from redbeat.store.scripts import change_statics
+from redbeat.store.scripts.owners import CalendarChange, Change, apply_entries, read_owners
+from redbeat.store.store import Store
+
+__all__ = ["CalendarChange", "Change", "Owners", "StaticNames"]
+
+
+@dataclass(frozen=True)
+class StaticNames:
+    """Which entries come from ``beat_schedule``.
+
+    Attributes:
+        names: of these entries.
+        owners: name to those whose it is. celery-redbeat 2.x notes none.
+    """
+
+    names: frozenset[str]
+    owners: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def pairs_of(self, name: str) -> list[str]:
+        """Return what stands in Redis of the owners of ``name``."""
+        return [f"{owner}\t{name}" for owner in sorted(self.owners.get(name, ()))]
+
+
+class Owners:
+    """Whose the entries and the calendars of ``store`` are."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, keys: Sequence[str]) -> list[str]:
+        """Return of each entry from whose file it comes, '' for nobody's."""
+        owners: list[str] = []
+        for chunk in in_chunks(keys):
+            with self._store.translating():
+                owners += read_owners(self._store.client, chunk)
+        return owners
+
+    def names_of(self, owner: str) -> set[str]:
+        """Return the names that ``owner`` has applied; some may be another's by now."""
+        return set(self._members(self._store.keys.owner(owner)))
+
+    def calendars(self) -> dict[str, set[str]]:
+        """Return who has applied calendars: their names to the owners, of which there may be several."""
+        return _by_name(self._members(self._store.keys.calendar_owners))
+
+    def statics(self) -> StaticNames:
+        """Return which entries were stored from ``beat_schedule``."""
+        # one by one, as redis-py 4 doesn't send a pipeline again whose connection has gone stale
+        names = frozenset(self._members(self._store.keys.statics))
+        owners = _by_name(self._members(self._store.keys.static_owners))
+        return StaticNames(names, {name: frozenset(found) for name, found in owners.items()})
+
+    def change_statics(self, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
+        """Make the ``change``, 'add', 'release' or 'remove', for what ``statics`` returns.
+
+        Raises:
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        client, statics, owners = self._store.client, self._store.keys.statics, self._store.keys.static_owners
+        for chunk in in_chunks(names):
+            with self._store.translating(statics, "set", sets=[owners]):
+                status = change_statics(client, statics, owners, fence, change, owner, chunk)
+            self._store.check_lock(status, fence)
+
+    def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> str | None:
+        """Make all changes or none of them, in one step.
+
+        Returns None, or the key of an entry or a calendar that is another one than was read.
+        """
+        keys = self._store.keys
+        owned = {keys.owner(change.noted_for) for change in changes if change.noted_for}
+        with self._store.translating(sets=[*owned, *([keys.calendar_owners] if calendars else [])]):
+            return apply_entries(self._store.client, keys, changes, calendars)
+
+    def _members(self, key: str) -> list[str]:
+        return [*map(text_of, self._store.ask(lambda client: client.smembers(key), key, "set"))]
+
+
+def _by_name(pairs: Iterable[str]) -> dict[str, set[str]]:
+    """Return names to their owners."""
+    owners: dict[str, set[str]] = {}
+    for pair in pairs:
+        owner, _, name = pair.partition("\t")
+        owners.setdefault(name, set()).add(owner)
+    return owners

@@ -1,0 +1,44 @@
+"""The script about what is kept for entries that are gone: its KEYS, ARGV and reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from redbeat.keys import Keys
+from redbeat.store.scripts.script import Script
+
+__all__ = ["Remains", "remove_orphans"]
+
+_REMOVE_ORPHANS = Script("remove_orphans")
+
+
+class Remains(NamedTuple):
+    """What shall be removed of one entry that is gone.
+
+    Attributes:
+        key: the entry's.
+        member: as it stands in the schedule, '' for nothing.
+        name: as it stands in the statics, '' for nothing.
+        pairs: the members of the statics' owners that have this name.
+        beside: keys that are kept beside it.
+    """
+
+    key: str
+    member: str = ""
+    name: str = ""
+    pairs: Sequence[str] = ()
+    beside: Sequence[str] = ()
+
+
+def remove_orphans(client: Any, names: Keys, remains: Sequence[Remains]) -> int:
+    """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
+    common = [names.schedule, names.statics, names.static_owners, names.downgraded]
+    beside = [  # in place of a key that stays the entry's, which isn't there
+        key if key in one.beside else one.key for one in remains for key in names.beside(one.key)
+    ]
+    keys = [*common, *(one.key for one in remains), *beside]
+    texts = chain.from_iterable((one.member, one.name) for one in remains)
+    pairs = ((place, pair) for place, one in enumerate(remains, len(common) + 1) for pair in one.pairs)
+    return int(_REMOVE_ORPHANS(client, keys, [len(remains), *texts, *chain.from_iterable(pairs)]))

@@ -1,0 +1,125 @@
+"""What the schedule's server says of itself, of the user that asks, and of any key under the prefix.
+
+Invariant: asking writes nothing. In a cluster it is the node that has the schedule which is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any
+
+from redbeat.connection.client import user_of
+from redbeat.connection.retry import is_refusal, without_retry
+from redbeat.errors import StoreRefused
+from redbeat.keys import glob_of
+from redbeat.log.text import as_stored
+from redbeat.store.records import text_of
+from redbeat.store.store import Store
+
+__all__ = ["Server"]
+
+#: how many keys one step of SCAN looks at
+SCAN_SIZE = 1000
+
+
+class Server:
+    """The server of ``store``. Every method raises StoreRefused where this user mayn't ask."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @cached_property
+    def _on_node(self) -> dict[str, Any]:
+        """What a command without a key needs to reach the node of the schedule in a cluster."""
+        if not self._store.config.is_cluster:
+            return {}
+        return {"target_nodes": self._store.client.get_node_from_key(self._store.keys.schedule)}
+
+    def now(self) -> datetime:
+        """Return its clock, UTC."""
+        seconds, micros = self._store.ask(lambda client: client.time(**self._on_node))
+        return datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
+
+    def info(self, section: str) -> dict[str, Any]:
+        """Return a section of INFO."""
+        found: dict[str, Any] = self._store.ask(lambda client: client.info(section, **self._on_node))
+        return found
+
+    def setting(self, name: str) -> str:
+        """Return a value of its CONFIG, '' for one that it doesn't have."""
+        found = self._store.ask(lambda client: client.config_get(name, **self._on_node))
+        return next((str(text_of(value)) for value in found.values()), "")
+
+    def id(self) -> str | None:
+        """Return its run id; None where it has none to tell, as in a cluster, or may not tell it."""
+        if self._store.config.is_cluster:
+            return None
+        try:
+            return text_of(self.info("server").get("run_id")) or None
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__):  # the server is busy, say, and will tell later
+                raise
+            return None  # an ACL without INFO
+
+    def eviction_policy(self) -> str | None:
+        """Return its maxmemory-policy when it may evict the schedule, else None."""
+        policy = self.setting("maxmemory-policy")
+        # the volatile-* policies evict only keys with a time to live, and the schedule has none
+        return policy if policy.startswith("allkeys") else None
+
+    def database(self) -> int | None:
+        """Return the number of the schedule's database; None where the client doesn't tell."""
+        pool = getattr(without_retry(self._store.client), "connection_pool", None)
+        options = getattr(pool, "connection_kwargs", None)
+        return None if options is None else int(options.get("db") or 0)
+
+    def configured_user(self) -> str:
+        """Return the name of the user that the schedule is read and written as, by the settings."""
+        return user_of(without_retry(self._store.client))
+
+    def user(self) -> str:
+        """Return that name as the server has it; as the settings have it where the server doesn't tell."""
+        try:
+            return str(text_of(self._execute("ACL WHOAMI")))
+        except StoreRefused:  # an old server, or a user that may not ask
+            return self.configured_user()
+
+    def may(self, user: str, words: Sequence[Any]) -> bool:
+        """Tell whether ``user`` has the right to a command."""
+        return bool(text_of(self._execute("ACL DRYRUN", user, *words)) == "OK")
+
+    def _execute(self, *words: Any) -> Any:
+        return self._store.ask(lambda client: client.execute_command(*words, **self._on_node))
+
+    def types_of(self, keys: Sequence[str]) -> list[str]:
+        """Return what kind of value each key holds, 'none' for no key; one round trip."""
+        return [str(text_of(kind)) for kind in self._of_each("type", keys)]
+
+    def which_exist(self, keys: Sequence[str]) -> list[bool]:
+        """Tell of each key whether it is there; one round trip."""
+        return [bool(found) for found in self._of_each("exists", keys)]
+
+    def _of_each(self, command: str, keys: Sequence[str]) -> Any:
+        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                getattr(pipeline, command)(as_stored(key))
+            return pipeline.execute()
+
+    def scan(self, beginning: str, kind: str | None = None) -> Iterator[list[str]]:
+        """Yield the keys that begin so, perhaps only those that hold this kind of value; some at a time.
+
+        All keys of the server are looked at; it goes on serving others meanwhile.
+        """
+        cursor: Any = 0
+        while True:
+            with self._store.translating():
+                cursor, found = self._store.client.scan(
+                    cursor, match=f"{glob_of(beginning)}*", count=SCAN_SIZE, _type=kind, **self._on_node
+                )
+            if isinstance(cursor, dict):  # a cluster's
+                cursor = next(iter(cursor.values()))
+            yield [text_of(key) for key in found]
+            if not int(cursor):
+                return

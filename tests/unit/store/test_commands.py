@@ -1,0 +1,100 @@
+"""Every Redis command about the schedule stands in ``store``; the rest of RedBeat sees rows and times."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+import redbeat
+
+PACKAGE = Path(redbeat.__file__).parent
+#: these rooms send commands, or make the clients that do
+ROOMS = ("store", "connection")
+
+#: what Python's own objects and ours have, too, besides a client
+EVERYDAY = {
+    *(
+        "append",
+        "close",
+        "command",
+        "copy",
+        "delete",
+        "digest",
+        "dump",
+        "echo",
+        "exists",
+        "get",
+        "info",
+        "keys",
+    ),
+    *("reset", "save", "scan", "set", "sort", "time", "unlink", "wait"),
+}
+COMMANDS = {name for name in dir(redis.Redis) if not name.startswith("_")} - EVERYDAY
+#: what makes a client, and how one is reached
+FACTORIES = {"get_redis", "get_hasty_redis", "build_client"}
+WAYS = {"client", "redbeat_redis", "ask", "translating"}
+
+#: module to what it may use all the same, and why
+EXCEPTIONS = {
+    "broker/outbox.py": {"pipeline", "ping"},  # kombu's own client, of the broker
+    "broker/producer.py": {"publish"},  # a message, by kombu
+    "schedulers.py": {"get_redis"},  # celery-redbeat 2.x has it there, so it can be imported
+}
+
+
+def uses_of_redis(source: str) -> Iterator[str]:
+    """What a module has of clients, commands and scripts."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            module = getattr(node, "module", None) or ""
+            names = {name for alias in node.names for name in (alias.name, f"{module}.{alias.name}")}
+            yield from names & FACTORIES
+            if any(name.startswith("redbeat.store.scripts") for name in names):
+                yield "redbeat.store.scripts"
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield from {node.attr} & WAYS
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield from {node.func.attr} & COMMANDS
+
+
+MODULES = {
+    path.relative_to(PACKAGE).as_posix(): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.relative_to(PACKAGE).parts[0] not in ROOMS
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_outside_the_store_sends_no_command(module: str) -> None:
+    found = set(uses_of_redis(MODULES[module].read_text("utf-8")))
+    assert found - EXCEPTIONS.get(module, set()) == set(), "a class in redbeat/store should do that"
+
+
+@pytest.mark.parametrize("module", EXCEPTIONS)
+def test_an_exception_is_still_needed(module: str) -> None:
+    assert set(uses_of_redis(MODULES[module].read_text("utf-8"))) >= EXCEPTIONS[module]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "store.client.get(key)",
+        "found = self._store.client",
+        "with store.translating(): pass",
+        "store.ask(lambda client: client.get(key))",
+        "app.redbeat_redis.get(key)",
+        "from redbeat.connection.client import get_redis",
+        "from redbeat.store.scripts import take_lock",
+        "from redbeat.store import scripts as lua",
+        "import redbeat.store.scripts.owners",
+        "anything.zadd(key, {member: score})",
+        "anything.evalsha(sha1, 0)",
+        "anything.execute_command('TIME')",
+    ],
+)
+def test_it_is_noticed_when_a_module_begins_to(source: str) -> None:
+    assert list(uses_of_redis(source))
