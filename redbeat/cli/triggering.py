@@ -54,13 +54,16 @@ def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
         raise CommandLineError(f"{one_line(name)} can't be sent: {one_line(repr(exc))}", code) from None
 
 
-@click.command(cls=SessionCommand)
-@click.argument("name", type=NAME, required=False)
-@click.option(
+_MATCH = click.option(
     "--match",
     metavar="PATTERN",
     help="All entries whose name matches, instead of NAME; * and ? are wildcards.",
 )
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name", type=NAME, required=False)
+@_MATCH
 @click.option(
     "--args",
     type=JSON_ARRAY,
@@ -131,11 +134,7 @@ def _check_one(name: str | None, match: str | None) -> None:
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@click.option(
-    "--match",
-    metavar="PATTERN",
-    help="All entries whose name matches, instead of NAME; * and ? are wildcards.",
-)
+@_MATCH
 @click.option(
     "--from",
     "begin",

@@ -98,7 +98,8 @@ def find_meta_problem(meta: Any) -> str | None:
         return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
     if _is_out_of_range(meta.get("last_run_at")):
         return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
-    problem = find_kind_problem("total_run_count", meta.get("total_run_count"))
+    count = meta.get("total_run_count")
+    problem = None if type(count) is int else find_kind_problem("total_run_count", count)
     return f"meta: total_run_count: {problem}." if problem else None
 
 
