@@ -7,8 +7,7 @@ to an entry that is there, or is there again by the time of the removal, is left
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.store.chunks import in_chunks
 from redbeat.store.orphans import Orphans, Remains
@@ -28,8 +27,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Orphan:
+class Orphan(NamedTuple):
     """Something that is kept for an entry whose hash is gone.
 
     Attributes:

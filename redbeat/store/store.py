@@ -38,7 +38,6 @@ from redbeat.keys import Keys
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
 from redbeat.store import scripts as lua
-from redbeat.store.chunks import CHUNK_SIZE as CHUNK_SIZE
 from redbeat.store.chunks import in_chunks
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.portions import Portions, is_broken
