@@ -515,7 +515,7 @@ class Dispatcher:
     ) -> list[Exception | None]:
         """Send each batch, by itself where one breaks the connection; return what was wrong with each.
 
-        ``breaks``: so many connections have ended already with what is sent.
+        ``breaks``: how many connections have ended already with what is sent.
 
         Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
         """

@@ -17,7 +17,7 @@ _NOTHING = object()
 
 
 class Memory(dict[Key, Value]):
-    """A dict of so many keys at the most; one more empties it first.
+    """A dict with a limit to its keys; one more empties it first.
 
     Arguments:
         limit: how many keys.

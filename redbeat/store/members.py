@@ -48,7 +48,7 @@ class Members:
             yield from self._range("-inf", "(0")
 
     def _range(self, begin: str, last: str) -> Iterator[list[tuple[str, float]]]:
-        at_begin = 0  # so many with that score were seen
+        at_begin = 0  # how many with that score were seen
         latest = (-inf, b"")
         while True:
             # some of them may have moved on

@@ -5,7 +5,7 @@
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at the most
--- ARGV[4] max_bytes  what goes beyond so many bytes of large entries stays due, but one is returned; and small
+-- ARGV[4] max_bytes  what goes beyond this many bytes of large entries stays due, but one is returned; and small
 --                    ones are, until there are four times as many bytes of them
 -- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 -- ARGV[6] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it

@@ -5,7 +5,7 @@
 -- ARGV[2] taken_ms  time to live, milliseconds
 -- ARGV[3] silent    the token of a holder that may be replaced, '' for none
 -- ARGV[4] rest_ms   how long the silent holder's lock would still live if it wasn't renewed, milliseconds
--- ARGV[5] slack_ms  so much longer or shorter counts as not renewed, too, milliseconds
+-- ARGV[5] slack_ms  what is this much longer or shorter counts as not renewed, too, milliseconds
 --
 -- Returns 1: the caller holds the lock; 0: another one does.
 local lock = KEYS[1]
