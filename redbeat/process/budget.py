@@ -27,6 +27,7 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any, TypeVar
 
 from redbeat.errors import EntryTooExpensive
+from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import Postponed
 
 __all__ = [
@@ -217,7 +218,7 @@ def _is_left_alone(thread_id: int) -> bool:
     That is amid certain modules, in a signal's handler, and in a destructor, which would only be cut short.
     """
     postponed = _postponed
-    frame: FrameType | None = sys._current_frames().get(thread_id)  # noqa: SLF001 - there is no other way
+    frame = _frame_of(thread_id)
     while frame is not None and frame.f_globals.get("__name__") != __name__:
         module = f"{frame.f_globals.get('__name__')}."
         if any(module.startswith(f"{name}.") for name in _LEFT_ALONE) or frame.f_code.co_name == "__del__":
@@ -226,6 +227,16 @@ def _is_left_alone(thread_id: int) -> bool:
             return True
         frame = frame.f_back
     return frame is None  # about to begin or to end
+
+
+def _frame_of(thread_id: int) -> FrameType | None:
+    """Return what a thread is at.
+
+    Python 3.11 makes objects amid that. If it were to look for garbage then, and found a ``threading.local``,
+    it would wait for itself for ever.
+    """
+    with garbage_kept():
+        return sys._current_frames().get(thread_id)  # noqa: SLF001 - there is no other way
 
 
 def _interrupt(thread_id: int, kind: type[BaseException] | None) -> None:

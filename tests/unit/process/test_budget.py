@@ -520,3 +520,36 @@ def test_a_debugger_or_a_profiler_goes_on_after_an_interruption() -> None:
         [sys.executable, "-c", FOLLOWED], capture_output=True, text=True, timeout=patience(60), check=True
     )
     assert done.stdout.split() == ["a", "a", "a", "b", "499500"]
+
+
+LITTERED = """
+import gc, threading, time
+from redbeat.process import budget
+
+class Litter:
+    def __init__(self):
+        self.mine, self.local = self, threading.local()
+        self.local.value = 1
+
+def compute(depth):
+    return compute(depth - 1) if depth else Litter()
+
+def compute_for(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        compute(20)
+
+budget.LOOK_SECONDS = 0.0001
+__name__ = "logging.slow"  # where nothing is interrupted, and each look goes there
+for threshold in (1, 2, 5, 10):
+    gc.set_threshold(threshold)
+    budget.limited("a", compute_for, 0.5, seconds=0.001)
+print("done")
+"""
+
+
+def test_a_look_at_a_call_amid_cyclic_garbage_stops_nobody() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LITTERED], capture_output=True, text=True, timeout=patience(60), check=True
+    )
+    assert done.stdout.split() == ["done"]
