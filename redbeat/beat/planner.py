@@ -272,8 +272,10 @@ def _records_of(dropped: Iterable[Dropped]) -> tuple[str, ...]:
 
 def _records_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> tuple[str, ...]:
     """Return the record of a run whose day was excluded after it had been given its score; none of others."""
-    excluded = exclusion_of(entry.schedule, bounds, due.at) if bounds.calendar is not None else None
-    return () if excluded is None else (skipped_record(due.nominal, excluded.why),)
+    excluded = exclusion_of(entry.schedule, bounds, due.at)
+    if excluded is None or excluded.field != "exclude":
+        return ()
+    return (skipped_record(due.nominal, excluded.why),)
 
 
 def _why_over(policy: Policy) -> str:
