@@ -19,6 +19,7 @@ from redbeat.schedules import register_schedule
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.schedule import (
     SCHEDULE,
@@ -333,7 +334,8 @@ def test_a_canary_runs_every_second_beside_hostile_schedules_whichever_beat_lead
     ]
     gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(dues)]
     print(f"gaps between the canary's due times: {gaps}")
-    assert sum(gap > 2 for gap in gaps) <= 1, "none but the takeover from the beat that was killed"
+    held = [gap for gap in gaps if gap > patience(2)]
+    assert len(held) <= 1, "none but the takeover from the beat that was killed"
 
 
 #: a handler of the user's own, which takes its time and then calls Celery's
