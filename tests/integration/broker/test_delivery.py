@@ -186,7 +186,7 @@ def test_a_schedule_whose_user_may_not_push_is_delivered_by_the_brokers_user(
     assert sorted(sent_names(queues)) == ["first", "second"]
     assert field(schedule, "first", "meta")["total_run_count"] == 1
     [warning] = warnings_in(caplog)
-    assert "lacks rights that it takes to deliver exactly once" in warning
+    assert "lacks rights that delivery exactly once needs" in warning
 
 
 @pytest.mark.parametrize("broker_is", ["same", "other"])
