@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+import celery._state
 import pytest
 import redis
 from celery import Celery
@@ -29,6 +30,14 @@ SEED = os.environ.setdefault("REDBEAT_SEED", secrets.token_hex(4))
 
 MakeApp = Callable[..., Celery]
 Started = TypeVar("Started")
+
+
+@pytest.fixture(autouse=True)
+def tasks_stay_with_their_test() -> Iterator[None]:
+    """Celery shares a task of one app with all that are made later: here with those of the same test only."""
+    before = set(celery._state._on_app_finalizers)
+    yield
+    celery._state._on_app_finalizers.intersection_update(before)
 
 
 def start(start: Callable[..., Started], **options: Any) -> Started:

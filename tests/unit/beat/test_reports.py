@@ -26,6 +26,11 @@ from tests.support.ticks import memory_app
 INTERVAL = {"__type__": "interval", "every": 60}
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What beat's log was told, not those of others."""
+    return [record for record in caplog.records if record.name == "celery.beat"]
+
+
 def decoded(**schedule: Any) -> Any:
     return json.loads(json.dumps(schedule), cls=RedBeatJSONDecoder)
 
@@ -68,11 +73,11 @@ def test_a_typo_is_logged_once_and_another_one_again(app: Celery, caplog: pytest
     for key in ("relativ", "relativ", "relativ", "relatives"):
         reports.report_typos(run_of(app, **INTERVAL, **{key: True}))
     reports.report_typos(run_of(app, **INTERVAL, comment="of ours"))
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in told(caplog)] == [
         f"beat: The entry redbeat:x has keys RedBeat doesn't know: {key} (did you mean relative?)."
         for key in ("relativ", "relatives")
     ]
-    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert {record.levelno for record in told(caplog)} == {logging.WARNING}
 
 
 def test_a_standby_says_once_a_minute_who_it_waits_for(
@@ -86,7 +91,7 @@ def test_a_standby_says_once_a_minute_who_it_waits_for(
     for passed in range(int(2.5 * STANDBY_SECONDS)):
         clock.now = 1000.0 + passed
         reports.report_standby(candidacy)
-    logged = [record.getMessage() for record in caplog.records]
+    logged = [record.getMessage() for record in told(caplog)]
     assert logged == [
         f"beat: Standing by: somebody at {1000 + minute * STANDBY_SECONDS:.0f}." for minute in range(3)
     ]
@@ -96,7 +101,7 @@ def test_a_trouble_is_logged_when_it_comes_and_when_it_comes_back(caplog: pytest
     reports = Reports()
     for trouble in ("a", "a", "", "", "a", "b"):
         reports.report_trouble(trouble)
-    assert [record.getMessage()[-1] for record in caplog.records] == ["a", "a", "b"]
+    assert [record.getMessage()[-1] for record in told(caplog)] == ["a", "a", "b"]
 
 
 @pytest.mark.parametrize("name", sorted(errors.__all__))
