@@ -34,7 +34,8 @@ from redbeat.schedules.ical import days_of_ical
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.store.calendars import Calendars
 from redbeat.store.members import Members
-from redbeat.store.store import Store, Stored, Write
+from redbeat.store.records import Stored, Write
+from redbeat.store.store import Store
 
 __all__ = ["Calendar", "find_users"]
 

@@ -35,7 +35,7 @@ from redbeat.connection.client import get_redis as get_redis
 from redbeat.connection.retry import RetryingConnection as RetryingConnection
 from redbeat.connection.retry import is_period_left, is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
-from redbeat.entries.entry import decode_entry
+from redbeat.entries.loading import decode_entry
 from redbeat.errors import (
     EntryCorrupt,
     EntryNotFound,

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from redbeat.process.memory import Memory
 
-__all__ = ["Contention"]
-
 #: so often an entry is tried in a row
 MAX_TRIES = 3
 

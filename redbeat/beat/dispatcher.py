@@ -66,9 +66,6 @@ from redbeat.schedules.occurrences import Excluded
 from redbeat.store.records import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.store.store import Store
 
-__all__ = ["Batch", "Dispatcher", "Hooks"]
-
-
 #: how many runs are recorded at a time with at_most_once, and then sent: a crash loses no more of them
 AT_MOST_ONCE_GROUP = 20
 

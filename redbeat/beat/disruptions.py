@@ -12,8 +12,6 @@ from typing import Any
 from redbeat.beat.planner import Run
 from redbeat.process.memory import Memory
 
-__all__ = ["Disruptions"]
-
 #: seconds of broken connections after which a batch leaves the runs that may break more of them
 BATCH_SECONDS = 0.5
 

@@ -15,8 +15,6 @@ from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
 from redbeat.store.records import Claimed
 
-__all__ = ["Reports", "brief", "ending_briefly"]
-
 
 def brief(exc: RedBeatError) -> RedBeatError:
     """Return ``exc`` as beat ends with it: Celery prints all causes, twice, and the sentence says it all."""

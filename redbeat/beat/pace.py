@@ -21,8 +21,6 @@ from collections.abc import Iterator, Sequence
 from redbeat.process.memory import Memory
 from redbeat.store.records import Claimed, Sizes
 
-__all__ = ["Pace"]
-
 #: processor time after which a batch sends what is planned, and leaves the rest due
 BATCH_SECONDS = 0.25
 

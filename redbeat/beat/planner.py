@@ -22,8 +22,9 @@ from redbeat.entries.due import (
     paused_until,
     score_after_pause,
 )
-from redbeat.entries.entry import RedBeatSchedulerEntry, decode_entry
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
+from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
 from redbeat.history import failed_record, sent_record, skipped_record
 from redbeat.log.logger import logger
@@ -38,16 +39,6 @@ from redbeat.schedules.timezones import in_utc
 from redbeat.store.records import Claimed, Clear, Commit, Ending, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
-
-__all__ = [
-    "Run",
-    "commit_failed",
-    "commit_missing",
-    "commit_overrun",
-    "commit_quarantined",
-    "is_first_overrun",
-    "plan_run",
-]
 
 #: seconds after which a disabled entry is looked at again, at its due time: often enough for those
 #: who enable it by hand without touching the schedule, seldom enough to cost nothing

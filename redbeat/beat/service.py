@@ -13,8 +13,6 @@ from typing import Any
 import celery.beat
 from billiard.process import current_process
 
-__all__ = ["BeatService"]
-
 
 class BeatService:
     """A running beat.

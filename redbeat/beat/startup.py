@@ -23,18 +23,9 @@ from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.store.chunks import in_chunks
 from redbeat.store.owners import Owners
+from redbeat.store.records import Fence, Stored, Write
 from redbeat.store.server import Server
-from redbeat.store.store import Fence, Store, Stored, Write
-
-__all__ = [
-    "check_eviction",
-    "default_entries",
-    "eviction_warning",
-    "pin_settings",
-    "store_entries",
-    "store_statics",
-]
-
+from redbeat.store.store import Store
 
 _LOOKED_UP = (
     "task_always_eager",

@@ -24,9 +24,6 @@ from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 
-__all__ = ["Broker", "reason_of"]
-
-
 #: how long a broker is waited for when its connection is closed, seconds
 CLOSE_SECONDS = 0.5
 

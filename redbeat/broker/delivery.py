@@ -23,9 +23,6 @@ from redbeat.store.records import Target
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-__all__ = ["Delivery", "describe_delivery"]
-
-
 #: after a failover schedule and broker may name two servers for a moment; longer than this, they are two
 DOUBT_SECONDS = 10.0
 

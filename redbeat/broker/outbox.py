@@ -18,9 +18,6 @@ from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push, text_of
 
-__all__ = ["Outbox"]
-
-
 #: what was said already: once is enough, however often the connection is made anew
 _said = Memory[str, bool]()
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from kombu.transport.virtual.base import NotEquivalentError
 
-__all__ = ["BoundedProducer", "declare_exchanges", "no_queue"]
-
 #: how many declarations a producer remembers; the queues that Celery makes up are not bounded
 MAX_DECLARED = 1_000
 

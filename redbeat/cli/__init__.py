@@ -28,9 +28,6 @@ from redbeat.cli.timeline import timeline
 from redbeat.cli.triggering import backfill, trigger
 from redbeat.process.exit_codes import ExitingGroup
 
-__all__ = ["redbeat"]
-
-
 #: what ``--help`` shows under which heading, each on one line of 80 columns
 SECTIONS: dict[str, dict[click.Command, str]] = {
     "See the schedule": {

@@ -29,8 +29,6 @@ from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.store.store import Store
 
-__all__ = ["calendar"]
-
 #: characters of a name in the table, of all columns with numbers and times, and what else is worth a column
 MAX_NAME, NUMBERS_WIDTH, MIN_ABOUT = 40, 52, 12
 #: how many days are shown on a terminal; --json has all of them

@@ -10,8 +10,6 @@ from redbeat.log.text import printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 
-__all__ = ["DRY_RUN", "YES", "ask"]
-
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 YES = click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 

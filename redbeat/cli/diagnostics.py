@@ -27,8 +27,6 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, finite
 from redbeat.schedules.timezones import fraction_of
 
-__all__ = ["doctor", "why"]
-
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 #: how many findings of a kind are shown to people, unless they want all: notes mustn't drown errors

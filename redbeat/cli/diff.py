@@ -13,8 +13,6 @@ from redbeat.manifest.diff import Difference
 from redbeat.manifest.plan import Plan
 from redbeat.schedules.timezones import time_of
 
-__all__ = ["show_difference"]
-
 #: how many entries are shown of each kind, and how many days of each calendar; --json has all of them
 MAX_SHOWN = 200
 MAX_DAYS_SHOWN = 10

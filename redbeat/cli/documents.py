@@ -12,8 +12,6 @@ from redbeat.entries.describe import description_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 
-__all__ = ["document_of", "iso", "words_of"]
-
 
 def iso(moment: datetime | None) -> str | None:
     """Return ``moment`` in ISO 8601, None for None."""

@@ -19,8 +19,6 @@ from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 
-__all__ = ["downgrade"]
-
 #: how many entries of a kind are shown to people, unless they want all
 MAX_SHOWN = 20
 

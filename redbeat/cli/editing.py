@@ -37,8 +37,6 @@ from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 
-__all__ = ["add", "delete", "report_entry", "set_"]
-
 #: so often somebody else may change an entry while it is changed here
 MAX_TRIES = 10
 

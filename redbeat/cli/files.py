@@ -30,8 +30,6 @@ from redbeat.manifest.transfer import declare_beat_schedule, export_entries, pla
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, not_empty
 
-__all__ = ["apply", "export", "import_", "plan"]
-
 #: what `plan` ends with where a file would change something
 DIFFERS = 2
 

@@ -15,8 +15,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["UNLIMITED_WIDTH", "Column", "Row", "cut_end", "cut_middle", "cut_start", "lines_of"]
-
 #: the width of what is no terminal
 UNLIMITED_WIDTH = 10_000
 #: how many rows the widths are chosen by; more are drawn as they come

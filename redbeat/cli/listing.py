@@ -33,8 +33,6 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
 from redbeat.errors import EntryError, StoreCorrupt
 
-__all__ = ["count", "list_", "show"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: rows on a terminal, unless somebody wants more: what is above the screen's edge isn't seen

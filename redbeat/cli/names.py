@@ -24,16 +24,6 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.store.store import Store
 
-__all__ = [
-    "NAME",
-    "check_stored",
-    "chosen_names",
-    "entry_called",
-    "listed_entry",
-    "no_such_entry",
-    "nothing_matches",
-]
-
 #: how many names are looked at for the one that was meant, and for completion
 MAX_LOOKED_AT = 5000
 MAX_COMPLETED = 100

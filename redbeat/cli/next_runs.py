@@ -22,8 +22,6 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.log.text import printable
 
-__all__ = ["next_"]
-
 Run = tuple[datetime, str, Any]
 _INSTANT = timedelta(microseconds=1)
 _END = datetime.max.replace(tzinfo=timezone.utc)

@@ -21,8 +21,6 @@ from redbeat.schedules.occurrences import clocked, rrule
 from redbeat.schedules.rfc5545 import read_rule
 from redbeat.schedules.timezones import zone_called
 
-__all__ = ["TASK_OPTIONS", "changes_of", "entry_options", "given_options", "routing_options", "zone_given"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SCHEDULES = ("every", "cron", "at", "rrule", "solar")

@@ -29,8 +29,6 @@ from redbeat.entries.pauses import PauseResult, is_paused_for, pause_many
 from redbeat.errors import EntryError
 from redbeat.process.exit_codes import USAGE, CommandLineError
 
-__all__ = ["pause", "resume"]
-
 #: changes all that were selected
 ChangeAll = Callable[[list[str], Callable[[int], object]], PauseResult]
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["Meter", "meter"]
-
 #: before that nobody wonders
 PATIENCE_SECONDS = 1.0
 

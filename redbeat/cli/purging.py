@@ -13,8 +13,6 @@ from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import one_line
 from redbeat.diagnostics.orphans import KINDS, find_orphans, purge_orphans
 
-__all__ = ["purge"]
-
 #: how many are shown of each kind
 MAX_SHOWN = 20
 

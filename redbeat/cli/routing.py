@@ -20,8 +20,6 @@ from redbeat.errors import EntryNotFound, RedBeatError
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 
-__all__ = ["route"]
-
 
 @click.command(cls=SessionCommand)
 @click.argument("name", metavar="NAME|TASK", type=NAME)

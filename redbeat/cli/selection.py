@@ -21,8 +21,6 @@ from redbeat.errors import EntryError, EntryNotFound
 from redbeat.log.text import counted
 from redbeat.process.exit_codes import NO_INPUT, USAGE, CommandLineError
 
-__all__ = ["MATCH", "Selection", "ask_about", "change_each", "check_failures", "names_in_words", "select"]
-
 #: how many names are shown before a question
 MAX_SHOWN = 10
 #: and how many of the entries that couldn't be changed

@@ -40,8 +40,6 @@ from redbeat.process.exit_codes import CommandLineError, ExitingCommand
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-__all__ = ["ZONE_GIVEN", "Session", "SessionCommand", "stating_errors"]
-
 #: what a shell says of a command that Ctrl-C has ended
 INTERRUPTED = 130
 #: where the options of :mod:`redbeat.cli.zone` leave what they were given, among click's own

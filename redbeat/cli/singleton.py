@@ -12,8 +12,6 @@ from redbeat.process.exit_codes import ExitingCommand
 from redbeat.singleton.beatcop import BeatCopSettings
 from redbeat.singleton.command import add_options, run_singleton
 
-__all__ = ["singleton"]
-
 
 @click.command(cls=ExitingCommand, context_settings={"allow_interspersed_args": False})
 @add_options

@@ -23,8 +23,6 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, finite
 from redbeat.schedules.durations import seconds_in_words
 
-__all__ = ["status"]
-
 _COLOURS = {
     State.HEALTHY: "bold green",
     State.NO_LEADER: "bold red",

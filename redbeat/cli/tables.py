@@ -36,16 +36,6 @@ from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import zone_of
 
-__all__ = [
-    "STATE_STYLES",
-    "clock_changes",
-    "entries_lines",
-    "fields_lines",
-    "history_lines",
-    "runs_lines",
-    "zone_for",
-]
-
 STATE_STYLES = {
     "scheduled": "green",
     "due": "cyan",

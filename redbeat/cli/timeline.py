@@ -31,8 +31,6 @@ from redbeat.errors import EntryError
 from redbeat.log.text import printable
 from redbeat.schedules.occurrences import is_own_kind
 
-__all__ = ["timeline"]
-
 #: lengths of a column, minutes
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_080)
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -28,9 +28,6 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.timezones import in_utc
 
-__all__ = ["backfill", "trigger"]
-
-
 #: a mistyped year must not flood the queues
 MAX_BACKFILLED = 10_000
 

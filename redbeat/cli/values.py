@@ -19,20 +19,6 @@ from redbeat.schedules.crontab import CRON_FIELDS, cron
 from redbeat.schedules.durations import is_span, read_seconds
 from redbeat.schedules.timezones import instant_of, zone_called
 
-__all__ = [
-    "CRON",
-    "DURATION",
-    "FUTURE",
-    "INTERVAL",
-    "JSON_ARRAY",
-    "JSON_OBJECT",
-    "MOMENT",
-    "SOLAR",
-    "ZONE",
-    "Future",
-    "in_zone",
-]
-
 
 class Value(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
     """A value that ``read`` makes of its text, or refuses with a ValueError that says why."""

@@ -14,19 +14,6 @@ from redbeat.log.text import printable, shorten
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import zone_name
 
-__all__ = [
-    "clock",
-    "due_in_words",
-    "in_words_of",
-    "label_of",
-    "local_time",
-    "next_run_in_words",
-    "offset_of",
-    "one_line",
-    "relative",
-    "when_in",
-]
-
 #: how the modules below write a time in a sentence
 _IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? UTC\b", re.ASCII)
 

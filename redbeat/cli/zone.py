@@ -15,8 +15,6 @@ import click
 from redbeat.cli.session import ZONE_GIVEN
 from redbeat.cli.values import ZONE
 
-__all__ = ["zone_options"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

@@ -20,9 +20,6 @@ from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 
-__all__ = ["OPTIONS", "SETTINGS", "RedBeatConfig", "Setting", "ensure_conf"]
-
-
 #: where nobody has said how long the lock lives, seconds
 MIN_DEFAULT_LOCK_SECONDS = 3
 

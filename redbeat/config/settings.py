@@ -15,8 +15,6 @@ from redbeat.config.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
 
-__all__ = ["MAX_MISFIRE_LIMIT", "OPTIONS", "SETTINGS", "Setting"]
-
 MEBIBYTE = 1024 * 1024
 
 #: each run that is made up for costs as many looks at the schedule

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
-__all__ = ["did_you_mean", "find_typos", "nearest_to"]
-
 #: no suggestions for longer names, nor for more of them than this: comparing takes its time
 _MAX_LENGTH, _MAX_UNKNOWN = 64, 20
 

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MIN_LOCK_SECONDS", "MIN_TAKEOVER_SECONDS", "Timing"]
-
 #: the shortest lock: with a shorter one a busy machine alone would make beats lose it to each other
 MIN_LOCK_SECONDS = 1
 #: a leader that renews its lock every 2 seconds, and is late once or twice, isn't silent

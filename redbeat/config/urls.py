@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["REDIS_SCHEMES", "sanitize_url", "scheme_of"]
-
 REDIS_SCHEMES = (
     "redis",
     "rediss",

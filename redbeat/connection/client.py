@@ -34,8 +34,6 @@ from redbeat.connection.retry import (
 )
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
 
-__all__ = ["get_hasty_redis", "get_redis", "naming_the_server", "user_of"]
-
 #: the redis client's own arguments that every connection of ours gets unless the user says otherwise
 CLIENT_DEFAULTS: dict[str, Any] = {
     "decode_responses": True,

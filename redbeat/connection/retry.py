@@ -24,29 +24,6 @@ from tenacity import (
 from redbeat.errors import StoreUnavailable
 from redbeat.log.logger import logger
 
-__all__ = [
-    "BREAKS_OF_THE_REQUEST",
-    "HICCUP_SECONDS",
-    "LAST_WORDS_SECONDS",
-    "ClientError",
-    "RequestBroken",
-    "RetryingConnection",
-    "WatchedConnection",
-    "call_briefly",
-    "call_retrying",
-    "is_no_cluster",
-    "is_no_permission",
-    "is_password_missing",
-    "is_period_left",
-    "is_refusal",
-    "is_reset",
-    "is_transient",
-    "said_by_server",
-    "send_once",
-    "without_retry",
-]
-
-
 #: whatever the redis client raises by itself
 ClientError = redis.exceptions.RedisError
 

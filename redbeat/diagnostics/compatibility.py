@@ -24,8 +24,6 @@ from redbeat.schedules.codec import SCHEDULE_FIELDS, is_only_ours
 from redbeat.schedules.occurrences import CRON_FIELDS, is_own_kind
 from redbeat.store.records import Stored
 
-__all__ = ["EFFECTS", "Trouble", "find_ignored", "find_trouble"]
-
 #: what celery-redbeat 2.x does at the due time of an entry that it can't run
 EFFECTS = {
     "ends": "2.x ends with an error",

@@ -22,8 +22,6 @@ from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
-__all__ = ["Findings", "Obstacle", "examine", "judge", "put_all_away"]
-
 
 @dataclass(frozen=True)
 class Obstacle:

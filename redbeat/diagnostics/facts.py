@@ -28,8 +28,6 @@ from redbeat.store.records import Stored
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 
-__all__ = ["TOLERANCE", "Evidence", "id_of", "read_evidence", "record_of", "span_of", "times_around"]
-
 #: a time that is given is meant, and a run is the one of that time, when they are no further apart
 TOLERANCE = timedelta(seconds=1)
 #: how far back a schedule's last time is looked for

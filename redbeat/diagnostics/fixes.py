@@ -24,8 +24,6 @@ from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-__all__ = ["repair"]
-
 
 def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Iterator[str]:
     """Mend what can be; yield a sentence for each repair that was made, or left.

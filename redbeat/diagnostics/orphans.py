@@ -15,8 +15,6 @@ from redbeat.store.owners import Owners
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-__all__ = ["KINDS", "Orphan", "find_orphans", "purge_orphans"]
-
 #: what may be left of an entry
 KINDS = {
     "member": "it is in the schedule, but its hash is gone",

@@ -21,8 +21,6 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.queues import is_missing
 from redbeat.errors import ConfigurationError
 
-__all__ = ["Route", "find_route", "load_tasks"]
-
 _EXCHANGE_TYPES: Mapping[str, Any] = STANDARD_EXCHANGE_TYPES
 _FIELDS = ("queue", "exchange", "exchange_type", "routing_key", "priority")
 

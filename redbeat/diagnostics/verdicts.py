@@ -11,8 +11,6 @@ from redbeat.entries.failures import failure_of
 from redbeat.history import PastRun
 from redbeat.schedules.timezones import shown as shown
 
-__all__ = ["VERDICTS", "Answer", "closed", "sent_text", "shown", "told_by", "told_of_left_out"]
-
 #: what may have become of a run
 VERDICTS = {
     "sent": "its message was sent",

@@ -23,9 +23,6 @@ from redbeat.policy.policy import Policy
 from redbeat.policy.window import exclusion_of
 from redbeat.schedules.timezones import in_utc
 
-__all__ = ["VERDICTS", "Answer", "explain"]
-
-
 #: a record is of this very time, and of no other that is near
 NEARLY = timedelta(milliseconds=10)
 

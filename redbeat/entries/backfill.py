@@ -32,8 +32,6 @@ from redbeat.task_ids import task_id_of
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = ["backfill", "trigger"]
-
 #: what is nearly one of these is a typo; others may be options that the task or the broker knows
 _OVERRIDES = ("args", "kwargs", "queue", "exchange", "routing_key", "priority", "expires", "countdown", "eta")
 

@@ -22,8 +22,6 @@ from redbeat.store.store import Outcome, Store
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = ["Progress", "SaveResult", "delete_many", "save_many"]
-
 #: is called after each chunk with the number of entries that are done, those of earlier chunks included
 Progress = Callable[[int], object]
 

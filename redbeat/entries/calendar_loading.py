@@ -19,24 +19,11 @@ from redbeat.policy.policy import Policy
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.calendars import Calendars
-from redbeat.store.records import Claimed
-from redbeat.store.store import Store, Stored
+from redbeat.store.records import Claimed, Stored
+from redbeat.store.store import Store
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
-
-__all__ = [
-    "ABOUT",
-    "KeptCalendars",
-    "Unusable",
-    "bounds_of",
-    "calendar_from",
-    "give_calendars",
-    "names_in",
-    "read_calendars",
-    "read_fields",
-    "save_by_calendars",
-]
 
 Result = TypeVar("Result")
 

@@ -19,8 +19,6 @@ from redbeat.schedules.recurrence import FREQUENCIES
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = ["describe", "description_of"]
-
 _UNITS = (
     (timedelta(days=1), "day"),
     (timedelta(hours=1), "hour"),

@@ -27,8 +27,6 @@ from redbeat.store.records import score_text
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = ["Dropped", "dropped_at_rest", "dropped_by", "dropped_until"]
-
 _INSTANT = timedelta(microseconds=1)
 
 #: how many runs are counted one by one at the most, and for how much processor time: after an outage

@@ -27,19 +27,6 @@ from redbeat.store.records import Stored
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = [
-    "defaults_of",
-    "first_after_pause",
-    "is_in_pause",
-    "is_moved",
-    "is_pause_over",
-    "is_quarantined",
-    "next_due",
-    "overrun_of",
-    "paused_until",
-    "score_after_pause",
-]
-
 _INSTANT = timedelta(microseconds=1)
 
 #: scores are written to the microsecond, and where the sun stands is known to a fraction of a millisecond

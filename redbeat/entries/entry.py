@@ -21,8 +21,7 @@ from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode
 from redbeat.entries.calendar_loading import bounds_of, save_by_calendars
 from redbeat.entries.describe import describe
 from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, score_after_pause
-from redbeat.entries.loading import decode_entry as decode_entry
-from redbeat.entries.loading import try_decode
+from redbeat.entries.loading import decode_entry, try_decode
 from redbeat.entries.management import Managed
 from redbeat.entries.preview import next_runs, runs_between
 from redbeat.entries.saving import check_unchanged, plan_save, stored_after, why_never
@@ -36,12 +35,11 @@ from redbeat.policy.policy import FIELDS, NAMES, Policy, PolicyFields, PolicyHol
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.members import Members
-from redbeat.store.store import Store, Stored, Write
+from redbeat.store.records import Stored, Write
+from redbeat.store.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = ["RedBeatSchedulerEntry", "decode_entry"]
 
 
 class EntryArguments(PolicyFields, total=False):

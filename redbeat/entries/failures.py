@@ -15,8 +15,6 @@ from typing import Any
 from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Claimed, Stored
 
-__all__ = ["Failure", "failure_of", "new_failure", "sha1_of"]
-
 #: longest pause between two tries to send one run, seconds
 MAX_BACKOFF_SECONDS = 60.0
 

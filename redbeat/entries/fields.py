@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from redbeat.policy.policy import FIELDS
 
-__all__ = ["ENTRY_FIELDS", "PAST_FIELDS", "READ_ONLY_FIELDS", "STATE_FIELDS"]
-
 #: what says what an entry is
 ENTRY_FIELDS = ("task", "schedule", "args", "kwargs", "options", "enabled", *FIELDS)
 #: what ``export --history`` adds: lists, as they stand in Redis

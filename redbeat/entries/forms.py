@@ -23,8 +23,6 @@ from redbeat.schedules.timezones import time_of
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = ["FORM_FIELDS", "READ_ONLY_FIELDS", "arguments_of", "from_dict", "to_dict"]
-
 EntryT = TypeVar("EntryT", bound=Any)
 
 STATE_FIELDS = ("last_run_at", "total_run_count")

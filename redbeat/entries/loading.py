@@ -17,8 +17,6 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import FIELDS, NO_POLICY, decode_policy, make_policy
 from redbeat.store.records import Stored
 
-__all__ = ["decode_entry", "try_decode"]
-
 _DEFINITION_KEYS = frozenset(DEFINITION_FIELDS)
 _KNOWN = {*DEFINITION_FIELDS, *FIELDS}
 

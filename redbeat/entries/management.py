@@ -26,15 +26,14 @@ from redbeat.errors import EntryError
 from redbeat.history import PastRun, decode_history
 from redbeat.policy.policy import FIELDS, NAMES, PolicyFields
 from redbeat.store.histories import Histories
-from redbeat.store.store import Store, Stored
+from redbeat.store.records import Stored
+from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from redbeat.entries.entry import RedBeatSchedulerEntry
-
-__all__ = ["CHANGEABLE", "Managed"]
 
 EntryT = TypeVar("EntryT", bound="Managed")
 

@@ -24,8 +24,6 @@ from redbeat.schedules.durations import is_span, read_seconds, write_seconds
 from redbeat.schedules.rfc5545 import read_rule
 from redbeat.schedules.timezones import zone_called
 
-__all__ = ["SCHEDULE_FORMS", "parse_schedule", "read_schedule", "write_schedule"]
-
 #: what the object of a schedule may begin with, and what else may stand in it
 SCHEDULE_FORMS = {
     "cron": frozenset[str](),

@@ -15,8 +15,6 @@ from redbeat.store.owners import Owners, StaticNames
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
-__all__ = ["StaticsPlan", "note_statics", "plan_statics"]
-
 
 @dataclass(frozen=True)
 class StaticsPlan:

@@ -16,12 +16,11 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
 from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.store.chunks import in_chunks
-from redbeat.store.store import Store, Stored, Write
+from redbeat.store.records import Stored, Write
+from redbeat.store.store import Store
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
-
-__all__ = ["PauseResult", "is_paused_for", "pause_many", "rest", "resume_many"]
 
 Progress = Callable[[int], object]
 

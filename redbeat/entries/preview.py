@@ -16,8 +16,6 @@ from redbeat.schedules.timezones import in_utc
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = ["next_runs", "runs_between"]
-
 _INSTANT = timedelta(microseconds=1)
 
 

@@ -25,18 +25,6 @@ from redbeat.store.store import Store
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = [
-    "STATES",
-    "clear_entries",
-    "count_entries",
-    "iter_names",
-    "list_entries",
-    "read_all",
-    "read_listed",
-    "scan_entries",
-    "state_of",
-]
-
 EntryT = TypeVar("EntryT", bound=Any)
 
 #: what an entry may be, as ``state`` says it

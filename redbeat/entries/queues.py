@@ -7,8 +7,6 @@ from typing import Any
 
 from redbeat.config.suggestions import did_you_mean
 
-__all__ = ["find_queue_problem", "is_missing"]
-
 
 def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the queue that ``options`` name, a sentence; None when nothing is.

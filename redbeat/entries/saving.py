@@ -27,20 +27,10 @@ from redbeat.process.budget import limited, limited_twice
 from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.occurrences import clocked, next_run, rrule, zone_of
 from redbeat.schedules.timezones import in_utc, zone_name
-from redbeat.store.store import Stored, Write
+from redbeat.store.records import Stored, Write
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
-
-__all__ = [
-    "check_unchanged",
-    "encode_entry",
-    "next_score",
-    "plan_save",
-    "plan_write",
-    "stored_after",
-    "why_never",
-]
 
 
 def plan_save(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> Write:

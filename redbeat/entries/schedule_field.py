@@ -16,8 +16,6 @@ from redbeat.schedules.timezones import zone_name
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = ["ScheduleField", "as_schedule"]
-
 
 class ScheduleField:
     """The attribute; it stands in the entry's ``__dict__``, where Celery's own code puts it, too.

@@ -24,17 +24,6 @@ from redbeat.schedules.occurrences import KINDS
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-__all__ = [
-    "check_readable",
-    "find_kind_problem",
-    "find_meta_problem",
-    "find_name_problem",
-    "find_problem",
-    "find_size_problem",
-    "find_state_problem",
-    "find_unwritable",
-]
-
 _OBJECT = (dict, NoneType, Mapping)  # nearly always the first, which is found sooner
 #: the types of what JSON has of an entry, None for what is missing, and what they are called there
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {

@@ -18,9 +18,6 @@ from redbeat.log.logger import logger
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
-__all__ = ["Leadership"]
-
-
 #: a standby that is about to take over looks no more often than this, seconds
 MIN_LOOK_SECONDS = 0.1
 

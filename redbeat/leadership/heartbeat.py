@@ -22,9 +22,6 @@ from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
-__all__ = ["Heartbeat"]
-
-
 #: how long who stops it waits for a renewal that is on its way, seconds
 STOP_SECONDS = 2.0
 

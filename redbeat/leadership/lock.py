@@ -37,8 +37,6 @@ from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
 
-__all__ = ["TAKEN_MS", "Holder", "LeaderLock", "fence_of", "holder_of"]
-
 #: how long a lock that was taken just now lives until it is renewed, milliseconds; see ``hold_lock.lua``, too
 TAKEN_MS = 10_000
 

@@ -17,8 +17,6 @@ from redbeat.leadership.lock import holder_of
 from redbeat.store.records import Vitals
 from redbeat.store.store import Store
 
-__all__ = ["Leader", "State", "Status", "judge", "read_status"]
-
 #: how long one look may take, connecting included
 MAX_LOOK_SECONDS = 5.0
 

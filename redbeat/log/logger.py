@@ -17,8 +17,6 @@ from celery.utils.log import get_logger
 
 from redbeat.log.text import printable, printable_lines, shorten
 
-__all__ = ["PrintableRecords", "logger"]
-
 #: how many characters of one value go into a log: it may be megabytes
 MAX_VALUE = 2_000
 

@@ -9,18 +9,6 @@ import hashlib
 import json
 from collections.abc import Callable
 
-__all__ = [
-    "as_stored",
-    "counted",
-    "escape",
-    "is_utf8",
-    "printable",
-    "printable_json",
-    "printable_lines",
-    "sha1_of_text",
-    "shorten",
-]
-
 
 def printable(text: str) -> str:
     r"""Return ``text`` on one line: what doesn't print is escaped, as ``\x1b``, ``\n`` or ``\u202e``.

@@ -18,15 +18,6 @@ from redbeat.schedules.occurrences import Excluded
 from redbeat.store.owners import CalendarChange, Owners
 from redbeat.store.store import Store
 
-__all__ = [
-    "CalendarPlan",
-    "calendar_of",
-    "is_stored",
-    "plan_calendars",
-    "plan_gone_calendars",
-    "put_back_named",
-]
-
 
 @dataclass
 class CalendarPlan:

@@ -20,8 +20,6 @@ from redbeat.errors import ConfigurationError, FileError
 from redbeat.manifest.format import Declared
 from redbeat.schedules.crontab import CRON_FIELDS
 
-__all__ = ["declare_rows", "read_django_celery_beat"]
-
 _PREFIX = "django_celery_beat_"
 TABLES = ("periodictask", "intervalschedule", "crontabschedule", "clockedschedule", "solarschedule")
 

@@ -22,13 +22,6 @@ from redbeat.keys import is_owner_name
 from redbeat.log.text import escape, printable, printable_json
 from redbeat.process.garbage import garbage_kept
 
-__all__ = [
-    "Declared",
-    "read_calendar",
-    "read_file",
-    "write_file",
-]
-
 _SECTIONS = ("owner", "entries", "calendars")
 _CALENDAR_FIELDS = ("about", "days")
 

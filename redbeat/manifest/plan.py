@@ -40,19 +40,8 @@ from redbeat.process.budget import postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.store.chunks import in_chunks
 from redbeat.store.owners import Change, Owners
-from redbeat.store.store import Store, Stored
-
-__all__ = [
-    "MAX_ENTRIES",
-    "Plan",
-    "apply_plan",
-    "check_size",
-    "commit",
-    "entry_of",
-    "make_plan",
-    "read_with_owners",
-    "shown_fields",
-]
+from redbeat.store.records import Stored
+from redbeat.store.store import Store
 
 #: how many one script stores at the most: the server takes a million arguments
 MAX_ENTRIES = 50_000

@@ -40,9 +40,8 @@ from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
 from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
 from redbeat.store.owners import Change, Owners
-from redbeat.store.store import Store, Stored, Write
-
-__all__ = ["Exported", "declare_beat_schedule", "export_entries", "plan_import"]
+from redbeat.store.records import Stored, Write
+from redbeat.store.store import Store
 
 Progress = Callable[[int], object]
 

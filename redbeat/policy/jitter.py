@@ -14,8 +14,6 @@ from redbeat.log.text import as_stored
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import last_runs, next_run
 
-__all__ = ["delayed", "due_time_of"]
-
 _INSTANT = timedelta(microseconds=1)
 
 #: of the time until the next run: a run sent a little late shall not be taken for that one

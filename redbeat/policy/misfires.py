@@ -14,8 +14,6 @@ from celery.schedules import schedule
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import last_runs, next_run
 
-__all__ = ["Choice", "choose_run", "ran_from"]
-
 #: how many missed runs are made up for at the most with misfire 'all', unless it is said otherwise
 MISFIRE_LIMIT = 100
 

@@ -20,19 +20,6 @@ from redbeat.errors import EntryError
 from redbeat.schedules.occurrences import Excluded
 from redbeat.schedules.timezones import instant_of, time_of, zone_called, zone_name
 
-__all__ = [
-    "FIELDS",
-    "NAMES",
-    "NO_POLICY",
-    "PAUSE_FIELDS",
-    "Policy",
-    "PolicyFields",
-    "PolicyHolder",
-    "decode_policy",
-    "encode_policy",
-    "make_policy",
-]
-
 Value = TypeVar("Value")
 Given = TypeVar("Given")
 

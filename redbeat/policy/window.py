@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import zone_of
 
-__all__ = ["Exclusion", "exclusion_of"]
-
 
 class Exclusion(NamedTuple):
     """Why a policy excludes a time.

@@ -30,16 +30,6 @@ from redbeat.errors import EntryTooExpensive
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import Postponed
 
-__all__ = [
-    "PLAN_SECONDS",
-    "TOO_EXPENSIVE",
-    "limited",
-    "limited_steps",
-    "limited_twice",
-    "postpone_signals",
-    "what_is_computed",
-]
-
 Result = TypeVar("Result")
 
 #: what the reason says of an entry whose plan took too long

@@ -18,8 +18,6 @@ import click
 
 from redbeat.log.text import printable
 
-__all__ = ["CommandLineError", "ExitingCommand", "ExitingGroup", "finite", "is_beat_command", "not_empty"]
-
 #: ``os`` has them on POSIX only
 USAGE = getattr(os, "EX_USAGE", 64)  #: wrong options
 NO_INPUT = getattr(os, "EX_NOINPUT", 66)  #: a file that can't be read

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-__all__ = ["Memory"]
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

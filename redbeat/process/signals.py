@@ -11,8 +11,6 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["Postponed", "hold_interrupts"]
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 #: all that a program may have a handler for

@@ -24,22 +24,6 @@ from redbeat.schedules.occurrences import (
 )
 from redbeat.schedules.timezones import time_of, zone_called, zone_name
 
-__all__ = [
-    "MAX_DAYS",
-    "SCHEDULE_FIELDS",
-    "cronspecs",
-    "decoder_of",
-    "encode_crontab",
-    "encode_datetime",
-    "encode_interval",
-    "encode_schedule",
-    "from_timestamp",
-    "is_only_ours",
-    "make_solar",
-    "read_cron",
-    "to_timestamp",
-]
-
 #: in the order in which celery-redbeat 2.x writes them
 _CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 _RRULE_FIELDS = tuple(name for name in rrule.FIELDS if name not in ("dtstart", "until"))

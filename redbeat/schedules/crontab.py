@@ -30,15 +30,6 @@ from redbeat.schedules.timezones import (
     next_in_real_time,
 )
 
-__all__ = [
-    "CRON_FIELDS",
-    "count_of_crontab",
-    "cron",
-    "has_special_days",
-    "next_of_crontab",
-    "runs_back_of_crontab",
-]
-
 #: in the order of an expression
 CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 _NICKNAMES = {

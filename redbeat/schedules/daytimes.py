@@ -8,8 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-__all__ = ["DayTimes", "choose_times"]
-
 
 class DayTimes:
     """A number of units, each with the same times in it: hours with minutes, minutes with seconds.

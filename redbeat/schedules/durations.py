@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_span", "read_seconds", "seconds_in_words", "write_seconds"]
-
 _SECONDS = {
     "ms": 0.001,
     "s": 1,

@@ -15,8 +15,6 @@ from typing import Any, Generic, TypeVar
 
 from redbeat.schedules.timezones import instant_of, time_of
 
-__all__ = ["NEVER_FREE", "Exclusions", "spelled"]
-
 #: the end of an exclusion that has none
 NEVER_FREE = datetime.max.replace(tzinfo=timezone.utc)
 

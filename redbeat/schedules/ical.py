@@ -12,8 +12,6 @@ from redbeat.errors import ConfigurationError
 from redbeat.schedules.exclusions import spelled
 from redbeat.schedules.timezones import instant_of
 
-__all__ = ["days_of_ical"]
-
 _DAY = timedelta(days=1)
 
 

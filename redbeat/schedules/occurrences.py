@@ -24,21 +24,6 @@ from redbeat.schedules.exclusions import NEVER_FREE
 from redbeat.schedules.recurrence import rrule as rrule
 from redbeat.schedules.timezones import instant_of, wall_of
 
-__all__ = [
-    "KINDS",
-    "Bounds",
-    "clocked",
-    "cron",
-    "first_run",
-    "last_runs",
-    "next_run",
-    "register_schedule",
-    "rrule",
-    "runs_after",
-    "runs_back",
-    "zone_of",
-]
-
 #: a schedule saved this long after its only or first time still runs then: making it takes time, so a time of
 #: "now" is always a little in the past
 FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)

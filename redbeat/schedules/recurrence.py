@@ -26,8 +26,6 @@ from redbeat.schedules.timezones import (
 from redbeat.schedules.walltimes import WallTimes, wall_times
 from redbeat.schedules.yeardays import listed
 
-__all__ = ["rrule"]
-
 FREQUENCIES = {
     "YEARLY": YEARLY,
     "MONTHLY": MONTHLY,

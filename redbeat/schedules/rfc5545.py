@@ -15,8 +15,6 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.schedules.recurrence import FREQUENCIES
 from redbeat.schedules.timezones import instant_of, zone_called
 
-__all__ = ["read_rule"]
-
 _WEEKDAYS = {"MO": MO, "TU": TU, "WE": WE, "TH": TH, "FR": FR, "SA": SA, "SU": SU}
 _DAY = re.compile(r"(?P<nth>[+-]?\d{1,3})?(?P<day>MO|TU|WE|TH|FR|SA|SU)")
 _MOMENT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d))?(Z?)")

@@ -17,24 +17,6 @@ from dateutil.parser import isoparse
 
 from redbeat.config.suggestions import did_you_mean
 
-__all__ = [
-    "back_fixed",
-    "back_in_real_time",
-    "count_fixed",
-    "count_in_real_time",
-    "find_change",
-    "fraction_of",
-    "in_utc",
-    "instant_of",
-    "next_fixed",
-    "next_in_real_time",
-    "shown",
-    "time_of",
-    "wall_of",
-    "zone_called",
-    "zone_name",
-]
-
 #: the first wall time after one that a rule names (or with True that one itself); the offset from UTC is what
 #: the clock goes by all the while. None: there is none
 NextWall = Callable[[datetime, timedelta, bool], datetime | None]

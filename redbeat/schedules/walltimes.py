@@ -26,8 +26,6 @@ from redbeat.process.memory import Memory
 from redbeat.schedules.daytimes import DayTimes, choose_times
 from redbeat.schedules.yeardays import YearDays, first_day_of, listed
 
-__all__ = ["WallTimes", "wall_times"]
-
 _DAY = 86_400
 _LAST_DAY, _LAST_YEAR = date.max.toordinal(), date.max.year
 _END = (_LAST_DAY + 1) * _DAY

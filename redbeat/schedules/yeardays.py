@@ -17,8 +17,6 @@ from dateutil.rrule import DAILY, MONTHLY, WEEKLY, YEARLY
 
 from redbeat.process.memory import Memory
 
-__all__ = ["YearDays", "first_day_of", "listed"]
-
 _MONTH_DAYS = {365: [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]}
 _MONTH_DAYS[366] = [31, 29, *_MONTH_DAYS[365][2:]]
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097

@@ -15,8 +15,6 @@ from urllib.parse import quote
 from redbeat.config.suggestions import nearest_to
 from redbeat.errors import ConfigurationError
 
-__all__ = ["BeatCopSettings", "read_beatcop"]
-
 #: BeatCop's own default, milliseconds
 DEFAULT_TIMEOUT_MS = 1000
 

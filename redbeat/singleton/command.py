@@ -28,8 +28,6 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, finite, not_empty
 from redbeat.singleton.beatcop import BeatCopSettings, read_beatcop
 
-__all__ = ["add_options", "main", "run_singleton"]
-
 DEFAULT_TIMEOUT_SECONDS = 10.0
 DEFAULT_GRACE_SECONDS = 5.0
 

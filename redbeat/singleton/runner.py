@@ -42,9 +42,6 @@ from redbeat.log.logger import logger
 from redbeat.singleton.watchdog import Ended, WatchdogProcess, now
 from redbeat.store.store import Store
 
-__all__ = ["SIGNALLED", "Runner", "Times"]
-
-
 Answer = TypeVar("Answer")
 
 #: what is passed on to the command

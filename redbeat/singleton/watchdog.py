@@ -44,8 +44,6 @@ import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-__all__ = ["Ended", "Watchdog", "WatchdogProcess", "now"]
-
 #: the longest sleep while a command runs, seconds: a machine that was suspended is noticed so soon
 MAX_SLEEP_SECONDS = 0.25
 

@@ -8,8 +8,6 @@ from redbeat.store.scripts.calendars import read_calendars, replace_calendar
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-__all__ = ["Calendars"]
-
 
 class Calendars:
     """The calendars beside the schedule of ``store``, by their names."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-__all__ = ["CHUNK_SIZE", "in_chunks"]
-
 Item = TypeVar("Item")
 
 #: how many entries one script reads, stores or deletes

@@ -17,9 +17,6 @@ from redbeat.store.records import text_of
 from redbeat.store.scripts import read_history
 from redbeat.store.store import Store
 
-__all__ = ["Histories"]
-
-
 #: no record of ours is longer, in bytes: its reason is cut
 RECORD_BYTES = 16 * 1024
 

@@ -13,8 +13,6 @@ from redbeat.store.records import text_of
 from redbeat.store.scripts import release_lock, take_lock
 from redbeat.store.store import Store
 
-__all__ = ["FOR_EVER", "NO_KEY", "LockKey"]
-
 #: what stands for a time to live where there is no key, and where it has none
 NO_KEY, FOR_EVER = -2, -1
 

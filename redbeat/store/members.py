@@ -8,10 +8,9 @@ from math import inf
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import CHUNK_SIZE
 from redbeat.store.records import text_of
-from redbeat.store.scripts.repairs import MemberRepair, repair_members
+from redbeat.store.scripts.repairs import MemberRepair as MemberRepair
+from redbeat.store.scripts.repairs import repair_members
 from redbeat.store.store import Store
-
-__all__ = ["MemberRepair", "Members"]
 
 
 class Members:

@@ -15,9 +15,6 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: 
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 
-__all__ = ["WakeChannel"]
-
-
 #: seconds without the channel after it failed, before it is tried again
 RECONNECT_SECONDS = 5.0
 

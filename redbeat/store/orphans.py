@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
-from redbeat.store.scripts.orphans import Remains, remove_orphans
+from redbeat.store.scripts.orphans import Remains as Remains
+from redbeat.store.scripts.orphans import remove_orphans
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-
-__all__ = ["Orphans", "Remains"]
 
 
 class Orphans:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from redbeat.store.chunks import in_chunks
 from redbeat.store.records import Fence, text_of
 from redbeat.store.scripts import change_statics
-from redbeat.store.scripts.owners import CalendarChange, Change, apply_entries, read_owners
+from redbeat.store.scripts.owners import CalendarChange as CalendarChange
+from redbeat.store.scripts.owners import Change as Change
+from redbeat.store.scripts.owners import apply_entries, read_owners
 from redbeat.store.store import Store
-
-__all__ = ["CalendarChange", "Change", "Owners", "StaticNames"]
 
 
 @dataclass(frozen=True)

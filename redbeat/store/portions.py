@@ -16,8 +16,6 @@ from redbeat.connection.retry import RequestBroken
 from redbeat.errors import StoreRefused
 from redbeat.store.records import Claimed, Stored
 
-__all__ = ["Portions", "is_broken"]
-
 #: for so long after a lost answer entries are claimed by their names; it costs a round trip for a batch
 CAREFUL_SECONDS = 3600.0
 

@@ -10,30 +10,6 @@ from typing import Any, NamedTuple
 
 from redbeat.log.text import sha1_of_text
 
-__all__ = [
-    "NOWHERE",
-    "NO_HISTORIES",
-    "Claim",
-    "Claimed",
-    "Clear",
-    "Commit",
-    "Committed",
-    "Ending",
-    "Fence",
-    "Head",
-    "Histories",
-    "Push",
-    "Stored",
-    "Target",
-    "Vitals",
-    "Write",
-    "claimed_of",
-    "digest_of",
-    "score_text",
-    "stored_of",
-    "text_of",
-]
-
 
 @dataclass(frozen=True)
 class Fence:

@@ -17,9 +17,6 @@ from redbeat.connection.retry import without_retry
 from redbeat.log.logger import logger
 from redbeat.store.scripts import Script
 
-__all__ = ["Replicas"]
-
-
 #: how long replicas are waited for after a commit, milliseconds,
 WAIT_MS = 1_000
 #: and while they are known to be too few, so that a backlog leaves all the same,

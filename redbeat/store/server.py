@@ -18,8 +18,6 @@ from redbeat.log.text import as_stored
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
 
-__all__ = ["Server"]
-
 #: how many keys one step of SCAN looks at
 SCAN_SIZE = 1000
 

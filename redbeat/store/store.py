@@ -60,8 +60,6 @@ from redbeat.store.records import (
 from redbeat.store.replicas import Replicas
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 
-__all__ = ["Claim", "Claimed", "Commit", "Fence", "Outcome", "Store", "Stored", "Write"]
-
 #: bytes of large entries in a claim, whatever the batch size; small ones don't wait for them, and have four
 #: times as many at the most
 CLAIM_MAX_BYTES = 2 * 1024 * 1024

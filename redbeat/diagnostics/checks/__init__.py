@@ -30,8 +30,6 @@ from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, Store
 from redbeat.leadership.status import Status, read_status
 from redbeat.store.store import Store
 
-__all__ = ["Diagnosis", "Finding", "Repair", "Severity", "examine", "worst_of"]
-
 #: how many findings of a kind are kept; others are counted
 MAX_OF_A_KIND = 10_000
 

@@ -26,8 +26,6 @@ from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-__all__ = ["Patient", "Row"]
-
 
 @dataclass(frozen=True)
 class Row:

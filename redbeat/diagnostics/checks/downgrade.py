@@ -10,8 +10,6 @@ from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.compatibility import find_ignored, find_trouble
 from redbeat.log.text import counted
 
-__all__ = ["Versions"]
-
 #: how many are named
 MAX_NAMED = 3
 

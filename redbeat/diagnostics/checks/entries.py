@@ -20,8 +20,6 @@ from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown, time_of
 from redbeat.store.records import Stored
 
-__all__ = ["ENTRY_CHECKS", "excerpt_of"]
-
 #: how much of a wrong text is shown
 EXCERPT_LENGTH = 80
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["Finding", "Repair", "Severity", "worst_of"]
-
 
 class Severity(IntEnum):
     """How bad a finding is; the values are the exit codes of ``celery redbeat doctor``."""

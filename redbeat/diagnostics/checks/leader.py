@@ -16,8 +16,6 @@ from redbeat.log.text import counted
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import in_utc
 
-__all__ = ["LEADER_CHECKS", "check_writer"]
-
 #: what is due for so long isn't just being sent
 LATE_SECONDS = 60.0
 #: a leader that ticked so lately is alive, whatever its process id says

@@ -16,8 +16,6 @@ from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.records import Stored
 
-__all__ = ["LEFTOVER_CHECKS"]
-
 #: how keys end that show a schedule with another prefix, and what they hold
 _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
 

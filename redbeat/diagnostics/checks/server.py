@@ -11,8 +11,6 @@ from redbeat.diagnostics.checks.context import Patient
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
 
-__all__ = ["SERVER_CHECKS"]
-
 #: clocks that differ by less do no harm
 MAX_SKEW_SECONDS = 2.0
 

@@ -21,9 +21,6 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, shorten
 
-__all__ = ["Tasks", "check_message"]
-
-
 #: what Celery takes for the message itself
 _MESSAGE_OPTIONS = ("countdown", "eta", "expires", "time_limit", "soft_time_limit", "shadow")
 

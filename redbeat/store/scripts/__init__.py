@@ -36,24 +36,6 @@ from redbeat.store.records import (
 )
 from redbeat.store.scripts.script import Script as Script
 
-__all__ = [
-    "Call",
-    "Script",
-    "change_statics",
-    "claim_due",
-    "commit_runs",
-    "delete_entries",
-    "read_entries",
-    "read_head",
-    "read_history",
-    "read_status",
-    "release_lock",
-    "renew_lock",
-    "save_entries",
-    "take_lock",
-]
-
-
 #: calls a script with a client, KEYS and ARGV, in whichever way, and returns its reply
 Call = Callable[[Script, Any, Sequence[str], Sequence[Any]], Any]
 

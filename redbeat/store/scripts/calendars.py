@@ -10,8 +10,6 @@ from typing import Any
 from redbeat.store.records import text_of
 from redbeat.store.scripts import Script
 
-__all__ = ["read_calendars", "replace_calendar"]
-
 _READ_CALENDARS = Script("read_calendars")
 _REPLACE_CALENDAR = Script("match_calendar", "replace_calendar")
 

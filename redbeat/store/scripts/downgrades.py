@@ -12,8 +12,6 @@ from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Fence, Stored, text_of
 from redbeat.store.scripts.script import Script
 
-__all__ = ["BroughtBack", "PutAway", "bring_back", "put_away", "score_of"]
-
 _PUT_AWAY = Script("put_away")
 _BRING_BACK = Script("hold_lock", "bring_back")
 

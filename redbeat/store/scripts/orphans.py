@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from redbeat.keys import Keys
 from redbeat.store.scripts.script import Script
 
-__all__ = ["Remains", "remove_orphans"]
-
 _REMOVE_ORPHANS = Script("remove_orphans")
 
 

@@ -13,8 +13,6 @@ from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Stored, Write, score_text, text_of
 from redbeat.store.scripts import Script
 
-__all__ = ["CalendarChange", "Change", "apply_entries", "read_owners"]
-
 _READ_OWNERS = Script("read_owners")
 _APPLY_ENTRIES = Script("measure_entry", "match_calendar", "apply_entries")
 

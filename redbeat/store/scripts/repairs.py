@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from redbeat.store.records import score_text
 from redbeat.store.scripts.script import Script
 
-__all__ = ["MemberRepair", "repair_members"]
-
 _REPAIR_MEMBERS = Script("repair_members")
 
 

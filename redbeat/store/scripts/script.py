@@ -13,8 +13,6 @@ from redis.exceptions import NoScriptError
 
 from redbeat.log.text import as_stored, sha1_of_text
 
-__all__ = ["Script"]
-
 
 class Script:
     """A script that is sent by its SHA-1, and whole when the server doesn't know it (any more)."""

@@ -19,7 +19,8 @@ from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.leadership.lock import LeaderLock
 from redbeat.schedulers import RedBeatScheduler, get_redis
 from redbeat.store.owners import Owners
-from redbeat.store.store import Fence, Store
+from redbeat.store.records import Fence
+from redbeat.store.store import Store
 from tests.support.polling import eventually
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch

@@ -26,7 +26,7 @@ from redbeat.history import dropped_record, failed_record, sent_record, skipped_
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES
 from redbeat.schedules import clocked, cron
 from redbeat.schedules.codec import SCHEDULE_FIELDS
-from redbeat.store.store import Stored
+from redbeat.store.records import Stored
 from tests.contract.kinds import entries
 from tests.support.schemas import FOLDER, NAMES, find_fault, find_fault_in, schema_of
 from tests.unit.entries.test_decoder_round_trip import OFFSETS, cron_fields, rules

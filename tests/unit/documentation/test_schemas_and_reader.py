@@ -15,7 +15,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt
 from redbeat.policy.policy import FIELDS
 from redbeat.schedules.codec import SCHEDULE_FIELDS
-from redbeat.store.store import Stored
+from redbeat.store.records import Stored
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.documents import json_examples
 from tests.support.schemas import find_fault, schema_of

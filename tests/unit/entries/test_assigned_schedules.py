@@ -15,7 +15,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 from redbeat.schedules import cron
-from redbeat.store.store import Stored
+from redbeat.store.records import Stored
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
 WRONG = [True, object(), "no cron", 1e300, float("nan"), [60], {"evry": 60}]

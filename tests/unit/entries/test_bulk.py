@@ -20,7 +20,8 @@ from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.schedules import rrule
 from redbeat.store import scripts as lua
 from redbeat.store import store
-from redbeat.store.store import MAX_SAVE_ATTEMPTS, Fence, Store
+from redbeat.store.records import Fence
+from redbeat.store.store import MAX_SAVE_ATTEMPTS, Store
 from tests.support.ticks import memory_app
 
 RAN_AT = datetime.now(timezone.utc) - timedelta(minutes=5)

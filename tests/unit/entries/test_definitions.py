@@ -12,10 +12,11 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, encode_definition, encode_meta
-from redbeat.entries.entry import RedBeatSchedulerEntry, decode_entry
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.loading import decode_entry
 from redbeat.entries.validation import find_problem
 from redbeat.errors import EntryCorrupt
-from redbeat.store.store import Stored
+from redbeat.store.records import Stored
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)

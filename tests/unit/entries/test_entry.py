@@ -16,7 +16,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound
 from redbeat.schedules import cron, rrule
-from redbeat.store.store import Stored
+from redbeat.store.records import Stored
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
 

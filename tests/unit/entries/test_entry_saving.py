@@ -14,7 +14,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import encode_meta
 from redbeat.schedules import rrule
-from redbeat.store.store import Stored, Write
+from redbeat.store.records import Stored, Write
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
 NOW = NOON + timedelta(seconds=20)

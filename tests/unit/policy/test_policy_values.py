@@ -13,11 +13,12 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.entries.entry import EntryArguments, decode_entry
+from redbeat.entries.entry import EntryArguments
+from redbeat.entries.loading import decode_entry
 from redbeat.entries.management import CHANGEABLE, Changes
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY, PolicyFields
-from redbeat.store.store import Stored
+from redbeat.store.records import Stored
 
 
 def entry(app: Celery, **fields: Any) -> RedBeatSchedulerEntry:

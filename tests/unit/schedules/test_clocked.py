@@ -12,9 +12,9 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.entries.entry import decode_entry
+from redbeat.entries.loading import decode_entry
 from redbeat.schedules import clocked
-from redbeat.store.store import Stored, Write
+from redbeat.store.records import Stored, Write
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
