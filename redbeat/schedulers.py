@@ -191,8 +191,8 @@ class RedBeatScheduler(Scheduler):
                 return self._wait(BROKER_RETRY_SECONDS)
         fence, pace = self._leadership.fence, self._dispatcher.pace
         claim = self._claim(fence, pace.begin_batch())
-        if not claim.rows and pace.has_dear and not pace.seconds_to_dear():
-            claim = self._claim(fence, pace.begin_dear_batch())
+        if not claim.rows and pace.has_costly and not pace.seconds_to_costly():
+            claim = self._claim(fence, pace.begin_costly_batch())
         if self.lock:
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
@@ -209,7 +209,7 @@ class RedBeatScheduler(Scheduler):
         if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0
         delay_seconds = self._seconds_to_next(claim, batch.recorded)
-        return self._wait(min(delay_seconds, pace.seconds_to_dear()) if pace.has_dear else delay_seconds)
+        return self._wait(min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds)
 
     def _claim(self, fence: Fence, sizes: Sizes) -> Claim:
         pace = self._dispatcher.pace

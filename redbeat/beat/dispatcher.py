@@ -346,7 +346,7 @@ class Dispatcher:
             self._hooks.apply_async(entry, producer=producer, advance=False)
         seconds = self.pace.note_sent(run.claimed.key)
         if seconds:
-            self._reports.report_dear(run.claimed, seconds)
+            self._reports.report_costly(run.claimed, seconds)
         return tuple(pushes)
 
     def _retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:

@@ -108,9 +108,9 @@ class Reports:
                 ", ..." if len(others) > NAMED_TOGETHER else ".",
             )
 
-    def report_dear(self, claimed: Claimed, seconds: float) -> None:
+    def report_costly(self, claimed: Claimed, seconds: float) -> None:
         """Log, once for each definition, that an entry takes too much processor time to read and to send."""
-        if not self._said.is_news(("dear", claimed.key), sha1_of(claimed)):
+        if not self._said.is_news(("costly", claimed.key), sha1_of(claimed)):
             return
         texts = (claimed.definition, claimed.meta, claimed.policy)
         logger.warning(

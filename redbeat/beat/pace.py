@@ -1,15 +1,19 @@
 """How much of a batch is planned before what is planned is sent, and in which order.
 
-Invariant: one entry at least is planned of each batch. While there are slow ones, those that can't be slow go
-first; what is known to be slow, or was left over for lack of time, waits for the others, the oldest first.
-The oldest that waits is planned with each batch all the same, so that it doesn't wait for ever.
+An entry is slow if planning its run took more than ``SLOW_SECONDS``. Invariant: at least one entry of each
+batch is planned. While there are slow entries, those that can't be slow are planned first. Entries that are
+known to be slow, or were left over for lack of time, wait for the others; the oldest of those that wait is
+planned with each batch all the same, so that it doesn't wait for ever.
 
-What is dear to read and to send can't be stopped amid it, and must run: it goes last and by itself. Dear is
-an entry of more than ``LARGE_BYTES``, or one that took ``DEAR_SECONDS`` of processor time before. Batches are
-the others' turn or the dear ones'. Theirs comes when the others that are due have been recorded (or three
-batches of others, if there are always more), and takes half of the time at the most: as long as it took
-nothing dear is begun after it. So an entry that falls due waits for one dear batch, however many there are:
-for a quarter of a second's worth of them, or for one.
+An entry is costly if it is larger than ``LARGE_BYTES``, or if reading and sending it took more than
+``COSTLY_SECONDS``. That can't be interrupted, and it must run all the same, so it goes last, in batches of
+its own. A costly batch has its turn when all other due entries are recorded, or after three batches of others
+if there are always more. It takes a quarter of a second by what its entries are known or estimated to take,
+and at least one entry. The next costly batch begins when as much time has passed as this one took. So the
+costly entries have half of the time at most, and an entry that falls due waits for one costly batch at most,
+however many there are.
+
+All of these times are processor time.
 """
 
 from __future__ import annotations
@@ -21,41 +25,41 @@ from collections.abc import Iterator, Sequence
 from redbeat.process.memory import Memory
 from redbeat.store.records import Claimed, Sizes
 
-#: processor time after which a batch sends what is planned, and leaves the rest due
+#: a batch that has taken this much processor time sends what is planned, and leaves the rest due
 BATCH_SECONDS = 0.25
 
-#: processor time of a plan that makes an entry a slow one
+#: an entry whose plan took more processor time is slow
 SLOW_SECONDS = 0.005
 
-#: a larger entry waits for the others, and is sent by itself
+#: a larger entry is costly
 LARGE_BYTES = 256 * 1024
 
-#: so does one whose plan and message together took this processor time, a small one twice
-DEAR_SECONDS = 0.1
+#: an entry is costly if its plan and its message together took more processor time, a small one twice
+COSTLY_SECONDS = 0.1
 
-#: what a large entry may take for each character, as long as it isn't known
+#: processor time that a large entry is estimated to take for each character before it is measured
 SECONDS_PER_CHARACTER = 1.5e-7
 
-#: batches of others after which dear ones that are due have their turn even though others are due, too
+#: how many batches of others costly entries wait for at most, if others are always due
 OTHERS_TURNS = 3
 
-#: a dear batch waits this many times as long as the one before took
+#: the next costly batch begins this many times as long after the last as that one took
 REST_FACTOR = 1.0
 
-#: how many slow entries are remembered, and how many dear ones; then all are forgotten
+#: how many slow entries are remembered, and how many costly ones; when there are more, all are forgotten
 MAX_REMEMBERED = 10_000
 
-#: while there are slow entries, a batch is this many times the usual: the others must be among it
+#: while there are slow entries, this many times as many are claimed, so that others are among them
 ENLARGED = 10
-#: but no more entries than this, all of which are held at once
+#: how many entries are claimed then at most, as all of them are held in memory
 MAX_ENLARGED = 5_000
 
-#: kinds of schedule that are never slow
+#: types of schedule that are never slow
 _QUICK_KINDS = frozenset({"interval", "crontab", "clocked"})
-#: which kind one has isn't looked up in a definition of more characters: that would take a while itself
+#: the type isn't looked up in a longer definition, as that would take long itself; characters
 _MAX_LOOKED_UP = 16_384
 
-#: the place of those that wait for the others
+#: entries with this place or a higher one wait for the others
 _WAITS = 2
 
 
@@ -67,20 +71,20 @@ class Pace:
         self._left: set[str] = set()
         self._left_rows: Sequence[Claimed] = ()
         self._has_met_slow = False
-        self._dear: dict[str, float] = {}  # what they took, seconds of processor time
-        self._small_dear: set[str] = set()  # those of them that aren't large
-        self._suspected: set[str] = set()  # what isn't large, and was dear once
+        self._costly: dict[str, float] = {}  # processor time of each, seconds
+        self._small_costly: set[str] = set()  # those of them that aren't large
+        self._suspected: set[str] = set()  # entries that aren't large, and were costly once
         self._held_rows: Sequence[Claimed] = ()
-        self._turns_waited = 0  # batches of others while dear ones were due
-        self._is_dear_turn = False
+        self._turns_waited = 0  # batches of others while costly entries were due
+        self._is_costly_turn = False
         self._rest_until = 0.0
         self._planned_cpu: dict[str, float] = {}
         self._entry_began_cpu = 0.0
         self._began_at = self._entry_began_at = self._began_cpu = 0.0
-        self._asked_at = self._asked_cpu = 0.0  # the two clocks, when the second was asked last
+        self._asked_at = self._asked_cpu = 0.0  # wall and processor time when the latter was read last
 
     def enlarge(self, batch_size: int) -> int:
-        """Return how many entries to claim: slow ones take nobody's place."""
+        """Return how many entries to claim: more than ``batch_size`` while there are slow ones."""
         if not self._has_met_slow:
             return batch_size
         return max(batch_size, min(ENLARGED * batch_size, MAX_ENLARGED))
@@ -89,56 +93,56 @@ class Pace:
 
     def begin_batch(self) -> Sizes:
         """Begin a batch; return which entries are to be claimed for it."""
-        if self._turns_waited >= OTHERS_TURNS and not self.seconds_to_dear():
-            return self.begin_dear_batch()
-        self._is_dear_turn = False
+        if self._turns_waited >= OTHERS_TURNS and not self.seconds_to_costly():
+            return self.begin_costly_batch()
+        self._is_costly_turn = False
         return Sizes(0, LARGE_BYTES)
 
-    def begin_dear_batch(self) -> Sizes:
-        """Begin a batch of dear ones, as no others are due; return which entries are to be claimed for it."""
+    def begin_costly_batch(self) -> Sizes:
+        """Begin a batch of costly entries; return which entries are to be claimed for it."""
         self._turn_began_at = time.monotonic()
-        self._is_dear_turn, self._turns_waited = (
-            True,
-            0,
-        )  # the others' next turn finds out whether there are more
+        self._is_costly_turn = True
+        self._turns_waited = 0  # the next batch of others finds out whether there are more
         self._planned_cpu.clear()
-        return Sizes(0 if self._small_dear else LARGE_BYTES + 1, 0)
+        return Sizes(0 if self._small_costly else LARGE_BYTES + 1, 0)
 
     def note_held(self) -> None:
-        """Take notice that large ones stay due, as it is the others' turn."""
+        """Note that large entries stay due, as it is the others' turn."""
         self._turns_waited += 1
 
     def end_batch(self) -> None:
         """End a batch, which has been recorded."""
-        if self._is_dear_turn:
+        if self._is_costly_turn:
             now = time.monotonic()
             self._rest_until = now + REST_FACTOR * (now - self._turn_began_at)
 
     @property
-    def has_dear(self) -> bool:
-        """Whether dear ones are due and wait."""
+    def has_costly(self) -> bool:
+        """Whether costly entries are due and wait."""
         return self._turns_waited > 0
 
-    def seconds_to_dear(self) -> float:
-        """Return how long dear ones that are due have to wait yet."""
+    def seconds_to_costly(self) -> float:
+        """Return the seconds until the next costly batch may begin."""
         return max(self._rest_until - time.monotonic(), 0.0)
 
     def take_held(self) -> Sequence[Claimed]:
-        """Return, once, those of the batch that wait for the dear ones' turn."""
+        """Return those of the batch that wait for a costly batch; the next call returns none."""
         held, self._held_rows = self._held_rows, ()
         return held
 
-    def _until_dear(self, rows: Sequence[Claimed]) -> Iterator[Claimed]:
-        """Yield dear ones for a batch's time by what they are known or thought to take."""
+    def _until_costly(self, rows: Sequence[Claimed]) -> Iterator[Claimed]:
+        """Yield costly entries that together are known or estimated to take a batch's time, one at least."""
         left, seconds = [], 0.0
         is_full = False
         for claimed in rows:
             characters = sum(len(text) for text in (claimed.definition, claimed.meta, claimed.policy) if text)
-            # by its bytes, as it was claimed, it may be a large one
-            is_dear = claimed.key in self._dear or 4 * characters > LARGE_BYTES or claimed.unread_bytes > 0
-            cost = self._dear.get(claimed.key, characters * SECONDS_PER_CHARACTER)
-            if not is_dear or is_full or (seconds and seconds + cost > BATCH_SECONDS):
-                is_full = is_full or is_dear
+            # a character is at most four bytes, so this one may have been claimed as a large one
+            is_costly = (
+                claimed.key in self._costly or 4 * characters > LARGE_BYTES or claimed.unread_bytes > 0
+            )
+            cost = self._costly.get(claimed.key, characters * SECONDS_PER_CHARACTER)
+            if not is_costly or is_full or (seconds and seconds + cost > BATCH_SECONDS):
+                is_full = is_full or is_costly
                 left.append(claimed)
                 continue
             seconds += cost
@@ -149,15 +153,15 @@ class Pace:
     # -- planning
 
     def until_spent(self, rows: Sequence[Claimed]) -> Iterator[Claimed]:
-        """Yield the entries of a batch in the order to plan them in, until it has had its time."""
+        """Yield the entries of a batch in the order in which to plan them, until its time is spent."""
         self._began_at, self._began_cpu = time.monotonic(), time.thread_time()
         self._asked_at, self._asked_cpu = self._began_at, self._began_cpu
-        if self._is_dear_turn:
-            yield from self._until_dear(rows)
+        if self._is_costly_turn:
+            yield from self._until_costly(rows)
             return
-        if self._small_dear:
-            self._held_rows = [claimed for claimed in rows if claimed.key in self._small_dear]
-            rows = [claimed for claimed in rows if claimed.key not in self._small_dear]
+        if self._small_costly:
+            self._held_rows = [claimed for claimed in rows if claimed.key in self._small_costly]
+            rows = [claimed for claimed in rows if claimed.key not in self._small_costly]
             self._turns_waited += bool(self._held_rows)
         ordered, waiting = self._order(rows) if self._has_met_slow else (list(rows), len(rows))
         self._has_met_slow, left = False, ordered[len(ordered) :]
@@ -171,32 +175,32 @@ class Pace:
         self._end(left)
 
     def _order(self, rows: Sequence[Claimed]) -> tuple[list[Claimed], int]:
-        """Return ``rows`` in the order to plan them in, and where those begin that wait for the others."""
+        """Return ``rows`` in the order in which to plan them, and the index of the first one that waits."""
         places = [self._place(claimed) for claimed in rows]
         positions = sorted(range(len(rows)), key=places.__getitem__)
         return [rows[position] for position in positions], sum(place < _WAITS for place in places)
 
     def _place(self, claimed: Claimed) -> int:
         times = self._slow.get(claimed.key, 0)
-        if _is_quick(claimed):  # but for what its policy may take: once is a slow moment
+        if _is_quick(claimed):  # only its policy can make it slow: one slow plan was the machine's fault
             return _WAITS if times > 1 else 0
         return _WAITS if times or claimed.key in self._left else 1
 
     def take_left(self) -> Sequence[Claimed]:
-        """Return, once, what of the batch wasn't planned."""
+        """Return what of the batch wasn't planned; the next call returns nothing."""
         left, self._left_rows = self._left_rows, ()
         return left
 
     def _is_spent(self) -> bool:
-        """Begin an entry, and tell whether the batch has had its time before."""
+        """Begin an entry; tell whether the batch's time is spent."""
         self._entry_began_at = time.monotonic()
         if self._entry_began_at - self._began_at <= BATCH_SECONDS:
             return False
-        return time.thread_time() - self._began_cpu > BATCH_SECONDS  # to ask that takes longer
+        return time.thread_time() - self._began_cpu > BATCH_SECONDS  # slower to read, so asked last
 
     def note_planned(self, key: str, read_seconds: float) -> None:
-        """Remember the entry under ``key`` if it was slow to plan, besides what reading it may take."""
-        if self._is_dear_turn:
+        """Remember the entry under ``key`` if it was slow to plan, not counting ``read_seconds``."""
+        if self._is_costly_turn:
             self._planned_cpu[key] = time.thread_time() - self._entry_began_cpu
             return
         slow_seconds = SLOW_SECONDS + read_seconds
@@ -207,51 +211,54 @@ class Pace:
             self._slow.pop(key, None)
 
     def note_sending(self) -> None:
-        """Take notice that an entry's message is about to be made."""
+        """Note that an entry's message is about to be made."""
         self._entry_began_at = time.monotonic()
-        if self._is_dear_turn:
+        if self._is_costly_turn:
             self._entry_began_cpu = time.thread_time()
 
     def note_sent(self, key: str) -> float:
-        """Return how much processor time the entry under ``key`` took if that is dear, else 0."""
-        if self._is_dear_turn:
+        """Return the processor time that the entry under ``key`` took if it is costly, else 0."""
+        if self._is_costly_turn:
             seconds = self._planned_cpu.get(key, 0.0) + time.thread_time() - self._entry_began_cpu
-        elif time.monotonic() - self._entry_began_at > DEAR_SECONDS:
+        elif time.monotonic() - self._entry_began_at > COSTLY_SECONDS:
             seconds = self._busy_seconds()
         else:
             return 0.0
-        if seconds <= DEAR_SECONDS:
-            self._dear.pop(key, None)
-            self._small_dear.discard(key)
+        if seconds <= COSTLY_SECONDS:
+            self._costly.pop(key, None)
+            self._small_costly.discard(key)
             self._suspected.discard(key)
             return 0.0
-        if len(self._dear) + len(self._suspected) >= MAX_REMEMBERED:
-            self._dear.clear()
-            self._small_dear.clear()
+        if len(self._costly) + len(self._suspected) >= MAX_REMEMBERED:
+            self._costly.clear()
+            self._small_costly.clear()
             self._suspected.clear()
-        if not self._is_dear_turn and key not in self._suspected:
-            self._suspected.add(key)  # once is a slow moment: what its message needs was imported, say
+        if not self._is_costly_turn and key not in self._suspected:
+            self._suspected.add(key)  # once may be chance: a module that its message needs was imported, say
             return 0.0
-        self._dear[key] = seconds
-        if not self._is_dear_turn:
-            self._small_dear.add(key)
+        self._costly[key] = seconds
+        if not self._is_costly_turn:
+            self._small_costly.add(key)
         return seconds
 
     def _busy_seconds(self) -> float:
-        """Return how much processor time the entry took at least: the machine has others to work for."""
+        """Return the processor time that the entry took at least.
+
+        It is what was used since the last reading, less the time that the entries in between may have used.
+        """
         used, before = time.thread_time() - self._asked_cpu, self._entry_began_at - self._asked_at
         self._asked_at, self._asked_cpu = time.monotonic(), time.thread_time()
-        return used - before  # those before it had no more than the time that passed
+        return used - before
 
     def _end(self, left: Sequence[Claimed]) -> None:
         self._left_rows = left
-        # many that can't be slow are no reason to claim more, nor to plan them in another order
+        # quick entries that were left over are no reason to claim more, or to plan in another order
         self._left = {claimed.key for claimed in left if not _is_quick(claimed)}
         self._has_met_slow = self._has_met_slow or bool(self._left)
 
 
 def _is_quick(claimed: Claimed) -> bool:
-    """Tell whether its schedule is of a kind that can't be slow; what its task is given may look like one."""
+    """Tell whether its schedule is of a type that can't be slow."""
     definition = claimed.definition or ""
     if len(definition) > _MAX_LOOKED_UP:
         return False

@@ -18,7 +18,7 @@ from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import clock, in_words_of, label_of
 from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
-from redbeat.diagnostics.facts import Evidence, read_evidence
+from redbeat.diagnostics.facts import Facts, read_facts
 from redbeat.diagnostics.fixes import repair
 from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.errors import ConfigurationError, EntryNotFound
@@ -180,9 +180,9 @@ def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> No
     Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
     """
     session = Session.of(ctx)
-    evidence = _evidence_of(session, name)
+    facts = _facts_of(session, name)
     zone = session.zone
-    answer = explain(evidence, None if at is None else in_zone(at, zone))
+    answer = explain(facts, None if at is None else in_zone(at, zone))
     if is_json:
         session.print_json({"name": name, **answer.to_dict()})
         return
@@ -195,9 +195,9 @@ def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> No
             session.say(f"{title:<9}{_shown(time, zone)}")
 
 
-def _evidence_of(session: Session, name: str) -> Evidence:
+def _facts_of(session: Session, name: str) -> Facts:
     try:
-        return read_evidence(session.app, name)
+        return read_facts(session.app, name)
     except EntryNotFound:
         raise no_such_entry(session, name) from None
 

@@ -77,12 +77,12 @@ class RedBeatConfig:
         self._said = Memory[str, str]()
         for name, setting in SETTINGS.items():
             setattr(self, setting.attribute, self._value(name))
-        # what follows from the app, or from other settings
+        # where a setting isn't given, its value follows from the app or from other settings
         self.redis_url = self.redis_url or self._broker_url()
-        self.redbeat_redis_options = self._redis_options()
-        self.redis_use_ssl = self._redis_use_ssl()
-        self.key_prefix = self._key_prefix()
-        self.lock_key = self._lock_key()
+        self.redbeat_redis_options = self._redis_options(self.redbeat_redis_options)
+        self.redis_use_ssl = self._redis_use_ssl(self.redis_use_ssl)
+        self.key_prefix = self._key_prefix(self.key_prefix)
+        self.lock_key = self._lock_key(self.lock_key)
         self.statics_owners = self.statics_owners or (str(self.app.main or ""),)
         named = Keys(self.key_prefix)
         self.schedule_key, self.statics_key = named.schedule, named.statics
@@ -170,8 +170,7 @@ class RedBeatConfig:
             "redbeat_redis_url",
         )
 
-    def _redis_options(self) -> dict[str, Any]:
-        options: dict[str, Any] | None = self.redbeat_redis_options
+    def _redis_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
         if options is None:
             broker_options = self.app.conf.broker_transport_options or {}
             known = {name: value for name, value in broker_options.items() if name in OPTIONS}
@@ -181,10 +180,10 @@ class RedBeatConfig:
             options.setdefault("service_name", options.pop("master_name"))
         return options
 
-    def _redis_use_ssl(self) -> bool | dict[str, Any]:
+    def _redis_use_ssl(self, given: bool | dict[str, Any]) -> bool | dict[str, Any]:
         if self.is_key_in_conf("redbeat_redis_use_ssl"):
-            return self.redis_use_ssl
-        # the broker_use_ssl of another kind of broker has other keys and is about other certificates
+            return given
+        # the broker_use_ssl of another kind of broker has other keys, and is about other certificates
         broker = self.app.conf.broker_url
         broker = broker if isinstance(broker, str) else next(iter(broker or []), "")
         if scheme_of(broker) not in REDIS_SCHEMES:
@@ -192,8 +191,7 @@ class RedBeatConfig:
         setting = SETTINGS["redbeat_redis_use_ssl"]
         return self._parse(setting, self.app.conf.broker_use_ssl, given_as="broker_use_ssl")  # type: ignore[no-any-return]
 
-    def _key_prefix(self) -> str:
-        prefix = self.key_prefix
+    def _key_prefix(self, prefix: str) -> str:
         if not self.is_cluster:
             return prefix
         if not self.is_key_in_conf("redbeat_key_prefix"):
@@ -207,10 +205,10 @@ class RedBeatConfig:
             )
         return prefix
 
-    def _lock_key(self) -> str | None:
+    def _lock_key(self, given: str | None) -> str | None:
         if not self.is_key_in_conf("redbeat_lock_key"):
             return Keys(self.key_prefix).lock
-        return self.lock_key and Keys(self.key_prefix).prefixed(self.lock_key)
+        return given and Keys(self.key_prefix).prefixed(given)
 
     def warn_of_unknown(self) -> None:
         """Log a warning for each redbeat_* setting there isn't, once.

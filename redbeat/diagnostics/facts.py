@@ -35,7 +35,7 @@ _SPANS = tuple(timedelta(days=days) for days in (1 / 1440, 1 / 24, 1, 32, 400, 4
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Facts:
     """What is known about an entry.
 
     Attributes:
@@ -60,7 +60,7 @@ class Evidence:
         return self.status.now
 
 
-def read_evidence(app: Any, name: str) -> Evidence:
+def read_facts(app: Any, name: str) -> Facts:
     """Read what is known about the entry called ``name``.
 
     Raises:
@@ -83,7 +83,7 @@ def read_evidence(app: Any, name: str) -> Evidence:
             give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
         records = Histories(store).read(key, max(config.history, 1000))
     history = decode_history(records, lambda due: id_of(key, due))
-    return Evidence(key, entry, stored, problem, history, config.history, status, config.misfire)
+    return Facts(key, entry, stored, problem, history, config.history, status, config.misfire)
 
 
 def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from redbeat.diagnostics.facts import Evidence
+from redbeat.diagnostics.facts import Facts
 from redbeat.entries.failures import failure_of
 from redbeat.history import PastRun
 from redbeat.schedules.timezones import shown as shown
@@ -66,24 +66,24 @@ class Answer:
         }
 
 
-def told_by(evidence: Evidence, run: PastRun) -> Answer:
+def told_by(facts: Facts, run: PastRun) -> Answer:
     """Return the answer that a record of the run itself gives."""
     if run.outcome == "sent":
         by = " by hand" if run.is_manual else ""
         reason = f"It was sent{by} at {shown(run.at)}, {run.late_seconds:.1f} s after its time"
         return Answer("sent", run.due, f"{reason}, with the task id {run.task_id}.", run)
     if run.outcome in ("skipped", "merged"):
-        return Answer(run.outcome, run.due, *told_of_left_out(evidence, run))
+        return Answer(run.outcome, run.due, *told_of_left_out(facts, run))
     covering = next(
         (
             other
-            for other in reversed(evidence.history)
+            for other in reversed(facts.history)
             if other.outcome == "sent" and other.due > run.due and not other.is_manual
         ),
         None,
     )
     why = f"It couldn't be sent at {shown(run.at)}: {run.why}"
-    failure = failure_of(evidence.stored)
+    failure = failure_of(facts.stored)
     if covering is not None:
         return Answer("merged", run.due, f"{closed(why)} The run {sent_text(covering)} stands for it.", run)
     if failure is not None and failure.retry_at:
@@ -97,7 +97,7 @@ def told_by(evidence: Evidence, run: PastRun) -> Answer:
     return Answer("failed", run.due, f"{closed(why)} What became of it then isn't recorded.", run)
 
 
-def told_of_left_out(evidence: Evidence, run: PastRun) -> tuple[str, PastRun]:
+def told_of_left_out(facts: Facts, run: PastRun) -> tuple[str, PastRun]:
     """Return why a run wasn't sent, by the record of it and perhaps of others, and the record to show.
 
     That of a run which stands for another is the sent one's: they are recorded in one step.
@@ -108,7 +108,7 @@ def told_of_left_out(evidence: Evidence, run: PastRun) -> tuple[str, PastRun]:
         among = f" among {many} from {shown(run.due)} to {shown(run.last)}"
     if run.outcome != "merged":
         return closed(f"It was skipped at {shown(run.at)}{among}: {run.why}"), run
-    sent = (one for one in evidence.history if one.outcome == "sent" and one.at == run.at)
+    sent = (one for one in facts.history if one.outcome == "sent" and one.at == run.at)
     by = next(sent, None)
     if by is None:
         return closed(f"It was missed{among}: {run.why}"), run

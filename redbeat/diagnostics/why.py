@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
-from redbeat.diagnostics.facts import TOLERANCE, Evidence, id_of, record_of, span_of, times_around
+from redbeat.diagnostics.facts import TOLERANCE, Facts, id_of, record_of, span_of, times_around
 from redbeat.diagnostics.verdicts import VERDICTS as VERDICTS
 from redbeat.diagnostics.verdicts import Answer, closed, sent_text, shown, told_by, told_of_left_out
 from redbeat.entries.calendar_loading import Unusable
@@ -27,32 +27,32 @@ from redbeat.schedules.timezones import in_utc
 NEARLY = timedelta(milliseconds=10)
 
 
-def explain(evidence: Evidence, at: datetime | None = None) -> Answer:
+def explain(facts: Facts, at: datetime | None = None) -> Answer:
     """Return why the run at ``at`` did or did not happen; None: at the schedule's latest time before now."""
     try:
-        return _explain(evidence, at)
+        return _explain(facts, at)
     except EntryTooExpensive as exc:
-        return Answer("quarantined", at and in_utc(at), _quarantine(evidence, printable(str(exc))))
+        return Answer("quarantined", at and in_utc(at), _quarantine(facts, printable(str(exc))))
 
 
-def _explain(evidence: Evidence, at: datetime | None) -> Answer:
-    entry, is_latest = evidence.entry, at is None
+def _explain(facts: Facts, at: datetime | None) -> Answer:
+    entry, is_latest = facts.entry, at is None
     calendar = entry.policy.calendar if entry is not None else None
-    problem = calendar.reason if isinstance(calendar, Unusable) else evidence.problem
+    problem = calendar.reason if isinstance(calendar, Unusable) else facts.problem
     if entry is not None and at is None:
-        at, after = times_around(entry, evidence.now)
+        at, after = times_around(entry, facts.now)
         if at is None:
-            return _of_no_time(evidence, entry, problem, after)
+            return _of_no_time(facts, entry, problem, after)
     if at is None:
-        return Answer("quarantined", None, _quarantine(evidence, problem))
+        return Answer("quarantined", None, _quarantine(facts, problem))
     at = in_utc(at)
-    run, span = record_of(evidence.history, at), span_of(evidence.history, at)
+    run, span = record_of(facts.history, at), span_of(facts.history, at)
     if run is not None and (span is None or abs(run.due - at) < NEARLY):
-        return told_by(evidence, run)
+        return told_by(facts, run)
     if entry is None and span is not None:
-        return replace(told_by(evidence, span), at=at)
+        return replace(told_by(facts, span), at=at)
     if entry is None:
-        return Answer("quarantined", at, _quarantine(evidence, problem))
+        return Answer("quarantined", at, _quarantine(facts, problem))
     before, after = times_around(entry, at)
     nearest = min(filter(None, (before, after)), key=lambda time: abs(time - at), default=None)
     if nearest is None or abs(nearest - at) >= TOLERANCE:
@@ -64,7 +64,7 @@ def _explain(evidence: Evidence, at: datetime | None) -> Answer:
         reason = f"By its schedule as it is now {shown(at)} is no time for a run."
         reason += f" {'; '.join(times)}.".replace(" the", " The", 1)
         return Answer("no-time", at, reason, before=before, after=after)
-    case = _Case(evidence, entry, nearest, problem)
+    case = _Case(facts, entry, nearest, problem)
     verdict, reason, run = case.decide()
     end_time = entry.policy.end_time
     if is_latest and verdict == "outside" and end_time is not None and nearest > end_time:
@@ -78,11 +78,9 @@ def _explain(evidence: Evidence, at: datetime | None) -> Answer:
     return Answer(verdict, nearest, reason, run, before, after)
 
 
-def _of_no_time(
-    evidence: Evidence, entry: RedBeatSchedulerEntry, problem: str, after: datetime | None
-) -> Answer:
+def _of_no_time(facts: Facts, entry: RedBeatSchedulerEntry, problem: str, after: datetime | None) -> Answer:
     """Return the answer where the schedule has had no time yet; the entry may be due all the same."""
-    told = _Case(evidence, entry, evidence.now, problem).decide_by_now()
+    told = _Case(facts, entry, facts.now, problem).decide_by_now()
     if told is None:
         first = "." if after is None else f"; its first is {shown(after)}."
         told = "no-time", f"Its schedule has no time before now{first}", None
@@ -100,7 +98,7 @@ _Told = tuple[str, str, PastRun | None]
 class _Case:
     """One of the schedule's times, of which nothing is recorded by itself."""
 
-    evidence: Evidence
+    facts: Facts
     entry: RedBeatSchedulerEntry
     at: datetime
     problem: str
@@ -128,7 +126,7 @@ class _Case:
 
     @property
     def failure(self) -> Failure | None:
-        return failure_of(self.evidence.stored)
+        return failure_of(self.facts.stored)
 
     @property
     def policy(self) -> Policy:
@@ -138,7 +136,7 @@ class _Case:
     @property
     def later(self) -> list[PastRun]:
         """The schedule's runs after this time, the earliest first."""
-        return [run for run in reversed(self.evidence.history) if run.due > self.at and not run.is_manual]
+        return [run for run in reversed(self.facts.history) if run.due > self.at and not run.is_manual]
 
     @property
     def has_later(self) -> bool:
@@ -160,14 +158,14 @@ class _Case:
         return "outside", f"It is {excluded.side} the entry's {field}, {shown(value)}.", None
 
     def _of_span(self) -> _Told | None:
-        span = span_of(self.evidence.history, self.at)
-        return None if span is None else (span.outcome, *told_of_left_out(self.evidence, span))
+        span = span_of(self.facts.history, self.at)
+        return None if span is None else (span.outcome, *told_of_left_out(self.facts, span))
 
     def _of_failure(self) -> _Told | None:
         failure = self.failure
         if failure is None or self.has_later:
             broken = self.problem and not self.has_later
-            return ("quarantined", _quarantine(self.evidence, self.problem), None) if broken else None
+            return ("quarantined", _quarantine(self.facts, self.problem), None) if broken else None
         since = _moment_of(failure)
         if failure.attempts and float(failure.due or 0) <= self.at.timestamp() + TOLERANCE.total_seconds():
             reason = (
@@ -176,18 +174,18 @@ class _Case:
             )
             return "failed", closed(reason), None
         if not failure.attempts and since - TOLERANCE <= self.at:
-            return "quarantined", _quarantine(self.evidence, self.problem or failure.reason), None
+            return "quarantined", _quarantine(self.facts, self.problem or failure.reason), None
         return None
 
     def _of_future(self) -> _Told | None:
-        if self.at <= self.evidence.now:
+        if self.at <= self.facts.now:
             return None
         over = self._of_count() or self._of_state()
         return over or ("to-come", "Its time is still to come.", None)
 
     def _of_other_runs(self) -> _Told | None:
-        way = self.policy.misfire or self.evidence.misfire
-        for run in self.evidence.history:
+        way = self.policy.misfire or self.facts.misfire
+        for run in self.facts.history:
             if run.is_manual or run.is_span or not run.due < self.at <= run.at:
                 continue
             if run.outcome == "sent" and way != "all":
@@ -199,7 +197,7 @@ class _Case:
                     run,
                 )
         following = next((run for run in self.later if run.outcome == "sent"), None)
-        is_known = any(run.due < self.at for run in self.evidence.history) or not self._may_be_forgotten
+        is_known = any(run.due < self.at for run in self.facts.history) or not self._may_be_forgotten
         if following is None or not is_known or following.late_seconds < TOLERANCE.total_seconds():
             return None
         if way in ("skip", "all"):
@@ -214,12 +212,12 @@ class _Case:
 
     @property
     def _may_be_forgotten(self) -> bool:
-        history = self.evidence.history
-        return bool(history) and len(history) >= self.evidence.kept and history[-1].due > self.at
+        history = self.facts.history
+        return bool(history) and len(history) >= self.facts.kept and history[-1].due > self.at
 
     def _of_age(self) -> _Told | None:
-        entry, kept = self.entry, self.evidence.kept
-        history = [run for run in self.evidence.history if not run.is_manual or self._may_be_forgotten]
+        entry, kept = self.entry, self.facts.kept
+        history = [run for run in self.facts.history if not run.is_manual or self._may_be_forgotten]
         if history and self.at < history[-1].due:
             oldest = shown(history[-1].due)
             known = sum(run.outcome == "sent" and not run.is_manual for run in history)
@@ -232,11 +230,11 @@ class _Case:
         ran_at = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
         if ran_at is not None and not entry.total_run_count and self.at <= ran_at:
             return "not-there-yet", f"It counts from {shown(ran_at)} on: it was saved then.", None
-        if kept or self.evidence.history or not entry.total_run_count or ran_at is None or ran_at < self.at:
+        if kept or self.facts.history or not entry.total_run_count or ran_at is None or ran_at < self.at:
             return None
         following = times_around(entry, self.at)[1]
         if following is None or ran_at < following:
-            task_id = entry.options.get("task_id") or id_of(self.evidence.key, self.at)
+            task_id = entry.options.get("task_id") or id_of(self.facts.key, self.at)
             reason = f"Its last run, by its meta, was at {shown(ran_at)}; the task id is {task_id}."
             return "sent", f"{reason} More isn't recorded, as redbeat_history is 0.", None
         reason = f"Nothing is recorded, as redbeat_history is 0; its last run was at {shown(ran_at)}."
@@ -254,7 +252,7 @@ class _Case:
         if self.has_later:
             return None
         policy, until = self.policy, self.policy.paused_until
-        if not self.entry.is_enabled_at(max(self.at, self.evidence.now)):
+        if not self.entry.is_enabled_at(max(self.at, self.facts.now)):
             if not policy.paused:
                 return "disabled", "It is disabled: its enabled is false.", None
             by = f" by {policy.paused_by}" if policy.paused_by else ""
@@ -263,8 +261,8 @@ class _Case:
         if policy.paused and until is not None and self.at < until:
             note = f" ({policy.pause_note})" if policy.pause_note else ""
             return "paused", f"It was paused until {shown(until)}{note}.", None
-        score = self.evidence.stored.score
-        if self.evidence.stored.is_away:
+        score = self.facts.stored.score
+        if self.facts.stored.is_away:
             reason = "It was taken out for celery-redbeat 2.x, and comes back when a beat of version 3 leads."
             return "unscheduled", reason, None
         if score is None:
@@ -275,15 +273,15 @@ class _Case:
             )
         if score < 0:
             try:
-                why = why_never(self.entry, self.evidence.now)
+                why = why_never(self.entry, self.facts.now)
             except (EntryCorrupt, ValueError, OverflowError):
                 why = "it can't be used."
             return "unscheduled", f"Its score is {score:g}, which means never: {why}", None
         return None
 
     def _of_leader(self) -> _Told | None:
-        status, score = self.evidence.status, self.evidence.stored.score
-        if self.has_later or score is None or score > self.evidence.now.timestamp():
+        status, score = self.facts.status, self.facts.stored.score
+        if self.has_later or score is None or score > self.facts.now.timestamp():
             return None
         if status.leader is None and status.lock_key is not None:
             last = f"; the last one did something at {shown(status.last_tick)}" if status.last_tick else ""
@@ -306,8 +304,8 @@ class _Case:
         return "waiting", reason, None
 
     def _unknown(self) -> _Told:
-        evidence, status = self.evidence, self.evidence.status
-        if not evidence.kept and not evidence.history:
+        facts, status = self.facts, self.facts.status
+        if not facts.kept and not facts.history:
             return "history-off", "Nothing is recorded, as redbeat_history is 0.", None
         hints = ["it was saved, changed, paused or disabled then, or its next run was moved"]
         following = next(iter(self.later), None)
@@ -317,15 +315,15 @@ class _Case:
         if since is None:
             hints.insert(0, "no beat was at work then")
         elif since > self.at:
-            hints.insert(0, f"the present leader leads only since {shown(since)} only")
+            hints.insert(0, f"the present leader has led only since {shown(since)}")
         known = f" The next that is recorded was due at {shown(following.due)}." if following else ""
         return "unknown", f"Nothing is recorded of it.{known} Perhaps {', or '.join(hints)}.", following
 
 
-def _quarantine(evidence: Evidence, problem: str) -> str:
-    failure = failure_of(evidence.stored)
+def _quarantine(facts: Facts, problem: str) -> str:
+    failure = failure_of(facts.stored)
     since = f" since {failure.since[:19].replace('T', ' ')} UTC" if failure and not failure.attempts else ""
-    return closed(f"The entry can't be used{since}: {problem.removeprefix(f'{printable(evidence.key)}: ')}")
+    return closed(f"The entry can't be used{since}: {problem.removeprefix(f'{printable(facts.key)}: ')}")
 
 
 def _moment_of(failure: Failure) -> datetime:

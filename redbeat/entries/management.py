@@ -14,8 +14,7 @@ from celery.result import AsyncResult
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
-from redbeat.entries import backfill as manual
-from redbeat.entries import bulk, pauses
+from redbeat.entries import backfill, bulk, pauses
 from redbeat.entries.describe import description_of
 from redbeat.entries.due import next_due, overrun_of
 from redbeat.entries.failures import failure_of
@@ -244,7 +243,7 @@ class Managed:
         Arguments:
             overrides: ``args``, ``kwargs``, and options of ``apply_async``, for this run.
         """
-        return manual.trigger(self._whole, overrides)
+        return backfill.trigger(self._whole, overrides)
 
     def backfill(
         self,
@@ -270,7 +269,7 @@ class Managed:
             EntryError: there are more runs than ``limit``; or a part of the entry can't be sent.
             LockNotAcquired: somebody else backfills it at this moment.
         """
-        return manual.backfill(self._whole, start, end, dry_run, limit=limit, progress=progress)
+        return backfill.backfill(self._whole, start, end, dry_run, limit=limit, progress=progress)
 
     # -- forms and files
 

@@ -60,7 +60,7 @@ _LEFT_ALONE = (
 )
 
 
-#: what :func:`_is_followed` says of it was so in this version alone
+#: the only version in which an interruption that is taken back stops a thread that is traced or profiled
 _STOPS_WHEN_FOLLOWED = sys.version_info[:2] == (3, 11)
 
 
@@ -169,9 +169,7 @@ class _Watchdog:
                 call.is_over = call.was_disturbed = True
                 if self.calls.get(thread_id) is call:
                     _interrupt(thread_id, _Interruption)
-                    if _is_left_alone(
-                        thread_id
-                    ):  # it has gone there since: threads may be switched at any step
+                    if _is_left_alone(thread_id):  # since then: threads may be switched at any step
                         _interrupt(thread_id, None)
 
     def _note_signal(self, postponed: Postponed) -> None:

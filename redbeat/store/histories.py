@@ -20,7 +20,7 @@ from redbeat.store.store import Store
 #: no record of ours is longer, in bytes: its reason is cut
 RECORD_BYTES = 16 * 1024
 
-#: so long a backfill that was killed keeps others from going on
+#: how long the lock of a backfill that was killed lives on, milliseconds
 BACKFILLING_MS = 30_000
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from redbeat.config.config import ensure_conf
 from redbeat.connection.retry import is_refusal
-from redbeat.diagnostics.checks.context import Patient
+from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.downgrade import Versions
 from redbeat.diagnostics.checks.entries import ENTRY_CHECKS
 from redbeat.diagnostics.checks.finding import Finding as Finding
@@ -23,7 +23,7 @@ from redbeat.diagnostics.checks.finding import Repair as Repair
 from redbeat.diagnostics.checks.finding import Severity as Severity
 from redbeat.diagnostics.checks.finding import worst_of as worst_of
 from redbeat.diagnostics.checks.leader import LEADER_CHECKS, check_writer
-from redbeat.diagnostics.checks.orphans import LEFTOVER_CHECKS
+from redbeat.diagnostics.checks.orphans import ORPHAN_CHECKS
 from redbeat.diagnostics.checks.server import SERVER_CHECKS
 from redbeat.diagnostics.checks.tasks import Tasks, check_message
 from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
@@ -94,24 +94,24 @@ def examine(
         diagnosis.add([_of_refusal("who leads, and what is due", exc)])
         status = Status(datetime.now(timezone.utc), None, None, None, 0, None)
     with Store.hasty(app) as store:
-        patient = Patient(
+        context = Context(
             config.app, store, status, has_tasks, workers_seconds, time.monotonic() + max_seconds
         )
         for check in _checks(diagnosis):
             try:
-                diagnosis.add(check(patient))
+                diagnosis.add(check(context))
             except StoreCorrupt as exc:
                 diagnosis.add([_of_key(exc)])
             except StoreRefused as exc:
                 if is_refusal(exc.__cause__):  # the server is busy, say
                     raise
                 diagnosis.add([_of_refusal(check.__name__, exc)])
-        if patient.unseen:
-            diagnosis.add([_of_unseen(patient, max_seconds)])
+        if context.unseen:
+            diagnosis.add([_of_unseen(context, max_seconds)])
     return diagnosis
 
 
-def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Patient], Iterable[Finding]]]:
+def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Finding]]]:
     tasks, versions = Tasks(), Versions()
     of_entries = (
         *ENTRY_CHECKS,
@@ -122,11 +122,11 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Patient], Iterable[Findi
         versions.note_entry,
     )
 
-    def check_entries(patient: Patient) -> Iterator[Finding]:
-        for row in patient.rows():
+    def check_entries(context: Context) -> Iterator[Finding]:
+        for row in context.rows():
             diagnosis.seen += 1
             for check in of_entries:
-                yield from check(patient, row)
+                yield from check(context, row)
 
     yield from LEADER_CHECKS
     yield from SERVER_CHECKS
@@ -134,7 +134,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Patient], Iterable[Findi
     yield check_entries
     yield tasks.check_queues
     yield versions.tell
-    yield from LEFTOVER_CHECKS
+    yield from ORPHAN_CHECKS
 
 
 def _of_setting(exc: ConfigurationError) -> Finding:
@@ -162,11 +162,11 @@ def _of_refusal(check: str, exc: RedBeatError) -> Finding:
     )
 
 
-def _of_unseen(patient: Patient, max_seconds: float) -> Finding:
+def _of_unseen(context: Context, max_seconds: float) -> Finding:
     return Finding(
         Severity.NOTE,
         "unseen",
-        patient.store.keys.schedule,
-        f"Not all was looked at within {max_seconds:g} s: {', '.join(patient.unseen)}.",
+        context.store.keys.schedule,
+        f"Not all was looked at within {max_seconds:g} s: {', '.join(context.unseen)}.",
         "Give it longer with --max-seconds.",
     )

@@ -48,7 +48,7 @@ class Row:
 
 
 @dataclass
-class Patient:
+class Context:
     """One examination.
 
     Attributes:

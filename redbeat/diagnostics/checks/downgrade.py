@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from redbeat.diagnostics.checks.context import Patient, Row
+from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.compatibility import find_ignored, find_trouble
 from redbeat.log.text import counted
@@ -21,18 +21,18 @@ class Versions:
     unreadable: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
 
-    def note_entry(self, patient: Patient, row: Row) -> Iterator[Finding]:
+    def note_entry(self, context: Context, row: Row) -> Iterator[Finding]:
         """Take notice of an entry that RedBeat itself can use; what it can't is told elsewhere."""
         if row.entry is None or row.stored.score is None or row.stored.score < 0:
             return
-        name = patient.name_of(row.key)
-        if find_trouble(row.member, name, row.stored, row.problem, patient.now) is not None:
+        name = context.name_of(row.key)
+        if find_trouble(row.member, name, row.stored, row.problem, context.now) is not None:
             self.unreadable.append(name)
-        elif find_ignored(row.entry, patient.now):
+        elif find_ignored(row.entry, context.now):
             self.ignored.append(name)
         yield from ()
 
-    def tell(self, patient: Patient) -> Iterator[Finding]:
+    def tell(self, context: Context) -> Iterator[Finding]:
         """Say how many there are, and which are taken out for it already."""
         if self.unreadable:
             ignored = (
@@ -43,18 +43,18 @@ class Versions:
             yield Finding(
                 Severity.NOTE,
                 "downgrade",
-                patient.store.keys.schedule,
+                context.store.keys.schedule,
                 f"celery-redbeat 2.x couldn't run {_named(self.unreadable)}{ignored}.",
                 "Nothing, unless you go back to 2.x: then call celery redbeat downgrade before.",
             )
-        found = patient.store.read_downgraded()
-        away = sorted(map(patient.name_of, found))
-        scoreless = sorted(patient.name_of(key) for key, score in found.items() if score is None)
+        found = context.store.read_downgraded()
+        away = sorted(map(context.name_of, found))
+        scoreless = sorted(context.name_of(key) for key, score in found.items() if score is None)
         if away:
             yield Finding(
                 Severity.NOTE,
                 "downgraded",
-                patient.store.keys.downgraded,
+                context.store.keys.downgraded,
                 f"Taken out for celery-redbeat 2.x: {_named(away)}.",
                 "Nothing: what is there comes back when a beat of version 3 leads.",
             )
@@ -62,7 +62,7 @@ class Versions:
             yield Finding(
                 Severity.WARNING,
                 "downgraded",
-                patient.store.keys.downgraded,
+                context.store.keys.downgraded,
                 f"It has no valid score for {_named(scoreless)}: they are due as soon as they come back.",
                 "Write when each is due, in UNIX seconds, into its field of that hash.",
             )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
-from redbeat.diagnostics.checks.context import Patient, Row
+from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -27,7 +27,7 @@ _UNKNOWN_KIND = "is no object with one of the __type__"
 _FIELD = re.compile(r"(definition|meta|policy): (?:(\w+):)?")
 
 
-def check_hash(_patient: Patient, row: Row) -> Iterator[Finding]:
+def check_hash(_context: Context, row: Row) -> Iterator[Finding]:
     """Find a member of the schedule whose hash is gone."""
     if row.stored.exists:
         return
@@ -41,12 +41,12 @@ def check_hash(_patient: Patient, row: Row) -> Iterator[Finding]:
     )
 
 
-def check_usable(patient: Patient, row: Row) -> Iterator[Finding]:
+def check_usable(context: Context, row: Row) -> Iterator[Finding]:
     """Find entries that are quarantined, or will be when they are due, and runs that couldn't be sent."""
-    failure, name = failure_of(row.stored), patient.name_of(row.key)
+    failure, name = failure_of(row.stored), context.name_of(row.key)
     is_about_this = failure is not None and failure.definition_sha1 == sha1_of(row.stored)
     since = f" It has been out of use since {_shown(failure.since)}." if failure and is_about_this else ""
-    if row.problem and row.stored.exists and _UNKNOWN_KIND in row.problem and not patient.has_tasks:
+    if row.problem and row.stored.exists and _UNKNOWN_KIND in row.problem and not context.has_tasks:
         yield Finding(
             Severity.WARNING,
             "quarantined",
@@ -84,7 +84,7 @@ def check_usable(patient: Patient, row: Row) -> Iterator[Finding]:
         )
 
 
-def check_calendar(patient: Patient, row: Row) -> Iterator[Finding]:
+def check_calendar(context: Context, row: Row) -> Iterator[Finding]:
     """Find entries whose calendar is missing or broken."""
     if row.entry is None or failure_of(row.stored) is not None:
         return
@@ -93,13 +93,13 @@ def check_calendar(patient: Patient, row: Row) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR,
             "calendar",
-            patient.name_of(row.key),
+            context.name_of(row.key),
             f"It can't run: {calendar.reason}",
             "Save the calendar, or take the entry's exclude away.",
         )
 
 
-def check_typos(patient: Patient, row: Row) -> Iterator[Finding]:
+def check_typos(context: Context, row: Row) -> Iterator[Finding]:
     """Find keys that are nearly known ones."""
     if row.entry is None:
         return
@@ -108,7 +108,7 @@ def check_typos(patient: Patient, row: Row) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 "unknown-key",
-                patient.name_of(row.key),
+                context.name_of(row.key),
                 f"It has keys that RedBeat doesn't know: {typos}.",
                 "Correct them; until then they count as missing.",
             )
@@ -122,17 +122,17 @@ def _look_ahead(entry: RedBeatSchedulerEntry, now: datetime, since: datetime) ->
     return following, following is not None or next_run(entry.schedule, bare, now, since) is not None
 
 
-def check_future(patient: Patient, row: Row) -> Iterator[Finding]:
+def check_future(context: Context, row: Row) -> Iterator[Finding]:
     """Find enabled entries that never run again."""
     entry, score = row.entry, row.stored.score
-    if entry is None or score is None or not entry.is_enabled_at(patient.now):
+    if entry is None or score is None or not entry.is_enabled_at(context.now):
         return
-    if isinstance(entry.policy.calendar, Unusable) or 0 <= score <= patient.now.timestamp():
+    if isinstance(entry.policy.calendar, Unusable) or 0 <= score <= context.now.timestamp():
         return  # told elsewhere, or its run is on its way
-    name, since = patient.name_of(row.key), in_utc(entry.last_run_at or patient.now)
+    name, since = context.name_of(row.key), in_utc(entry.last_run_at or context.now)
     try:
-        following, has_time = limited_twice(row.key, _look_ahead, entry, patient.now, since)
-        why = why_never(entry, patient.now) if following is None else ""
+        following, has_time = limited_twice(row.key, _look_ahead, entry, context.now, since)
+        why = why_never(entry, context.now) if following is None else ""
     except (ValueError, OverflowError, RuntimeError, EntryTooExpensive) as exc:
         yield Finding(
             Severity.ERROR,

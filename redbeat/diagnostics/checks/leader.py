@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from redbeat.decoder import is_sealed
-from redbeat.diagnostics.checks.context import Patient, Row
+from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.leadership.status import Leader
 from redbeat.log.text import counted
@@ -24,9 +24,9 @@ ALIVE_SECONDS = 10.0
 _TOKEN_OF_2X = re.compile("[0-9a-f]{32}")
 
 
-def check_leader(patient: Patient) -> Iterator[Finding]:
+def check_leader(context: Context) -> Iterator[Finding]:
     """Find a schedule that nobody works on, or not fast enough."""
-    status = patient.status
+    status = context.status
     oldest = status.seconds_since(status.oldest_due)
     since = f", the oldest for {seconds_in_words(oldest)}" if oldest else ""
     due = f"{counted(status.backlog)} {'is' if status.backlog == 1 else 'are'} due"
@@ -43,15 +43,15 @@ def check_leader(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR,
             "late",
-            patient.store.keys.schedule,
+            context.store.keys.schedule,
             f"Beat is late: {due}{since}.",
             "Look into beat's log: the broker may be away, beat may hang, or more is due than it can send.",
         )
 
 
-def check_lock_name(patient: Patient) -> Iterator[Finding]:
+def check_lock_name(context: Context) -> Iterator[Finding]:
     """Find a lock that is called like an entry: who may write entries may write it, too."""
-    lock_key, prefix = patient.store.config.lock_key, patient.store.keys.prefix
+    lock_key, prefix = context.store.config.lock_key, context.store.keys.prefix
     if lock_key is not None and not lock_key.startswith(f"{prefix}:"):
         yield Finding(
             Severity.NOTE,
@@ -64,9 +64,9 @@ def check_lock_name(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def check_lock(patient: Patient) -> Iterator[Finding]:
+def check_lock(context: Context) -> Iterator[Finding]:
     """Find a lock that nobody alive holds."""
-    leader, lock_key = patient.status.leader, patient.status.lock_key
+    leader, lock_key = context.status.leader, context.status.lock_key
     if leader is None or lock_key is None:
         return
     if leader.ttl_seconds is None:
@@ -91,7 +91,7 @@ def check_lock(patient: Patient) -> Iterator[Finding]:
             "RedBeat 3 doesn't take it over: stop that program, and delete the lock if it stays behind. "
             "celery-redbeat 2.x ignores policies, and can't run schedules that it doesn't have.",
         )
-    elif leader.host == socket.gethostname() and _is_dead(leader, patient.now):
+    elif leader.host == socket.gethostname() and _is_dead(leader, context.now):
         yield Finding(
             Severity.WARNING,
             "dead-leader",
@@ -99,13 +99,13 @@ def check_lock(patient: Patient) -> Iterator[Finding]:
             f"Process {leader.pid} of this machine holds the lock, but seems to have died.",
             "A standby takes it over within seconds; where there is none, start a beat.",
         )
-    elif leader.last_tick is not None and patient.now - leader.last_tick > timedelta(seconds=LATE_SECONDS):
+    elif leader.last_tick is not None and context.now - leader.last_tick > timedelta(seconds=LATE_SECONDS):
         yield Finding(
             Severity.WARNING,
             "silent-leader",
             lock_key,
             f"The leader, process {leader.pid} on {leader.host}, has done nothing for "
-            f"{seconds_in_words(patient.status.seconds_since(leader.last_tick) or 0)}.",
+            f"{seconds_in_words(context.status.seconds_since(leader.last_tick) or 0)}.",
             "Check whether that process runs, and look into its log; if it has died, a standby takes over.",
         )
 
@@ -125,13 +125,13 @@ def _is_dead(leader: Leader, now: datetime) -> bool:
     return False
 
 
-def check_writer(patient: Patient, row: Row) -> Iterator[Finding]:
+def check_writer(context: Context, row: Row) -> Iterator[Finding]:
     """Find runs that a celery-redbeat 2.x seems to have recorded while a RedBeat 3 leads.
 
     What it leaves is a meta without our seal, a whole-second score, and a run that was counted. An
     application that moves last_run_at leaves the count as it was, but that can't be seen: hence "seems".
     """
-    leader, entry = patient.status.leader, row.entry
+    leader, entry = context.status.leader, row.entry
     if leader is None or leader.since is None or entry is None or entry.last_run_at is None:
         return
     score = row.stored.score
@@ -141,7 +141,7 @@ def check_writer(patient: Patient, row: Row) -> Iterator[Finding]:
         and score is not None
         and score > 0
         and float(score).is_integer()
-        and leader.since + timedelta(seconds=ALIVE_SECONDS) < in_utc(entry.last_run_at) <= patient.now
+        and leader.since + timedelta(seconds=ALIVE_SECONDS) < in_utc(entry.last_run_at) <= context.now
     ):
         yield Finding(
             Severity.WARNING,

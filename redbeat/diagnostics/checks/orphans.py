@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from redbeat.diagnostics.checks.context import Patient
+from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.entries.validation import find_name_problem
 from redbeat.log.text import is_utf8, printable
@@ -20,12 +20,12 @@ from redbeat.store.records import Stored
 _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
 
 
-def check_statics(patient: Patient) -> Iterator[Finding]:
+def check_statics(context: Context) -> Iterator[Finding]:
     """Find names of static entries that there are none of."""
-    store = patient.store
+    store = context.store
     for chunk in in_chunks(sorted(name for name in Owners(store).statics().names if is_utf8(name))):
         for stored in store.read_entries([store.keys.entry(name) for name in chunk])[1]:
-            name = patient.name_of(stored.key)
+            name = context.name_of(stored.key)
             if stored.exists and not find_name_problem(name, store.config.reserved_names):
                 continue
             yield Finding(
@@ -38,9 +38,9 @@ def check_statics(patient: Patient) -> Iterator[Finding]:
             )
 
 
-def check_removed_statics(patient: Patient) -> Iterator[Finding]:
+def check_removed_statics(context: Context) -> Iterator[Finding]:
     """Find entries of a beat_schedule that a program has removed which knows nothing of owners."""
-    statics = Owners(patient.store).statics()
+    statics = Owners(context.store).statics()
     for name in sorted(statics.owners.keys() - statics.names):
         owners = ", ".join(sorted(filter(None, statics.owners[name]))) or "an app"
         yield Finding(
@@ -53,54 +53,54 @@ def check_removed_statics(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def check_keys(patient: Patient) -> Iterator[Finding]:
+def check_keys(context: Context) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
-    keys = patient.store.keys
+    keys = context.store.keys
     prefix = keys.prefix
     beside = keys.beside_types
     others: set[str] = set()
     unscheduled: list[str] = []
-    unseen_before = len(patient.unseen)
-    for page in patient.keys_like(prefix):
-        others |= _other_prefixes(patient, page)
-        owners = {key: _owner_of(patient, key, beside) for key in page}
+    unseen_before = len(context.unseen)
+    for page in context.keys_like(prefix):
+        others |= _other_prefixes(context, page)
+        owners = {key: _owner_of(context, key, beside) for key in page}
         kept = {key: owner for key, owner in owners.items() if owner is not None}
-        wrong = _of_wrong_type(patient, kept, beside)
+        wrong = _of_wrong_type(context, kept, beside)
         yield from wrong.values()
-        yield from _orphans(patient, {key: owner for key, owner in kept.items() if key not in wrong})
-        entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(patient, key)]
-        unscheduled += [stored.key for stored in _without_score(patient, entries)]
-    is_complete = len(patient.unseen) == unseen_before
-    away = patient.store.read_downgraded()  # what celery redbeat downgrade has taken out comes back
+        yield from _orphans(context, {key: owner for key, owner in kept.items() if key not in wrong})
+        entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(context, key)]
+        unscheduled += [stored.key for stored in _without_score(context, entries)]
+    is_complete = len(context.unseen) == unseen_before
+    away = context.store.read_downgraded()  # what celery redbeat downgrade has taken out comes back
     ours = [key for key in unscheduled if not key.startswith(tuple(others)) and key not in away]
     # again, now that some time has passed: programs write the hash first
-    for stored in _without_score(patient, ours):
-        key, problem = stored.key, patient.row_of(stored.key, stored).problem
+    for stored in _without_score(context, ours):
+        key, problem = stored.key, context.row_of(stored.key, stored).problem
         useless = (
             f" It can't be used either: {problem.removeprefix(f'{printable(key)}: ')}" if problem else ""
         )
         yield Finding(
             Severity.WARNING,
             "unscheduled",
-            patient.name_of(key),
+            context.name_of(key),
             f"It isn't in {keys.schedule}, so beat doesn't know it.{useless}",
             "Save it again, or delete it; --fix puts it into the schedule, at its next time.",
             repair=Repair("schedule", key, key) if is_complete else None,
         )
 
 
-def _owner_of(patient: Patient, key: str, beside: dict[str, str]) -> str | None:
+def _owner_of(context: Context, key: str, beside: dict[str, str]) -> str | None:
     """Return the key of the entry that ``key`` is kept beside; None: beside none."""
     for beginning in beside:
         if key.startswith(beginning):
-            return patient.store.keys.entry(key.removeprefix(beginning))
+            return context.store.keys.entry(key.removeprefix(beginning))
     return None
 
 
-def _of_wrong_type(patient: Patient, keys: Iterable[str], beside: dict[str, str]) -> dict[str, Finding]:
+def _of_wrong_type(context: Context, keys: Iterable[str], beside: dict[str, str]) -> dict[str, Finding]:
     """Return by its key what is found about each that holds no record of runs, but something else."""
     texts = list(keys)
-    types = patient.server.types_of(texts)
+    types = context.server.types_of(texts)
     wanted = [next(kind for start, kind in beside.items() if key.startswith(start)) for key in texts]
     return {
         key: Finding(
@@ -115,8 +115,8 @@ def _of_wrong_type(patient: Patient, keys: Iterable[str], beside: dict[str, str]
     }
 
 
-def _orphans(patient: Patient, owners: dict[str, str]) -> Iterator[Finding]:
-    found = patient.store.read_entries(list(dict.fromkeys(owners.values())))[1]
+def _orphans(context: Context, owners: dict[str, str]) -> Iterator[Finding]:
+    found = context.store.read_entries(list(dict.fromkeys(owners.values())))[1]
     missing = {stored.key for stored in found if not stored.exists}
     for key, owner in owners.items():
         if owner in missing:
@@ -124,38 +124,38 @@ def _orphans(patient: Patient, owners: dict[str, str]) -> Iterator[Finding]:
                 Severity.NOTE,
                 "orphan-key",
                 key,
-                f"It belongs to the entry {patient.name_of(owner)!r}, which doesn't exist any more.",
+                f"It belongs to the entry {context.name_of(owner)!r}, which doesn't exist any more.",
                 "It does no harm; --fix deletes it.",
                 repair=Repair("delete", owner, key),
             )
 
 
-def _is_entry_key(patient: Patient, key: str) -> bool:
-    is_named = find_name_problem(patient.name_of(key), patient.config.reserved_names) is None
-    return is_named and patient.store.keys.may_be_entry(key)
+def _is_entry_key(context: Context, key: str) -> bool:
+    is_named = find_name_problem(context.name_of(key), context.config.reserved_names) is None
+    return is_named and context.store.keys.may_be_entry(key)
 
 
-def _without_score(patient: Patient, keys: Iterable[str]) -> list[Stored]:
+def _without_score(context: Context, keys: Iterable[str]) -> list[Stored]:
     """Return those of ``keys`` that are entries, and aren't in the schedule."""
-    found = patient.store.read_entries(list(keys))[1]
+    found = context.store.read_entries(list(keys))[1]
     lost = [stored for stored in found if stored.definition is not None and stored.score is None]
     if not lost:
         return []
     # a bare name stands for the entry, too
-    scores = Members(patient.store).scores_of([patient.name_of(stored.key) for stored in lost])
+    scores = Members(context.store).scores_of([context.name_of(stored.key) for stored in lost])
     return [stored for stored, score in zip(lost, scores, strict=True) if score is None]
 
 
-def _other_prefixes(patient: Patient, page: Iterable[str]) -> set[str]:
+def _other_prefixes(context: Context, page: Iterable[str]) -> set[str]:
     """Return the prefixes of other schedules that begin with ours, as their own keys on ``page`` show."""
-    prefix, found = patient.store.keys.prefix, set()
+    prefix, found = context.store.keys.prefix, set()
     for key in page:
         for mark, kind in _MARKS.items():
             other = key.removesuffix(mark)
             is_other = other not in (key, prefix) and other.startswith(prefix)
-            if is_other and key != patient.config.lock_key and patient.server.types_of([key]) == [kind]:
+            if is_other and key != context.config.lock_key and context.server.types_of([key]) == [kind]:
                 found.add(other)
     return found
 
 
-LEFTOVER_CHECKS = (check_statics, check_removed_statics, check_keys)
+ORPHAN_CHECKS = (check_statics, check_removed_statics, check_keys)

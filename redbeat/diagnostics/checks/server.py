@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from redbeat.beat.startup import eviction_warning
-from redbeat.diagnostics.checks.context import Patient
+from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
 
@@ -17,9 +17,9 @@ MAX_SKEW_SECONDS = 2.0
 _ACL_DOCS = "See 'Users with limited rights' in the documentation's page on configuration."
 
 
-def check_settings(patient: Patient) -> Iterator[Finding]:
+def check_settings(context: Context) -> Iterator[Finding]:
     """Find settings that RedBeat doesn't know."""
-    for name, hint in patient.config.unknown_settings().items():
+    for name, hint in context.config.unknown_settings().items():
         yield Finding(
             Severity.WARNING,
             "unknown-setting",
@@ -29,10 +29,10 @@ def check_settings(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def check_eviction(patient: Patient) -> Iterator[Finding]:
+def check_eviction(context: Context) -> Iterator[Finding]:
     """Find a server that may evict the schedule."""
     try:
-        warning = eviction_warning(patient.store)
+        warning = eviction_warning(context.store)
     except StoreRefused as exc:
         yield _unknown("eviction", "Whether the server may evict the schedule", exc)
         return
@@ -46,11 +46,11 @@ def check_eviction(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def check_persistence(patient: Patient) -> Iterator[Finding]:
+def check_persistence(context: Context) -> Iterator[Finding]:
     """Find a server that loses the schedule when it is started again, or can't write it."""
     try:
-        info = patient.server.info("persistence")
-        has_file = bool(info.get("aof_enabled")) or bool(patient.server.setting("save").strip())
+        info = context.server.info("persistence")
+        has_file = bool(info.get("aof_enabled")) or bool(context.server.setting("save").strip())
     except StoreRefused as exc:
         yield _unknown("persistence", "Whether the server keeps the schedule on disk", exc)
         return
@@ -74,10 +74,10 @@ def check_persistence(patient: Patient) -> Iterator[Finding]:
             )
 
 
-def check_clock(patient: Patient) -> Iterator[Finding]:
+def check_clock(context: Context) -> Iterator[Finding]:
     """Find a machine whose clock isn't the server's."""
     before = time.time()
-    server = patient.server.now().timestamp()
+    server = context.server.now().timestamp()
     after = time.time()
     skew = (before + after) / 2 - server
     if abs(skew) - (after - before) / 2 < MAX_SKEW_SECONDS:
@@ -93,12 +93,12 @@ def check_clock(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def check_topology(patient: Patient) -> Iterator[Finding]:
+def check_topology(context: Context) -> Iterator[Finding]:
     """Find a cluster that is used as if it were a single server."""
-    if patient.config.is_cluster:
+    if context.config.is_cluster:
         return
     try:
-        mode = patient.server.info("server").get("redis_mode")
+        mode = context.server.info("server").get("redis_mode")
     except StoreRefused:
         return
     if mode == "cluster":
@@ -112,12 +112,12 @@ def check_topology(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def check_role(patient: Patient) -> Iterator[Finding]:
+def check_role(context: Context) -> Iterator[Finding]:
     """Find a replica that is used as if it were the master."""
-    if patient.config.is_cluster:
+    if context.config.is_cluster:
         return
     try:
-        replication = patient.server.info("replication")
+        replication = context.server.info("replication")
     except StoreRefused:
         return
     if replication.get("role") == "slave":
@@ -131,13 +131,13 @@ def check_role(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def check_rights(patient: Patient) -> Iterator[Finding]:
+def check_rights(context: Context) -> Iterator[Finding]:
     """Find rights that beat needs, and that the user of the schedule lacks."""
-    user = patient.server.user()
+    user = context.server.user()
     lacking: dict[Severity, list[str]] = {}
-    for severity, words in _needs(patient):
+    for severity, words in _needs(context):
         try:
-            is_allowed = patient.server.may(user, words)
+            is_allowed = context.server.may(user, words)
         except StoreRefused:
             if user != "default":
                 yield Finding(
@@ -168,9 +168,9 @@ _NEED = {
 }
 
 
-def _needs(patient: Patient) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
+def _needs(context: Context) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
     """Yield the commands that beat sends, with keys as it has them, and how bad it is to lack one."""
-    config, keys = patient.config, patient.store.keys
+    config, keys = context.config, context.store.keys
     entry, lock = keys.entry("doctor"), config.lock_key
     needed: list[tuple[Any, ...]] = [
         ("EVALSHA", "0" * 40, "0"),

@@ -14,7 +14,7 @@ from kombu.compression import get_encoder
 from kombu.serialization import dumps
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.diagnostics.checks.context import Patient, Row
+from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.routes import find_route, load_tasks
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -25,19 +25,19 @@ from redbeat.log.text import counted, shorten
 _MESSAGE_OPTIONS = ("countdown", "eta", "expires", "time_limit", "soft_time_limit", "shadow")
 
 
-def check_message(patient: Patient, row: Row) -> Iterator[Finding]:
+def check_message(context: Context, row: Row) -> Iterator[Finding]:
     """Find entries whose run can't be written as a message."""
-    if row.entry is None or not patient.has_tasks:  # serializers are the application's own, too
+    if row.entry is None or not context.has_tasks:  # serializers are the application's own, too
         return
     if not row.entry.options and (row.stored.definition or "").count('"__type__"') <= 1:
         return  # nothing but its schedule is more than plain JSON, so all the rest can be written
     try:
-        _write_message(patient.app, row.entry)
+        _write_message(context.app, row.entry)
     except Exception as exc:  # noqa: BLE001 - whatever a serializer raises: it is this entry's
         yield Finding(
             Severity.ERROR,
             "unserialisable",
-            patient.name_of(row.key),
+            context.name_of(row.key),
             f"Its run can't be written as a message: {_said(exc)}.",
             "Correct its options or its arguments.",
         )
@@ -80,10 +80,10 @@ class Tasks:
         self._is_known = False
         self._queues: dict[str, list[str]] = {}
 
-    def load(self, patient: Patient) -> Iterator[Finding]:
+    def load(self, context: Context) -> Iterator[Finding]:
         """Import the modules with the application's tasks; find out whether that works."""
-        app = patient.app
-        if not patient.has_tasks:
+        app = context.app
+        if not context.has_tasks:
             return
         try:
             load_tasks(app)
@@ -99,45 +99,45 @@ class Tasks:
         # an application that imports none of its tasks where beat runs is none that has lost them
         self._is_known = any(not name.startswith("celery.") for name in app.tasks)
 
-    def check_task(self, patient: Patient, row: Row) -> Iterator[Finding]:
+    def check_task(self, context: Context, row: Row) -> Iterator[Finding]:
         """Find entries whose task the application doesn't have."""
         entry = row.entry
-        if entry is None or not self._is_known or entry.task in patient.app.tasks:
+        if entry is None or not self._is_known or entry.task in context.app.tasks:
             return
         yield Finding(
             Severity.WARNING,
             "unknown-task",
-            patient.name_of(row.key),
-            f"The application has no task {entry.task!r}.{did_you_mean(entry.task, patient.app.tasks)}",
+            context.name_of(row.key),
+            f"The application has no task {entry.task!r}.{did_you_mean(entry.task, context.app.tasks)}",
             "Correct the name; where only the workers import that task, all is well.",
         )
 
-    def note_queue(self, patient: Patient, row: Row) -> Iterator[Finding]:
+    def note_queue(self, context: Context, row: Row) -> Iterator[Finding]:
         """Note which queue the entry's runs go to, for :meth:`check_queues`."""
         entry = row.entry
-        if entry is None or patient.workers_seconds is None or not entry.is_enabled_at(patient.now):
+        if entry is None or context.workers_seconds is None or not entry.is_enabled_at(context.now):
             return
         try:
             options = entry.options or {}
-            route = find_route(patient.app, entry.task, entry.args or (), entry.kwargs or {}, options)
+            route = find_route(context.app, entry.task, entry.args or (), entry.kwargs or {}, options)
         except Exception as exc:  # noqa: BLE001 - the application's own routes, and queues it doesn't have
             yield Finding(
                 Severity.ERROR,
                 "no-route",
-                patient.name_of(row.key),
+                context.name_of(row.key),
                 f"Its route can't be computed: {_said(exc)}.",
                 "Correct its queue, or task_routes and task_queues.",
             )
             return
         for queue in route.queues if route.exchange_type != "fanout" else ():  # who listens, does
-            self._queues.setdefault(queue, []).append(patient.name_of(row.key))
+            self._queues.setdefault(queue, []).append(context.name_of(row.key))
 
-    def check_queues(self, patient: Patient) -> Iterator[Finding]:
+    def check_queues(self, context: Context) -> Iterator[Finding]:
         """Find queues that entries' runs go to, and no worker that answers takes from."""
-        if patient.workers_seconds is None or not self._queues:
+        if context.workers_seconds is None or not self._queues:
             return
         try:
-            replies = patient.app.control.inspect(timeout=patient.workers_seconds).active_queues()
+            replies = context.app.control.inspect(timeout=context.workers_seconds).active_queues()
         except Exception as exc:  # noqa: BLE001 - whatever the broker's transport raises
             logger.debug("doctor: no worker could be asked: %r", exc)
             yield Finding(
@@ -153,7 +153,7 @@ class Tasks:
                 Severity.WARNING,
                 "no-worker",
                 "workers",
-                f"No worker has answered within {patient.workers_seconds:g} s.",
+                f"No worker has answered within {context.workers_seconds:g} s.",
                 "Start one, or give them longer: --workers takes a number of seconds.",
             )
             return

@@ -17,7 +17,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.cli import redbeat
 from redbeat.decoder import encode_meta
-from redbeat.diagnostics.facts import read_evidence
+from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.why import explain
 from redbeat.history import PastRun
 from redbeat.manifest.format import Declared
@@ -78,7 +78,7 @@ def spans(app: Celery) -> list[tuple[str, datetime, datetime, int | None, str]]:
 
 def reasons(app: Celery, dues: list[datetime]) -> list[tuple[str, str]]:
     """Verdict and reason of each run, by `why`."""
-    answers = [explain(read_evidence(app, "entry"), due) for due in dues]
+    answers = [explain(read_facts(app, "entry"), due) for due in dues]
     return [(answer.verdict, answer.reason) for answer in answers]
 
 

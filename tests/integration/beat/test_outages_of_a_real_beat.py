@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.diagnostics.facts import read_evidence
+from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.why import explain
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
@@ -81,7 +81,7 @@ def test_of_every_time_of_an_outage_it_is_known_what_became_of_it(
         while time <= sent[-1]:
             about = [run for run in history if run.covers(time, timedelta(milliseconds=1))]
             assert len(about) == 1, f"{name}: {time}: {about}"
-            answer = explain(read_evidence(app, name), time) if killed_at <= time <= back_at else None
+            answer = explain(read_facts(app, name), time) if killed_at <= time <= back_at else None
             if about[0].outcome != "sent":
                 said.add(f"{about[0].outcome}: {about[0].why}")
             if answer is not None:

@@ -166,7 +166,7 @@ def test_what_ended_the_connection_before_doubles_no_run_of_another_entry(
             names = [f"entry-{number}" for number in range(20)]
             write_burst(client, names)
             retry_now(client, "large")
-            # its turn comes when dear ones have rested, for as long as the one before took
+            # its turn comes when costly ones have rested, for as long as the one before took
             eventually(lambda: (scheduler.tick(), float(field(client, "large", "error")["retry_at"]) > 1)[1])
             assert sent_names(broker) == names
         before = [steps[number - 1] for number, step in enumerate(steps) if step == "send"]

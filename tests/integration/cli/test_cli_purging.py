@@ -43,7 +43,7 @@ def ask(app: Celery) -> Call:
 
 
 @pytest.fixture
-def leftovers(app: Celery, client: redis.Redis) -> None:
+def orphans(app: Celery, client: redis.Redis) -> None:
     RedBeatSchedulerEntry("kept", "echo", 86_400, app=app).save()
     client.rpush("redbeat::history:kept", "x")
     client.sadd("redbeat::backfilled:kept", "1")
@@ -57,7 +57,7 @@ def leftovers(app: Celery, client: redis.Redis) -> None:
 
 
 def test_purge_removes_what_is_left_over_and_nothing_else(
-    ask: Call, leftovers: None, client: redis.Redis
+    ask: Call, orphans: None, client: redis.Redis
 ) -> None:
     shown = json.loads(ask("purge", "--dry-run", "--json").stdout)
     assert {(one["kind"], one["name"]) for one in shown["leftovers"]} == {
@@ -89,7 +89,7 @@ def test_purge_removes_what_is_left_over_and_nothing_else(
 
 
 def test_an_entry_that_is_made_meanwhile_keeps_what_is_beside_it(
-    app: Celery, leftovers: None, client: redis.Redis
+    app: Celery, orphans: None, client: redis.Redis
 ) -> None:
     found = list(find_orphans(app))
     RedBeatSchedulerEntry("gone", "echo", 86_400, app=app).save()
@@ -123,7 +123,7 @@ def test_a_prefix_with_the_letters_of_patterns_is_taken_as_it_is(
     assert client.keys() == ["axb?::history:gone"]
 
 
-def test_purge_asks_first(app: Celery, leftovers: None, client: redis.Redis) -> None:
+def test_purge_asks_first(app: Celery, orphans: None, client: redis.Redis) -> None:
     done = call(app, "purge")
     assert done.exit_code == 64
     assert client.zcard("redbeat::schedule") == 3

@@ -132,31 +132,31 @@ def test_others_are_recorded_before_large_ones_have_their_turn_by_themselves(clo
     one = Pace()
     assert one.begin_batch().to_bytes == LARGE_BYTES
     one.note_held()
-    assert not one.seconds_to_dear()
-    sizes = one.begin_dear_batch()
+    assert not one.seconds_to_costly()
+    sizes = one.begin_costly_batch()
     assert (sizes.from_bytes, sizes.to_bytes) == (LARGE_BYTES + 1, 0)
     large = rows("large", 3, f'{{"args": "{"x" * 8_000_000}"}}')
     assert send(one, clock, large, {"large": 0.6}) == ["large-0000"]
-    assert one.begin_batch().to_bytes == LARGE_BYTES, "after one dear batch the others have their turn"
+    assert one.begin_batch().to_bytes == LARGE_BYTES, "after one costly batch the others have their turn"
 
 
-def test_dear_batches_have_half_of_the_time_at_the_most(clock: Clock) -> None:
+def test_costly_batches_have_half_of_the_time_at_the_most(clock: Clock) -> None:
     one, large = Pace(), rows("large", 1, f'{{"args": "{"x" * 8_000_000}"}}')
-    dear_seconds, began = 0.0, clock.seconds
+    costly_seconds, began = 0.0, clock.seconds
     for _ in range(1000):
         clock.seconds += 0.01
         one.begin_batch()
         one.note_held()
         send(one, clock, [], {})
-        if not one.seconds_to_dear():
-            one.begin_dear_batch()
+        if not one.seconds_to_costly():
+            one.begin_costly_batch()
             before = clock.seconds
             send(one, clock, large, {"large": 0.6})
-            dear_seconds += clock.seconds - before
-    assert 0.4 < dear_seconds / (clock.seconds - began) < 0.55
+            costly_seconds += clock.seconds - before
+    assert 0.4 < costly_seconds / (clock.seconds - began) < 0.55
 
 
-def test_however_many_others_are_due_dear_ones_get_their_turn(clock: Clock) -> None:
+def test_however_many_others_are_due_costly_ones_get_their_turn(clock: Clock) -> None:
     one, turns = Pace(), []
     for _ in range(20):
         turns.append(one.begin_batch().to_bytes == 0)
@@ -167,22 +167,22 @@ def test_however_many_others_are_due_dear_ones_get_their_turn(clock: Clock) -> N
     assert 3 < sum(turns) < 10
 
 
-def test_a_small_one_that_is_dear_to_send_waits_for_the_others_from_then_on(clock: Clock) -> None:
+def test_a_small_one_that_is_costly_to_send_waits_for_the_others_from_then_on(clock: Clock) -> None:
     one, others = Pace(), rows("quick", 3, QUICK)
-    dear = rows("dear", 1, QUICK)
+    costly = rows("costly", 1, QUICK)
     for _ in range(2):  # once is a slow moment
         one.begin_batch()
-        assert len(send(one, clock, [*dear, *others], {"dear": 0.5, "quick": 0.001})) == 4
+        assert len(send(one, clock, [*costly, *others], {"costly": 0.5, "quick": 0.001})) == 4
     one.begin_batch()
-    assert send(one, clock, [*dear, *others], {"quick": 0.001}) == [row.key for row in others]
-    assert one.has_dear
-    assert one.begin_dear_batch().from_bytes == 0, "what is dear needn't be large"
-    for claimed in one.until_spent([*dear, *others]):
+    assert send(one, clock, [*costly, *others], {"quick": 0.001}) == [row.key for row in others]
+    assert one.has_costly
+    assert one.begin_costly_batch().from_bytes == 0, "what is costly needn't be large"
+    for claimed in one.until_spent([*costly, *others]):
         one.note_planned(claimed.key, 0)
         one.note_sending()
         assert not one.note_sent(claimed.key), "it isn't any more"
-        assert claimed == dear[0]
+        assert claimed == costly[0]
     assert one.take_left() == others
     one.end_batch()
     one.begin_batch()
-    assert len(send(one, clock, [*dear, *others], {"dear": 0.0, "quick": 0.001})) == 4
+    assert len(send(one, clock, [*costly, *others], {"costly": 0.0, "quick": 0.001})) == 4

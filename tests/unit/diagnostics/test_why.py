@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.diagnostics.facts import Evidence
+from redbeat.diagnostics.facts import Facts
 from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -54,7 +54,7 @@ def failure(due: float, attempts: int, reason: str = "it is bad") -> str:
     ).to_json()
 
 
-def evidence(
+def facts(
     app: Celery,
     history: list[PastRun],
     *,
@@ -68,7 +68,7 @@ def evidence(
     ticked: float | None = None,
     calendar: Any = None,
     **definition: Any,
-) -> Evidence:
+) -> Facts:
     """An entry that runs hourly, has last run at 11, and is looked at at 12:30."""
     stored = Stored(
         "redbeat:x",
@@ -87,7 +87,7 @@ def evidence(
         problem = str(exc)
     tick = hours(ticked) if ticked is not None else NOW if leader else hours(-0.5)
     status = Status(NOW, "redbeat::lock", leader, tick, 0, None)
-    return Evidence("redbeat:x", entry, stored, problem, history, kept, status)
+    return Facts("redbeat:x", entry, stored, problem, history, kept, status)
 
 
 #: those of 7, 8 and 9 o'clock were skipped, the one of 10 was merged into that of 11
@@ -270,7 +270,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
 def test_a_run_is_explained(
     app: Celery, at: float, history: list[PastRun], given: dict[str, Any], verdict: str, words: str
 ) -> None:
-    answer = explain(evidence(app, history, **given), hours(at))
+    answer = explain(facts(app, history, **given), hours(at))
     assert (answer.verdict, words in answer.reason) == (verdict, True), answer
     assert answer.reason.endswith(".")
     assert verdict in VERDICTS
@@ -302,7 +302,7 @@ def test_a_run_is_explained(
 def test_without_a_time_the_latest_of_the_schedule_is_explained(
     app: Celery, schedule: dict[str, Any], given: dict[str, Any], expected: datetime
 ) -> None:
-    assert explain(evidence(app, [], schedule=schedule, **given)).at == expected
+    assert explain(facts(app, [], schedule=schedule, **given)).at == expected
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_without_a_time_the_latest_of_the_schedule_is_explained(
     ],
 )
 def test_an_entry_that_has_had_no_time_yet_says_so(app: Celery, given: dict[str, Any], verdict: str) -> None:
-    answer = explain(evidence(app, [], **given))
+    answer = explain(facts(app, [], **given))
     assert (answer.verdict, answer.at) == (verdict, None)
 
 
@@ -333,7 +333,7 @@ def test_an_entry_that_has_never_run_is_explained_by_how_it_is_now(
     app: Celery, given: dict[str, Any], verdict: str, words: str
 ) -> None:
     fields = {"schedule": {"__type__": "interval", "every": 60}, "last": None, "count": 0, **given}
-    answer = explain(evidence(app, [], **fields))
+    answer = explain(facts(app, [], **fields))
     assert (answer.verdict, words in answer.reason) == (verdict, True), answer
 
 
@@ -352,13 +352,13 @@ def test_an_entry_that_has_never_run_is_explained_by_how_it_is_now(
 def test_an_entry_that_has_finished_is_headed_by_no_time_that_it_does_not_have(
     app: Celery, policy: dict[str, Any], given: dict[str, Any], words: str
 ) -> None:
-    answer = explain(evidence(app, [sent(-2)], last=-2, policy=policy, **given))
+    answer = explain(facts(app, [sent(-2)], last=-2, policy=policy, **given))
     assert (answer.verdict, answer.at, answer.before, answer.after) == ("finished", None, None, None)
     assert words in answer.reason
 
 
 def test_the_times_next_to_it_are_told(app: Celery) -> None:
-    answer = explain(evidence(app, [sent(-1)]), hours(0))
+    answer = explain(facts(app, [sent(-1)]), hours(0))
     assert (answer.before, answer.after) == (hours(-1), hours(1))
     assert answer.to_dict()["after"] == "2026-06-01T13:00:00+00:00"
 
@@ -373,5 +373,5 @@ def test_every_verdict_is_given_by_some_case() -> None:
 )
 def test_a_fraction_of_a_second_has_three_digits_or_none(app: Celery, micros: int, shown: str) -> None:
     at = hours(-1) + timedelta(microseconds=micros)
-    answer = explain(evidence(app, [PastRun(hours(-1), at, task_id="id")]), hours(-1))
+    answer = explain(facts(app, [PastRun(hours(-1), at, task_id="id")]), hours(-1))
     assert f"2026-06-01 11:00:{shown}UTC" in answer.reason

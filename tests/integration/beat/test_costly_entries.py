@@ -1,4 +1,4 @@
-"""What is dear to read and to send goes last and is named; what has no hash keeps nobody waiting."""
+"""What is costly to read and to send goes last and is named; what has no hash keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.servers import Server
 ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 #: legal, and a quarter of a second or more each
-DEAR = {
+COSTLY = {
     "numbers": {"args": [[1] * 1_000_000]},
     "datetimes": {"args": [[{"__type__": "datetime", "year": 2026, "month": 1, "day": 1}] * 40_000]},
     "objects": {"args": [[{"a": 1}] * 300_000]},
@@ -30,10 +30,10 @@ DEAR = {
 }
 
 
-@pytest.mark.parametrize("kind", DEAR)
+@pytest.mark.parametrize("kind", COSTLY)
 @EVERY_KIND_OF_LOCK
 @ONE_SERVER
-def test_a_dear_one_leaves_after_the_others_are_recorded_and_is_named_once(
+def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
     broker: redis.Redis,
@@ -42,10 +42,10 @@ def test_a_dear_one_leaves_after_the_others_are_recorded_and_is_named_once(
     kind: str,
     settings: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(pace, "DEAR_SECONDS", 0.02)  # this machine may be a fast one
+    monkeypatch.setattr(pace, "COSTLY_SECONDS", 0.02)  # this machine may be a fast one
     scheduler = make_scheduler(**settings)
     for number in range(2):
-        write_raw(client, f"dear-{number}", score=1 + number, schedule=SELDOM, **DEAR[kind])
+        write_raw(client, f"costly-{number}", score=1 + number, schedule=SELDOM, **COSTLY[kind])
     for number in range(3):
         write_raw(client, f"other-{number}", score=10 + number, schedule=SELDOM)
     sent = []
@@ -56,28 +56,28 @@ def test_a_dear_one_leaves_after_the_others_are_recorded_and_is_named_once(
     sent.append(broker.llen("celery"))
     assert [count for count in sent if count] == [3, 1, 1]
     for number in range(2):
-        client.zadd(SCHEDULE, {f"redbeat:dear-{number}": 1})
+        client.zadd(SCHEDULE, {f"redbeat:costly-{number}": 1})
     while not scheduler.tick():
         pass
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     for number in range(2):
-        [said] = [line for line in warnings if f"dear-{number} " in line]
+        [said] = [line for line in warnings if f"costly-{number} " in line]
         assert "ms of processor time" in said
-        assert f"{client.hstrlen(f'redbeat:dear-{number}', 'definition') // 1_000_000}," in said
+        assert f"{client.hstrlen(f'redbeat:costly-{number}', 'definition') // 1_000_000}," in said
     assert not [line for line in warnings if "other-" in line]
 
 
 @ONE_SERVER
-def test_fifty_dear_ones_that_are_always_due_leave_the_others_their_turn(
+def test_fifty_costly_ones_that_are_always_due_leave_the_others_their_turn(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = make_scheduler()
     for number in range(50):
-        write_raw(client, f"dear-{number}", score=1 + number, schedule=SELDOM, **DEAR["objects"])
+        write_raw(client, f"costly-{number}", score=1 + number, schedule=SELDOM, **COSTLY["objects"])
     scheduler.tick()
 
     def others_have_their_turn() -> int:
-        """Let the canary be due once; return how many dear ones are still due."""
+        """Let the canary be due once; return how many costly ones are still due."""
         broker.delete("celery")
         write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
         for _ in range(2):
