@@ -305,7 +305,7 @@ def find_users(
     """
     users: dict[str, set[str]] = {}
     for page in Members(store).scan():
-        keys = [store.keys.prefixed(member) for member, _ in page]
+        keys = [store.keys.entry_of(member) for member, _ in page]
         _, found = store.read_entries([key for key in keys if key not in without])
         for stored in found:
             for name in names_in(stored).intersection(names_in(stored) if names is None else names):

@@ -25,8 +25,6 @@ HISTORY_NAMES = ":history:"
 BACKFILLED_NAMES = ":backfilled:"
 BACKFILLING_NAMES = ":backfilling:"
 OWNER_NAMES = ":owner:"
-#: what is kept beside entries, and of which type; a key of another type is somebody's
-BESIDE_TYPES = {HISTORY_NAMES: "list", BACKFILLED_NAMES: "set"}
 RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES)
 
 _GLOB = re.compile(r"([*?\[\]\\^])")
@@ -46,6 +44,11 @@ class EntryKeys(NamedTuple):
     history: str
     backfilled: str
     backfilling: str
+
+    @property
+    def beside(self) -> tuple[str, str]:
+        """What is kept beside the entry, and goes with it: its history first."""
+        return self.history, self.backfilled
 
 
 @dataclass(frozen=True)
@@ -105,23 +108,21 @@ class Keys:
         return f"{self.prefix}{CALENDAR_NAMES}{name}"
 
     def about(self, name: str) -> EntryKeys:
-        """Return all keys about the entry called ``name``."""
-        return EntryKeys(
-            f"{self.prefix}{name}",
-            f"{self.prefix}{HISTORY_NAMES}{name}",
-            f"{self.prefix}{BACKFILLED_NAMES}{name}",
-            f"{self.prefix}{BACKFILLING_NAMES}{name}",
-        )
+        """Return all keys about the entry called ``name``: nothing else makes one."""
+        return _entry_keys(self.prefix, str(name))  # what is no text is refused later, by a sentence
+
+    def entry_of(self, member: str) -> str:
+        """Return the key of the entry that ``member`` of the schedule means: its key, or its bare name."""
+        return member if member.startswith(self.prefix) else self.about(member).entry
 
     def beside(self, key: str) -> tuple[str, str]:
         """Return the keys of what is kept beside the entry under ``key``: its history first."""
-        about = self.about(self.name(key))
-        return about.history, about.backfilled
+        return self.about(self.name(key)).beside
 
     @property
     def beside_types(self) -> dict[str, str]:
-        """How the keys begin of what is kept beside entries, and of which type it is."""
-        return {f"{self.prefix}{names}": kind for names, kind in BESIDE_TYPES.items()}
+        """How keys beside entries begin, and of which type they are; one of another type is somebody's."""
+        return dict(zip(self.about("").beside, ("list", "set"), strict=True))
 
     def owner(self, owner: str) -> str:
         """Return the key of the names that ``owner`` has applied from a file: a set."""
@@ -131,10 +132,6 @@ class Keys:
     def calendar_owners(self) -> str:
         """set: who has applied calendars from a file: the owner, a tab, and the calendar's name."""
         return self.owner("")  # an owner's name isn't empty
-
-    def entry(self, name: str) -> str:
-        """Return the key of the entry called ``name``."""
-        return f"{self.prefix}{name}"
 
     def name(self, key: str) -> str:
         """Return the name of the entry under ``key``."""
@@ -147,6 +144,16 @@ class Keys:
     def prefixed(self, key: str) -> str:
         """Return ``key`` itself where it has the prefix, else with the prefix in front."""
         return key if key.startswith(self.prefix) else f"{self.prefix}{key}"
+
+
+@lru_cache(maxsize=4096)  # a tick asks for the keys of an entry several times
+def _entry_keys(prefix: str, name: str) -> EntryKeys:
+    return EntryKeys(
+        f"{prefix}{name}",
+        f"{prefix}{HISTORY_NAMES}{name}",
+        f"{prefix}{BACKFILLED_NAMES}{name}",
+        f"{prefix}{BACKFILLING_NAMES}{name}",
+    )
 
 
 @lru_cache(maxsize=64)

@@ -132,7 +132,7 @@ def store_statics(
     plan = plan_statics(
         Owners(store).statics(), statics, owners, lambda name: not find_name_problem(name, reserved)
     )
-    keys = [config.keys.entry(name) for name in plan.removed]
+    keys = [config.keys.about(name).entry for name in plan.removed]
     gone = [key for key, owner in zip(keys, Owners(store).read(keys), strict=True) if not owner]
     for key in gone:
         logger.info("beat: Removing old static schedule entry '%s'.", config.keys.name(key))

@@ -48,7 +48,7 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
     looked_at, seen = 0, set[Orphan]()
     candidates = (Orphan(*one) for one in Orphans(store).candidates())
     for chunk in in_chunks(candidates):
-        found = Server(store).which_exist([store.keys.entry(one.name) for one in chunk])
+        found = Server(store).which_exist([store.keys.about(one.name).entry for one in chunk])
         for one, exists in zip(chunk, found, strict=True):
             if not exists and one not in seen:  # what is changed meanwhile may come twice
                 seen.add(one)
@@ -71,13 +71,9 @@ def purge_orphans(
         removed += Orphans(store).remove(
             [
                 Remains(
-                    keys.entry(name),
-                    members.get(name, keys.entry(name)),
-                    name,
-                    statics.pairs_of(name),
-                    keys.beside(keys.entry(name)),
+                    about.entry, members.get(name, about.entry), name, statics.pairs_of(name), about.beside
                 )
-                for name in chunk
+                for name, about in zip(chunk, map(keys.about, chunk), strict=True)
             ]
         )
         looked_at += len(chunk)

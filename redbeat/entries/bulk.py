@@ -113,7 +113,7 @@ def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None
             problem = find_name_problem(bare_name, store.config.reserved_names)
             if problem:
                 raise EntryError(problem, str(name))
-        keys = [store.keys.prefixed(name) for name in chunk]
+        keys = [store.keys.entry_of(name) for name in chunk]
         deleted += store.delete_entries(keys)
 
     _each_chunk(names, delete_chunk, progress)

@@ -139,7 +139,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     @staticmethod
     def generate_key(app: Any, name: str) -> str:
         """Return the key in Redis of the entry called ``name``."""
-        return ensure_conf(app).keys.entry(name)
+        return ensure_conf(app).keys.about(name).entry
 
     @staticmethod
     def load_definition(key: str, app: Any = None, definition: str | None = None) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         if not isinstance(key, str):
             raise EntryError(f"from_key takes an entry's key or its name, a string, not {key!r}.", str(key))
         app = app_or_default(app)
-        now, stored = Store(app).read_entry(ensure_conf(app).keys.prefixed(key))
+        now, stored = Store(app).read_entry(ensure_conf(app).keys.entry_of(key))
         entry = decode_entry(cls, stored, app)
         entry.seen_at = now
         return entry

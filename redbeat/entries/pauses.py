@@ -144,7 +144,7 @@ def _change_many(
 
     for chunk in in_chunks(names):
         some = dict.fromkeys(chunk)
-        store.write_entries([store.keys.prefixed(name) for name in some], plan)
+        store.write_entries([store.keys.entry_of(name) for name in some], plan)
         done += len(some)
         if progress is not None:
             progress(done)

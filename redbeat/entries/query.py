@@ -114,7 +114,7 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
         EntryNotFound: there is none.
     """
     store = Store(app)
-    now, stored = store.read_entry(store.keys.entry(name))
+    now, stored = store.read_entry(store.keys.about(name).entry)
     if not stored.exists:
         stored = replace(stored, score=Members(store).scores_of([stored.key])[0])
         if stored.score is None:
@@ -148,7 +148,7 @@ def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Itera
     store = Store(app)
     for page in _scan(store):
         members = [one for one in page if match is None or fnmatchcase(store.keys.name(one), match)]
-        now, entries = store.read_entries([store.keys.prefixed(member) for member in members])
+        now, entries = store.read_entries([store.keys.entry_of(member) for member in members])
         for member, stored in zip(members, entries, strict=True):
             yield _entry_of(cls, _with_score(stored, page[member]), app, now)
 
@@ -177,7 +177,7 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
     """Remove every member of the schedule, with its entry; return how many there were."""
     store, total = Store(app), 0
     while members := Members(store).first(PAGE_SIZE):
-        store.delete_entries([store.keys.prefixed(member) for member in members])
+        store.delete_entries([store.keys.entry_of(member) for member in members])
         Members(store).remove(members)  # bare names, say
         total += len(members)
         if progress is not None:
@@ -194,7 +194,7 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
     seen: set[str] = set()
     for page in Members(store).in_order(last_score):
         members = [(member, score) for member, score in page if member not in seen]
-        now, entries = store.read_entries([store.keys.prefixed(member) for member, _ in members])
+        now, entries = store.read_entries([store.keys.entry_of(member) for member, _ in members])
         for (member, score), stored in zip(members, entries, strict=True):
             if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
                 seen.add(member)

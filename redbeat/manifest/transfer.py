@@ -296,7 +296,7 @@ def plan_import(
         problem = find_name_problem(name, store.config.reserved_names)
         if problem:
             raise declared.fault(("entries", name), problem)
-    now, found = read_with_owners(store, [store.keys.entry(name) for name in names])
+    now, found = read_with_owners(store, [store.keys.about(name).entry for name in names])
     existing = [name for name, (stored, _) in zip(names, found, strict=True) if stored.exists]
     if refused := [name for name in existing if not replace_existing and name not in may_exist]:
         rest = len(refused) - 1

@@ -62,7 +62,7 @@ def leader(
 def make_due(app: Celery, *names: str) -> None:
     """Let the entries be due since a second after the epoch."""
     keys = app.redbeat_conf.keys
-    app.redbeat_redis.zadd(keys.schedule, dict.fromkeys(map(keys.entry, names), 1))
+    app.redbeat_redis.zadd(keys.schedule, {keys.about(name).entry: 1 for name in names})
 
 
 def take_messages(app: Celery, queue: str = "") -> list[Message]:
@@ -90,6 +90,6 @@ def assert_entry_runs(app: Celery, name: str = "report") -> None:
     with leader(app) as scheduler:
         scheduler.tick()
     assert [(message.entry, message.args) for message in take_messages(app)] == [(name, [1])]
-    stored = RedBeatSchedulerEntry.from_key(app.redbeat_conf.keys.entry(name), app=app)
+    stored = RedBeatSchedulerEntry.from_key(app.redbeat_conf.keys.about(name).entry, app=app)
     assert stored.total_run_count == 1
     assert stored.rank is not None

@@ -51,15 +51,15 @@ def check_leader(context: Context) -> Iterator[Finding]:
 
 def check_lock_name(context: Context) -> Iterator[Finding]:
     """Find a lock that is called like an entry: who may write entries may write it, too."""
-    lock_key, prefix = context.store.config.lock_key, context.store.keys.prefix
-    if lock_key is not None and not lock_key.startswith(f"{prefix}:"):
+    lock_key, keys = context.store.config.lock_key, context.store.keys
+    if lock_key is not None and keys.may_be_entry(lock_key):
         yield Finding(
             Severity.NOTE,
             "open-lock",
             "redbeat_lock_key",
             f"The lock's name {lock_key} could be an entry's, so a user with the documented rights of a "
             "writer may overwrite it and stop all beats.",
-            f"Stop all beats, set redbeat_lock_key to '{prefix}:lock' or leave it out, and start them again; "
+            f"Stop all beats, set redbeat_lock_key to '{keys.lock}' or leave it out, and start them again; "
             "where no other users write, leave it as it is.",
         )
 

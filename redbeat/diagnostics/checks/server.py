@@ -171,7 +171,7 @@ _NEED = {
 def _needs(context: Context) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
     """Yield the commands that beat sends, with keys as it has them, and how bad it is to lack one."""
     config, keys = context.config, context.store.keys
-    entry, lock = keys.entry("doctor"), config.lock_key
+    entry, lock = keys.about("doctor").entry, config.lock_key
     needed: list[tuple[Any, ...]] = [
         ("EVALSHA", "0" * 40, "0"),
         ("EVAL", "return 1", "0"),

@@ -260,7 +260,7 @@ WRONG: dict[str, Callable[[redis.Redis, str], object]] = {
         *(KEYS.statics, KEYS.static_owners, KEYS.downgraded, KEYS.tick, KEYS.wake, KEYS.released),
         *(KEYS.calendar("c"), KEYS.calendar_owners, *KEYS.about("static")),
         *(KEYS.owner("x"), KEYS.singleton("x"), *KEYS.about("canary")[1:]),
-        KEYS.entry("other"),
+        KEYS.about("other").entry,
     ],
 )
 def test_a_key_of_another_type_silences_nobody_else(

@@ -1,0 +1,108 @@
+"""All keys about an entry come from one function of its name; nothing else in the package makes one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import redbeat
+from redbeat import keys
+from redbeat.keys import EntryKeys, Keys
+from tests.support.lua_headers import FOLDER, FRAGMENTS, SCRIPTS, code_of
+
+PACKAGE = Path(redbeat.__file__).parent
+MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+#: what the names of RedBeat's own keys consist of, besides the prefix
+OWN = re.compile(
+    "|".join(sorted({*keys.RESERVED_NAMES, *keys.RESERVED_BEGINNINGS, ":released", ":singleton:"}))
+)
+#: what a key could be made of
+PARTS = {"prefix", "key_prefix", *(name for name in dir(keys) if name.endswith(("_NAMES", "_BEGINNINGS")))}
+
+#: module to what it does with the prefix all the same, and why
+EXCEPTIONS = {
+    "cli/singleton.py": {"key_prefix"},  # hands the setting on
+    "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
+    "diagnostics/checks/orphans.py": {"prefix"},  # looks at every key that begins so
+    "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
+    "store/scripts/downgrades.py": {"prefix"},  # for bring_back
+    "store/store.py": {"prefix"},  # for claim_due
+}
+#: and the modules that have text like a part of a key: what other schedules' keys end with; help
+TEXTS = {"diagnostics/checks/orphans.py", "config/settings.py"}
+
+#: script to what it does with the prefix: members that are bare names become keys in the step that finds them
+IN_SCRIPTS = {"claim_due": {"prefix .. due", "prefix .. key"}, "bring_back": set()}
+
+
+def makings(source: str) -> Iterator[str]:
+    """What a module could make keys of: names of the prefix and of beginnings that it uses."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield from {node.attr} & PARTS
+        elif isinstance(node, ast.ImportFrom) and node.module == "redbeat.keys":
+            yield from {alias.name for alias in node.names} & PARTS
+
+
+def texts(source: str) -> Iterator[str]:
+    """The texts of a module that look like a part of a key; docstrings aren't among them."""
+    tree = ast.parse(source)
+    documents = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            yield from OWN.findall(node.value)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - {"keys.py"}))
+def test_no_other_module_makes_a_key(module: str) -> None:
+    source = MODULES[module].read_text("utf-8")
+    assert set(makings(source)) == EXCEPTIONS.get(module, set()), "redbeat.keys.Keys should do that"
+    assert bool(set(texts(source))) == (module in TEXTS)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["f'{keys.prefix}{name}'", "self.config.key_prefix + name", "from redbeat.keys import HISTORY_NAMES"],
+)
+def test_it_is_noticed_when_a_module_begins_to(source: str) -> None:
+    assert list(makings(source))
+
+
+def test_it_is_noticed_when_a_module_spells_a_key() -> None:
+    assert list(texts("key = 'redbeat::history:' + name"))
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, *FRAGMENTS])
+def test_a_script_makes_no_key_but_that_of_a_bare_name(script: str) -> None:
+    code = code_of(script)
+    assert set(re.findall(r"prefix \.\. \w+", code)) == IN_SCRIPTS.get(script, set())
+    assert ("prefix" in code) == (script in IN_SCRIPTS)
+    assert not OWN.search((FOLDER / f"{script}.lua").read_text("utf-8").partition("\nlocal ")[2])
+
+
+@pytest.mark.parametrize("name", ["report", "", ":x", "redbeat:twice", "a b\tü", "{tag}", "*?[]\\"])
+def test_the_key_that_a_script_makes_of_a_bare_name_is_the_entry_s(name: str) -> None:
+    named = Keys("some-prefix:")
+    assert named.about(name).entry == f"{named.prefix}{name}"
+    assert named.name(named.about(name).entry) == name
+    assert named.entry_of(named.about(name).entry) == named.about(name).entry
+
+
+def test_the_keys_of_two_entries_have_nothing_in_common() -> None:
+    named = Keys()
+    names = ("report", "reports", "report:", ":history", "history:report", "")
+    found = [key for name in names for key in named.about(name)]
+    assert len(set(found)) == len(found) == len(names) * len(EntryKeys._fields)
+
+
+def test_what_is_beside_an_entry_begins_as_its_key_does() -> None:
+    named = Keys()
+    assert [*named.beside_types] == [key.removesuffix("report") for key in named.about("report").beside]
