@@ -13,6 +13,7 @@ from rich.text import Text
 
 from redbeat.calendars import Calendar, find_users
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
+from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
@@ -34,11 +35,6 @@ MAX_NAME, NUMBERS_WIDTH, MIN_ABOUT = 40, 52, 12
 #: how many days are shown on a terminal; --json has all of them
 MAX_DAYS_SHOWN = 100
 
-_json_lines = click.option(
-    "--json", "is_json", is_flag=True, help="Print JSON: one object per calendar and line."
-)
-_json = click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
-
 
 def _read_day(text: str) -> tuple[str, str]:
     """Return the day or span of 'DAY=LABEL', and the label."""
@@ -56,7 +52,7 @@ def calendar() -> None:
 
 
 @calendar.command("list", cls=SessionCommand, short_help="all calendars, and what they exclude next")
-@_json_lines
+@json_option("JSON: one object per calendar and line")
 @click.pass_context
 def list_(ctx: click.Context, /, is_json: bool) -> None:
     """List the calendars: how many days and spans each has, how many entries name it, and what comes next."""
@@ -91,7 +87,7 @@ def list_(ctx: click.Context, /, is_json: bool) -> None:
 
 @calendar.command(cls=SessionCommand, short_help="the days of one, and the entries that name it")
 @click.argument("name")
-@_json
+@ONE_OBJECT
 @click.pass_context
 def show(ctx: click.Context, /, name: str, is_json: bool) -> None:
     """Show the days and spans of the calendar NAME, and the entries that name it."""
@@ -126,7 +122,7 @@ def show(ctx: click.Context, /, name: str, is_json: bool) -> None:
     help="Remove this day or span. Can be given several times.",
 )
 @click.option("--about", metavar="TEXT", help="What the calendar is for.")
-@_json
+@ONE_OBJECT
 @click.pass_context
 def set_(
     ctx: click.Context,
@@ -168,7 +164,7 @@ def set_(
 )
 @DRY_RUN
 @YES
-@_json
+@ONE_OBJECT
 @click.pass_context
 def import_(
     ctx: click.Context,
@@ -227,7 +223,7 @@ def import_(
 )
 @DRY_RUN
 @YES
-@_json
+@ONE_OBJECT
 @click.pass_context
 def delete(
     ctx: click.Context, /, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, is_json: bool

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.values import MOMENT, in_zone
@@ -63,7 +64,7 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
     "--all", "is_complete", is_flag=True, help="Show all findings, however many there are of a kind."
 )
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all findings.")
+@json_option("one JSON object, with all findings")
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -169,7 +170,7 @@ def _show_finding(session: Session, finding: Finding) -> None:
     help="When the run was due. Default: the latest time of the schedule before now.",
 )
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
 @click.pass_context
 def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> None:
     """Say why a run of the entry NAME did or did not happen.

@@ -1,16 +1,29 @@
-"""Entries as the JSON documents that ``--json`` prints, one shape for all commands.
+"""``--json``, and entries as the JSON documents that it prints, one shape for all commands.
 
 An entry's document is its ``to_dict``. Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, tzinfo
 from typing import Any
 
+import click
+
+from redbeat.cli.session import Command
 from redbeat.entries.describe import description_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
+
+
+def json_option(what: str) -> Callable[[Command], Command]:
+    """Return the option ``--json`` of a command that prints ``what`` then."""
+    return click.option("--json", "is_json", is_flag=True, help=f"Print {what}.")
+
+
+ONE_OBJECT = json_option("one JSON object")
+OBJECT_PER_ENTRY = json_option("JSON: one object per entry and line")
 
 
 def iso(moment: datetime | None) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from redbeat.cli.documents import json_option
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import in_words_of, one_line
@@ -29,7 +30,7 @@ MAX_SHOWN = 20
 )
 @click.option("--all", "is_complete", is_flag=True, help=f"Show more than {MAX_SHOWN} entries of a kind.")
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object, with all entries.")
+@json_option("one JSON object, with all entries")
 @click.pass_context
 def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: bool) -> None:
     """Show which entries celery-redbeat 2.x can't run, and which it would run differently.

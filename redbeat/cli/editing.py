@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES
-from redbeat.cli.documents import document_of, words_of
+from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, json_option, words_of
 from redbeat.cli.names import NAME, chosen_names, entry_called, listed_entry
 from redbeat.cli.options import (
     POLICY,
@@ -22,7 +22,15 @@ from redbeat.cli.options import (
     zone_given,
 )
 from redbeat.cli.progress import meter
-from redbeat.cli.selection import MATCH, ask_about, change_each, check_failures, select
+from redbeat.cli.selection import (
+    INSTEAD_OF_NAME,
+    MATCH,
+    ask_about,
+    change_selected,
+    refuse_both_or_none,
+    say_names,
+    select,
+)
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import zone_for
 from redbeat.cli.words import one_line, relative, when_in
@@ -51,7 +59,7 @@ UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
 @zone_options
 @click.option("--disabled", is_flag=True, help="Store the entry, but don't run it.")
 @click.option("--replace", is_flag=True, help="Overwrite an entry of this name; keep its count of runs.")
-@click.option("--json", "is_json", is_flag=True, help="Print the entry as one JSON object.")
+@json_option("the entry as one JSON object")
 @click.pass_context
 def add(
     ctx: click.Context, /, name: str, task: str, disabled: bool, replace: bool, is_json: bool, **_: Any
@@ -83,11 +91,7 @@ def add(
 
 @click.command("set", cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@click.option(
-    "--match",
-    metavar="PATTERN",
-    help="All entries whose name matches, instead of NAME; * and ? are wildcards.",
-)
+@INSTEAD_OF_NAME
 @entry_options
 @zone_options
 @click.option("--task", metavar="TASK", help="The name of the task.")
@@ -101,7 +105,7 @@ def add(
 )
 @DRY_RUN
 @YES
-@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
+@OBJECT_PER_ENTRY
 @click.pass_context
 def set_(
     ctx: click.Context,
@@ -122,8 +126,7 @@ def set_(
     entry's schedule.
     """
     session = Session.of(ctx)
-    if (name is None) == (match is None):
-        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
+    refuse_both_or_none(name, match)
     given = given_options(ctx)
     removed = {field.replace("-", "_") for field in unset}
     for field in removed & given.keys():
@@ -147,31 +150,23 @@ def set_(
                 if attempt + 1 == MAX_TRIES:
                     raise
             else:
-                return
-
-    if name is not None:
-        if dry_run:
-            changed(name)
-            session.note(f"{one_line(name)} would be changed.")
-        else:
-            change(name)
+                break
+        if match is None or is_json:
             report_entry(session, name, "Changed", is_json)
-        return
-    found = select(session, str(match)).names
-    if dry_run:
-        for one in found:
-            session.say(one_line(one))
-        session.note(f"{counted(len(found), 'entry', 'entries')} would be changed.")
-        return
-    if found:
-        shown = ", ".join(field.replace("_", "-") for field in fields)
-        ask_about(session, f"Change {shown} of", found, is_yes=yes)
-    with meter("Changing", len(found)) as progress:
-        done, failed = change_each(found, change, progress)
-    for one in done if is_json else ():
-        report_entry(session, one, "Changed", is_json)
-    (session.note if is_json else session.say)(f"{len(done)} changed.")
-    check_failures(session, failed, len(found))
+
+    if name is not None and dry_run:
+        changed(name)
+        session.note(f"{one_line(name)} would be changed.")
+    elif name is not None:
+        change(name)
+    else:
+        found = select(session, str(match)).names
+        if dry_run:
+            say_names(session, found, f"{counted(len(found), 'entry', 'entries')} would be changed.")
+            return
+        verb = f"Change {', '.join(field.replace('_', '-') for field in fields)} of"
+        done = "{} changed.".format
+        change_selected(session, found, change, verb, "Changing", done, is_yes=yes, is_json=is_json)
 
 
 def _change(
@@ -240,7 +235,7 @@ def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
 @MATCH
 @DRY_RUN
 @YES
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
 @click.pass_context
 def delete(
     ctx: click.Context, /, names: tuple[str, ...], match: str | None, dry_run: bool, yes: bool, is_json: bool
@@ -258,9 +253,7 @@ def delete(
         if is_json:
             session.print_json({"deleted": 0, "names": chosen, "is_dry_run": True})
             return
-        for name in chosen:
-            session.say(one_line(name))
-        session.note(f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
+        say_names(session, chosen, f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
         return
     with meter("Deleting", len(chosen)) as progress:
         total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)

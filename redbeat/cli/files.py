@@ -16,6 +16,7 @@ import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.diff import show_difference
+from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
@@ -55,7 +56,6 @@ _prune = click.option(
 _take_over = click.option(
     "--take-over", is_flag=True, help="Take over entries of other owners, instead of refusing them."
 )
-_json = click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.command(cls=SessionCommand)
@@ -64,7 +64,7 @@ _json = click.option("--json", "is_json", is_flag=True, help="Print one JSON obj
 @_prune
 @_take_over
 @zone_options
-@_json
+@ONE_OBJECT
 @click.pass_context
 def plan(
     ctx: click.Context, /, file: str, owner: str | None, prune: bool, take_over: bool, is_json: bool
@@ -91,7 +91,7 @@ def plan(
 @DRY_RUN
 @YES
 @zone_options
-@_json
+@ONE_OBJECT
 @click.pass_context
 def apply(
     ctx: click.Context,
@@ -205,7 +205,7 @@ def export(
 @click.option("--replace", "is_replacing", is_flag=True, help="Overwrite stored entries of the same name.")
 @DRY_RUN
 @YES
-@_json
+@ONE_OBJECT
 @click.pass_context
 def import_(
     ctx: click.Context,

@@ -10,14 +10,15 @@ from datetime import datetime, timezone, tzinfo
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from redbeat.cli.documents import document_of, iso, words_of
+from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, iso, words_of
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.progress import meter
-from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.selection import ONLY_MATCHING
+from redbeat.cli.session import Command, Session, SessionCommand
 from redbeat.cli.tables import (
     STATE_STYLES,
     entries_lines,
@@ -32,8 +33,6 @@ from redbeat.cli.zone import zone_options
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
 from redbeat.errors import EntryError, StoreCorrupt
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: rows on a terminal, unless somebody wants more: what is above the screen's edge isn't seen
 TERMINAL_ROWS = 50
@@ -77,11 +76,7 @@ def filters(command: Command) -> Command:
         click.option(
             "--task", metavar="PATTERN", help="Only entries whose task matches; * and ? are wildcards."
         ),
-        click.option(
-            "--match",
-            metavar="PATTERN",
-            help="Only entries whose name matches; * and ? are wildcards, case-sensitive.",
-        ),
+        ONLY_MATCHING,
     ):
         command = option(command)
     return command
@@ -112,7 +107,7 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
 )
 @click.option("--offset", type=click.IntRange(0), default=0, help="Skip this many entries.")
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
+@OBJECT_PER_ENTRY
 @click.pass_context
 def list_(
     ctx: click.Context,
@@ -194,7 +189,7 @@ def _sorted(
 @click.command(cls=SessionCommand)
 @filters
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
 @click.pass_context
 def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
     """Count the entries. Without options that is quick, however many there are."""
@@ -216,7 +211,7 @@ def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME)
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
 @click.pass_context
 def show(ctx: click.Context, name: str, is_json: bool) -> None:
     """Show all about the entry NAME: its fields, its next runs and its last ones."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from redbeat.cli.documents import iso
+from redbeat.cli.documents import iso, json_option
 from redbeat.cli.names import NAME, listed_entry
+from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import clock_changes, runs_lines
 from redbeat.cli.values import MOMENT, in_zone
@@ -44,13 +45,9 @@ RUNNING = ("scheduled", "due", "failing", "paused")
     help="How many runs to show.",
 )
 @click.option("--after", type=MOMENT, metavar="TIME", help="Only runs later than this. Default: now.")
-@click.option(
-    "--match",
-    metavar="PATTERN",
-    help="Only entries whose name matches; * and ? are wildcards, case-sensitive.",
-)
+@ONLY_MATCHING
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per run and line.")
+@json_option("JSON: one object per run and line")
 @click.pass_context
 def next_(
     ctx: click.Context,

@@ -5,13 +5,14 @@ Owns which option stands for which field. Invariant: what isn't given isn't in w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, tzinfo
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from redbeat.cli.session import Command
 from redbeat.cli.values import CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, MOMENT, SOLAR, in_zone
 from redbeat.config.settings import MAX_MISFIRE_LIMIT
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, PAUSE_FIELDS
@@ -20,8 +21,6 @@ from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.occurrences import clocked, rrule
 from redbeat.schedules.rfc5545 import read_rule
 from redbeat.schedules.timezones import zone_called
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 SCHEDULES = ("every", "cron", "at", "rrule", "solar")
 #: options of ``apply_async`` that have an option of their own here

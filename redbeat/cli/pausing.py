@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES
-from redbeat.cli.documents import document_of
+from redbeat.cli.documents import OBJECT_PER_ENTRY, document_of
 from redbeat.cli.names import NAME, check_stored, entry_called, listed_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import MATCH, Selection, ask_about, change_each, check_failures, select
@@ -35,10 +35,7 @@ ChangeAll = Callable[[list[str], Callable[[int], object]], PauseResult]
 
 def _common_options(command: Callable[..., None]) -> Callable[..., None]:
     """Let ``command`` have the options that come last in the help of both."""
-    as_json = click.option(
-        "--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line."
-    )
-    for add in (click.pass_context, as_json, zone_options, YES, DRY_RUN):
+    for add in (click.pass_context, OBJECT_PER_ENTRY, zone_options, YES, DRY_RUN):
         command = add(command)
     return command
 
@@ -49,6 +46,14 @@ def _login_name() -> str | None:
         return os.environ.get("SUDO_USER") or getpass.getuser()
     except (OSError, KeyError, ImportError):  # a number without a name, as in a container
         return None
+
+
+def _end_of(until: Future, entry: RedBeatSchedulerEntry, now: datetime, session: Session) -> datetime:
+    end = until(now, zone_for(entry))
+    if end <= now:
+        shown = when_in(end, session.zone)
+        raise CommandLineError(f"--until: {shown} is over; give a time to come.", USAGE)
+    return end
 
 
 @click.command(cls=SessionCommand)
@@ -88,13 +93,7 @@ def pause(
     now, who = session.now(), by or _login_name()
 
     def end_for(entry: RedBeatSchedulerEntry, now: datetime = now) -> datetime | None:
-        if until is None:
-            return None
-        end = until(now, zone_for(entry))
-        if end <= now:
-            shown = when_in(end, session.zone)
-            raise CommandLineError(f"--until: {shown} is over; give a time to come.", USAGE)
-        return end
+        return None if until is None else _end_of(until, entry, now, session)
 
     def is_running(entry: RedBeatSchedulerEntry) -> bool:
         if entry.state in ("paused", "disabled", "missing"):

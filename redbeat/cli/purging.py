@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
+from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.words import one_line
@@ -20,7 +21,7 @@ MAX_SHOWN = 20
 @click.command(cls=SessionCommand)
 @DRY_RUN
 @YES
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
 @click.pass_context
 def purge(ctx: click.Context, /, dry_run: bool, yes: bool, is_json: bool) -> None:
     """Remove what deleted entries have left behind. Shows it, and asks first.

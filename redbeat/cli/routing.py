@@ -7,6 +7,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.names import NAME
 from redbeat.cli.options import routing_options
 from redbeat.cli.session import Session, SessionCommand
@@ -24,7 +25,7 @@ from redbeat.process.exit_codes import CommandLineError
 @click.command(cls=SessionCommand)
 @click.argument("name", metavar="NAME|TASK", type=NAME)
 @routing_options
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
 @click.pass_context
 def route(ctx: click.Context, /, name: str, is_json: bool, **given: Any) -> None:
     """Show where the runs of the entry NAME go, or a call of TASK; nothing is sent.

@@ -14,7 +14,8 @@ import click
 
 from redbeat.cli.confirmation import ask
 from redbeat.cli.names import nothing_matches
-from redbeat.cli.session import Session
+from redbeat.cli.progress import meter
+from redbeat.cli.session import Command, Session
 from redbeat.cli.words import one_line
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, EntryNotFound
@@ -26,12 +27,16 @@ MAX_SHOWN = 10
 #: and how many of the entries that couldn't be changed
 MAX_FAILURES = 20
 
-#: the option of commands that take many
-MATCH = click.option(
-    "--match",
-    metavar="PATTERN",
-    help="All entries whose name matches; * and ? are wildcards, case-sensitive.",
-)
+
+def _match_option(which: str) -> Callable[[Command], Command]:
+    wildcards = "matches; * and ? are wildcards, case-sensitive."
+    return click.option("--match", metavar="PATTERN", help=f"{which} entries whose name {wildcards}")
+
+
+#: of commands that change entries; of those that take one name or a pattern; of those that show entries
+MATCH = _match_option("All")
+INSTEAD_OF_NAME = _match_option("Instead of NAME, all")
+ONLY_MATCHING = _match_option("Only")
 
 
 @dataclass
@@ -88,6 +93,45 @@ def ask_about(session: Session, verb: str, names: Sequence[str], left: str = "",
         session.note(left)
     what = counted(len(names), "entry", "entries")
     ask(f"{verb} {what} at {session.server} ({names_in_words(names)})?", is_yes=is_yes)
+
+
+def say_names(session: Session, names: Iterable[str], summary: str) -> None:
+    """Show what a command is about, one name a line, and say on stderr what would be done."""
+    for name in names:
+        session.say(one_line(name))
+    session.note(summary)
+
+
+def refuse_both_or_none(name: str | None, match: str | None) -> None:
+    """Let a command that takes one name or a pattern have one of them."""
+    if (name is None) == (match is None):
+        raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
+
+
+def change_selected(
+    session: Session,
+    names: Sequence[str],
+    change: Callable[[str], object],
+    verb: str,
+    title: str,
+    summary: Callable[[int], str],
+    *,
+    is_yes: bool,
+    is_json: bool,
+) -> None:
+    """Ask, let ``change`` change the entries one by one, and say how many were changed, and which not.
+
+    Arguments:
+        verb: begins the question: 'Change queue of'.
+        title: of the bar.
+        summary: makes the last line from the number of entries that were changed.
+    """
+    if names:
+        ask_about(session, verb, names, is_yes=is_yes)
+    with meter(title, len(names)) as progress:
+        done, failed = change_each(names, change, progress)
+    (session.note if is_json else session.say)(summary(len(done)))
+    check_failures(session, failed, len(names))
 
 
 def change_each(

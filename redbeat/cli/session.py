@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from celery import Celery
@@ -39,6 +39,8 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand
 from redbeat.store.server import Server
 from redbeat.store.store import Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: what a shell says of a command that Ctrl-C has ended
 INTERRUPTED = 130

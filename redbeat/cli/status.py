@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.session import Session
 from redbeat.cli.tables import fields_lines
 from redbeat.cli.words import in_words_of
@@ -43,7 +44,7 @@ _COLOURS = {
     help="Late is a schedule whose oldest due entry, or whose leader's last tick, is older than this.",
 )
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
 @click.pass_context
 def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None:
     """Show who leads, and whether the schedule is late.

@@ -17,10 +17,11 @@ from celery.schedules import schedule
 from rich.cells import cell_len
 from rich.text import Text
 
-from redbeat.cli.documents import iso
+from redbeat.cli.documents import ONE_OBJECT, iso
 from redbeat.cli.grid import UNLIMITED_WIDTH, cut_middle
 from redbeat.cli.next_runs import RUNNING, in_time, note_untold, reason_of
 from redbeat.cli.progress import meter
+from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import clock, label_of
@@ -108,16 +109,12 @@ class Chart:
     help="What a row stands for: an entry, the busiest first (load) or the next to run first (next); a task; "
     "for each prefix of names, up to the first of . : / _ -",
 )
-@click.option(
-    "--match",
-    metavar="PATTERN",
-    help="Only entries whose name matches; * and ? are wildcards, case-sensitive.",
-)
+@ONLY_MATCHING
 @click.option(
     "--rows", type=click.IntRange(0), default=40, show_default=True, help="Show at most this many rows."
 )
 @zone_options
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
 @click.pass_context
 def timeline(
     ctx: click.Context,

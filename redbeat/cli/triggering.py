@@ -12,10 +12,17 @@ import click
 from kombu.exceptions import OperationalError
 
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
-from redbeat.cli.documents import iso
+from redbeat.cli.documents import OBJECT_PER_ENTRY, iso
 from redbeat.cli.names import NAME, entry_called
 from redbeat.cli.progress import meter
-from redbeat.cli.selection import ask_about, change_each, check_failures, names_in_words, select
+from redbeat.cli.selection import (
+    INSTEAD_OF_NAME,
+    change_selected,
+    names_in_words,
+    refuse_both_or_none,
+    say_names,
+    select,
+)
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
 from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
 from redbeat.cli.words import clock, one_line, when_in
@@ -51,16 +58,9 @@ def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
         raise CommandLineError(f"{one_line(name)} can't be sent: {one_line(repr(exc))}", code) from None
 
 
-_MATCH = click.option(
-    "--match",
-    metavar="PATTERN",
-    help="All entries whose name matches, instead of NAME; * and ? are wildcards.",
-)
-
-
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@_MATCH
+@INSTEAD_OF_NAME
 @click.option(
     "--args",
     type=JSON_ARRAY,
@@ -76,7 +76,7 @@ _MATCH = click.option(
 @click.option("--queue", help="The queue for this run. Default: the entry's.")
 @DRY_RUN
 @YES
-@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
+@OBJECT_PER_ENTRY
 @click.pass_context
 def trigger(
     ctx: click.Context,
@@ -95,7 +95,7 @@ def trigger(
     session = Session.of(ctx)
     if not dry_run:
         session.require_application("trigger")
-    _check_one(name, match)
+    refuse_both_or_none(name, match)
     given = {option: value for option, value in overrides.items() if value is not None}
 
     def send(name: str) -> None:
@@ -112,26 +112,18 @@ def trigger(
         return
     chosen = select(session, str(match)).names if name is None else [entry_called(session, name).name]
     if dry_run:
-        for one in chosen:
-            session.say(one_line(one))
-        session.note(f"{counted(len(chosen), 'run', 'runs')} would be sent.")
+        say_names(session, chosen, f"{counted(len(chosen), 'run', 'runs')} would be sent.")
         return
-    if chosen:
-        ask_about(session, "Run", chosen, is_yes=yes)
-    with meter("Sending", len(chosen)) as progress:
-        done, failed = change_each(chosen, send, progress)
-    (session.note if is_json else session.say)(f"Sent {counted(len(done), 'run', 'runs')}.")
-    check_failures(session, failed, len(chosen))
 
+    def summary(sent: int) -> str:
+        return f"Sent {counted(sent, 'run', 'runs')}."
 
-def _check_one(name: str | None, match: str | None) -> None:
-    if (name is None) == (match is None):
-        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
+    change_selected(session, chosen, send, "Run", "Sending", summary, is_yes=yes, is_json=is_json)
 
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@_MATCH
+@INSTEAD_OF_NAME
 @click.option(
     "--from",
     "begin",
@@ -151,7 +143,7 @@ def _check_one(name: str | None, match: str | None) -> None:
     show_default=True,
     help="Send nothing if there are more runs than this.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON: one object per entry and line.")
+@OBJECT_PER_ENTRY
 @click.pass_context
 def backfill(
     ctx: click.Context,
@@ -173,8 +165,11 @@ def backfill(
     session = Session.of(ctx)
     if not dry_run:
         session.require_application("backfill")
-    _check_one(name, match)
+    refuse_both_or_none(name, match)
     now = session.now()
+    begin, end = in_zone(begin, session.zone), now if end is None else in_zone(end, session.zone)
+    if end < begin:
+        raise CommandLineError("--to must not be before --from.", exits.USAGE)
     names = [name] if name is not None else []
     if match is not None:
         found = select(session, match, lambda entry: not entry.problem, lambda entry: bool(entry.problem))
@@ -182,24 +177,9 @@ def backfill(
         if found.left:
             session.note(f"{counted(found.left, 'entry', 'entries')} can't be used, and left out.")
     has_to_look = dry_run or not yes or match is not None
-    spans: list[_Span] = []
-    with meter("Looking") as progress:
-        try:
-            for one in names:
-                span = _span_of(session, one, begin, end, now)
-                spans.append(span)
-                if has_to_look:
-                    span.dues = span.entry.backfill(
-                        span.first, span.last, True, limit=limit, progress=progress
-                    )
-                if sum(len(span.dues) for span in spans) > limit:
-                    raise CommandLineError(
-                        f"These entries have more than {limit} runs together; name a shorter span, or a "
-                        "higher --limit.",
-                        exits.USAGE,
-                    )
-        except KeyboardInterrupt:
-            raise CommandLineError("Interrupted.", INTERRUPTED) from None
+    spans = [_Span(entry_called(session, one), begin, end) for one in names]
+    if has_to_look:
+        _find_runs(spans, limit)
     total = sum(len(span.dues) for span in spans)
     if total and not dry_run:
         ask(_question(spans, session.zone), is_yes=yes)
@@ -221,7 +201,7 @@ def backfill(
     what = counted(total if dry_run else sent, "run", "runs")
     begun = _told_of_beginnings(spans, session.zone)
     session.note(f"{what} would be sent.{begun}" if dry_run else f"Sent {what}.{begun}")
-    if any(span.last > now for span in spans):
+    if end > now:
         session.note("Those that are still to come are left to beat.")
 
 
@@ -253,13 +233,19 @@ class _Span:
         return 0 if begun_at is None else sum(due < begun_at for due in self.dues)
 
 
-def _span_of(session: Session, name: str, begin: datetime, end: datetime | None, now: datetime) -> _Span:
-    entry = entry_called(session, name)
-    first = in_zone(begin, session.zone)
-    last = now if end is None else in_zone(end, session.zone)
-    if last < first:
-        raise CommandLineError("--to must not be before --from.", exits.USAGE)
-    return _Span(entry, first, last)
+def _find_runs(spans: Sequence[_Span], limit: int) -> None:
+    """Note in each of ``spans`` which runs it has, at most ``limit`` together."""
+    total = 0
+    with meter("Looking") as progress:
+        for span in spans:
+            span.dues = span.entry.backfill(span.first, span.last, True, limit=limit, progress=progress)
+            total += len(span.dues)
+            if total > limit:
+                raise CommandLineError(
+                    f"These entries have more than {limit} runs together; name a shorter span, or a "
+                    "higher --limit.",
+                    exits.USAGE,
+                )
 
 
 def _question(spans: Sequence[_Span], zone: tzinfo) -> str:

@@ -6,16 +6,12 @@ offset are on the same clocks: what is read can be typed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timezone, tzinfo
-from typing import Any, TypeVar
 
 import click
 
-from redbeat.cli.session import ZONE_GIVEN
+from redbeat.cli.session import ZONE_GIVEN, Command
 from redbeat.cli.values import ZONE
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def zone_options(command: Command) -> Command:
