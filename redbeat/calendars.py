@@ -109,12 +109,7 @@ class Calendar(Exclusions):
 
     @classmethod
     def from_ical(
-        cls,
-        name: str,
-        text: str | bytes,
-        until: date | None = None,
-        about: str = "",
-        app: Any = None,
+        cls, name: str, text: str | bytes, until: date | None = None, about: str = "", app: Any = None
     ) -> Calendar:
         """Return a calendar of the events of an iCalendar file, from a year ago on.
 

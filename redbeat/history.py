@@ -11,14 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-__all__ = [
-    "PastRun",
-    "decode_history",
-    "dropped_record",
-    "failed_record",
-    "sent_record",
-    "skipped_record",
-]
+__all__ = ["PastRun", "decode_history", "dropped_record", "failed_record", "sent_record", "skipped_record"]
 
 
 @dataclass(frozen=True)

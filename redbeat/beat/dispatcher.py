@@ -354,10 +354,7 @@ class Dispatcher:
         commit, is_news = commit_failed(run, reason, batch.claim.now)
         if is_news:
             logger.error(
-                "beat: Couldn't send %s (%s), trying again: %s",
-                run.entry.name,
-                run.entry.task,
-                reason,
+                "beat: Couldn't send %s (%s), trying again: %s", run.entry.name, run.entry.task, reason
             )
         batch.pending.append(commit)
 

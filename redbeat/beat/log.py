@@ -135,9 +135,7 @@ class Reports:
         typos = shorten(printable(", ".join(filter(None, found))))
         if typos and self._said.is_news(("typos", run.claimed.key), typos):
             logger.warning(
-                "beat: The entry %s has keys RedBeat doesn't know: %s.",
-                printable(run.claimed.key),
-                typos,
+                "beat: The entry %s has keys RedBeat doesn't know: %s.", printable(run.claimed.key), typos
             )
 
     def report_contested(self, claimed: Claimed) -> str:

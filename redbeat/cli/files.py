@@ -49,9 +49,7 @@ _owner_option = click.option(
     "--owner", metavar="NAME", callback=_owner, help="Owner of the entries. Default: 'owner:' in the file."
 )
 _prune = click.option(
-    "--prune",
-    is_flag=True,
-    help="Also remove this owner's entries and calendars that aren't in the file.",
+    "--prune", is_flag=True, help="Also remove this owner's entries and calendars that aren't in the file."
 )
 _take_over = click.option(
     "--take-over", is_flag=True, help="Take over entries of other owners, instead of refusing them."

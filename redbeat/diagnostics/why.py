@@ -266,11 +266,7 @@ class _Case:
             reason = "It was taken out for celery-redbeat 2.x, and comes back when a beat of version 3 leads."
             return "unscheduled", reason, None
         if score is None:
-            return (
-                "unscheduled",
-                "It isn't in the schedule, so beat doesn't know it: save it again.",
-                None,
-            )
+            return ("unscheduled", "It isn't in the schedule, so beat doesn't know it: save it again.", None)
         if score < 0:
             try:
                 why = why_never(self.entry, self.facts.now)

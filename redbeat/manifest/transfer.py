@@ -27,14 +27,7 @@ from redbeat.errors import EntryError, FileError
 from redbeat.log.text import as_stored, is_utf8, printable, shorten
 from redbeat.manifest.calendars import calendar_of, plan_calendars
 from redbeat.manifest.format import Declared
-from redbeat.manifest.plan import (
-    MAX_ENTRIES,
-    Plan,
-    check_size,
-    entry_of,
-    read_with_owners,
-    shown_fields,
-)
+from redbeat.manifest.plan import MAX_ENTRIES, Plan, check_size, entry_of, read_with_owners, shown_fields
 from redbeat.process.garbage import garbage_kept
 from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
 from redbeat.store.chunks import in_chunks

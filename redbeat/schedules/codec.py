@@ -15,13 +15,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from dateutil.rrule import weekday
 
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
-from redbeat.schedules.occurrences import (
-    KINDS,
-    clocked,
-    cron,
-    is_own_kind,
-    rrule,
-)
+from redbeat.schedules.occurrences import KINDS, clocked, cron, is_own_kind, rrule
 from redbeat.schedules.timezones import time_of, zone_called, zone_name
 
 #: in the order in which celery-redbeat 2.x writes them

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import re
 
-_SECONDS = {
-    "ms": 0.001,
-    "s": 1,
-    "sec": 1,
-    "m": 60,
-    "min": 60,
-    "h": 3600,
-    "d": 86_400,
-    "w": 7 * 86_400,
-}
+_SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _ROUNDED = ((365 * 86_400, "y"), (86_400, "d"), (3600, "h"), (60, "min"))
 _PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.ASCII)
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII)

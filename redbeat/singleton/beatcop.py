@@ -81,8 +81,7 @@ def _check_names(path: str, parser: configparser.ConfigParser) -> None:
             nearest = None if option in known else nearest_to(option, known)
             if nearest:
                 raise ConfigurationError(
-                    f"{path}: [{section}] {option}: there is no such option; did you mean {nearest}?",
-                    option,
+                    f"{path}: [{section}] {option}: there is no such option; did you mean {nearest}?", option
                 )
 
 

@@ -19,12 +19,7 @@ from redis.exceptions import NoPermissionError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import get_hasty_redis, get_redis, naming_the_server
-from redbeat.connection.retry import (
-    BREAKS_OF_THE_REQUEST,
-    WatchedConnection,
-    is_no_permission,
-    without_retry,
-)
+from redbeat.connection.retry import BREAKS_OF_THE_REQUEST, WatchedConnection, is_no_permission, without_retry
 from redbeat.errors import (
     EntryCorrupt,
     EntryError,
