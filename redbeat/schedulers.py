@@ -59,11 +59,11 @@ from redbeat.store.store import Store
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
 
-#: how long, in seconds, signals are held back while the lock is released;
+#: how long signals are held back while the lock is released
 CLOSE_SECONDS = 3.0
-#: how often, in seconds, a broker that is away is tried,
+#: how often a broker that is away is tried again
 BROKER_RETRY_SECONDS = 1.0
-#: and how long beats that share the work hide what they claimed from each other
+#: how long beats without a lock hide what they claimed from each other
 LEASE_SECONDS = 30.0
 
 
@@ -74,8 +74,8 @@ class RedBeatScheduler(Scheduler):
         app: the Celery app.
         lock_key: instead of the setting ``redbeat_lock_key``.
         lock_timeout: seconds, instead of ``redbeat_lock_timeout``; default: 5 x max_interval.
-        max_interval: longest wait between two looks, seconds; default: ``beat_max_loop_interval``, or 300.
-        lazy: only for the banner; nothing is read or written.
+        max_interval: longest wait between two ticks, seconds; default: ``beat_max_loop_interval``, or 300.
+        lazy: True makes one for beat's banner only; nothing is read or written.
 
     Raises:
         ConfigurationError: a setting or ``lock_timeout`` can't be used; nothing was written.
@@ -93,7 +93,7 @@ class RedBeatScheduler(Scheduler):
             self.config = ensure_conf(app)
             self.store = Store(app)
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
-        self._beat: BeatService | None = None  # set while beat runs: then a tick does its own waiting
+        self._beat: BeatService | None = None  # set while beat runs: then a tick itself waits
         self._leadership = Leadership(
             self.store,
             self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key,
@@ -101,7 +101,7 @@ class RedBeatScheduler(Scheduler):
         )
         self._head_score: float | None = None
         self._claimed_at = 0.0
-        self._broker_tried_at = 0.0  # while it is away; a monotonic time
+        self._broker_tried_at = 0.0  # monotonic
         timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
         self._broker = Broker(
             app,
@@ -121,7 +121,7 @@ class RedBeatScheduler(Scheduler):
             quarantine_seconds=self.max_interval,
         )
         self._has_statics = False
-        self._well_at: float | None = None  # when a tick was done last; None: none ever was
+        self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
         if not lazy:
@@ -131,7 +131,7 @@ class RedBeatScheduler(Scheduler):
                 self.store.connect()
                 check_eviction(self.store)
             if self.lock_key is None:
-                self.stand_for_leader()  # stores the statics; with a lock that's for whoever gets it
+                self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
     # -- one tick
 
@@ -177,7 +177,7 @@ class RedBeatScheduler(Scheduler):
             if self._is_close_wanted:
                 self.close()
                 if self._beat is not None:
-                    self._beat.stop()  # whatever became of the signal handler's SystemExit
+                    self._beat.stop()  # the signal handler's SystemExit may have been swallowed
 
     def _tick(self) -> float:
         if not self._is_leading():
@@ -186,7 +186,7 @@ class RedBeatScheduler(Scheduler):
                 self._reports.report_standby(candidacy)
             return self._wait(self._leadership.seconds_to_look())
         if self._broker.is_away:
-            self.store.renew_lock(self._leadership.fence)  # the broker may take its time
+            self.store.renew_lock(self._leadership.fence)  # trying the broker may take long
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
         fence, pace = self._leadership.fence, self._dispatcher.pace
@@ -197,7 +197,7 @@ class RedBeatScheduler(Scheduler):
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
         self._dispatcher.dispatch(batch)
-        if self._beat is not None:  # else whoever calls decides how long to wait
+        if self._beat is not None:  # else the caller decides how long to wait
             pace.end_batch()
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
@@ -220,7 +220,7 @@ class RedBeatScheduler(Scheduler):
         return claim
 
     def _is_broker_back(self) -> bool:
-        """Try the broker again, but not at each wake-up, nor as often as a short lock is renewed."""
+        """Try the broker, at most once in ``BROKER_RETRY_SECONDS``; return whether it is back."""
         if self._beat is not None and time.monotonic() < self._broker_tried_at + BROKER_RETRY_SECONDS:
             return False
         is_back = self._broker.is_back()
@@ -243,7 +243,7 @@ class RedBeatScheduler(Scheduler):
         """Send ``entry``'s task: every dispatch goes through here. With ``advance`` it is recorded, too."""
         sent = object.__new__(type(entry))  # copy.copy() takes as long as planning the entry's run
         sent.__dict__.update(entry.__dict__, options=dict(entry.options))
-        if "headers" in sent.options:  # Celery adds to them, and they are the user's
+        if "headers" in sent.options:  # copied, as Celery adds to them
             sent.options["headers"] = dict(sent.options["headers"] or {})
         return super().apply_async(sent, producer=producer, advance=advance, **kwargs)
 
@@ -273,8 +273,8 @@ class RedBeatScheduler(Scheduler):
     def lock(self) -> LeaderLock | Any:
         """The lock this scheduler holds; None: it holds none.
 
-        A program, such as a test, may set it: to a lock of redis-py, or to any object with ``extend`` and
-        ``release``, and this scheduler leads.
+        A program, such as a test, may set it to a lock of redis-py, or to any object with ``extend`` and
+        ``release``. Then this scheduler leads.
         """
         return self._leadership.lock
 
@@ -318,7 +318,7 @@ class RedBeatScheduler(Scheduler):
 
     def _is_leading(self) -> bool:
         if self._leadership.check():
-            self._has_statics = False  # what took the lock away may have taken them, too
+            self._has_statics = False  # the lock was gone: beat_schedule's entries may be gone, too
         if self._leadership.is_leader and self._has_statics:
             return True
         if self._beat is None and not self._leadership.is_leader:
@@ -330,7 +330,7 @@ class RedBeatScheduler(Scheduler):
         return self.stand_for_leader()
 
     def stand_for_leader(self) -> bool:
-        """Take the lock if it is free, and store the statics; return whether this is the leader now."""
+        """Take the lock if it is free, and store ``beat_schedule``; return whether this scheduler leads."""
         was_leader = self._leadership.is_leader
         if not self._leadership.stand():
             return False
@@ -350,7 +350,7 @@ class RedBeatScheduler(Scheduler):
         return True
 
     def _bring_back(self) -> None:
-        """Put back what ``celery redbeat downgrade`` has taken out of the schedule for a beat of 2.x."""
+        """Put back the entries that ``celery redbeat downgrade`` has taken out of the schedule."""
         try:
             found = self.store.bring_back(self._leadership.fence)
         except StoreRefused as exc:
@@ -385,12 +385,15 @@ class RedBeatScheduler(Scheduler):
         )
 
     def run_under(self, service: Any) -> None:
-        """Let ticks wait and stand for leader: ``service``, Celery's beat, is about to call them."""
+        """Let ticks wait, and take the lock: ``service``, Celery's beat, is about to call them."""
         self._beat = BeatService(service)
         self._stands_by_when_lost = self._stands_by_when_lost or self._beat.is_embedded
 
     def _wait(self, seconds: float) -> float:
-        """Under a running beat wait for ``seconds``, or less when something happens, and return 0."""
+        """Under a running beat wait for ``seconds``, or until something happens, and return 0.
+
+        Otherwise return ``seconds`` at once.
+        """
         if self._beat is None:
             return seconds
         deadline = time.monotonic() + seconds
@@ -404,14 +407,14 @@ class RedBeatScheduler(Scheduler):
             if not self._leadership.is_leader or time.monotonic() >= deadline:
                 continue
             head = self.store.look()
-            # the server's clock may have jumped, which no clock of this machine tells
+            # is_due: the server's clock may have jumped
             if head.score != self._head_score or head.is_due:
                 break
         return 0
 
     @staticmethod
     def leader(app: Any = None) -> Leader | None:
-        """Return who leads the schedule of ``app``, None: nobody. No scheduler and no beat is needed.
+        """Return who leads the schedule of ``app``; None: nobody does. It needs no scheduler and no beat.
 
         Raises:
             ConfigurationError, StoreUnavailable, StoreRefused, StoreCorrupt: after 5 seconds at the most.
@@ -419,18 +422,18 @@ class RedBeatScheduler(Scheduler):
         return read_status(app).leader
 
     def _is_stopping(self) -> bool:
-        # somebody may have swallowed the signal handler's SystemExit
+        # asked for by flags, as the signal handler's SystemExit may have been swallowed
         return self._is_close_wanted or (self._beat is not None and self._beat.is_stopping)
 
     def close(self) -> None:
-        """Release the lock and the connections. Called while a tick runs, it is done when that has ended."""
+        """Release the lock and close the connections; while a tick runs, as soon as it has ended."""
         if self._ticking_thread == threading.get_native_id():
-            # Celery's signal handler: the connections may be in the middle of a command. By the system's id:
-            # gevent and eventlet run it in another of their threads, in which nothing may wait
+            # Celery's signal handler calls this amid a tick, and its connections may be amid a command. The
+            # thread's id is the system's, as gevent and eventlet call the handler in another greenlet
             self._is_close_wanted = True
             return
         self._is_close_wanted = False
-        with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # a second signal must not leave the lock behind
+        with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
             self._has_statics = False
             self._leadership.resign()
         if "_wake" in self.__dict__:  # it has waited
@@ -453,7 +456,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def schedule(self) -> dict[str, Any]:
-        """Name to entry of what is due now (at most a batch), and of the next entry after it."""
+        """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
         for stored in self.store.window(self.config.batch_size):
             try:
@@ -472,7 +475,7 @@ class RedBeatScheduler(Scheduler):
 
 @beat_init.connect
 def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
-    """Let a scheduler of ours become leader: in its ticks when beat starts, at once when called directly.
+    """Let RedBeat's scheduler become leader: in its ticks when beat starts, at once when called directly.
 
     Arguments:
         sender: Celery's beat service; one with another scheduler is left alone.

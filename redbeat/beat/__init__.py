@@ -1,4 +1,4 @@
 """One batch of a beat: planned, sent, recorded; and what happens when a beat starts.
 
-Never: a word of kombu.
+Never: kombu, which is the broker's.
 """

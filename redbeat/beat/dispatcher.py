@@ -5,17 +5,18 @@
     Batch.claim      what the scheduler has claimed
        |  plan
        v
-    runs             to be sent; what isn't goes to ``pending``, with the reason
+    runs             to be sent; for an entry that isn't, its commit goes to ``pending``
        |  send
        v
-    pending          has left, or needn't: may be recorded at any time
-    collected        leaves together with its record, or in one pipeline before it
+    pending          commits that may be recorded now: the message has been sent, or there is none
+    collected        runs whose messages are pushed with their commits, or in one pipeline before them
        |  record
        v
     recorded
 
-With at_most_once a run is recorded before it is sent. Invariant: whatever ends a batch amid its steps, a run
-that has left is recorded as sent if Redis can be reached, and one that hasn't stays due.
+With at_most_once a run is recorded before it is sent. Invariant: if a batch ends early, whatever the cause,
+each run whose message has been sent is recorded as sent if Redis can be reached, and each other run stays
+due.
 """
 
 from __future__ import annotations
@@ -66,18 +67,18 @@ from redbeat.schedules.occurrences import Excluded
 from redbeat.store.records import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
 from redbeat.store.store import Store
 
-#: how many runs are recorded at a time with at_most_once, and then sent: a crash loses no more of them
+#: with at_most_once, how many runs are recorded before they are sent: a crash loses at most these
 AT_MOST_ONCE_GROUP = 20
 
-#: besides the budget of a plan, for each character of what has to be read for it
+#: processor time that a plan may take, besides its budget, for each character that is read for it
 READ_SECONDS = 1e-7
 
-#: how a server says that its user may not do what a push takes
+#: how a server says that its user lacks a right
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
 
 
 class Hooks(Protocol):
-    """The scheduler, as far as a subclass may replace it: it is asked anew for each run."""
+    """What a subclass of the scheduler may replace; looked up again for each run."""
 
     app: Any
     Entry: type[RedBeatSchedulerEntry]
@@ -95,13 +96,13 @@ class Batch:
     """One claim on its way.
 
     Attributes:
-        is_leased: what isn't sent must be given back to the other beats.
-        pending: what may be recorded at any time: nothing of theirs is still to be sent.
-        collected: runs whose messages wait to be pushed.
-        recorded: what has been written, or found to be changed by somebody else.
-        is_cut: not everything that was claimed was dealt with.
-        is_in_doubt: nothing more can be sent at once: schedule and broker were one server and aren't now, or
-            a slot of a cluster is being moved.
+        is_leased: claimed entries are hidden from other beats, so those that aren't sent must be given back.
+        pending: commits that may be recorded now; none of their messages is still to be sent.
+        collected: runs whose messages are still to be pushed.
+        recorded: commits that were written, or refused because somebody else has changed the entry.
+        is_cut: some claimed entries are still due.
+        is_in_doubt: nothing more can be sent now: schedule and broker were on one server and aren't any more,
+            or a slot of a cluster is being moved.
     """
 
     claim: Claim
@@ -114,21 +115,21 @@ class Batch:
     is_in_doubt: bool = False
 
     def give_back(self, runs: Iterable[Run]) -> None:
-        """Leave ``runs`` due as they were."""
+        """Leave the entries of ``runs`` due, for the next batch."""
         self.leave([run.claimed for run in runs])
 
     def leave(self, rows: Sequence[Claimed]) -> None:
-        """Leave ``rows`` of the claim due as they were."""
+        """Leave ``rows`` of the claim due, for the next batch."""
         self.is_cut = self.is_cut or bool(rows)
         self.hold(rows)
 
     def hold(self, rows: Sequence[Claimed]) -> None:
-        """Leave ``rows`` due for a batch of another time."""
+        """Leave ``rows`` of the claim due, for a batch of costly entries."""
         if self.is_leased:
             self.pending += [Commit(claimed, claimed.nominal) for claimed in rows]
 
     def note_recorded(self, commits: Sequence[Commit], committed: Committed) -> None:
-        """Take notice of what became of ``commits``."""
+        """Note what became of ``commits``."""
         self.recorded += commits
         self.is_cut = self.is_cut or any(result is not True for result in committed.results)
 
@@ -137,9 +138,9 @@ class Dispatcher:
     """Sends what a scheduler has claimed.
 
     Arguments:
-        hooks: the scheduler: what makes and sends an entry.
-        leadership: asked whether the lock is still held, before something leaves that isn't checked with it.
-        quarantine_seconds: how soon an entry that can't be used is looked at again.
+        hooks: the scheduler, which makes and sends entries.
+        leadership: asked whether the lock is still held before a message is sent that no script checks.
+        quarantine_seconds: after how long an entry that can't be used is tried again.
     """
 
     def __init__(
@@ -164,12 +165,12 @@ class Dispatcher:
         self.delivery = Delivery(store, broker)
 
     def dispatch(self, batch: Batch) -> None:
-        """Deal with ``batch``; ``batch.recorded`` then tells what was decided."""
+        """Plan, send and record ``batch``."""
         with garbage_kept():
             try:
                 self._dispatch(batch)
             finally:
-                batch.collected.clear()  # millions of objects, perhaps: here no cycles are looked for
+                batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
 
     def _dispatch(self, batch: Batch) -> None:
         runs = self._plan(batch)
@@ -184,10 +185,11 @@ class Dispatcher:
             if runs:
                 self.delivery.announce()
         except BaseException:
-            # a signal ends this beat, or Redis is gone: what was sent must be known as sent, if it can
+            # a signal ends this beat, or Redis is away: what was sent is recorded as sent, if that is
+            # possible
             if batch.pending:
                 store = self._store.without_retry()
-                # so long the lock lives after this, unless it is released
+                # this renews the lock: not for its full timeout, as it may never be released
                 fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
                 with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     call_briefly(lambda: store.commit_runs(fence, batch.pending))
@@ -196,14 +198,14 @@ class Dispatcher:
     # -- plan
 
     def _plan(self, batch: Batch) -> list[Run]:
-        """Return the runs to send; what isn't to be sent goes to ``batch.pending``."""
+        """Return the runs to send; commits of the other entries go to ``batch.pending``."""
         rows = self._drop_missing(batch)
         calendars = self._calendars.read_of(self._store, rows)
         with postpone_signals() as let_arrive:
             return self._plan_all(batch, rows, calendars, let_arrive)
 
     def _drop_missing(self, batch: Batch) -> list[Claimed]:
-        """Deal with what has no hash; return what has."""
+        """Return the claimed entries that have a hash; commits of the others go to ``batch.pending``."""
         present, removed = [], []
         for claimed in batch.claim.rows:
             if claimed.type != "none":
@@ -258,7 +260,7 @@ class Dispatcher:
                 runs.append(plan)
         batch.leave(self.pace.take_left())
         batch.hold(self.pace.take_held())
-        # planned in another order, perhaps, and sent in that of their due times all the same
+        # sent in the order of their due times, whatever the order in which they were planned
         positions = {claimed.key: position for position, claimed in enumerate(rows)}
         return sorted(runs, key=lambda run: positions[run.claimed.key])
 
@@ -278,12 +280,12 @@ class Dispatcher:
     # -- send
 
     def _send(self, batch: Batch, runs: Sequence[Run]) -> None:
-        """Send ``runs``, or collect their messages; each then is in ``batch``, as what has become of it."""
+        """Send ``runs``, or collect their messages, and note each of them in ``batch``."""
         left = deque(self._disruptions.begin(runs))
-        with hold_interrupts() as let_interrupt:  # sent and not known as sent would be sent again
+        with hold_interrupts() as let_interrupt:  # a run that was sent and isn't noted would be sent again
             while left:
                 let_interrupt()
-                self._leadership.confirm()  # a beat that doesn't lead any more goes no further
+                self._leadership.confirm()
                 if not self._broker.has_time():
                     batch.give_back(left)
                     return
@@ -303,7 +305,7 @@ class Dispatcher:
                     raise
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary; asyncio has such errors
                     if self._broker.is_away:
-                        # the rest goes out, oldest first, as soon as it is back
+                        # all of them are sent, oldest first, when the broker is back
                         batch.give_back([run, *left])
                         return
                     self._retry_later(batch, run, exc)
@@ -312,7 +314,7 @@ class Dispatcher:
                         left = deque(self._disruptions.order(left))
 
     def _put_off(self, batch: Batch, runs: Iterable[Run]) -> None:
-        """Leave runs that may end connections to another batch; those that have failed wait as they did."""
+        """Leave runs that may end connections to another batch; those that have failed keep their pause."""
         untried = []
         for run in runs:
             if run.failure is not None and has_failed(run):
@@ -323,17 +325,17 @@ class Dispatcher:
         batch.give_back(untried)
 
     def _send_run(self, run: Run) -> tuple[Push, ...]:
-        """Send one run; return what was collected of it instead of being sent."""
+        """Send one run; return the pushes that were collected instead of being sent."""
         is_again = False
         while True:
             try:
-                producer = self._hooks.producer  # first: there is an outbox only once there is a channel
-                self._leadership.confirm()  # after it: to connect may take its time
+                producer = self._hooks.producer  # it connects, and makes the outbox
+                self._leadership.confirm()  # after that, as connecting may take long
                 return self._publish(run, producer)
             except RedBeatError:
                 raise
             except Exception as exc:
-                # a connection that has gone stale costs the run nothing; one that breaks twice does
+                # once, the connection may have gone stale; twice, the run has failed
                 if not self._broker.recover(exc) or is_again or self._disruptions.is_marked(run):
                     raise
                 is_again = True
@@ -361,7 +363,7 @@ class Dispatcher:
     # -- record
 
     def _record(self, batch: Batch) -> None:
-        """Record what was decided; what was collected leaves in the same step, or just before it."""
+        """Record the batch; collected messages are pushed in the same step, or sent just before it."""
         if batch.collected:
             target = self._find_target(batch)
             if target is None or not self._commit_with_messages(batch, target):
@@ -369,7 +371,10 @@ class Dispatcher:
         self._commit(batch, batch.pending)
 
     def _find_target(self, batch: Batch) -> Target | None:
-        """Return where a commit may push what was collected; give that back if it can't be known now."""
+        """Return where a commit may push the collected messages; None: nowhere.
+
+        Where that can't be known now, the collected runs stay due.
+        """
         try:
             if not self.delivery.is_in_doubt():
                 return self.delivery.target()
@@ -377,16 +382,16 @@ class Dispatcher:
         except RedBeatError:  # about the schedule's server
             raise
         except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
-            self._broker.note_away(exc)  # even if it answers: it mustn't be asked in a loop
+            self._broker.note_away(exc)  # even if it answers, so that it isn't asked in a loop
         batch.give_back([run for run, _ in batch.collected])
         batch.collected.clear()
         return None
 
     def _commit_with_messages(self, batch: Batch, target: Target) -> bool:
-        """Record what is pending and, with its message each, what was collected.
+        """Record what is pending, and push each collected message in the step that records its run.
 
-        What is pending afterwards tells of those that the server didn't take. Returns False where the
-        schedule's user may not push: nothing was written.
+        What is pending afterwards are the quarantines of entries whose commits the server refused. Returns
+        False, and has written nothing, where the schedule's user lacks the right to push.
         """
         others = batch.pending
         commits = [*others, *(run.sent.with_pushes(pushes) for run, pushes in batch.collected)]
@@ -395,7 +400,7 @@ class Dispatcher:
         except StoreRefused as exc:
             if not _NO_PERMISSION.search(str(exc)):
                 raise
-            self._store.claim_due(batch.fence, limit=1)  # refused as well: then it isn't about pushing
+            self._store.claim_due(batch.fence, limit=1)  # raises if another right is lacking
             self.delivery.note_refused(str(exc))
             return False
         if committed.is_moved:
@@ -410,14 +415,14 @@ class Dispatcher:
                 self._retry_later(batch, run, StoreRefused(result))
             elif result:
                 self._contention.note_recorded(run.claimed.key)
-            else:  # it isn't what it was any more, so it is decided anew
+            else:  # the entry has changed since its claim, so the next batch plans it again
                 if not committed.is_moved:
                     self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
         return True
 
     def _commit(self, batch: Batch, commits: Sequence[Commit]) -> list[bool | str]:
-        """Record ``commits``, all that is pending or still to be sent; return what became of each."""
+        """Record ``commits``, and quarantines of those that were refused; return what became of each."""
         committed = self._commit_each(batch, commits)
         batch.note_recorded(commits, committed)
         batch.pending = self._quarantine_refused(batch, commits, committed)
@@ -426,7 +431,7 @@ class Dispatcher:
         return committed.results
 
     def _commit_each(self, batch: Batch, commits: Sequence[Commit], target: Target = NOWHERE) -> Committed:
-        """Record ``commits``; of one that the server won't take the result is a sentence."""
+        """Record ``commits``; the result of one that the server refuses is a sentence that says why."""
         try:
             return self._store.commit_runs(batch.fence, commits, target)
         except StoreRefused as exc:
@@ -438,9 +443,9 @@ class Dispatcher:
     def _commit_halves(
         self, batch: Batch, commits: Sequence[Commit], target: Target, reason: str
     ) -> list[bool | str]:
-        """Find out which of ``commits`` the server won't take, and record the others.
+        """Find out which of ``commits`` the server refuses, and record the others.
 
-        What was done before it was refused is found done, and not done again.
+        A commit that was written before the refusal isn't written again.
         """
         if len(commits) == 1:
             return [reason]
@@ -463,7 +468,7 @@ class Dispatcher:
     def _quarantine_refused(
         self, batch: Batch, commits: Sequence[Commit], committed: Committed
     ) -> list[Commit]:
-        """Return what is to be recorded of the entries whose commits the server didn't take."""
+        """Return the commits that quarantine the entries whose commits the server refused."""
         return [
             self._quarantine(commit.claimed, StoreRefused(result), batch.claim.now)
             for commit, result in zip(commits, committed.results, strict=False)
@@ -474,7 +479,7 @@ class Dispatcher:
 
     def _send_collected(self, batch: Batch) -> None:
         collected, batch.collected = batch.collected, []
-        # what stands before one that ends the connection arrives again with each try
+        # those that failed before go last: one that ends the connection lets all before it arrive again
         for is_again in (False, True):
             self._send_together(batch, [one for one in collected if has_failed(one[0]) is is_again])
 
@@ -491,8 +496,8 @@ class Dispatcher:
                 batch.pending += [run.sent for (run, _), failure in sent if failure is None]
         except RedBeatError:  # about the schedule's server, or the lock
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever the client raises: nothing is known to be sent
-            self._broker.note_away(exc)  # even if it answers: what breaks it mustn't be sent in a loop
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't known what was sent
+            self._broker.note_away(exc)  # even if it answers, so that nothing is sent in a loop
             batch.give_back([run for run, _ in collected])
             return
         for (run, _), failure in zip(collected, outcomes, strict=True):
@@ -507,20 +512,21 @@ class Dispatcher:
     def _send_all(
         self, outbox: Outbox, batches: list[tuple[Push, ...]], *, breaks: int = 0
     ) -> list[Exception | None]:
-        """Send each batch, by itself where one breaks the connection; return what was wrong with each.
+        """Send each of ``batches``, halved where one of them ends the connection.
 
-        ``breaks``: how many connections have ended already with what is sent.
+        Returns the error of each, None for one that was sent. ``breaks``: how many connections have ended
+        already while these were sent.
 
         Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
         """
-        self._leadership.confirm()  # before each attempt: the one before took its time
+        self._leadership.confirm()  # before each attempt, as the one before may have taken long
         try:
             return outbox.send(batches)
         except Exception as exc:
             if not is_reset(exc) or not outbox.answers():
                 raise
             breaks += 1
-            if breaks == 1:  # a connection that had gone stale is another one now
+            if breaks == 1:  # the connection may have gone stale; this takes another one
                 return self._send_all(outbox, batches, breaks=breaks)
             if len(batches) == 1:
                 if breaks >= BREAKS_OF_THE_REQUEST:
@@ -556,7 +562,7 @@ class Dispatcher:
         breaks = self._broker.breaks
         self._disruptions.note_begun()
         try:
-            # not tried again: what broke a connection may have arrived
+            # not tried again, as a message that broke the connection may have arrived
             pushes = () if self._broker.is_away else self._publish(run, self._hooks.producer)
             if self._broker.is_away:
                 raise ConnectionError("the broker is away")
@@ -566,7 +572,7 @@ class Dispatcher:
                     raise failure
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             if not self._broker.is_away:
-                self._broker.recover(exc)  # the next ones of the group shouldn't wait for it, too
+                self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too
             if self._broker.breaks > breaks:
                 self._disruptions.note_broken(run)
             logger.error(  # noqa: TRY400 - the sentence says it all
@@ -578,6 +584,6 @@ class Dispatcher:
 
 
 def _seconds_to_read(claimed: Claimed) -> float:
-    """Return how much processor time may be taken to read an entry."""
+    """Return how much processor time reading an entry may take."""
     texts = (claimed.definition, claimed.policy, claimed.meta)
     return sum(len(text) for text in texts if text) * READ_SECONDS

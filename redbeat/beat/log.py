@@ -1,4 +1,4 @@
-"""What beat has told its log already: each thing once, however often it is seen again."""
+"""What beat logs, and each thing once, however often it is seen again."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from redbeat.store.records import Claimed
 
 
 def brief(exc: RedBeatError) -> RedBeatError:
-    """Return ``exc`` as beat ends with it: Celery prints all causes, twice, and the sentence says it all."""
+    """Return ``exc`` without its traceback, as Celery would print it and those of all causes, twice.
+
+    They are in the log at DEBUG.
+    """
     logger.debug("beat: Ending because of this:", exc_info=exc)
     return exc.with_traceback(None)
 
 
-class ending_briefly:  # noqa: N801 - a context; contextlib's would put the whole traceback back
-    """Lets errors of ours end beat :func:`brief`.
+class ending_briefly:  # noqa: N801 - a context manager; contextlib's would put the traceback back
+    """Raises RedBeat's errors without their traceback, as :func:`brief` does.
 
-    A wrong configuration ends the program ``celery beat`` with a sentence and the code for it.
+    A wrong configuration ends the program ``celery beat`` with a sentence and exit code 78.
 
     Arguments:
-        is_logging: there is a log, beat's banner has been shown.
+        is_logging: the log is set up. Otherwise the sentence goes to stderr.
     """
 
     def __init__(self, *, is_logging: bool = True) -> None:
@@ -48,32 +51,33 @@ class ending_briefly:  # noqa: N801 - a context; contextlib's would put the whol
         raise brief(exc) from None
 
 
-#: a standby says this often who it is waiting for; seconds
+#: how often a standby logs who holds the lock; seconds
 STANDBY_SECONDS = 60.0
 
-
-#: of how many entries is remembered what was said; then all is forgotten, and may be said again
+#: for how many entries it is remembered what was logged; when there are more, all is forgotten and may be
+#: logged again
 MAX_REMEMBERED = 10_000
 
-#: the same of missing entries, whose keys may be all there is of them
+#: how many entries without a hash are remembered
 MAX_MISSING = 100_000
 
-#: of many entries that are removed together, how many have a line of their own, and how many more are named
+#: of many entries that are removed together, how many have a line each, and how many more are named in one
+#: line
 NAMED_ALONE, NAMED_TOGETHER = 3, 10
 
-#: characters that are shown of such a name
+#: how much of each name is shown in that line; characters
 MAX_NAME = 100
 
-#: an entry that was missing, and didn't come up again for so long, has been removed by somebody else; seconds
+#: a missing entry that wasn't claimed again for this long has been removed by somebody else; seconds
 MISSING_SECONDS = 600.0
 
 
 class Reports:
-    """One beat's memory of its log; what is recorded with an entry itself needs no place here."""
+    """One beat's log. What an entry's own hash says was logged isn't remembered here."""
 
     def __init__(self) -> None:
-        self._missing: dict[str, float] = {}  # since when, the oldest first
-        self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # what about which entry
+        self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
+        self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
         self._next_standby_at = 0.0
 
     def note_present(self, claimed: Claimed) -> None:
@@ -86,13 +90,13 @@ class Reports:
             now = time.monotonic()
             while self._missing and next(iter(self._missing.values())) < now - MISSING_SECONDS:
                 del self._missing[next(iter(self._missing))]
-            if len(self._missing) < MAX_MISSING:  # else later: forgetting others, none would ever be known
+            if len(self._missing) < MAX_MISSING:  # else later: others must not be forgotten for it
                 self._missing[claimed.key] = now
             return False
         return True
 
     def report_removed(self, keys: Sequence[str]) -> None:
-        """Log that entries are removed from the schedule as their hashes are gone: of many the first few."""
+        """Log that entries are removed from the schedule because their hashes are gone."""
         for key in keys[:NAMED_ALONE]:
             logger.error(
                 "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
@@ -123,14 +127,14 @@ class Reports:
         )
 
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
-        """Log why an entry can't be used. ``is_news``: its hash doesn't say so yet."""
-        if claimed.type != "hash":  # nowhere to write the reason
+        """Log why an entry can't be used, if ``is_news``: its hash doesn't say so yet."""
+        if claimed.type != "hash":  # the reason can't be written to it
             is_news = self._said.is_news(("quarantined", claimed.key), reason)
         if is_news:
             logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
 
     def report_typos(self, run: Run) -> None:
-        """Log keys of an entry, its schedule or its policy that are unknown and nearly known."""
+        """Log keys of an entry, its schedule or its policy that are unknown and resemble known ones."""
         found = (run.entry.typos, getattr(run.entry.schedule, "typos", ""))
         typos = shorten(printable(", ".join(filter(None, found))))
         if typos and self._said.is_news(("typos", run.claimed.key), typos):
@@ -139,7 +143,7 @@ class Reports:
             )
 
     def report_contested(self, claimed: Claimed) -> str:
-        """Log that an entry changes each time it is sent; return that in words."""
+        """Log that an entry changes each time it is sent; return the sentence."""
         reason = (
             "the entry changes each time while it is sent, so its run can't be recorded and isn't sent: look "
             "for a signal handler, a task's apply_async or another program that writes to it at each run"
@@ -150,19 +154,19 @@ class Reports:
         return reason
 
     def report_standby(self, candidacy: LeaderLock) -> None:
-        """Log, now and then, who this beat is waiting for."""
+        """Log, once a minute at most, who holds the lock."""
         if time.monotonic() >= self._next_standby_at:
             self._next_standby_at = time.monotonic() + STANDBY_SECONDS
             logger.info("beat: Standing by: %s.", candidacy.describe_holder())
 
     def report_trouble(self, trouble: str) -> None:
-        """Log what keeps all entries from being sent; '' once there is nothing any more."""
+        """Log what keeps all entries from being sent. '': nothing does, which is logged if something did."""
         if trouble and self._said.is_news(("trouble", ""), trouble):
             logger.error("beat: Nothing can be sent: %s", trouble)
         elif not trouble and self._said.pop(("trouble", ""), ""):
             logger.info("beat: Sending again.")
 
     def report_left_out(self, what: str) -> None:
-        """Log what the leader can't do at its start, and goes on without."""
+        """Log what the leader couldn't do at its start; it goes on without."""
         if self._said.is_news(("left out", what), what):
             logger.warning("beat: %s", what)

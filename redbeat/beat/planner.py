@@ -1,6 +1,6 @@
 """What to do about one claimed entry: pure decisions, no I/O, no clock.
 
-A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that records why it isn't sent now.
+A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that records why none is sent now.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ from redbeat.store.records import Claimed, Clear, Commit, Ending, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 
-#: seconds after which a disabled entry is looked at again, at its due time: often enough for those
-#: who enable it by hand without touching the schedule, seldom enough to cost nothing
+#: a disabled entry is looked at again at its first due time after this many seconds: somebody may have
+#: enabled it by hand, without writing a score
 DISABLED_SECONDS = 60.0
 
-#: an entry whose plan took too long is put off for so long: one slow moment must not stop a good entry
+#: after how long an entry whose plan took too long is tried once more, as the machine may have been slow;
+#: seconds
 OVERRUN_SECONDS = 1.0
 
-#: an entry without its hash is given so long for it to appear: some writers add to the schedule first
+#: how long beat waits for the hash of a member of the schedule, as some writers add it after the member;
+#: seconds
 MISSING_GRACE_SECONDS = 1.0
 
 _INSTANT = timedelta(microseconds=1)
@@ -62,9 +64,9 @@ class Run:
 
     Attributes:
         nominal: when it was due, UNIX seconds as the server writes them.
-        sent: the commit of its success.
-        failure: what is recorded about the entry so far, None: nothing.
-        expiration_seconds: how long its message is good for; None: its policy says nothing.
+        sent: the commit that records it as sent.
+        failure: what the entry's hash says of an earlier failure; None: nothing.
+        expiration_seconds: after how long its message expires; None: its policy doesn't say.
     """
 
     claimed: Claimed
@@ -85,7 +87,7 @@ def plan_run(
     """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
 
     Arguments:
-        calendars: by their names; one that is missing here is read when it is needed.
+        calendars: name to calendar; one that is missing here is read when it is needed.
 
     Raises:
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
@@ -132,7 +134,7 @@ def plan_run(
         _end_pause(entry, claimed, sent, is_over=is_over)
     own_id = entry.options.get("task_id")
     sent.new_meta = encode_meta(choice.ran_at, entry.total_run_count + 1, claimed.meta)
-    # the run that couldn't be sent keeps its due time, and so its id, unless it is too late for it by now
+    # a run that couldn't be sent keeps its due time, and so its id, unless it is too late for it now
     first = due.at
     if choice.due != first and not (is_retried and choice.first == first):
         due = Due.at_instant(choice.due)
@@ -148,7 +150,7 @@ def plan_run(
 
 
 class Due(NamedTuple):
-    """When a run is due, and that time as the server writes it, to the last digit."""
+    """When a run is due, and the same time as text, exactly as the server writes it."""
 
     at: datetime
     nominal: str
@@ -159,11 +161,11 @@ class Due(NamedTuple):
 
 
 def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, failure: Failure | None) -> Due:
-    """Return when the run is due that an entry was claimed for: what is tried again keeps its time."""
+    """Return when the run is due that an entry was claimed for. A run that is tried again keeps its time."""
     nominal = claimed.nominal
     if failure is not None and failure.due and failure.is_waiting_for(claimed):
         nominal = failure.due
-        if failure.attempts:  # the run itself; else the entry couldn't even be read
+        if failure.attempts:  # the run couldn't be sent; 0: the entry couldn't be read
             return Due(_moment(float(nominal)), nominal)
     at = _moment(float(nominal))
     if not bounds.jitter:
@@ -173,7 +175,7 @@ def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, fail
 
 
 def _prepare(entry: RedBeatSchedulerEntry, key: str, due_at: datetime) -> None:
-    """Let the message of ``entry`` say which run it is for."""
+    """Write the run's headers, task id and expiry into the options of ``entry``."""
     headers = {
         **(entry.options.get("headers") or {}),
         "redbeat_entry": entry.name,
@@ -193,10 +195,10 @@ def _commit(claimed: Claimed, new_score: str) -> Commit:
 def _put_off(
     entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, records: tuple[str, ...] = ()
 ) -> Commit:
-    """Return the commit that lets ``entry`` be due at ``to``; None: never again, as its policy says."""
+    """Return the commit that makes ``entry`` due at ``to``; None: never, so ``after_finish`` applies."""
     commit = _commit(claimed, score_text(entry.score_of(to)))
     commit.records = records
-    # a calendar that changes meanwhile changes the policy's text
+    # saving a calendar rewrites the policy of its entries, and this commit is then refused
     commit.is_for_this_definition = entry.policy.exclude is not None
     if to is None and entry.policy.after_finish == "delete":
         commit.new_score = Ending.DELETE
@@ -209,21 +211,22 @@ def _put_off(
 
 
 def _end_pause(entry: RedBeatSchedulerEntry, claimed: Claimed, sent: Commit, *, is_over: bool) -> None:
-    """Let ``sent``, the first run after the pause of ``entry``, store that the pause is over.
+    """Let ``sent``, the commit of the first run after the pause of ``entry``, record that the pause is over.
 
-    Whoever changes the entry meanwhile has the last word on it, and the run is recorded all the same.
+    If somebody changes the entry meanwhile, their definition and policy stay, and the run is recorded all the
+    same.
     """
     entry.enabled = not (is_over and entry.policy.after_finish == "disable")
     entry.policy = replace(entry.policy, **{field: getattr(NO_POLICY, field) for field in PAUSE_FIELDS})
     try:
         sent.new_definition = entry.encode(read_claimed(claimed))
-    except EntryError:  # another program wrote what we wouldn't: it runs, and stays as it was written
+    except EntryError:  # written by hand as RedBeat wouldn't write it: it runs, and its text stays
         return
     sent.new_policy = encode_policy(entry.policy, claimed.policy) or Clear.FIELD
 
 
 def _dropped_in_pause(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> list[Dropped]:
-    """Return the runs that weren't sent as ``entry`` was paused, if ``due_at`` is its first after that."""
+    """Return the runs that a pause of ``entry`` kept from being sent, if ``due_at`` is its first after that."""
     until = paused_until(entry)
     if until is None or entry.last_run_at is None or bounds.run_missed or due_at < until:
         return []
@@ -241,17 +244,17 @@ def _dropped_outside(
     now: datetime,
     excluded: Exclusion,
 ) -> Dropped:
-    """Return the runs from ``due_at`` on that the policy doesn't let be, until the one that it does."""
+    """Return the runs that the policy excludes, from ``due_at`` to ``allowed_at`` or now."""
     end = now if allowed_at is None or allowed_at > now else allowed_at - _INSTANT
     return dropped_until(entry.schedule, bounds.unbounded(), due_at, end, excluded.why)
 
 
 def _told(key: str, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
-    """Yield the runs that were missed and aren't sent, each with a line in the log."""
+    """Yield the missed runs that aren't sent, and log each."""
     for one in dropped:
         if not one.is_merged:
             logger.warning("beat: %s", one.told_of(key))
-        elif logger.isEnabledFor(logging.INFO):  # most are, and words take time
+        elif logger.isEnabledFor(logging.INFO):  # most are merged, and making the sentence takes time
             logger.info("beat: %s", one.told_of(key))
         yield one
 
@@ -262,7 +265,7 @@ def _records_of(dropped: Iterable[Dropped]) -> tuple[str, ...]:
 
 
 def _records_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> tuple[str, ...]:
-    """Return the record of a run whose day was excluded after it had been given its score; none of others."""
+    """Return the record of a run that a calendar has excluded since its score was written; () for others."""
     excluded = exclusion_of(entry.schedule, bounds, due.at)
     if excluded is None or excluded.field != "exclude":
         return ()
@@ -289,7 +292,7 @@ def _first_allowed(
 def commit_quarantined(
     claimed: Claimed, reason: str, now: float, retry_seconds: float
 ) -> tuple[Commit, bool]:
-    """Return the commit that keeps an unusable entry out of the way, and whether its reason is news."""
+    """Return the commit that quarantines an entry, and whether its reason is news."""
     before = failure_of(claimed)
     is_news = before is None or not before.is_about(claimed, reason)
     failure = new_failure(claimed, reason, now) if before is None or is_news else before
@@ -311,12 +314,12 @@ def commit_quarantined(
 
 
 def _is_asked(claimed: Claimed, failure: Failure | None) -> bool:
-    """Tell whether somebody asked for this run, now or when what failed since was tried first."""
+    """Tell whether somebody asked for this run by a score of 0, now or before it failed."""
     return claimed.is_asked or (failure is not None and failure.is_asked and failure.is_waiting_for(claimed))
 
 
 def is_first_overrun(claimed: Claimed) -> bool:
-    """Tell whether an entry whose plan took too long may be tried once more: it didn't the time before."""
+    """Tell whether an entry whose plan took too long is tried once more: the time before, it didn't."""
     before = failure_of(claimed)
     if before is None or before.attempts or before.definition_sha1 != sha1_of(claimed):
         return True
@@ -324,7 +327,7 @@ def is_first_overrun(claimed: Claimed) -> bool:
 
 
 def commit_overrun(claimed: Claimed, now: float) -> Commit:
-    """Return the commit that puts an entry off a moment whose plan took too long for the first time."""
+    """Return the commit that lets an entry whose plan took too long be tried again in a moment."""
     commit, _ = commit_quarantined(claimed, _overrun(claimed), now, OVERRUN_SECONDS)
     commit.records = ()
     return commit
@@ -337,8 +340,8 @@ def _overrun(claimed: Claimed) -> str:
 def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None) -> tuple[Commit, bool]:
     """Return the commit that tries a run again later, and whether its reason is news.
 
-    The run keeps its nominal time, and is coalesced with the entry's later runs when they come due.
-    ``attempts``: how many there were, where that isn't to be read from what is recorded.
+    The run keeps its due time, and is coalesced with the entry's later runs when they come due. ``attempts``:
+    how often it has been tried; None: once more than is recorded.
     """
     is_news = run.failure is None or not run.failure.is_about(run.claimed, reason)
     failure = new_failure(run.claimed, reason, now) if run.failure is None or is_news else run.failure
@@ -354,14 +357,14 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
 
 
 def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
-    """Return the commit about a member of the schedule without a hash: wait a moment once, then drop it."""
+    """Return the commit for a member without a hash: put it off, or remove it if it was missing before."""
     if is_known:
         return Commit(claimed, Ending.UNSCHEDULE)
     return Commit(claimed, score_text(now + MISSING_GRACE_SECONDS))
 
 
 def _score_of_resting(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime, now: datetime) -> float:
-    """Return when to look at an entry again that isn't enabled: when its pause is over, or after a while."""
+    """Return the score of a disabled entry: when its pause is over, or when to look at it again."""
     if paused_until(entry) is not None:
         return score_after_pause(entry, bounds, due_at)
     look_at = now + timedelta(seconds=DISABLED_SECONDS)

@@ -1,7 +1,7 @@
-"""Celery's beat, the program, as the scheduler in it sees it.
+"""The running ``celery beat``, as its scheduler sees it.
 
-Owns what RedBeat knows of Celery's ``Service`` besides its documented parts; where a Celery has another one,
-that part is left out.
+Owns what RedBeat knows of Celery's ``Service`` besides its documented parts; what a version of Celery doesn't
+have is left out.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class BeatService:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether this is the beat inside of a worker, which has nobody who starts it again."""
+        """Whether this is the beat inside a worker, which no supervisor starts again."""
         if threading.current_thread() is not threading.main_thread():
             return True
         embedded_class = getattr(celery.beat, "_Process", None)
         return embedded_class is not None and isinstance(current_process(), embedded_class)
 
     def note_tick(self) -> None:
-        """A tick that waits isn't stuck: ``celery inspect ping`` goes by this."""
-        self._service._last_tick = time.monotonic()  # noqa: SLF001 - it is stamped only when a tick returns
+        """Show Celery that a tick that waits isn't stuck."""
+        self._service._last_tick = time.monotonic()  # noqa: SLF001 - Celery sets it only when a tick returns
 
     def stop(self) -> None:
         """End beat."""

@@ -77,9 +77,10 @@ def check_eviction(store: Store) -> None:
 
 
 def pin_settings(app: Any) -> None:
-    """Set what Celery looks up for every message to the values that it finds.
+    """Write the defaults of settings that Celery looks up for every message into the app's configuration.
 
-    It finds a default last, after 3 us; all of them make a quarter of the time that a message takes.
+    A default is what Celery finds last, after 3 us. All of these are a quarter of the time that a message
+    takes.
     """
     for name in _LOOKED_UP:
         if name in app.conf:
@@ -87,14 +88,14 @@ def pin_settings(app: Any) -> None:
 
 
 def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> str:
-    """Return what beat's banner says of Redis and the lock; Redis isn't waited for."""
+    """Return the lines of beat's banner about Redis, the lock and delivery, without waiting for Redis."""
     lines = [f"    . redis -> {sanitize_url(store.config.redis_url)}"]
     if lock_key:
         timeout = f"{humanize_seconds(lock_timeout_seconds)} ({lock_timeout_seconds}s)"
         lines.append(f"    . lock -> `{lock_key}` {timeout}")
     else:
         lines.append("    . lock -> none, several beats share the work")
-    # of settings that make no connection beat says so when it starts
+    # settings that can't be used are an error when beat starts, not in its banner
     with suppress(ConfigurationError), Store.hasty(store.config.app) as hasty_store:
         lines.append(f"    . delivery -> {describe_delivery(store.config.app, hasty_store)}")
         if store.config.key_expiry_check != "ignore":
@@ -105,7 +106,7 @@ def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> s
 
 
 def default_entries(app: Any) -> dict[str, Any]:
-    """Return the entries Celery itself needs: cleaning up a result backend that doesn't do it by itself."""
+    """Return Celery's own entries: the clean-up of a result backend that doesn't do it by itself."""
     if not app.conf.result_expires:
         return {}
     backend = app.backend
@@ -122,13 +123,13 @@ def default_entries(app: Any) -> dict[str, Any]:
 def store_statics(
     store: Store, fence: Fence, statics: Mapping[str, Any], update: Callable[[Mapping[str, Any]], object]
 ) -> None:
-    """Store ``statics`` by ``update``, and remove what was stored so before and isn't in them any more.
+    """Store ``statics`` by ``update``, and remove the entries that came from there before and don't any more.
 
-    What another app's ``beat_schedule`` or somebody's file has as well stays.
+    An entry that is also in another app's ``beat_schedule``, or in an applied file, stays.
     """
     config, reserved = store.config, store.config.reserved_names
     owners = config.statics_owners
-    # a key of RedBeat's own is never removed as an entry
+    # one of RedBeat's own keys is never removed as an entry
     plan = plan_statics(
         Owners(store).statics(), statics, owners, lambda name: not find_name_problem(name, reserved)
     )
@@ -146,9 +147,9 @@ def store_entries(
 ) -> None:
     """Store ``entries`` (name to entry or its keyword arguments); a bad one is reported and skipped.
 
-    What is stored already just so is left alone.
+    An entry that is stored already with the same values isn't written.
     """
-    # made when their turn comes: one chunk of entries in memory at a time
+    # entries are made chunk by chunk, so that only one chunk is in memory
     for chunk in in_chunks(entries.items()):
         _store_chunk(store, fence, make_entry, chunk)
 
@@ -161,7 +162,7 @@ def _store_chunk(
     for name, fields in chunk:
         try:
             entry = make_entry(name, fields)
-            entry.key.encode("utf-8")  # a name that can't be sent would fail all of them
+            entry.key.encode("utf-8")  # a name that can't be encoded would fail the whole chunk
             made[entry.key] = entry
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             _report(name, exc)
@@ -174,7 +175,7 @@ def _store_chunk(
                 return None
             write: Write = entry.plan_save(stored, now)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-            if stored.key not in bad:  # a chunk that somebody else wrote to meanwhile is decided again
+            if stored.key not in bad:  # called again if somebody else has written meanwhile
                 _report(entry.name, exc)
             bad.add(stored.key)
             return None
