@@ -226,7 +226,7 @@ def _end_pause(entry: RedBeatSchedulerEntry, claimed: Claimed, sent: Commit, *, 
 
 
 def _dropped_in_pause(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: datetime) -> list[Dropped]:
-    """Return the runs that a pause of ``entry`` kept from being sent, if ``due_at`` is its first after that."""
+    """Return the runs that a pause of ``entry`` has prevented, if ``due_at`` is its first run after it."""
     until = paused_until(entry)
     if until is None or entry.last_run_at is None or bounds.run_missed or due_at < until:
         return []
