@@ -1,4 +1,4 @@
-"""Every exception RedBeat raises of its own, and nothing else.
+"""All exceptions that RedBeat itself raises.
 
 ::
 
@@ -6,23 +6,23 @@
      +-- ConfigurationError         a setting can't be used; nothing was written
      +-- StoreUnavailable           Redis can't be reached (also redis ConnectionError)
      +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
-     +-- StoreCorrupt               a key of the schedule as a whole holds something else
+     +-- StoreCorrupt               a key of the whole schedule holds a value of another type
      +-- EntryError                 something about one entry
-     |    +-- EntryChanged          it is another one now than the one that was loaded
+     |    +-- EntryChanged          somebody has changed it since it was loaded
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
-     |    +-- EntryTooExpensive     when it runs takes too long to compute
+     |    +-- EntryTooExpensive     its next run takes too long to compute
      +-- CalendarError              a calendar can't be used (also ValueError)
      |    +-- CalendarNotFound      no such calendar (also KeyError)
      +-- FileError                  a file of entries can't be used (also ValueError)
-     |    +-- OwnedByOthers         entries in it are somebody else's
+     |    +-- OwnedByOthers         entries in it belong to another owner
      +-- CommandFailed              a singleton's command can't be started, or its watchdog is gone
-     +-- LockError                  something about leadership
+     +-- LockError                  something about the lock
           +-- LockNotAcquired       a tick without the lock (also AttributeError)
           +-- LockLost              another beat holds the lock (also redis LockNotOwnedError)
 
-Each is raised with a sentence the user can act on and the data it is about on attributes. The second
-bases are what users of celery-redbeat 2.x catch today.
+Each has a sentence that the user can act on, and attributes with the data. The second bases are what users of
+celery-redbeat 2.x catch.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ __all__ = [
 
 
 class RedBeatError(Exception):
-    """The root of the tree. Its sentence is printable: whoever prints it prints no order to a terminal."""
+    """The base of all of them. Its sentence is printable: shown on a terminal, it doesn't control it."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
     def __repr__(self) -> str:
-        # Celery logs the repr, and redis-py's has no message
+        # Celery logs the repr, and that of redis-py's errors has no message
         return f"{type(self).__name__}({str(self)!r})"
 
 
@@ -71,7 +71,7 @@ class ConfigurationError(RedBeatError):
     """A setting has a value that can't be used.
 
     Attributes:
-        setting: the setting's name, lower case, or None when the fault is between settings.
+        setting: the setting's name, lower case; None: several settings don't fit together.
     """
 
     def __init__(self, message: str, setting: str | None = None) -> None:
@@ -87,7 +87,7 @@ class StoreRefused(RedBeatError, ResponseError):
     """Redis is there and refuses: a wrong password, a missing right, no memory left, a replica.
 
     Attributes:
-        is_login: it lets nobody in with this name and password: no other command will do better.
+        is_login: it refuses this name and password, so it refuses every other command as well.
     """
 
     def __init__(self, message: str, *, is_login: bool = False) -> None:
@@ -133,7 +133,7 @@ class EntryNotFound(EntryError, KeyError):
 
 
 class EntryCorrupt(EntryError, ValueError):
-    """What stands in Redis under this key is no usable entry."""
+    """The entry in Redis under this key can't be used."""
 
 
 class EntryTooExpensive(EntryError):
@@ -141,7 +141,7 @@ class EntryTooExpensive(EntryError):
 
 
 class CalendarError(RedBeatError, ValueError):
-    """What stands in Redis is no usable calendar, or one can't be stored.
+    """A calendar in Redis can't be used, or one can't be stored.
 
     Attributes:
         name: the calendar's.
@@ -174,10 +174,10 @@ class FileError(RedBeatError, ValueError):
 
 
 class OwnedByOthers(FileError):
-    """Entries of the file are somebody else's; nothing was written.
+    """Entries of the file belong to another owner; nothing was written.
 
     Attributes:
-        owners: name of the entry to whose it is, in words.
+        owners: the name of each such entry, and its owner in words.
     """
 
     def __init__(self, message: str, origin: str, owners: dict[str, str] | None = None) -> None:
@@ -190,7 +190,7 @@ class CommandFailed(RedBeatError):
 
 
 class LockError(RedBeatError):
-    """Something is wrong with leadership.
+    """Something is wrong with the lock.
 
     Attributes:
         lock_key: the lock's key in Redis.
@@ -202,14 +202,14 @@ class LockError(RedBeatError):
 
 
 class LockNotAcquired(LockError, AttributeError):
-    """A lock is configured, and this scheduler doesn't hold it; or somebody else backfills that entry."""
+    """A lock is configured, and this scheduler doesn't hold it; or another backfill of the entry runs."""
 
 
 class LockLost(LockError, LockNotOwnedError):
     """Another beat holds the lock that this one held.
 
     Attributes:
-        holder: the token of the beat that holds the lock now, None when unknown.
+        holder: the token of the beat that holds the lock now; None: not known.
     """
 
     def __init__(self, message: str, lock_key: str | None = None, holder: Any = None) -> None:

@@ -1,6 +1,6 @@
-"""The broker as the scheduler sees it: a producer, its outbox, and whether there is anybody to send to.
+"""The broker as the scheduler sees it: a producer, its outbox, and whether it can be reached.
 
-A tick must come back in time and keep the lock, so nothing here waits for a broker longer than
+A tick must end in time to keep the lock, so nothing here waits for the broker longer than
 ``redbeat_publish_timeout``; runs stay due until it is back.
 """
 
@@ -24,7 +24,7 @@ from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 
-#: how long a broker is waited for when its connection is closed, seconds
+#: how long the broker may take to answer when its connection is closed
 CLOSE_SECONDS = 0.5
 
 
@@ -35,13 +35,15 @@ class Broker:
         app: the Celery app.
         producer_class: kombu's, or one made from it.
         timeout_seconds: how long the sending of one batch may take.
-        connect_seconds: how long one attempt to connect may take; default: the same, and 5 at the most.
-        sends_once: no message may be sent twice, not even by a client that has got no answer.
+        connect_seconds: how long one attempt to connect may take; default: ``timeout_seconds``, but at most
+            5.
+        sends_once: no message may be sent twice, not even by a client that got no answer.
 
     Attributes:
         is_away: the last attempt to send or to connect found no broker.
-        outbox: collects the messages of ``producer``; None where it sends at once, or isn't there yet.
-        breaks: how many connections have been replaced after one message or another.
+        outbox: collects the messages of ``producer``; None: they are sent at once, or there is no producer
+            yet.
+        breaks: how many connections were replaced because sending a message broke them.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Broker:
 
     @property
     def producer(self) -> Any:
-        """A producer on a connection that was good a moment ago; raises what the transport raises."""
+        """A producer, on a new connection where there is none; raises what the transport raises."""
         if self._connection is None:
             connection = self._app.connection_for_write()
             connect_seconds = self._connect_seconds
@@ -98,7 +100,7 @@ class Broker:
         return self._producer
 
     def begin_batch(self) -> None:
-        """From now on a batch is sent."""
+        """Begin to send a batch: its time is counted from now."""
         self._deadline = time.monotonic() + self._timeout_seconds
         if self.outbox is not None:
             self.outbox.forget_tables()
@@ -106,24 +108,25 @@ class Broker:
             self._producer.forget_fleeting()
 
     def seconds_left(self) -> float:
-        """Return how long the sending of this batch may still take; 0: no longer."""
+        """Return how long the sending of this batch may still take; 0: its time is spent."""
         return max(self._deadline - time.monotonic(), 0)
 
     def has_time(self) -> bool:
-        """Tell whether to begin with another run: half of the time is kept for the last answer."""
+        """Tell whether to send another run: half of the time is kept to wait for its answer."""
         return self.seconds_left() > self._timeout_seconds / 2
 
     def sending(self, expiration_seconds: float | None) -> AbstractContextManager[list[Push]]:
-        """Return a context for one message; it yields its list writes, and none where it is sent at once.
+        """Return a context in which one message is sent; it yields its list writes, none if it is sent at
+        once.
 
-        ``expiration_seconds``: how long the message is good for, where it expires; None: as it says itself.
+        ``expiration_seconds``: after how long the message expires; None: its own expiration counts.
         """
-        if self._producer is not None:  # else it is sent by one of the user's own
+        if self._producer is not None:  # else a producer of the user's sends it
             self._producer.expiration_seconds = expiration_seconds
         return nullcontext([]) if self.outbox is None else self.outbox.collecting()
 
     def recover(self, exc: Exception) -> bool:
-        """Get over what sending a run has raised; return whether to try that run once more, at once."""
+        """Mend the connection after a run has raised ``exc``; return whether to try that run once more."""
         cause = _cause_of(exc)
         if is_refusal(cause):
             self.note_away(cause)
@@ -134,30 +137,30 @@ class Broker:
         if not self._is_of_connection(cause):
             return False
         if self._is_sound(cause):
-            # it is the task's own error, or, on Redis, of a connection that the client has replaced just now
+            # the task's own error; or, on Redis, one of a connection that the client has just replaced
             return self.outbox is not None
         return self._reconnect(cause)
 
     def drop_stale(self) -> None:
-        """Drop a connection that the broker has closed meanwhile, before it costs a run that is sent once.
+        """Drop a connection that the broker has closed, so that a run that is sent once isn't lost on it.
 
-        Kombu's Redis looks at its connection by itself.
+        Kombu's transport for Redis finds that out by itself.
         """
         if self._connection is None or self._connection.transport.driver_name != "py-amqp":
             return
         try:
-            if self._connection.connected:  # else kombu would make a new one, which isn't the producer's
+            if self._connection.connected:  # else kombu would make a new connection, and not the producer's
                 self._connection.drain_events(timeout=0)
                 return
         except TimeoutError:
             return
-        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: there is a new one to make
+        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: a new connection is made
             logger.debug("beat: An idle connection has ended: %r", exc)
         if not self._is_blocked:
             self._drop()
 
     def note_away(self, exc: BaseException) -> None:
-        """Take notice that nothing can be sent because of ``exc``; logged once until that has passed."""
+        """Note that nothing can be sent because of ``exc``; logged once until runs are sent again."""
         self.is_away = True
         if self._said.is_news("away", True):
             name = (self._connection or self._app.connection_for_write()).as_uri()
@@ -168,12 +171,12 @@ class Broker:
             self._drop()
 
     def note_well(self) -> None:
-        """Take notice that runs have been sent again."""
+        """Note that runs have been sent again."""
         if self._said.pop("away", False):
             logger.info("beat: The broker is back.")
 
     def is_back(self) -> bool:
-        """Try again; return whether the broker is there."""
+        """Try to connect; return whether the broker can be reached."""
         self.is_away = self._is_still_blocked() or not self._answers()
         return not self.is_away
 
@@ -182,12 +185,14 @@ class Broker:
         connection = self._forget()
         if connection is None:
             return
-        if connection.connected and hasattr(connection.connection, "sock"):  # RabbitMQ is told, and answers
+        if connection.connected and hasattr(
+            connection.connection, "sock"
+        ):  # RabbitMQ answers when it is closed
             _quietly(lambda: connection.connection.sock.settimeout(CLOSE_SECONDS))
         _quietly(connection.release)
 
     def _drop(self) -> None:
-        """Close the connection without a word to a broker that may never answer."""
+        """Close the connection without telling the broker, which may never answer."""
         connection = self._forget()
         if connection is not None:
             _quietly(connection.collect)
@@ -198,7 +203,7 @@ class Broker:
         return connection
 
     def _is_sound(self, exc: BaseException) -> bool:
-        """Tell whether the broker answers on the connection that there is, whatever has raised ``exc``."""
+        """Tell whether the broker still answers on the present connection, after ``exc`` was raised."""
         is_doubtful = isinstance(exc, TimeoutError) or self._is_blocked or not self.seconds_left()
         if is_doubtful or self._producer is None:
             return False
@@ -242,7 +247,7 @@ class Broker:
         return classes
 
     def _options(self, connection: Any) -> dict[str, Any]:
-        """Return the transport options that make a silent broker an error, and a publish a confirmed one."""
+        """Return transport options: a broker that doesn't answer is an error, and publishes are confirmed."""
         transport, seconds = connection.get_transport_cls(), self._timeout_seconds
         if transport.driver_name == "py-amqp":
             return {
@@ -256,12 +261,13 @@ class Broker:
             return {"socket_timeout": seconds, "socket_connect_timeout": self._connect_seconds}
         return {}
 
-    # -- RabbitMQ under an alarm reads nothing more from who publishes, until it unblocks the connection. What
-    # was written to it by then does arrive, so it is kept: each new one would take a copy of the message.
+    # -- Under an alarm RabbitMQ blocks a connection that publishes: it reads nothing from it until the alarm
+    # is over. What was written to it before does arrive then. So the connection is kept: on each new one the
+    # message would be written again, and arrive once more.
 
     def _note_blocked(self, reason: str) -> None:
         self._is_blocked = True
-        raise ConnectionError(reason)  # out of the wait for a confirm
+        raise ConnectionError(reason)  # ends the wait for a confirm
 
     def _note_unblocked(self) -> None:
         self._is_blocked = False
@@ -272,27 +278,27 @@ class Broker:
                 self._connection.drain_events(timeout=0)
         except TimeoutError:
             return True
-        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: there is a new one to make
+        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: a new connection is made
             logger.debug("beat: A blocked connection has ended: %r", exc)
             self._drop()
         return False
 
     def _renew_channel(self) -> None:
-        """Use a new channel: the broker has closed the old one, or py-amqp has, and opened one of its own."""
+        """Let the next producer have a new channel: the broker or py-amqp has closed the old one."""
         if self._producer is not None and self.outbox is None:
             channel, self._producer = self._producer.channel, None
             _quietly(channel.close)
 
 
 def reason_of(exc: BaseException) -> str:
-    """Return in words what is the matter when sending has raised ``exc``."""
+    """Return why sending failed, in words, from the ``exc`` that it raised."""
     cause = _cause_of(exc)
     words = "it needs a password (broker_url)" if is_password_missing(cause) else str(cause)
     return shorten(f"{type(cause).__name__}: {words}".rstrip(": "))
 
 
 def _cause_of(exc: BaseException) -> BaseException:
-    """Return the exception that Celery and kombu have put theirs around."""
+    """Return the exception that Celery and kombu have wrapped in ``exc``."""
     if isinstance(exc, SchedulingError):
         exc = exc.__cause__ or exc.__context__ or exc
     if isinstance(exc, OperationalError):

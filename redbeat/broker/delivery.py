@@ -1,4 +1,4 @@
-"""Which guarantee a run is sent with: what the setting asks for, and what the topology allows.
+"""Which guarantee a run is sent with: what the setting asks for, and what the servers allow.
 
 ::
 
@@ -6,8 +6,8 @@
     broker is anything else                   message first, record after it         at least once
     redbeat_delivery = 'at_most_once'         record first, message after it         at most once
 
-Invariant: a server is recognised by the run id it tells itself, asked anew for each connection, and checked
-again in the very step that pushes.
+Invariant: two connections lead to one server if it tells both the same run id. That is asked again for each
+    new connection, and the script that pushes checks it in the same step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from redbeat.store.records import Target
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-#: after a failover schedule and broker may name two servers for a moment; longer than this, they are two
+#: schedule and broker that were one server, and are two for longer than this, are taken for two: the first of
+#: them to follow a failover has another server for a moment
 DOUBT_SECONDS = 10.0
 
 EXACTLY_ONCE = "exactly once"
@@ -32,7 +33,7 @@ AT_MOST_ONCE = "at most once"
 
 
 class Delivery:
-    """The guarantee of one scheduler, found out when there is something to send."""
+    """The guarantee of one scheduler's runs, found out when there is something to send."""
 
     def __init__(self, store: Store, broker: Broker) -> None:
         self._store = store
@@ -57,31 +58,31 @@ class Delivery:
             server = Server(self._store).id()
             target = _find_target(server, self._store, outbox)
             if target is None and self._is_doubtful():
-                return None  # and asked again the next time
+                return None  # asked again the next time
             self._asked, self._target, self._moved_at = outbox, target, None
-            self._is_refused = False  # rights are given, too
+            self._is_refused = False  # the right may have been given meanwhile
             if server is None and not self._store.config.is_cluster:
                 self.note_refused("INFO isn't allowed")
         return None if self._is_refused else self._target
 
     def is_in_doubt(self) -> bool:
-        """Tell whether schedule and broker were one server a moment ago, and aren't now: wait."""
+        """Tell whether to wait: schedule and broker were one server a moment ago, and aren't now."""
         return self.target() is None and self._is_doubtful()
 
     def _is_doubtful(self) -> bool:
         return self._moved_at is not None and time.monotonic() < self._moved_at + DOUBT_SECONDS
 
     def note_moved(self) -> None:
-        """Take notice that the schedule is on another server than its last commit was for."""
+        """Note that the schedule is on another server than its last commit was for."""
         logger.info("beat: The schedule is on another server now, and the broker is looked for there.")
         self._asked = self._target = None
         self._moved_at = self._moved_at or time.monotonic()
         self._broker.close()
 
     def note_refused(self, reason: str) -> None:
-        """Take notice that the schedule's user may not do what pushing with the record takes.
+        """Note that the schedule's user lacks the right to push messages.
 
-        That holds for this connection to the broker; with the next one it is tried again.
+        With the next connection to the broker it is tried again.
         """
         self._is_refused = True
         if self._said.is_news("refusal", reason):
@@ -93,7 +94,7 @@ class Delivery:
             )
 
     def announce(self) -> None:
-        """Log which guarantee runs were sent with just now, when it is another one than before."""
+        """Log the guarantee of the runs that were just sent, if it has changed."""
         if self.is_at_most_once:
             self._say(AT_MOST_ONCE)
         elif self._asked is not None:
@@ -114,7 +115,7 @@ def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | N
 
 
 def describe_delivery(app: Any, store: Store) -> str:
-    """Return the guarantee in words for the banner. ``store`` and the broker aren't waited for long."""
+    """Return the guarantee in words for the banner, after two seconds of waiting for the broker at most."""
     broker = Broker(app, app.amqp.Producer, timeout_seconds=2)
     try:
         if store.config.delivery == "at_most_once":
@@ -123,7 +124,7 @@ def describe_delivery(app: Any, store: Store) -> str:
             return AT_LEAST_ONCE
         if _find_target(Server(store).id(), store, broker.outbox) is None:
             return AT_LEAST_ONCE
-        # whether it may push isn't known before it does, unless it is the user that kombu pushes as
+        # the broker's user has the right to push; whether another one has shows only when it does
         is_brokers_user = Server(store).configured_user() == broker.outbox.user
         return EXACTLY_ONCE if is_brokers_user else f"{EXACTLY_ONCE}, if the schedule's user may push"
     except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail

@@ -1,8 +1,8 @@
 """The outbox: on a Redis broker, messages are collected here instead of being sent one by one.
 
-kombu's own channel does all it always does (routing, formats, priorities, prefixes) up to the write to a
-list; that write is noted. Invariant: what kombu doesn't do by such a write (fan-out, another transport, a
-channel of a kombu to come) is sent at once, by kombu itself.
+kombu's own channel does its usual work (routing, formats, priorities, prefixes) up to the write to a list;
+only that write is collected. Invariant: a message that kombu sends in another way (fan-out, another
+transport, a future version of kombu) is sent at once, by kombu itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push, text_of
 
-#: what was said already: once is enough, however often the connection is made anew
+#: warnings that were logged already: one of each in a process, however many connections there are
 _said = Memory[str, bool]()
 
 
@@ -29,10 +29,11 @@ class Outbox:
         channel: of a Redis transport.
 
     Attributes:
-        kombu_client: that of the broker.
+        kombu_client: kombu's client of the broker.
         database: the number of the broker's database.
-        user: the name of the user that kombu is to the broker.
-        has_given_up: this channel writes in a way that can't be collected, so all is sent at once.
+        user: the broker's name for the user that kombu logs in as.
+        has_given_up: this channel writes in a way that can't be collected, so all its messages are sent at
+            once.
     """
 
     has_given_up = False
@@ -71,7 +72,7 @@ class Outbox:
 
     @contextmanager
     def collecting(self) -> Iterator[list[Push]]:
-        """Yield a list that takes the list writes of the block; nothing else of it is held back."""
+        """Yield a list of the list writes of the block, which aren't sent; everything else in it is."""
         pushes: list[Push] = []
         self._pushes = pushes
         try:
@@ -80,17 +81,18 @@ class Outbox:
             self._pushes = None
 
     def forget_tables(self) -> None:
-        """Ask the broker again which queues are bound to which exchange."""
+        """Let the next message look up again which queues are bound to its exchange."""
         self._tables.clear()
 
     def send(self, batches: list[tuple[Push, ...]]) -> list[Exception | None]:
-        """Make the writes of each batch, in one round trip; return what went wrong with each.
+        """Send the writes of all ``batches`` in one round trip; return the error of each, None for one that
+        was sent.
 
         Raises what the redis client raises when the broker can't be reached.
         """
         pipeline = self.kombu_client.pipeline(transaction=False)
         for push in (push for batch in batches for push in batch):
-            prefix = self._full_key(push.command, "")  # the client puts it there itself
+            prefix = self._full_key(push.command, "")  # the client itself adds it again
             getattr(pipeline, push.command)(push.queue.removeprefix(prefix), push.value)
         replies = iter(pipeline.execute(raise_on_error=False))
         outcomes: list[Exception | None] = []
@@ -100,7 +102,7 @@ class Outbox:
         return outcomes
 
     def answers(self) -> bool:
-        """Tell whether the broker is there."""
+        """Tell whether the broker answers."""
         try:
             return bool(self.kombu_client.ping())
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't
@@ -108,11 +110,11 @@ class Outbox:
             return False
 
     def server_id(self) -> str | None:
-        """Return the run id of the broker's server, None where it may not be asked."""
+        """Return the run id of the broker's server; None where its user lacks the right to ask."""
         try:
             return text_of(self.kombu_client.info("server").get("run_id")) or None
         except self._channel.connection.channel_errors as exc:
-            if is_refusal(exc):  # it is busy, say, and will tell later
+            if is_refusal(exc):  # it may answer later: it is busy, say
                 raise
             logger.debug("beat: The broker doesn't tell its run id: %s", exc)
             return None
@@ -125,7 +127,7 @@ class Outbox:
         return str(arguments[1])
 
     def _get_table(self, exchange: str) -> Any:
-        # one look at the bindings for all messages of a batch: only what it declares itself may change them
+        # looked up once a batch, unless this channel binds a queue meanwhile
         if self._pushes is None:
             return self._get_table_now(exchange)
         if exchange not in self._tables:
@@ -135,7 +137,7 @@ class Outbox:
     def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
         try:
             queues = self._lookup_now(exchange, routing_key, *args, **kwargs)
-        except KeyError as exc:  # headers, say, or an exchange that nobody may declare
+        except KeyError as exc:  # an exchange of type headers, say, or one that can't be declared
             raise LookupError(
                 f"Redis can't take a message by the exchange {exchange!r}: kombu has no {exc} there"
             ) from exc
@@ -167,7 +169,7 @@ class Outbox:
         return self._put_now(queue, message, **kwargs)
 
     def _give_up(self, way: str) -> None:
-        """From now on let the channel write by itself."""
+        """Collect no more: the channel sends its messages itself from now on."""
         _say_once(f"This version of kombu writes a message {way}, which RedBeat doesn't know")
         self._channel._put = self._put_now  # noqa: SLF001
         self.has_given_up = True
@@ -183,7 +185,7 @@ class _UnknownWriteError(Exception):
 
 
 class _Recorder:
-    """Stands in for the client, and for its pipeline, that kombu writes one message with."""
+    """Takes the place of kombu's client and pipeline for one message, and notes its list writes."""
 
     def __init__(self, full_key: Callable[[str, str], str]) -> None:
         self._full_key = full_key

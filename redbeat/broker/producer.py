@@ -1,7 +1,7 @@
-"""The producer that runs are sent with, laid over kombu's own.
+"""The producer that runs are sent with, made from the app's own class of producers.
 
-It publishes once, in the time that is left: the scheduler itself tries again. Invariant: a message that no
-queue takes is an error, where Celery and the broker would drop it without a word.
+It publishes a message once, within the time that the batch has left; trying again is the scheduler's.
+Invariant: a message that no queue takes is an error; Celery and the broker would drop it silently.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from kombu.transport.virtual.base import NotEquivalentError
 
-#: how many declarations a producer remembers; the queues that Celery makes up are not bounded
+#: how many declarations a producer remembers: Celery makes a queue for each name that is asked for
 MAX_DECLARED = 1_000
 
-#: exchanges of these types take a message to queues; others may have listeners, or be a plugin's
+#: types of exchanges whose messages go to queues; others may have no queues, or belong to a plugin
 _ROUTING_TYPES = ("direct", "topic", "headers")
 
 
@@ -24,9 +24,9 @@ class BoundedProducer:
     """To be mixed into the app's class of producers.
 
     Attributes:
-        timeout_seconds: tells how long a message may take.
-        expiration_seconds: how long the next message is good for; None: as it says itself.
-        is_redis: declarations cost nothing, and are forgotten by nobody.
+        timeout_seconds: returns how long publishing may take.
+        expiration_seconds: after how long the next message expires; None: its own expiration counts.
+        is_redis: the broker is Redis, where a declaration is kept for good.
     """
 
     timeout_seconds: Callable[[], float]
@@ -39,25 +39,25 @@ class BoundedProducer:
     _returned: list[LookupError]
 
     def begin(self, app: Any, *, is_redis: bool) -> None:
-        """Get ready to publish for ``app``."""
+        """Read the exchanges of ``app``, and listen for messages that come back."""
         self.is_redis = is_redis
         self._types = {exchange.name: exchange.type for exchange in _exchanges_of(app)}
         self._returned = []
         channel = self.channel  # type: ignore[attr-defined]
-        # without confirms nobody waits for what comes back, and it may come amid the next message
+        # without confirms a message may come back when the next one is being sent
         self._hears_of_returns = bool(getattr(channel.connection, "confirm_publish", False))
         if hasattr(channel, "events"):
             channel.events["basic_return"].add(self._note_returned)
 
     def forget_fleeting(self) -> None:
-        """From now on declare the queues that go by themselves once more."""
+        """Let queues that delete themselves be declared again."""
         self.__dict__.pop("_fleeting", None)
 
     def publish(self, body: Any, **options: Any) -> Any:
         self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
         if options.get("expiration") is not None and self.expiration_seconds is not None:
-            options["expiration"] = self.expiration_seconds  # Celery has it by the clock of this machine
+            options["expiration"] = self.expiration_seconds  # Celery's is by this machine's clock
         options["timeout"] = min(options.get("timeout") or math.inf, self.timeout_seconds())
         if options.get("mandatory") is None and self._hears_of_returns and self._is_for_a_queue(options):
             options["mandatory"] = True
@@ -72,7 +72,7 @@ class BoundedProducer:
         return result
 
     def _forget_declared(self, entities: Iterable[Any]) -> None:
-        """Declare ``entities`` anew the next time: somebody may have deleted them."""
+        """Let ``entities`` be declared again, as somebody may have deleted them."""
         client = getattr(self.channel.connection, "client", None)  # type: ignore[attr-defined]
         for entity in entities:
             self.__dict__.get("_declared", {}).pop(id(entity), None)
@@ -80,24 +80,25 @@ class BoundedProducer:
                 client.declared_entities.discard(hash(entity))
 
     def _is_for_a_queue(self, options: Mapping[str, Any]) -> bool:
-        """Tell whether a run is published, and no event, by an exchange that takes it to a queue."""
+        """Tell whether this is a run, not an event, and its exchange sends it to queues."""
         exchange = options.get("exchange") or ""
         kind = getattr(exchange, "type", None) or self._types.get(exchange, "direct")
         return kind in _ROUTING_TYPES and "redbeat_entry" in (options.get("headers") or ())
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, _message: Any) -> None:
-        # raised here, it would leave the confirm that follows to be taken for the next message's
+        # not raised here: the confirm that follows would then be taken for that of the next message
         self._returned.append(no_queue(exchange, routing_key))
 
     def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
-        # kombu, too, declares a thing once for each connection, but takes long to find out that it has
+        # kombu, too, declares each entity once for each connection, but takes longer to look that up
         declared = self.__dict__.setdefault("_declared", {})
-        # a queue that goes by itself is declared for each message, in case it went. On Redis once a batch:
-        # nothing is kept there of a declaration but the bindings, and kombu itself writes those only once
+        # a queue that may have deleted itself is declared for each message; on Redis once a batch, as a
+        # declaration leaves nothing there but bindings, which kombu itself writes only once
         fleeting = self.__dict__.setdefault("_fleeting", {})
         if declared.get(id(entity)) is entity or fleeting.get(id(entity)) is entity:
             return False
-        # where it may try again, kombu declares a copy, and a copy of a queue may have fewer bindings
+        # a copy is declared where kombu, too, declares one, as it may have fewer bindings than the queue
+        # itself
         is_copied = retry is not None and self._is_retry_asked and not entity.is_bound
         declarable = entity.bind(self.channel) if is_copied else entity  # type: ignore[attr-defined]
         is_new = super().maybe_declare(declarable, bool(retry), **retry_policy)  # type: ignore[misc]
@@ -109,12 +110,13 @@ class BoundedProducer:
 
 
 def declare_exchanges(channel: Any, app: Any) -> None:
-    """Let kombu know the types of the app's exchanges: on Redis it is kombu that matches routing keys.
+    """Tell kombu the types of the app's exchanges, as on Redis kombu itself matches routing keys.
 
-    Nothing is written. Otherwise it would take an exchange whose queues this process hasn't declared for a
-    direct one, and drop what isn't for a queue with just that key.
+    Otherwise it takes an exchange whose queues this process hasn't declared for a direct one, and drops
+    messages whose routing key isn't the name of a queue. Nothing is written.
     """
-    # two of one name: the first stands; and a passive one isn't there. Either is an error of its own entries
+    # of two exchanges with one name the first counts, and a passive one can't be declared: an error of those
+    # entries
     errors = (NotEquivalentError, *channel.connection.channel_errors)
     for exchange in _exchanges_of(app):
         with suppress(*errors):

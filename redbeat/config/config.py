@@ -1,4 +1,4 @@
-"""The configuration of one app: its settings, read from wherever Celery keeps them, and checked.
+"""The configuration of one app: its settings, read from Celery's configuration, and checked.
 
 Invariant: a :class:`RedBeatConfig` holds only values that were checked, and making one writes nothing.
 """
@@ -20,13 +20,13 @@ from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 
-#: where nobody has said how long the lock lives, seconds
+#: the shortest default of ``redbeat_lock_timeout``, whatever ``max_interval`` is
 MIN_DEFAULT_LOCK_SECONDS = 3
 
 
 def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
     """Yield (lower-case name, value) of each redbeat_* setting in ``conf``, the strongest last."""
-    conf.broker_url  # noqa: B018 - the maps of a pending configuration are there after a first look
+    conf.broker_url  # noqa: B018 - reading a setting loads a configuration that is still pending
     namespace = (conf.prefix or "").lower()
     for mapping in reversed(conf.maps):
         for key in list(mapping):
@@ -38,14 +38,12 @@ def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
 class RedBeatConfig:
     """The checked configuration of one app.
 
-    Each setting is an attribute, named in its row of the table; the names are those of celery-redbeat 2.x.
-    Besides there are ``app``, ``schedule_key`` and ``statics_key``.
-
-    They may be set, as tests do; what is checked is what the settings say. Reading a configuration needs no
-    Redis, not even one that is configured: only connecting does.
+    Each setting is an attribute with the name that its row of ``SETTINGS`` gives, as in celery-redbeat 2.x.
+    Besides there are ``app``, ``schedule_key`` and ``statics_key``. Attributes may be set, as tests do, and
+    aren't checked then. A configuration can be read without a Redis, even if none is configured.
 
     Raises:
-        ConfigurationError: naming the setting, its value and what is allowed.
+        ConfigurationError: a setting can't be used; it names the setting, its value and what is allowed.
     """
 
     app: Any
@@ -98,12 +96,12 @@ class RedBeatConfig:
 
     @property
     def keys(self) -> Keys:
-        """Every name in Redis, by what is configured now."""
+        """The names of all keys in Redis, as configured now."""
         return keys_of(self.key_prefix, self.schedule_key, self.statics_key)
 
     @property
     def reserved_names(self) -> frozenset[str]:
-        """Names of RedBeat's own keys: no entry may be called so."""
+        """Names of RedBeat's own keys, which no entry may have."""
         lock_name = self.keys.name(self.lock_key or "")
         return RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
 
@@ -146,7 +144,7 @@ class RedBeatConfig:
             if name == "redbeat_redis_url" and isinstance(value, str):
                 shown = repr(sanitize_url(value))
             message = f"{name}: {shown} isn't allowed; use {setting.allowed}."
-            # a cause that says something is worth its traceback
+            # an error without a text says nothing as a cause
             raise ConfigurationError(message, name) from (exc if str(exc) else None)
 
     def _broker_url(self) -> str:
@@ -155,10 +153,10 @@ class RedBeatConfig:
         return broker if isinstance(broker, str) else ";".join(broker)
 
     def require_redis(self) -> None:
-        """Refuse a URL that is no Redis: that of the broker, where ``redbeat_redis_url`` isn't set.
+        """Make sure that ``redis_url``, which may be the broker's, is that of a Redis.
 
         Raises:
-            ConfigurationError: it is none.
+            ConfigurationError: it isn't.
         """
         if scheme_of(self.redis_url) in REDIS_SCHEMES:
             return
@@ -211,16 +209,16 @@ class RedBeatConfig:
         return given and Keys(self.key_prefix).prefixed(given)
 
     def warn_of_unknown(self) -> None:
-        """Log a warning for each redbeat_* setting there isn't, once.
+        """Log a warning for each unknown redbeat_* setting, once.
 
-        Not done when the configuration is read: beat's banner reads it before there is a log.
+        That is a step of its own, as beat's banner reads the configuration before the log is set up.
         """
         for name, hint in self.unknown_settings().items():
             if self._said.is_news(name, hint):
                 logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
 
     def unknown_settings(self) -> dict[str, str]:
-        """Return the redbeat_* settings there aren't, each with a hint at what was meant."""
+        """Return the unknown redbeat_* settings, each with a hint at what was meant."""
         hints = {}
         for name in sorted(self._explicit.keys() - SETTINGS.keys()):
             nearest = nearest_to(name, SETTINGS)

@@ -1,4 +1,4 @@
-"""The table of settings, which drives reading, validation, the docs and ``exampleconf.py``.
+"""The table of settings, from which reading, validation, the docs and ``exampleconf.py`` are made.
 
 Pure: a row's ``parse`` takes a value and returns the one to use, or raises.
 """
@@ -17,11 +17,11 @@ from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
 
 MEBIBYTE = 1024 * 1024
 
-#: each run that is made up for costs as many looks at the schedule
+#: the highest ``misfire_limit``: for each run that is made up for, the schedule computes one time
 MAX_MISFIRE_LIMIT = 1000
 
-#: the options RedBeat itself knows: the others in redbeat_redis_options go to the redis client as they
-#: are, the others in broker_transport_options are kombu's and left alone
+#: the options that RedBeat itself reads: all others in redbeat_redis_options go to the redis client as they
+#: are, and all others in broker_transport_options are kombu's and ignored
 OPTIONS: dict[str, str] = {
     "retry_period": "seconds to go on trying when Redis can't be reached; -1 for ever; unset: not at all",
     "cluster": "True: the server is a Redis Cluster",
@@ -44,9 +44,9 @@ class Setting:
         name: as written in a Celery configuration, lower case.
         default: the value when unset; None where ``default_words`` tells more.
         parse: returns the value to use; raises ValueError or TypeError when it isn't allowed.
-        allowed: what is allowed, in words for an error message.
+        allowed: the allowed values, as a phrase for an error message.
         doc: what it is for, in reStructuredText.
-        default_words: the default in words, where it isn't a constant.
+        default_words: the default in words, where it isn't a constant; '': it is.
         is_secret: the value may hold a password and is never printed.
         attribute: of :class:`RedBeatConfig`, which holds the value; the name without ``redbeat_`` by default.
     """
@@ -124,7 +124,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-#: reads a value, and says in words what is allowed
+#: the parser of a setting, and the allowed values as a phrase
 Rule = tuple[Callable[[Any], Any], str]
 
 
@@ -215,8 +215,8 @@ SETTINGS: dict[str, Setting] = {
             _lock_timeout,
             f"a number of seconds, {MIN_LOCK_SECONDS} or more; 0 and None count as unset",
             "Seconds after which the lock of a beat that doesn't renew it any more is free. Another beat "
-            "takes it over earlier, see ``redbeat_takeover_after``. With less than 8 all that is done "
-            "in time for the lock is done more often, see :ref:`short-locks`.",
+            "takes it over earlier, see ``redbeat_takeover_after``. A lock of less than 8 seconds is "
+            "renewed and checked more often, see :ref:`short-locks`.",
             default_words="5 x ``max_interval``, so 1500",
         ),
         Setting(

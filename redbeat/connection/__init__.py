@@ -1,6 +1,6 @@
-"""Clients of Redis: one builder for each topology, one client for each app; what is tried again.
+"""Clients of Redis: how they are made for each topology, one for each app, and which errors are tried again.
 
-Never: a key.
+Never: the keys of the schedule.
 """
 
 from redbeat.connection.client import get_redis as get_redis

@@ -1,6 +1,6 @@
-"""How RedBeat reaches Redis: one builder for each topology, one client for each app.
+"""How RedBeat reaches Redis: a client for each topology, and one client for each app.
 
-Redis classes are looked up when they are called, so that patching ``redis.Redis`` and the others works.
+Classes of ``redis`` are looked up when they are called, so that patching them works.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from redbeat.connection.retry import (
 )
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
 
-#: the redis client's own arguments that every connection of ours gets unless the user says otherwise
+#: arguments of the redis client that every connection gets unless the user sets others
 CLIENT_DEFAULTS: dict[str, Any] = {
     "decode_responses": True,
-    # bytes that are no UTF-8 come back as they went: garbage in one hash must not fail a whole reply
+    # bytes that aren't UTF-8 are kept as they are: garbage in one hash must not fail a whole reply
     "encoding_errors": "surrogateescape",
     "socket_connect_timeout": 5,
     "socket_timeout": 10,
@@ -45,15 +45,15 @@ CLIENT_DEFAULTS: dict[str, Any] = {
 }
 
 
-#: those of a client that tries again: a connection that has gone silent is replaced soon, and a server that
-#: is back is noticed while a packet that was sent in vain isn't repeated yet
+#: the same of a client with a retry_period: a connection that doesn't answer is replaced soon, and a server
+#: that is back is noticed before TCP repeats a lost packet
 RETRYING_DEFAULTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 2}
 
 
 class CommandPacker:
     """Writes a command as one piece of bytes.
 
-    The client's own writer makes a piece of every 6 kB, and each is a system call: 80 for 500 entries.
+    The redis client's own packer makes a piece of every 6 kB, and each is a system call: 80 for 500 entries.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class CommandPacker:
         self._encode = make_encoder("utf-8", errors, decode_responses=False).encode
 
     def pack(self, *args: Any) -> list[bytes]:
-        """Return the command ``args``, whose first may be several words."""
+        """Return the command ``args`` in Redis's protocol; the first of them may be several words."""
         words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
         pieces: list[Any] = []
         for arg in (*words, *args[1:]):
@@ -73,7 +73,7 @@ class CommandPacker:
 
 
 class RetryUnlessRefused(Retry):
-    """Tries again as the client does, which takes a wrong password for a connection that has broken."""
+    """Tries again as redis-py's ``Retry`` does, but not after a wrong password."""
 
     def call_with_retry(self, do: Any, fail: Any, *args: Any, **kwargs: Any) -> Any:
         """Return ``do()``; ``fail(error, ...)`` is called after each try that has failed."""
@@ -93,19 +93,20 @@ _CERTIFICATES: dict[int, str] = {
 }
 
 
-#: clients that the parent process had made: not used here, and never dropped. The beat inside a worker closes
-#: all inherited files; a client dropped after that closes the same numbers again, which are others' by then.
+#: clients that the parent process has made: not used here, and kept for ever. The beat inside a worker closes
+#: all inherited files. A client that is freed after that would close the same file numbers again, which may
+#: then belong to others
 _INHERITED: list[Any] = []
 
 
 def get_redis(app: Any = None) -> Any:
     """Return the app's client: an injected ``app.redbeat_redis``, or one made now and kept there.
 
-    A process made by fork gets one of its own.
+    A forked process gets a client of its own.
 
     Raises:
-        ConfigurationError: the settings don't make a connection.
-        StoreUnavailable: no node of a cluster can be reached; other servers aren't asked yet.
+        ConfigurationError: no client can be made with these settings.
+        StoreUnavailable: no node of a cluster can be reached. Only a cluster's client connects at once.
     """
     app = app_or_default(app)
     client = getattr(app, "redbeat_redis", None)
@@ -128,7 +129,7 @@ def get_redis(app: Any = None) -> Any:
 
 
 def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
-    """Return a client for what mustn't wait: an injected ``app.redbeat_redis``, or one that gives up soon."""
+    """Return a client that gives up soon: a new one, or an injected ``app.redbeat_redis`` as it is."""
     client = getattr(app, "redbeat_redis", None)
     ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
     if client is not None and client is not ours:
@@ -144,7 +145,7 @@ def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
 def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
     """Return a new redis client for the topology that ``config`` describes, without retrying.
 
-    ``overrides`` are the redis client's own arguments, stronger than those of the configuration.
+    ``overrides`` are arguments of the redis client; they replace those of the configuration.
     """
     config.require_redis()
     scheme = scheme_of(config.redis_url)
@@ -163,9 +164,9 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
         else:
             url = _plain_url(config.redis_url, use_ssl=bool(config.redis_use_ssl))
             if url.startswith("unix:"):
-                del arguments["socket_keepalive"]  # TCP's
+                del arguments["socket_keepalive"]  # of TCP only
             client = redis.Redis.from_url(url, **arguments)
-        # a wrong option is noticed when a connection is made, and that should be now; it isn't opened
+        # makes a connection without opening it, so that a wrong option is noticed now
         client.connection_pool.make_connection()
         client.connection_pool.reset()
         return client
@@ -183,14 +184,17 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
 
 
 class CredentialsMissing(ConfigurationError, redis.exceptions.RedisError):
-    """A credential provider gives none; for an error of its own the client drops a half-made connection."""
+    """A credential provider has raised an error.
+
+    It is an error of redis-py's as well, so that the client drops the connection that was being made.
+    """
 
 
 class AskedCredentials(redis.CredentialProvider):
-    """A credential provider of the user's, whose errors say whose they are.
+    """A credential provider of the user's; its errors become RedBeat's, which name it.
 
-    Before it has answered for the first time they are a wrong configuration; after that it is away for a
-    while, as a server may be.
+    An error before its first answer means a wrong configuration. A later one counts as a server that can't be
+    reached.
     """
 
     def __init__(self, provider: Any) -> None:
@@ -202,7 +206,7 @@ class AskedCredentials(redis.CredentialProvider):
         try:
             found = self._provider.get_credentials()
         except Exception as exc:
-            # no other text: it may quote what the provider has read
+            # without the error's text, which may quote a password
             said = f" ({exc.strerror}: {exc.filename})" if isinstance(exc, OSError) and exc.strerror else ""
             reason = f"its credential provider raised {type(exc).__name__}{said}"
             if self._has_answered:
@@ -220,7 +224,7 @@ def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
     """Return the user's options that are the redis client's own, TLS included."""
     arguments = {name: value for name, value in config.redbeat_redis_options.items() if name not in OPTIONS}
     provider = arguments.get("credential_provider")
-    if provider is not None and not hasattr(provider, "on_next"):  # those that push a new one are redis-py's
+    if provider is not None and not hasattr(provider, "on_next"):  # redis-py's streaming ones have that
         arguments["credential_provider"] = AskedCredentials(provider)
     if isinstance(config.redis_use_ssl, dict):
         arguments.update(
@@ -233,7 +237,7 @@ def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
 
 
 def _cert_reqs(value: Any) -> str:
-    """Return the redis client's word for what Celery users write: CERT_NONE, 'CERT_NONE' or 'none'."""
+    """Return the redis client's word for ssl.CERT_NONE, 'CERT_NONE' or 'none', which Celery's users write."""
     word = (
         _CERTIFICATES.get(value, "") if isinstance(value, int) else str(value).lower().removeprefix("cert_")
     )
@@ -245,8 +249,8 @@ def _cert_reqs(value: Any) -> str:
 
 
 def _plain_url(url: str, use_ssl: bool) -> str:
-    """Return ``url`` as the redis client understands it: its schemes, its words in the query."""
-    url = url.split(";", 1)[0]  # Celery takes several servers for failover; the schedule lives on one
+    """Return ``url`` with the schemes and query arguments that the redis client knows."""
+    url = url.split(";", 1)[0]  # of several servers, as Celery has them for failover, the first
     scheme, _, rest = url.partition("://")
     scheme = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}.get(
         scheme.lower(), scheme.lower()
@@ -266,7 +270,7 @@ def _plain_url(url: str, use_ssl: bool) -> str:
         )
     if "virtual_host" in query:
         query.setdefault("db", query.pop("virtual_host").strip("/"))
-    # by hand: urlunsplit drops the slashes of a scheme it doesn't know
+    # not by urlunsplit, which drops the slashes of a scheme that it doesn't know
     return f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
 
 
@@ -320,7 +324,7 @@ def _connect_cluster(config: RedBeatConfig, nodes: Any, arguments: dict[str, Any
 
 
 def user_of(client: Any) -> str:
-    """Return the name of the user that ``client`` is."""
+    """Return the name of the user that ``client`` logs in as."""
     options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
     return options.get("username") or "default"
 
@@ -338,7 +342,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
     ) as exc:
         url = sanitize_url(config.redis_url)
         said = said_by_server(exc)
-        reason = str(said).partition(" : <")[0]  # redis-py adds the repr of a whole client
+        reason = str(said).partition(" : <")[0]  # redis-py appends the repr of its client
         if not is_transient(exc):
             if is_password_missing(said):
                 reason = (
@@ -361,7 +365,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         connection = _connection_in_the_making(exc)
         if connection is None:
             raise
-        connection.disconnect()  # half made, it would be used all the same
+        connection.disconnect()  # else the half-made connection would be used
         raise ConfigurationError(
             "redbeat_redis_url or redbeat_redis_options: no connection can be made to "
             f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
@@ -370,10 +374,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
 
 
 def _connection_in_the_making(exc: Exception) -> Any:
-    """Return the connection that was being made when an error came up that is none of the client's own.
-
-    None: it came up elsewhere.
-    """
+    """Return the connection that was being made when ``exc`` was raised; None: it was raised elsewhere."""
     for frame, _ in traceback.walk_tb(exc.__traceback__):
         is_connecting = frame.f_code.co_name.startswith(("connect", "on_connect"))
         if is_connecting and frame.f_globals.get("__name__") == "redis.connection":

@@ -1,4 +1,4 @@
-"""Going on when Redis can't be reached: which errors pass, and a client that tries again."""
+"""Going on when Redis can't be reached: which errors are temporary, and a client that tries again."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tenacity import (
 from redbeat.errors import StoreUnavailable
 from redbeat.log.logger import logger
 
-#: whatever the redis client raises by itself
+#: the base of all errors of the redis client
 ClientError = redis.exceptions.RedisError
 
-#: how long Redis is waited for when a beat ends, each time; seconds
+#: how long each step waits for Redis when a beat ends
 LAST_WORDS_SECONDS = 2.0
 
-#: a request that ends its connection so often is the reason itself: two in a row may be the network's fault,
-#: or that of a server that starts again;
+#: a request that ends its connection this many times in a row is at fault itself; two may be the network's
+#: fault, or that of a server that restarts
 BREAKS_OF_THE_REQUEST = 3
-#: and is given so long to pass before the last try; seconds
+#: how long to wait before the last of these tries
 HICCUP_SECONDS = 0.1
 
-#: refusals that pass: the server is loading, busy with a script, full, short of replicas, or no master at the
-#: moment. The redis client takes the code off the text where it has a class for it
+#: temporary refusals: the server is loading, busy with a script, full, short of replicas, or no master at the
+#: moment. The redis client removes the code from the text where it has a class for it
 _PASSING_CODES = (
     "OOM ",
     "NOREPLICAS ",
@@ -48,9 +48,9 @@ _PASSING_CODES = (
     "BUSY ",
     "READONLY ",
 )
-#: what a script is told by a node that has moved one of the entries already, and their schedule not yet
+#: what a script is told while a slot moves to another node: an entry has moved already, the schedule hasn't
 _HALF_MOVED = "attempted to access a non local key"
-#: what a server answers before it ends the connection of a request that it finds too large
+#: what a server answers to a request that is too large for it, before it ends the connection
 _PROTOCOL_ERROR = "Protocol error"
 _PASSING_ERRORS = (
     redis.exceptions.ConnectionError,
@@ -59,7 +59,7 @@ _PASSING_ERRORS = (
     redis.exceptions.ClusterError,
     redis.exceptions.RedisClusterException,
 )
-#: how a server says that it wants a password and got none; the second goes on with what else may be sent
+#: how a server says that it wants a password and got none; the second text is the beginning of a longer one
 _PASSWORD_WANTED = ("Authentication required", "HELLO must be called with the client already authenticated")
 
 
@@ -70,7 +70,7 @@ def is_transient(exc: BaseException) -> bool:
         return False
     if isinstance(exc, redis.exceptions.ResponseError):
         code = str(exc)
-        if code.startswith("Error running script"):  # before Redis 7 what it was refused stands at the end
+        if code.startswith("Error running script"):  # before Redis 7 the code stands at the end
             code = code.rpartition(": -")[2]
         if code.startswith(_PASSING_CODES) or _HALF_MOVED in code.lower():
             return True
@@ -80,7 +80,7 @@ def is_transient(exc: BaseException) -> bool:
 
 
 def said_by_server(exc: BaseException) -> BaseException:
-    """Return what a node has answered where a cluster's client says instead that no node can be used."""
+    """Return a node's answer where a cluster's client says only that no node can be used; else ``exc``."""
     cause: BaseException | None = exc
     while isinstance(cause, redis.exceptions.RedisClusterException):
         cause = cause.__cause__ or cause.__context__
@@ -90,7 +90,7 @@ def said_by_server(exc: BaseException) -> BaseException:
 
 
 def is_no_cluster(exc: BaseException) -> bool:
-    """Tell whether ``exc`` says that a server is there, and isn't part of a cluster."""
+    """Tell whether ``exc`` says that the server isn't part of a cluster."""
     return any(words in str(exc) for words in ("cluster support disabled", "Cluster mode is not enabled"))
 
 
@@ -105,7 +105,7 @@ def is_password_missing(exc: BaseException) -> bool:
 
 
 def is_refusal(exc: BaseException | None) -> bool:
-    """Tell whether ``exc`` is the answer of a server that takes nothing from anybody, for the time being."""
+    """Tell whether ``exc`` is a server's answer that it takes no commands at the moment, from nobody."""
     return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
 
 
@@ -120,16 +120,16 @@ class RequestBroken(redis.exceptions.ResponseError):
 
 
 def is_reset(exc: BaseException) -> bool:
-    """Tell whether ``exc`` is the end of a connection: no answer, and no silence."""
+    """Tell whether ``exc`` means that the connection was ended: it is no server's answer, and no timeout."""
     answers = (redis.exceptions.ResponseError, redis.exceptions.TimeoutError)
     return is_transient(exc) and not isinstance(said_by_server(exc), answers)
 
 
 def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
-    """Tell whether to wait for a server that refuses now, say for a password, what it did at ``well_at``.
+    """Tell whether to wait for a server that refuses now what it accepted at ``well_at``.
 
     Arguments:
-        well_at: a monotonic time; None: it never did, and the settings are wrong.
+        well_at: a monotonic time; None: it has never accepted it, so the settings are wrong.
     """
     if retry_period is None or well_at is None:
         return False
@@ -137,7 +137,7 @@ def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
 
 
 def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 0.5) -> Any:
-    """Return ``call()``, called again while it fails for want of Redis, ``retry_period`` seconds long."""
+    """Return ``call()``, tried again for ``retry_period`` seconds (-1: for ever) while Redis is away."""
     retrying = Retrying(
         stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
         wait=wait_exponential(multiplier=0.1, max=max_wait_seconds),
@@ -154,7 +154,7 @@ def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds
     try:
         answer = retrying(call)
     except redis.exceptions.ResponseError as exc:
-        if not is_transient(exc):  # that's an answer, too: it doesn't know a script any more, say
+        if not is_transient(exc):  # Redis has answered: it doesn't know a script any more, say
             note_back()
         raise
     note_back()
@@ -172,15 +172,15 @@ def _log_retry(state: RetryCallState) -> None:
 class RetryingConnection:
     """A proxy of a client that goes on trying when Redis can't be reached.
 
-    Every command, script and pipeline of the client is covered: a pipeline records its commands and sends
-    them together, as often as it takes.
+    It does so with every command, script and pipeline: a pipeline records its commands, and sends all of them
+        again at each try.
 
     Arguments:
         retry_period: seconds to go on trying; -1: for ever.
         wrapped_connection: a redis client.
     """
 
-    #: longest wait between two tries, seconds: a server that is back is noticed as soon
+    #: longest wait between two tries, seconds
     RETRY_MAX_WAIT = 0.5
 
     def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
@@ -214,16 +214,16 @@ class RetryingConnection:
 
 
 class WatchedConnection(RetryingConnection):
-    """A proxy of a client that tells a server that is away from a request that the server won't take.
+    """A proxy of a client that recognises requests which end their connection.
 
-    Some of those are not refused, but end the connection: what is larger than the server's
-    ``proto-max-bulk-len``, or than a proxy lets through. A request that has done so three times, while a
-    small command was answered after it each time, raises RequestBroken. All else is as with ``client``.
+    A request that is larger than the server's ``proto-max-bulk-len``, or than a proxy lets through, isn't
+    refused: its connection ends, as if the server were away. If that happens ``max_breaks`` times, and a
+    small command is answered after each, this raises RequestBroken. Everything else is as with ``client``.
 
     Arguments:
         client: a redis client, or a RetryingConnection of one.
-        probe: sends the small command, by the client that it is given.
-        max_breaks: so often a request may end its connection; fewer where nobody is blamed for it.
+        probe: sends the small command by the client that it is given.
+        max_breaks: how often a request may end its connection; 3 by default.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class WatchedConnection(RetryingConnection):
                 try:
                     return call()
                 except (redis.exceptions.RedisError, OSError) as exc:
-                    if _PROTOCOL_ERROR in str(exc):  # the server had the time to say so, before it ended it
+                    if _PROTOCOL_ERROR in str(exc):  # the server has said so itself
                         raise RequestBroken(exc) from exc
                     is_broken = is_reset(exc) or isinstance(exc, redis.exceptions.TimeoutError)
                     breaks = breaks + 1 if is_broken and self._answers() else 0
@@ -266,19 +266,20 @@ class WatchedConnection(RetryingConnection):
 
 
 def without_retry(client: Any) -> Any:
-    """Return the client inside a RetryingConnection, or ``client`` itself: for what must end soon."""
+    """Return the client inside a RetryingConnection, or ``client`` itself; for what must end soon."""
     return getattr(client, "wrapped_connection", client)
 
 
 def send_once(client: Any) -> None:
-    """Let ``client`` send no command a second time by itself, whatever its options say of retries."""
+    """Switch off the retries of ``client``, whatever its options say: it sends each command once."""
     client.connection_pool.set_retry(Retry(NoBackoff(), 0))
 
 
 def call_briefly(call: Callable[[], Any], seconds: float = LAST_WORDS_SECONDS) -> Any:
-    """Return ``call()``, a beat's last words, say: a client may be more patient with Redis than its caller.
+    """Return ``call()``, and wait ``seconds`` for it at most, however long the client itself would wait.
 
-    Raises what the call raises, and StoreUnavailable when that isn't over in time; it goes on in a thread.
+    Raises what the call raises, and StoreUnavailable when it hasn't ended in time; it goes on in a thread
+    then.
     """
     outcome: Future[Any] = Future()
 
@@ -290,7 +291,7 @@ def call_briefly(call: Callable[[], Any], seconds: float = LAST_WORDS_SECONDS) -
 
     try:
         threading.Thread(target=run, name="redbeat-last-words", daemon=True).start()
-    except RuntimeError:  # the system has no room for another thread: the client's own patience must do
+    except RuntimeError:  # no more threads can be started: wait as long as the client does
         return call()
     try:
         return outcome.result(seconds)
@@ -329,7 +330,7 @@ class _RetryingPipeline:
         return record
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send the recorded commands, again and again until Redis takes them; return their replies."""
+        """Send the recorded commands, all of them at each try; return their replies."""
         calls, self._calls = self._calls, []
 
         def replay() -> Any:

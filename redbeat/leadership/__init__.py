@@ -1,4 +1,4 @@
-"""Who may write: the lock, its heartbeat, the election of a leader, and who that is.
+"""Who may write: the lock, its heartbeat, the election of a leader, and the question who leads.
 
-Never: an entry.
+Never: entries.
 """

@@ -1,7 +1,9 @@
-"""Leading and not leading: one beat's way to the lock, its time as the holder, and its way out.
+"""How one beat becomes leader, stays it, and ends; what happens when the lock is lost.
 
-Owns the lock, the heartbeat and what is logged about them. Invariant: whoever asks for the fence gets that of
-a lock which this beat has held a moment ago; the scripts check whether it still does.
+Owns the lock, the heartbeat and what is logged about them. A leader that finds another beat's token in the
+lock raises LockLost (``check``, ``confirm``, and every script that writes); the scheduler's ``tick`` then
+ends beat, or lets it stand by. Invariant: the fence is that of a lock which this beat held a moment ago; the
+scripts check whether it still does.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from redbeat.log.logger import logger
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
-#: a standby that is about to take over looks no more often than this, seconds
+#: the shortest time between two looks of a standby that is about to take over; seconds
 MIN_LOOK_SECONDS = 0.1
 
 
@@ -27,13 +29,13 @@ class Leadership:
 
     Arguments:
         store: the schedule; its writes are fenced with ``fence``.
-        lock_key: None: no lock is configured, and every beat leads.
+        lock_key: the lock's key; None: no lock is configured, and every beat leads.
         timing: how long the lock lives, and what follows from that.
 
     Attributes:
-        lock: the lock that this beat holds, None while it holds none. A program may put another one here:
-            a LeaderLock, one of redis-py's, or any object with ``extend`` and ``release``.
-        candidacy: the lock that this beat waits for, None while it doesn't.
+        lock: the lock that this beat holds; None: it holds none. A program may set it to a LeaderLock, a lock
+            of redis-py, or any object with ``extend`` and ``release``.
+        candidacy: the lock that this beat waits for; None: it waits for none.
     """
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
@@ -53,7 +55,7 @@ class Leadership:
 
     @property
     def fence(self) -> Fence:
-        """What every write of the scheduler is checked against."""
+        """The lock and the token that every write of the scheduler is checked against."""
         return Fence() if self.lock is None else fence_of(self.lock, self.timing)
 
     def stand(self) -> bool:
@@ -66,7 +68,7 @@ class Leadership:
         try:
             if not self.candidacy.acquire():
                 return False
-        except LockLost as exc:  # it lived so shortly that another has it by now: nothing was done with it
+        except LockLost as exc:  # it was taken, and ended before it was renewed; nothing was done meanwhile
             logger.debug("beat: The lock was ours for a moment: %s", exc)
             self.candidacy.forget()
             return False
@@ -83,30 +85,30 @@ class Leadership:
 
     def _new_candidacy(self, lock_key: str) -> LeaderLock:
         if isinstance(self.lock, LeaderLock) and self.lock.key == lock_key:
-            return self.lock  # released: by its token, a write that was on its way may have taken it back
+            return self.lock  # released, and perhaps taken back by a late write, with this token
         return LeaderLock(self._store, lock_key, self.timing.lock_seconds, self.timing.takeover_seconds)
 
     def keep_alive(self) -> None:
-        """Renew the lock from now on by a thread of its own: for a scheduler that a running beat ticks."""
+        """Start the heartbeat, which renews the lock: for a scheduler that is ticked by a running beat."""
         if isinstance(self.lock, LeaderLock) and self._heartbeat is None:
             self._heartbeat = Heartbeat(self._store.config.app, self.lock.fence, self.timing)
             self._store.on_progress = self.note_progress
             self._heartbeat.start()
 
     def note_progress(self) -> None:
-        """The scheduler isn't stuck."""
+        """Note that the scheduler has done something, so that it doesn't count as stuck."""
         if self._heartbeat is not None:
             self._heartbeat.note_progress()
 
     def check(self) -> bool:
-        """Return whether the lock was gone, perhaps with all data, and was taken back since the last look.
+        """Return whether the lock was gone, perhaps with all data, and was taken back since the last call.
 
         Raises:
             LockLost: another beat leads.
         """
         was_retaken = False
         if self.lock is not None and not self.fence.token:
-            self.lock.extend(int(self.timing.lock_seconds))  # nobody else would
+            self.lock.extend(int(self.timing.lock_seconds))  # no script can renew one without a token
         if self._heartbeat is not None:
             self._heartbeat.note_progress()
             if self._heartbeat.lost is not None:
@@ -120,9 +122,10 @@ class Leadership:
         return was_retaken
 
     def confirm(self) -> None:
-        """Before something leaves that can't be called back: make sure that the lock is still held.
+        """Make sure that the lock is still held, before a message is sent that no script checks.
 
-        Costs a round trip only where that hasn't been known for some seconds, as after a pause.
+        Costs a round trip only if the lock wasn't known to be held within the last 4 seconds, as after a
+        pause.
 
         Raises:
             LockLost: another beat leads.
@@ -136,18 +139,18 @@ class Leadership:
             self._heartbeat.note_confirmed(asked_at)
 
     def seconds_to_look(self) -> float:
-        """Return how long a standby waits until its next look: less when it is about to take over."""
+        """Return the seconds until a standby's next look at the lock: fewer when it is about to take over."""
         left = self.candidacy.seconds_to_takeover() if self.candidacy is not None else None
         usual_seconds = self.timing.look_seconds
         return usual_seconds if left is None else min(max(left, MIN_LOOK_SECONDS), usual_seconds)
 
     def forget(self) -> None:
-        """Take notice that another beat holds the lock; a later ``stand`` waits for it."""
+        """Note that this beat doesn't hold the lock any more; ``stand`` then waits for it again."""
         self._stop_heartbeat()
         self.lock = self.candidacy = None
 
     def resign(self) -> None:
-        """Give up the lock, or what may have become one: Redis isn't waited for long."""
+        """Release the lock, or one that was asked for without an answer; Redis isn't waited for long."""
         self._stop_heartbeat()
         lock, self.lock, self.candidacy = self.lock or self.candidacy, None, None
         if lock is None or (isinstance(lock, LeaderLock) and not lock.token):

@@ -1,9 +1,9 @@
 """The heartbeat: a thread that renews the leader's lock, whatever the scheduler is busy with.
 
-Owns one connection and one acquisition of the lock. Invariant: it renews for a scheduler that makes progress.
-One that doesn't (a publish or a signal handler that never returns) must not keep the other beats waiting for
-ever, so the lock is given up; when the scheduler comes back to life, its own next step takes it again, or
-finds that another beat leads.
+Owns one connection and one acquisition of the lock. Invariant: it renews the lock only while the scheduler
+makes progress. A scheduler that doesn't, as a publish or a signal handler never returns, must not keep the
+other beats waiting for ever, so the lock is released. If the scheduler goes on later, its next step takes the
+lock again, or finds that another beat leads.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
-#: how long who stops it waits for a renewal that is on its way, seconds
+#: how long ``stop`` waits for a renewal that is on its way
 STOP_SECONDS = 2.0
 
-#: a thread that wakes this many seconds too late didn't run, and neither did the scheduler: the whole process
-#: stood still
+#: if the thread wakes later than this, the whole process was paused, and so was the scheduler
 LATE_SECONDS = 1.0
 
 
@@ -39,7 +38,7 @@ class Heartbeat:
         timing: how often the lock is renewed, and when the scheduler counts as stuck.
 
     Attributes:
-        lost: why there is nothing to renew any more: another beat holds the lock. None: it doesn't.
+        lost: the error when another beat holds the lock, after which nothing is renewed; None: none does.
     """
 
     def __init__(self, app: Any, fence: Fence, timing: Timing) -> None:
@@ -52,39 +51,39 @@ class Heartbeat:
         self._progressed_at = self._confirmed_at = time.monotonic()
         self._reached_at = time.monotonic()
         self._has_given_up = False
-        self._said = Memory[str, str]()  # of which kind of error what was logged last
+        self._said = Memory[str, str]()  # type of error to what was logged of it last
         self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Renew no more: when this returns, no command is on its way that could take the lock back."""
+        """Stop the thread: when this returns, no command is on its way that could take the lock back."""
         self._stopped.set()
         self._thread.join(timeout=STOP_SECONDS)
         if self._store is not None:
             self._store.close()
 
     def note_progress(self) -> None:
-        """The scheduler has done something."""
+        """Note that the scheduler has done something."""
         self._progressed_at = time.monotonic()
 
     def seconds_unconfirmed(self) -> float:
-        """Return for how long it isn't known whether the lock is still held."""
+        """Return how long ago the lock was last known to be held."""
         return time.monotonic() - self._confirmed_at
 
     def note_confirmed(self, at: float) -> None:
-        """A step of the scheduler's own, begun ``at`` (monotonic), has found the lock held."""
+        """Note that a step of the scheduler, begun ``at`` (monotonic), has found the lock held."""
         self._confirmed_at = max(at, self._confirmed_at)
 
     def take_retaken(self) -> bool:
-        """Return, once, whether the lock was gone, perhaps with all data, and was taken back."""
+        """Return whether the lock was gone, perhaps with all data, and was taken back since the last call."""
         store = self._store
         if store is None or not store.has_retaken_lock:
             return False
-        # seen first and unset then: what the thread finds in between is told just now, and what it finds
-        # after it the next time
+        # read first and unset then: if the thread sets it in between, this call tells of it; after that, the
+        # next
         store.has_retaken_lock = False
         return True
 
@@ -96,10 +95,10 @@ class Heartbeat:
                 self.lost = exc
                 return
             except RedBeatError as exc:
-                # nothing can be said of a scheduler that waits for Redis, too
+                # the scheduler may be waiting for Redis as well, so it doesn't count as stuck
                 self._reached_at = time.monotonic()
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
-            except Exception as exc:  # noqa: BLE001 - nobody waits for this thread: without it the lock ends
+            except Exception as exc:  # noqa: BLE001 - if this thread ended, the lock would end as well
                 self._reached_at = time.monotonic()
                 self._report(exc)
 
@@ -108,7 +107,7 @@ class Heartbeat:
         waited_since, renewal_seconds = time.monotonic(), self._timing.renewal_seconds
         has_stopped = self._stopped.wait(renewal_seconds)
         if time.monotonic() - waited_since > renewal_seconds + LATE_SECONDS:
-            self._reached_at = time.monotonic()  # of that time nothing can be said, either
+            self._reached_at = time.monotonic()  # the process was paused, which doesn't count as stuck
         return has_stopped
 
     def _beat(self) -> None:
@@ -126,17 +125,17 @@ class Heartbeat:
         self._confirmed_at = started_at
 
     def _connect(self) -> Store | None:
-        """Return the store with the thread's own client; None when this heartbeat was stopped meanwhile."""
+        """Return the store with the thread's own client; None if the heartbeat was stopped meanwhile."""
         if self._store is None:
-            # of its own, unless one was injected: those are for all threads
+            # with an injected client, if there is one: those are for all threads
             self._store = Store.hasty(self._app, self._timing.renewal_seconds)
-            if self._stopped.is_set():  # whoever stops it may have waited for less time than this took
+            if self._stopped.is_set():  # connecting may have taken longer than stop() waits
                 self._store.close()
                 return None
         return self._store
 
     def _report(self, exc: Exception) -> None:
-        """Log what nobody has thought of: once for each kind, until its words change."""
+        """Log an unexpected error: once for each type, until its text changes."""
         kind, words = type(exc).__name__, str(exc)
         if self._said.is_news(kind, words):
             logger.error("beat: The heartbeat failed, and goes on: %s: %s", kind, words, exc_info=exc)

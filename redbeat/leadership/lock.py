@@ -12,11 +12,12 @@
           for takeover_seconds:        lost: another token stands there
           acquire() -> True
 
-The lock is a string with a time to live that holds the leader's token. Invariant: the token is checked in
-the same step as every write of the scheduler (``hold_lock.lua``), so a beat that was paused past its lease
-writes nothing more, however long it takes to notice, and a lock that is taken over too early does no harm.
-A lock is taken, and taken back, for a moment only and then renewed: a command that arrives late, when the
-beat that sent it has ended, keeps nobody waiting.
+The lock is a string with a time to live that holds the leader's token. Invariant: every write of the
+scheduler checks the token in the same step (``hold_lock.lua``). So a beat that was paused until its lock had
+ended writes nothing more, however late it notices, and a takeover that comes too early does no harm.
+
+A lock is taken, and taken back, for 10 seconds only, and then renewed to its full time: if that command
+    arrives late, when the beat that sent it has ended, the others don't wait for long.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
 
-#: how long a lock that was taken just now lives until it is renewed, milliseconds; see ``hold_lock.lua``, too
+#: how long a lock that was just taken lives until it is renewed, milliseconds; ``hold_lock.lua`` has the same
 TAKEN_MS = 10_000
 
-#: how a token of ours begins; one of celery-redbeat 2.x is 32 hexadecimal digits
+#: how the token of a RedBeat 3 begins; that of celery-redbeat 2.x is 32 hexadecimal digits
 TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is no secret
 
 
 @dataclass(frozen=True)
 class Holder:
-    """What a token of ours says: which process has held the lock since when (UTC)."""
+    """What the token of a RedBeat 3 says: which process has held the lock since when (UTC)."""
 
     host: str
     pid: int
@@ -55,7 +56,13 @@ class Holder:
 
 @dataclass
 class _Silence:
-    """A lock that hasn't been renewed since a standby first saw it so; times are monotonic."""
+    """What a standby has seen of a lock that isn't renewed; times are monotonic.
+
+    Attributes:
+        expires_at: when the lock ends.
+        since: the first look of those that found it not renewed.
+        looked_at: the last of them.
+    """
 
     expires_at: float
     since: float
@@ -63,24 +70,25 @@ class _Silence:
 
 
 class LeaderLock:
-    """One acquisition of the lock after another, each with a token of its own.
+    """A lock that may be acquired again and again, each time with a new token.
 
-    ``owned``, ``locked``, ``extend``, ``reacquire`` and ``release`` are those of redis-py's lock, which
-    stands in ``scheduler.lock`` with celery-redbeat 2.x.
+    ``owned``, ``locked``, ``extend``, ``reacquire`` and ``release`` do what those of redis-py's lock do,
+    which is what celery-redbeat 2.x has in ``scheduler.lock``.
 
     Arguments:
         store: where the lock is.
         key: the lock's key.
         timeout_seconds: how long it lives after it was last renewed.
-        takeover_seconds: a holder of our kind that doesn't renew it for so long is replaced; None: never.
+        takeover_seconds: a RedBeat 3 that doesn't renew it for this long is replaced; None: never.
 
     Attributes:
         name: the lock's key.
         timeout: ``timeout_seconds``.
-        is_released: its holder has given it up by ``release``, and doesn't take it back.
-        token: what the lock holds when it is ours, or may be: it was asked for, and no answer has come.
-        replaced: the token of the silent holder that was replaced, '' for none.
-        seen_until: when the lock, as it was last seen in another's hands, would end; monotonic.
+        is_released: it was given up by ``release``, so nothing takes it back.
+        token: what the lock holds if this object holds it, or may hold it, as no answer has come; '': it
+            doesn't.
+        replaced: the token of the silent holder that was replaced; '': there was none.
+        seen_until: when another holder's lock would end, as it was seen last; monotonic.
     """
 
     def __init__(
@@ -92,7 +100,7 @@ class LeaderLock:
         self._takeover_seconds = takeover_seconds
         self.set_timeout(timeout_seconds)
         self.is_released = False
-        #: called before ``release`` gives it up: nobody may renew it any more
+        #: called by ``release`` before it gives the lock up, to stop whatever renews it
         self.on_release: Callable[[], None] = lambda: None
         self._silence: _Silence | None = None
         self.token = ""
@@ -100,27 +108,27 @@ class LeaderLock:
         self.seen_until = 0.0
 
     def set_timeout(self, seconds: float) -> None:
-        """Let it live for so long from its next renewal on."""
+        """Set how long it lives, from its next renewal on."""
         self.timeout = seconds
         self.timeout_ms = max(int(seconds * 1000), 1)
         self.timing = Timing(seconds, self._takeover_seconds)
 
     @property
     def fence(self) -> Fence:
-        """What the scheduler's writes are checked against."""
+        """The key and the token that the scheduler's writes are checked against."""
         return Fence(self.key, self.token, self.timeout_ms)
 
     def acquire(self, *, blocking: bool = False, blocking_timeout: float | None = None) -> bool:
-        """Take the lock if it is free or its holder silent; return whether it is ours now.
+        """Take the lock if it is free, or if its holder is silent; return whether it was taken.
 
         Costs one command while somebody else holds it.
 
         Arguments:
-            blocking: wait for it, and
-            blocking_timeout: seconds to wait at the most; None: as long as it takes.
+            blocking: wait for it.
+            blocking_timeout: seconds to wait at most; None: for ever.
 
         Raises:
-            LockLost: it was ours, and a moment later another's.
+            LockLost: it was taken, and another beat had it a moment later.
         """
         deadline = math.inf if blocking_timeout is None else time.monotonic() + blocking_timeout
         while not self._take():
@@ -135,20 +143,20 @@ class LeaderLock:
         try:
             rest_ms = self._key.rest_ms()
             if rest_ms == FOR_EVER:
-                self._key.token()  # no beat leaves it so: it may be no lock at all, and says so
+                self._key.token()  # raises if the key isn't a string: no beat writes one without an end
         except BaseException:
-            self._silence = None  # what wasn't seen isn't known
+            self._silence = None  # a look that fails says nothing about the holder
             raise
         if rest_ms != NO_KEY:
             self.seen_until = time.monotonic() + rest_ms / 1000 if rest_ms >= 0 else math.inf
         silent = ""
         if self._is_silent(rest_ms):
             holder = self.holder()
-            # a foreign one (celery-redbeat 2.x) renews its lock at each tick only: it is left to expire
+            # celery-redbeat 2.x renews its lock at each tick only, so its lock must expire
             silent = holder if holder.startswith(TOKEN_MARK) else ""
         if rest_ms != NO_KEY and not silent and not self.token:
             return False
-        # before the answer: whoever ends meanwhile must release it; and the same when no answer has come
+        # set before the answer, so that it is released if this beat ends now; and used again if none comes
         self.token = token = self.token or _new_token()
         taken_ms, slack_ms = min(self.timeout_ms, TAKEN_MS), int(self.timing.slack_seconds * 1000)
         is_ours = self._key.take(token, taken_ms, silent=silent, rest_ms=rest_ms, slack_ms=slack_ms)
@@ -160,7 +168,7 @@ class LeaderLock:
         return is_ours
 
     def renew(self) -> bool:
-        """Let the lock live for its whole time from now on; return whether it was gone, and is taken back.
+        """Let the lock live for its full time from now on; return whether it was gone, and was taken back.
 
         Raises:
             LockLost: another holds it.
@@ -170,24 +178,24 @@ class LeaderLock:
         return was_gone
 
     def holder(self, mark: str = "") -> str:
-        """Return the token in the lock; of one that was released just now that in ``mark``; '' for none."""
+        """Return the token in the lock, else the one in the key ``mark``; '': there is none."""
         token = self._key.token()
         if token is None and mark:
             token = LockKey(self._store, mark).token()
         return token or ""
 
     def take_mark(self, mark: str) -> str:
-        """Return, once, who has released the lock, a token, as the key ``mark`` says; '' for nobody."""
+        """Return the token in the key ``mark``, that of whoever has released the lock; remove the key."""
         key = LockKey(self._store, mark)
         token = key.token() or ""
         key.remove()
         return token
 
     def _is_silent(self, rest_ms: int) -> bool:
-        """Note a look at the lock; tell whether all looks, for long enough, found it not renewed."""
+        """Note a look at the lock; tell whether it hasn't been renewed for ``takeover_seconds``."""
         now, silence = time.monotonic(), self._silence
         expires_at = now + rest_ms / 1000
-        if rest_ms < 0:  # nobody holds it, or for ever: then somebody has set it so by hand
+        if rest_ms < 0:  # nobody holds it, or it never ends, as somebody has set it by hand
             self._silence = None
         elif (
             silence is None
@@ -200,18 +208,18 @@ class LeaderLock:
         return self.seconds_to_takeover() == 0
 
     def seconds_to_takeover(self) -> float | None:
-        """Return how long until a holder that stays silent is replaced; None: no silence was seen."""
+        """Return the seconds until a holder that stays silent is replaced; None: it isn't silent."""
         takeover_seconds = self.timing.takeover_seconds
         if self._silence is None or takeover_seconds is None:
             return None
         return max(self._silence.since + takeover_seconds - time.monotonic(), 0)
 
     def forget(self) -> None:
-        """Take notice that it isn't ours, whatever was thought of it; a later ``acquire`` begins anew."""
+        """Note that this object doesn't hold the lock; a later ``acquire`` begins anew."""
         self.token, self._silence = "", None
 
     def describe_holder(self) -> str:
-        """Return who holds the lock and for how long, in words for a log."""
+        """Return who holds the lock and for how long, as a phrase for the log."""
         holder, rest_ms = self._key.token(), self._key.rest_ms()
         if rest_ms == FOR_EVER:
             return f"{holder} holds {self.key}, which never ends: somebody has set it by hand"
@@ -220,18 +228,19 @@ class LeaderLock:
     # -- as redis-py's lock has it
 
     def owned(self) -> bool:
-        """Tell whether it is ours, as Redis has it now."""
+        """Ask Redis whether this object holds the lock."""
         return bool(self.token) and self._key.token() == self.token
 
     def locked(self) -> bool:
-        """Tell whether anybody holds it."""
+        """Ask Redis whether anybody holds the lock."""
         return self._key.token() is not None
 
     def extend(self, additional_time: float, replace_ttl: bool = True) -> bool:
-        """Let it live for ``additional_time`` seconds from now on, and return True.
+        """Let it live for ``additional_time`` seconds from now on, as with celery-redbeat 2.x, and return
+        True.
 
-        That is what celery-redbeat 2.x makes of it. With ``replace_ttl=False`` they are added to what is
-        left. A beat that runs renews it to its own time soon after.
+        With ``replace_ttl=False`` they are added to the time that is left. A beat that runs renews it to its
+        full time soon after.
 
         Raises:
             LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
@@ -245,7 +254,7 @@ class LeaderLock:
         return True
 
     def reacquire(self) -> bool:
-        """Let it live for its whole time from now on, and return True.
+        """Let it live for its full time from now on, and return True.
 
         Raises:
             LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
@@ -253,7 +262,7 @@ class LeaderLock:
         return self.extend(self.timeout)
 
     def release(self) -> None:
-        """Give it up, and wake the standbys. A beat that runs stands by for it with its next tick.
+        """Release it, and wake the standbys. A beat that runs stands by for it from its next tick on.
 
         Raises:
             LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
@@ -269,16 +278,18 @@ class LeaderLock:
         )
 
     def give_up(self, mark: str = "") -> bool:
-        """Give the lock up and wake the standbys; return whether it was ours. Redis isn't waited for long.
+        """Release it and wake the standbys; return whether it was held. Redis isn't waited for long.
 
         Arguments:
-            mark: a key that says for a minute who has released the lock: it hasn't vanished; '': none.
+            mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
+                vanished; '': none.
         """
         return self._key.release(self.token, mark)
 
 
 def fence_of(lock: Any, timing: Timing) -> Fence:
-    """Return what writes are checked against under ``lock``: ours, or what a program has put in its place.
+    """Return what writes are checked against: ``lock`` is a LeaderLock, or what a program has put in its
+    place.
 
     That may be a lock of redis-py, which has a token, or a test's own object, which has none: then nothing is
     checked.
@@ -293,7 +304,7 @@ def fence_of(lock: Any, timing: Timing) -> Fence:
 
 
 def holder_of(token: str) -> Holder | None:
-    """Return what ``token`` says, None when it isn't one of ours."""
+    """Return what ``token`` says; None: it isn't that of a RedBeat 3."""
     parts = token.removeprefix(f"{TOKEN_MARK}:").rsplit(":", 3)
     if not token.startswith(f"{TOKEN_MARK}:") or len(parts) != 4:
         return None

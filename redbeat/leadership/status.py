@@ -1,7 +1,7 @@
 """Who leads, and whether the schedule is being worked on: for programs and probes that run no beat.
 
-Owns the one look at Redis that answers both, and the verdict about it. Invariant: a look writes nothing, and
-takes no longer than MAX_LOOK_SECONDS, whatever Redis does.
+Owns the request to Redis that answers both, and the verdict about the answer. Invariant: it writes nothing,
+and takes no longer than MAX_LOOK_SECONDS, whatever Redis does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redbeat.leadership.lock import holder_of
 from redbeat.store.records import Vitals
 from redbeat.store.store import Store
 
-#: how long one look may take, connecting included
+#: how long ``read_status`` may take, connecting included
 MAX_LOOK_SECONDS = 5.0
 
 
@@ -26,11 +26,12 @@ class Leader:
     """The beat that holds the lock.
 
     Attributes:
-        host: where it runs. None for celery-redbeat 2.x, whose token doesn't tell.
-        pid: its process there; None for 2.x.
-        since: when it became leader by its host's clock, UTC; None for 2.x.
+        host: the name of its machine; None for celery-redbeat 2.x, whose token doesn't tell.
+        pid: its process id there; None for 2.x.
+        since: when it became leader by its machine's clock, UTC; None for 2.x.
         token: what the lock holds.
-        ttl_seconds: when the lock ends unless it is renewed; None: never, so somebody has set it by hand.
+        ttl_seconds: in how many seconds the lock ends unless it is renewed; None: never, as somebody has set
+            it by hand.
         last_tick: when it last did something by the server's clock, UTC; None: not known, as for 2.x.
     """
 
@@ -44,16 +45,16 @@ class Leader:
 
 @dataclass(frozen=True)
 class Status:
-    """One look at the schedule. Times are UTC, by the server's clock.
+    """Who leads, and what is due. Times are UTC, by the server's clock.
 
     Attributes:
-        now: when it was.
-        lock_key: None: no lock is configured, and there is no leader by design.
-        leader: None: nobody leads.
+        now: when this was read.
+        lock_key: the lock's key; None: no lock is configured, so there is no leader.
+        leader: who leads; None: nobody does.
         last_tick: when the leader, or the last one that there was, did something; None: not known.
         backlog: how many entries are due.
-        oldest_due: since when the first of them is; None: there is none, or only those with the score 0,
-            which means "now" whenever it was written.
+        oldest_due: since when the first of them is due; None: none is, or only those with the score 0, which
+            means "now" whenever it was written.
     """
 
     now: datetime
@@ -78,7 +79,7 @@ class State(IntEnum):
 
 
 def read_status(app: Any = None) -> Status:
-    """Look who leads and what is due: one round trip, and never longer than 5 seconds.
+    """Return who leads and what is due: one round trip, of 5 seconds at most.
 
     Raises:
         ConfigurationError: a setting can't be used.
@@ -99,7 +100,7 @@ def _look(app: Any) -> Vitals:
 def _status(vitals: Vitals, config: RedBeatConfig) -> Status:
     holder = holder_of(vitals.token)
     is_foreign = bool(vitals.token) and holder is None
-    # without a lock nobody writes it, and celery-redbeat 2.x doesn't either: what stands there is from before
+    # beats without a lock, and celery-redbeat 2.x, don't write the tick: what is there is an earlier leader's
     last_tick = None if is_foreign or config.lock_key is None else _moment(vitals.tick)
     leader = None
     if vitals.token:
@@ -129,7 +130,7 @@ def _moment(tick: str) -> datetime | None:
 
 
 def judge(status: Status, late_after_seconds: float) -> tuple[State, str]:
-    """Return the verdict about ``status``, and what is wrong in a sentence ('' for nothing)."""
+    """Return the verdict about ``status``, and a sentence that says what is wrong; '': nothing is."""
     if status.leader is None and status.lock_key is not None:
         return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
     oldest_seconds = status.seconds_since(status.oldest_due) or 0

@@ -1,9 +1,9 @@
-"""RedBeat's logger, which is that of Celery's beat: no record of it can forge a line or steer a terminal.
+"""RedBeat's logger, which is that of Celery's beat: none of its records can forge a line or control a
+terminal.
 
-Owns the filter that sees to that, for every record of the logger ``celery.beat``: RedBeat's, Celery's own
-(``Scheduler: Sending due task ...``, tracebacks) and those of subclasses. It makes the values printable that
-a record's words are filled with. Whoever logs has nothing to think of, as long as foreign text is a value and
-not part of the words.
+Owns the filter that makes this so, for every record of the logger ``celery.beat``: RedBeat's, Celery's own
+(``Scheduler: Sending due task ...``, tracebacks) and those of subclasses. It makes a record's arguments
+printable. So text from elsewhere must be an argument of a log call, and never part of the message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 
 from redbeat.log.text import printable, printable_lines, shorten
 
-#: how many characters of one value go into a log: it may be megabytes
+#: how many characters of one value are logged at most, as it may be megabytes
 MAX_VALUE = 2_000
 
 
@@ -26,14 +26,14 @@ _MEANWHILE = "During handling of the above exception, another exception occurred
 
 
 class Shown(str):
-    """A value as a log shows it; its repr is the value's, as printable."""
+    """A value as the log shows it: its text and its repr are printable, and not too long."""
 
     __slots__ = ("_repr",)
 
     _repr: str
 
     def __new__(cls, value: object) -> Shown:
-        """Make it of ``value``, whose own text isn't printable or too long."""
+        """Make it from ``value``, whose own text isn't printable, or is too long."""
         made = super().__new__(cls, _shortened(str(value)))
         made._repr = _shortened(repr(value))
         return made
@@ -52,7 +52,7 @@ class PrintableRecords(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Make the values of ``record`` printable, and the messages of the exceptions in its traceback."""
         if isinstance(record.msg, str):
-            record.msg = printable_lines(record.msg)  # the words are a program's, and may be lines
+            record.msg = printable_lines(record.msg)  # written by a programmer, so it may have lines
         elif not record.args:
             record.msg = _shown(record.msg)
         if isinstance(record.args, dict):
@@ -60,7 +60,7 @@ class PrintableRecords(logging.Filter):
         elif record.args:
             record.args = tuple(map(_shown, record.args))
         if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None and not record.exc_text:
-            record.exc_text = printable_traceback(record.exc_info[1])  # what formatters use, if it is there
+            record.exc_text = printable_traceback(record.exc_info[1])  # formatters use this if it is there
         return True
 
 
@@ -74,7 +74,7 @@ def _shown(value: Any) -> Any:
         if is_whole and text.isprintable() and (isinstance(value, str) or repr(value).isprintable()):
             return value
         return Shown(value)
-    except Exception:  # noqa: BLE001 - a value that has no text is the formatter's trouble
+    except Exception:  # noqa: BLE001 - a value whose text can't be made is left to the formatter
         return value
 
 
@@ -110,7 +110,7 @@ def _traceback_lines(exc: BaseException, seen: set[int]) -> Iterator[str]:
 
 
 def _described(exc: BaseException) -> str:
-    """Return the last line of a traceback; traceback's own function walks through all causes for it."""
+    """Return the last line of a traceback; the function of ``traceback`` walks through all causes for it."""
     kind = type(exc)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
@@ -128,5 +128,5 @@ def _printing(named: logging.Logger) -> logging.Logger:
 
 logger: logging.Logger = _printing(get_logger("celery.beat"))
 
-#: what logs the errors of users' signal handlers, which name the task they were called for
+#: this one logs errors of users' signal handlers, and names the task
 _printing(get_logger("celery.utils.dispatch.signal"))

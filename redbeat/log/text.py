@@ -1,6 +1,6 @@
-"""Text from elsewhere: what can be sent as UTF-8, and how it is shown in a log or on a terminal.
+"""Text from elsewhere: how it is shown in a log or on a terminal, cut, measured and hashed.
 
-Invariant: what ``printable`` returns stays on one line, in its order, and gives no orders to a terminal.
+Invariant: what ``printable`` returns is one line, shown in its order, and controls no terminal.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 def printable(text: str) -> str:
     r"""Return ``text`` on one line: what doesn't print is escaped, as ``\x1b``, ``\n`` or ``\u202e``.
 
-    That is control characters (C0, DEL, C1), separators of lines and paragraphs, what changes the direction
-    of text or takes no room, halves of characters, and every space but the usual one.
+    Escaped are control characters (C0, DEL, C1), separators of lines and paragraphs, characters that change
+    the direction of text or have no width, surrogates, and every space but the usual one.
     """
     if text.isprintable():
         return text
@@ -27,15 +27,15 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """Return ``text``, which is JSON of one line or several, as the same JSON without what doesn't print.
+    """Return ``text``, which is JSON of one or more lines, as the same JSON with what doesn't print escaped.
 
-    JSON itself asks only for control characters below U+0020 to be escaped.
+    JSON itself demands that only of control characters below U+0020.
     """
     return escape(text, lambda char: json.dumps(char)[1:-1])
 
 
 def escape(text: str, escaped: Callable[[str], str]) -> str:
-    """Return ``text`` of several lines, with what doesn't print as ``escaped`` says."""
+    """Return ``text`` of several lines; ``escaped`` replaces each character that doesn't print."""
     found = {char for char in set(text) if not char.isprintable()} - {"\n"}
     return text.translate({ord(char): escaped(char) for char in found}) if found else text
 
@@ -45,12 +45,12 @@ def _escaped(char: str) -> str:
 
 
 def shorten(text: str, limit: int = 500) -> str:
-    """Return ``text``, cut to ``limit`` characters: bad values may be megabytes, a log line mustn't."""
+    """Return ``text``, cut to ``limit`` characters, with '...' where it was longer."""
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def is_utf8(text: str) -> bool:
-    """Tell whether ``text`` can be written as UTF-8: bytes that are none, and half characters, can't."""
+    """Tell whether ``text`` can be written as UTF-8: surrogates can't, nor bytes that weren't UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -59,15 +59,15 @@ def is_utf8(text: str) -> bool:
 
 
 def as_stored(text: str) -> bytes:
-    """Return ``text`` as it stands in Redis, with bytes that are no UTF-8: not every client writes them."""
+    """Return the bytes of ``text`` as they are in Redis, also where they aren't UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def sha1_of_text(text: str) -> str:
-    """Return the SHA-1, in hex digits, of ``text`` as it stands in Redis; to compare, not to trust."""
+    """Return the SHA-1 of the bytes of ``text`` in Redis, in hex digits: for comparing, not for security."""
     return hashlib.sha1(as_stored(text), usedforsecurity=False).hexdigest()
 
 
 def counted(number: int, one: str = "entry", many: str = "entries") -> str:
-    """Return how many there are in words: '1 entry', '2 entries'."""
+    """Return a number with its noun: '1 entry', '2 entries'."""
     return f"{number} {one if number == 1 else many}"

@@ -1,7 +1,7 @@
 """How a command ends: exit codes, and errors of the command line that carry them.
 
-Invariant: every fault of the user's ends in one sentence and a code of sysexits.h; click's own 2 means "late"
-in ``celery redbeat status``.
+Invariant: every mistake of the user's ends with one sentence and a code of sysexits.h. Click's own code for
+    wrong options, 2, isn't used: it means "late" in ``celery redbeat status``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 
 from redbeat.log.text import printable
 
-#: ``os`` has them on POSIX only
+# ``os`` has these codes on POSIX only
 USAGE = getattr(os, "EX_USAGE", 64)  #: wrong options
 NO_INPUT = getattr(os, "EX_NOINPUT", 66)  #: a file that can't be read
 UNAVAILABLE = getattr(os, "EX_UNAVAILABLE", 69)  #: a program that is missing
@@ -27,19 +27,19 @@ TRY_AGAIN = getattr(os, "EX_TEMPFAIL", 75)  #: what may work later
 NO_PERMISSION = getattr(os, "EX_NOPERM", 77)  #: Redis refuses
 CONFIG = getattr(os, "EX_CONFIG", 78)  #: wrong settings
 
-#: 30 years
+#: the longest time that an option takes: 30 years
 MAX_SECONDS = 1e9
 
 
 class CommandLineError(click.ClickException):
-    """A sentence, and the code that the command ends with."""
+    """A sentence for stderr, and the code with which the command ends."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(printable(message))
         self.exit_code = exit_code  # type: ignore[misc]
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print it, on a terminal wrapped at words."""
+        """Print the sentence; on a terminal it is wrapped at words."""
         words = f"Error: {self.format_message()}"
         if file is None and sys.stderr is not None and sys.stderr.isatty():
             columns = shutil.get_terminal_size().columns
@@ -52,14 +52,14 @@ def _usage_errors_apart() -> Iterator[None]:
     try:
         yield
     except click.UsageError as exc:
-        if type(exc).__name__ == "NoArgsIsHelpError":  # it shows the help; not in every version of click
+        if type(exc).__name__ == "NoArgsIsHelpError":  # shows the help; not in every version of click
             exc.exit_code = USAGE  # type: ignore[misc]
             raise
         raise CommandLineError(exc.format_message(), USAGE) from None
 
 
 class ExitingCommand(click.Command):
-    """A command whose wrong options have an exit code of their own."""
+    """A command that ends with ``USAGE`` after wrong options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _usage_errors_apart():
@@ -89,14 +89,14 @@ def is_beat_command() -> bool:
 
 
 def finite(_ctx: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    """Return ``value``; a usage error when it is no number of seconds that anybody can wait."""
+    """Return ``value``; a usage error if it is more than ``MAX_SECONDS``, or not a number."""
     if value is not None and not value <= MAX_SECONDS:
         raise click.BadParameter(f"{value} is no number of seconds.")
     return value
 
 
 def not_empty(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Return ``value``; a usage error for '', which is what a shell makes of a variable that isn't set."""
+    """Return ``value``; a usage error if it is '', as from a shell variable that isn't set."""
     if value == "":
         raise click.BadParameter("it is empty.")
     return value

@@ -1,4 +1,4 @@
-"""Holding back the search for cyclic garbage, for steps that make thousands of objects."""
+"""Pausing the search for cyclic garbage, for steps that make thousands of objects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a process remembers, within bounds: what it has said, what it has met, what it has computed.
+"""A dict with a limit, for what a process remembers: what it has logged, met or computed.
 
-Invariant: of too many things all are forgotten. So whoever uses it must be able to say, meet or compute
-anything again.
+Invariant: when there is too much to remember, all of it is forgotten. So its users must be able to log, meet
+    or compute anything again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ _NOTHING = object()
 
 
 class Memory(dict[Key, Value]):
-    """A dict with a limit to its keys; one more empties it first.
-
-    Arguments:
-        limit: how many keys.
-    """
+    """A dict that is emptied before it would get more than ``limit`` keys."""
 
     def __init__(self, limit: int = 10_000) -> None:
         super().__init__()
@@ -32,7 +28,7 @@ class Memory(dict[Key, Value]):
         super().__setitem__(key, value)
 
     def is_news(self, key: Key, value: Value) -> bool:
-        """Remember ``value``; tell whether ``key`` had none, or another one, so that it is to be said."""
+        """Remember ``value``; tell whether ``key`` had none or another one, so that it is to be logged."""
         if self.get(key, _NOTHING) == value:
             return False
         self[key] = value

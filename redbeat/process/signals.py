@@ -1,4 +1,4 @@
-"""Holding back the signals that end beat, for steps that mustn't be cut in two."""
+"""Holding back signals, for steps that mustn't be interrupted."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: all that a program may have a handler for
+#: all signals that a program may have a handler for
 _NUMBERS = sorted(map(int, signal.valid_signals()))
-#: what the functions of ``signal`` call: those themselves make enums, and take 65 us to ask about all, not 1
+#: the C functions below ``signal``, which makes enums and takes 65 us to ask about all signals instead of 1
 _system: Any = getattr(signal, "_signal", signal)
 
 
 @contextmanager
 def hold_interrupts(patience_seconds: float = 0.5, *, is_firm: bool = False) -> Iterator[Callable[[], None]]:
-    """Let SIGTERM and SIGINT arrive when the block is done, or where it calls what is yielded.
+    """Hold SIGTERM and SIGINT back until the block ends, or calls the function that this yields.
 
-    Or after ``patience_seconds``, or when they are sent a second time (unless ``is_firm``), anywhere in the
-    block: it may be waiting for a server that never answers. Not done by masking them: with another thread
-    beside, the kernel would give the signal to that one, and Python would run the handler in this one all
-    the same.
+    As the block may be waiting for a server that never answers, a signal arrives anywhere in it after
+    ``patience_seconds``, or, unless ``is_firm``, when it is sent a second time.
+
+    Masking the signals wouldn't do: the kernel would give them to another thread, and Python runs the
+    handlers in the main thread all the same.
     """
-    if threading.current_thread() is not threading.main_thread():  # only that one runs handlers
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
         yield lambda: None
         return
     hold = _Hold(patience_seconds, is_firm)
@@ -39,7 +40,7 @@ def hold_interrupts(patience_seconds: float = 0.5, *, is_firm: bool = False) -> 
 
 
 class _Hold:
-    """The handlers of one block, and the signal that came in it."""
+    """The handlers that one block has replaced, and the signal that has come in it."""
 
     def __init__(self, patience_seconds: float, is_firm: bool) -> None:
         self._patience_seconds = patience_seconds
@@ -53,14 +54,14 @@ class _Hold:
             signal.signal(number, self._handle)
 
     def let_arrive(self) -> None:
-        """Let what came arrive."""
+        """Send the signal that has come, if there is one, to its own handler."""
         number, self._arrived = self._arrived, None
         if number is not None:
             self.end()
             signal.raise_signal(number)
 
     def end(self) -> None:
-        """Put the handlers back, and let what came arrive."""
+        """Put the handlers back, and send them the signal that has come."""
         if self._timer is not None:
             self._timer.cancel()
         self._restore()
@@ -68,7 +69,7 @@ class _Hold:
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
-            if signal.getsignal(number) == self._handle:  # else the block has set one of its own
+            if signal.getsignal(number) == self._handle:  # else the block has set another one
                 signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
@@ -87,10 +88,10 @@ class _Hold:
 
 
 class Postponed:
-    """Signals whose handlers are called later, when no interruption is on its way that could hit them.
+    """All signals, noted now and handled later, when no interruption can hit their handlers.
 
-    What notes a signal meanwhile isn't written in Python, so that it can't be cut in two by an exception that
-    is raised in its thread. Made and ended in the main thread.
+    They are noted by a function that isn't written in Python: an exception that another thread raises in this
+    one can't interrupt it. Made and ended in the main thread.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,7 @@ class Postponed:
                     self._before[number] = handler
                     self._notes[number] = partial(self._arrived.setdefault)
                     _system.signal(number, self._notes[number])
-        except BaseException:  # of a handler that was called just before it was replaced
+        except BaseException:  # from a handler that was called just before it was replaced
             self.end()
             raise
 
@@ -114,16 +115,16 @@ class Postponed:
         return bool(self._arrived)
 
     def let_arrive(self) -> None:
-        """Call the handlers of what came, in the main thread, in the order in which it came."""
+        """Call the handlers of the signals that have come, in their order; in the main thread."""
         while self._arrived:
             number = next(iter(self._arrived))
             frame = self._arrived.pop(number, None)
             self._before[number](number, frame)
 
     def let_through(self) -> None:
-        """Call the handlers at once from now on, and for what came, whatever the main thread is doing.
+        """Let the handlers of all signals, also of those that have come, be called at once from now on.
 
-        Called in another thread.
+        Called in another thread than the main one.
         """
         for number, note in self._notes.items():
             state: tuple[Any, ...] = (self._before[number], (), {}, None)
@@ -133,15 +134,15 @@ class Postponed:
             _interrupt_main_thread(number)
 
     def end(self) -> None:
-        """Put the handlers back, and call those of what came."""
+        """Put the handlers back, and call those of the signals that have come."""
         try:
             while self._notes:
                 number, note = next(iter(self._notes.items()))
-                if _system.getsignal(number) is note:  # else somebody has set one of his own
+                if _system.getsignal(number) is note:  # else somebody has set another one
                     _system.signal(number, self._before[number])
                 del self._notes[number]
             self.let_arrive()
-        except BaseException:  # a handler's, which keeps no other signal from arriving
+        except BaseException:  # from a handler; the other signals are handled all the same
             if self._notes or self._arrived:
                 self.end()
             raise
@@ -159,7 +160,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _interrupt_main_thread(number: int) -> None:
-    # sent to the thread, not to the process: a call that blocks there returns
+    # sent to the thread, not to the process, so that a call that blocks there returns
     main = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main is not None:
         signal.pthread_kill(main, number)

@@ -22,7 +22,7 @@ class Versions:
     ignored: list[str] = field(default_factory=list)
 
     def note_entry(self, context: Context, row: Row) -> Iterator[Finding]:
-        """Take notice of an entry that RedBeat itself can use; what it can't is told elsewhere."""
+        """Note an entry that RedBeat itself can use; what it can't is told elsewhere."""
         if row.entry is None or row.stored.score is None or row.stored.score < 0:
             return
         name = context.name_of(row.key)
