@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from redbeat.store.parts import Part
 from redbeat.store.scripts.calendars import read_calendars, replace_calendar
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -43,6 +44,10 @@ class Calendars:
 
     def names(self) -> list[str]:
         """Return the names of all; every key under the prefix is looked at for them."""
-        start = self._store.keys.calendar("")
-        pages = Server(self._store).scan(start)
-        return sorted({key.removeprefix(start) for page in pages for key in page})
+
+        def read(part: Part) -> Iterator[str]:
+            start = part.keys.calendar("")
+            for page in Server(self._store).scan(start):
+                yield from (key.removeprefix(start) for key in page)
+
+        return sorted(set(self._store.parts.read(read)))

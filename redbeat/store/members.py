@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
+from typing import Any
 
 from redbeat.log.text import as_stored
-from redbeat.store.chunks import CHUNK_SIZE
+from redbeat.store.chunks import CHUNK_SIZE, in_chunks
+from redbeat.store.parts import Part
 from redbeat.store.records import text_of
 from redbeat.store.scripts.repairs import MemberRepair as MemberRepair
 from redbeat.store.scripts.repairs import repair_members
@@ -18,20 +20,23 @@ class Members:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._key = store.keys.schedule
 
     def count(self) -> int:
         """Return how many there are."""
-        return int(self._store.ask(lambda client: client.zcard(self._key)))
+        client = self._store.client
+        with self._store.translating():
+            return sum(self._store.parts.read(lambda part: [int(client.zcard(part.keys.schedule))]))
 
     def scores_of(self, members: Sequence[str]) -> list[float | None]:
         """Return the score of each, None for what isn't a member."""
+        client, part_of = self._store.client, self._store.parts.of
         with self._store.translating():
-            return [self._store.client.zscore(self._key, as_stored(member)) for member in members]
+            return [client.zscore(part_of(one).keys.schedule, as_stored(one)) for one in members]
 
     def rank_of(self, member: str) -> int | None:
         """Return its place, 0 for the next one due; None: it isn't there."""
-        rank: int | None = self._store.ask(lambda client: client.zrank(self._key, member))
+        key = self._store.parts.of(member).keys.schedule
+        rank: int | None = self._store.ask(lambda client: client.zrank(key, member))
         return rank
 
     def in_order(self, last_score: float | None = None) -> Iterator[list[tuple[str, float]]]:
@@ -42,19 +47,23 @@ class Members:
         Arguments:
             last_score: only those from 0 to this.
         """
-        yield from self._range("0", "+inf" if last_score is None else repr(last_score))
-        if last_score is None:
-            yield from self._range("-inf", "(0")
 
-    def _range(self, begin: str, last: str) -> Iterator[list[tuple[str, float]]]:
+        def read(part: Part) -> Iterator[tuple[str, float]]:
+            yield from self._range(part, "0", "+inf" if last_score is None else repr(last_score))
+            if last_score is None:
+                yield from self._range(part, "-inf", "(0")
+
+        return in_chunks(self._store.parts.read(read, _place_of))
+
+    def _range(self, part: Part, begin: str, last: str) -> Iterator[tuple[str, float]]:
         at_begin = 0  # how many with that score were seen
         latest = (-inf, b"")
         while True:
             # some of them may have moved on
             options = {"start": max(at_begin - CHUNK_SIZE, 0), "num": 2 * CHUNK_SIZE}
-            found = self._scored(begin, last, options)
+            found = self._scored(part, begin, last, options)
             page = [one for one in found if (one[1], as_stored(one[0])) > latest][:CHUNK_SIZE]
-            yield page
+            yield from page
             if len(found) < 2 * CHUNK_SIZE and len(page) < CHUNK_SIZE:
                 return
             if page:
@@ -65,37 +74,50 @@ class Members:
             else:
                 at_begin += CHUNK_SIZE
 
-    def _scored(self, first: str, last: str, options: dict[str, int]) -> list[tuple[str, float]]:
+    def _scored(self, part: Part, first: str, last: str, options: dict[str, int]) -> list[tuple[str, float]]:
+        key = part.keys.schedule
         found = self._store.ask(
-            lambda client: client.zrangebyscore(self._key, first, last, withscores=True, **options)
+            lambda client: client.zrangebyscore(key, first, last, withscores=True, **options)
         )
         return [(text_of(member), score) for member, score in found]
 
     def first(self, count: int) -> list[str]:
-        """Return the first ``count`` members, the lowest score first."""
-        return [*map(text_of, self._store.ask(lambda client: client.zrange(self._key, 0, count - 1)))]
+        """Return ``count`` members of one part, the lowest score first; none: there are none at all."""
+
+        def read(part: Part) -> Iterator[list[Any]]:
+            yield self._store.ask(lambda client: client.zrange(part.keys.schedule, 0, count - 1))
+
+        return [*map(text_of, next(filter(None, self._store.parts.read(read)), []))]
 
     def scan(self) -> Iterator[list[tuple[str, float]]]:
         """Yield all members with their scores in no order, about 500 at a time.
 
         What is there all the while comes at least once, what is moved meanwhile perhaps twice.
         """
-        cursor = 0
-        while True:
-            with self._store.translating():
-                cursor, found = self._store.client.zscan(self._key, cursor, count=CHUNK_SIZE)
-            yield [(text_of(member), score) for member, score in found]
-            if not int(cursor):
-                return
+
+        def read(part: Part) -> Iterator[list[tuple[Any, float]]]:
+            key = part.keys.schedule
+            return self._store.scan(lambda client, cursor: client.zscan(key, cursor, count=CHUNK_SIZE))
+
+        for page in self._store.parts.read(read):
+            yield [(text_of(member), score) for member, score in page]
 
     def remove(self, members: Sequence[str]) -> None:
         """Take members out of the schedule; what stands under their keys is left."""
-        self._store.ask(lambda client: client.zrem(self._key, *map(as_stored, members)))
+        for part, chunk in self._store.parts.chunks(members):
+            with self._store.translating():
+                self._store.client.zrem(part.keys.schedule, *map(as_stored, chunk))
 
     def repair(self, repairs: Sequence[MemberRepair]) -> list[bool]:
         """Make each repair if it is still one; tell of each whether it was made."""
-        wake = self._store.keys.wake
-        done: list[bool] = self._store.ask(
-            lambda client: repair_members(client, self._key, repairs, wake=wake)
-        )
+        done: list[bool] = []
+        for part, chunk in self._store.parts.chunks(repairs, lambda one: one.key):
+            with self._store.translating():
+                done += repair_members(self._store.client, part.keys.schedule, chunk, wake=part.keys.wake)
         return done
+
+
+def _place_of(row: tuple[str, float]) -> tuple[bool, float, bytes]:
+    """Return by what members come in order."""
+    member, score = row
+    return score < 0, score, as_stored(member)

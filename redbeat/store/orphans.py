@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
+from redbeat.store.parts import Part
 from redbeat.store.scripts.orphans import Remains as Remains
 from redbeat.store.scripts.orphans import remove_orphans
 from redbeat.store.server import Server
@@ -36,12 +37,18 @@ class Orphans:
             yield "static", name, name
         for key in self._store.read_downgraded():
             yield "downgraded", keys.name(key), key
-        for start, type_ in keys.beside_types.items():
+        yield from self._store.parts.read(self._kept)
+
+    def _kept(self, part: Part) -> Iterator[tuple[str, str, str]]:
+        for start, type_ in part.keys.beside_types.items():
             for found in Server(self._store).scan(start, type_):
                 for key in found:
-                    yield keys.name(start).strip(":"), key.removeprefix(start), key
+                    yield part.keys.name(start).strip(":"), key.removeprefix(start), key
 
     def remove(self, remains: Sequence[Remains]) -> int:
         """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
-        with self._store.translating():
-            return remove_orphans(self._store.client, self._store.keys, remains)
+        removed = 0
+        for part, chunk in self._store.parts.chunks(remains, lambda one: one.key):
+            with self._store.translating():
+                removed += remove_orphans(self._store.client, part.keys, chunk)
+        return removed

@@ -9,10 +9,12 @@ several owners', too; a set has the pairs of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from redbeat.store.chunks import in_chunks
+from redbeat.keys import Keys
+from redbeat.store.parts import Part
 from redbeat.store.records import Fence, text_of
 from redbeat.store.scripts import change_statics
 from redbeat.store.scripts.owners import CalendarChange as CalendarChange
@@ -47,24 +49,24 @@ class Owners:
     def read(self, keys: Sequence[str]) -> list[str]:
         """Return of each entry from whose file it comes, '' for nobody's."""
         owners: list[str] = []
-        for chunk in in_chunks(keys):
+        for _, chunk in self._store.parts.chunks(keys):
             with self._store.translating():
                 owners += read_owners(self._store.client, chunk)
         return owners
 
     def names_of(self, owner: str) -> set[str]:
         """Return the names that ``owner`` has applied; some may be another's by now."""
-        return set(self._members(self._store.keys.owner(owner)))
+        return set(self._members(lambda keys: keys.owner(owner)))
 
     def calendars(self) -> dict[str, set[str]]:
         """Return who has applied calendars: their names to the owners, of which there may be several."""
-        return _by_name(self._members(self._store.keys.calendar_owners))
+        return _by_name(self._members(lambda keys: keys.calendar_owners))
 
     def statics(self) -> StaticNames:
         """Return which entries were stored from ``beat_schedule``."""
         # one by one, as redis-py 4 doesn't send a pipeline again whose connection has gone stale
-        names = frozenset(self._members(self._store.keys.statics))
-        owners = _by_name(self._members(self._store.keys.static_owners))
+        names = frozenset(self._members(lambda keys: keys.statics))
+        owners = _by_name(self._members(lambda keys: keys.static_owners))
         return StaticNames(names, {name: frozenset(found) for name, found in owners.items()})
 
     def change_statics(self, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
@@ -73,8 +75,9 @@ class Owners:
         Raises:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
-        client, statics, owners = self._store.client, self._store.keys.statics, self._store.keys.static_owners
-        for chunk in in_chunks(names):
+        client = self._store.client
+        for part, chunk in self._store.parts.chunks(names):
+            statics, owners = part.keys.statics, part.keys.static_owners
             with self._store.translating(statics, "set", sets=[owners]):
                 status = change_statics(client, statics, owners, fence, change, owner, chunk)
             self._store.check_lock(status, fence)
@@ -89,8 +92,12 @@ class Owners:
         with self._store.translating(sets=[*owned, *([keys.calendar_owners] if calendars else [])]):
             return apply_entries(self._store.client, keys, changes, calendars)
 
-    def _members(self, key: str) -> list[str]:
-        return [*map(text_of, self._store.ask(lambda client: client.smembers(key), key, "set"))]
+    def _members(self, key_in: Callable[[Keys], str]) -> Iterator[str]:
+        def read(part: Part) -> Iterator[Any]:
+            key = key_in(part.keys)
+            yield from self._store.ask(lambda client: client.smembers(key), key, "set")
+
+        return map(text_of, self._store.parts.read(read))
 
 
 def _by_name(pairs: Iterable[str]) -> dict[str, set[str]]:

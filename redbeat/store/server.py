@@ -31,9 +31,12 @@ class Server:
     @cached_property
     def _on_node(self) -> dict[str, Any]:
         """What a command without a key needs to reach the node of the schedule in a cluster."""
+        return self._on_node_of(self._store.keys.schedule)
+
+    def _on_node_of(self, key: str) -> dict[str, Any]:
         if not self._store.config.is_cluster:
             return {}
-        return {"target_nodes": self._store.client.get_node_from_key(self._store.keys.schedule)}
+        return {"target_nodes": self._store.client.get_node_from_key(key)}
 
     def now(self) -> datetime:
         """Return its clock, UTC."""
@@ -110,14 +113,7 @@ class Server:
 
         All keys of the server are looked at; it goes on serving others meanwhile.
         """
-        cursor: Any = 0
-        while True:
-            with self._store.translating():
-                cursor, found = self._store.client.scan(
-                    cursor, match=f"{glob_of(beginning)}*", count=SCAN_SIZE, _type=kind, **self._on_node
-                )
-            if isinstance(cursor, dict):  # a cluster's
-                cursor = next(iter(cursor.values()))
-            yield [text_of(key) for key in found]
-            if not int(cursor):
-                return
+        options = {"match": f"{glob_of(beginning)}*", "count": SCAN_SIZE, "_type": kind}
+        options |= self._on_node_of(beginning)
+        for page in self._store.scan(lambda client, cursor: client.scan(cursor, **options)):
+            yield [text_of(key) for key in page]

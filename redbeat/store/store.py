@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from redis.exceptions import NoPermissionError
 
@@ -33,8 +33,8 @@ from redbeat.keys import Keys
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
 from redbeat.store import scripts as lua
-from redbeat.store.chunks import in_chunks
 from redbeat.store.notifier import WakeChannel
+from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
 from redbeat.store.records import (
     ALL_SIZES,
@@ -65,6 +65,8 @@ CLOCK_SECONDS = 1.0
 #: a save that finds the entry changed reads and decides again, so often at the most
 MAX_SAVE_ATTEMPTS = 100
 
+
+Item = TypeVar("Item")
 
 #: what a write was: the entry wasn't there, it was another one, or it was this very one and is left alone
 Outcome = Literal["new", "changed", "same"]
@@ -140,6 +142,11 @@ class Store:
     def keys(self) -> Keys:
         """The names of everything, as they are configured now."""
         return self.config.keys
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of the schedule: there is one."""
+        return Parts([Part(self.keys)])
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
         """Read what is due, oldest first, and when the next entry will be; one round trip.
@@ -263,33 +270,33 @@ class Store:
         """Return the server's time (UTC) and the entries under ``keys``, in their order."""
         stored: list[Stored] = []
         now = datetime.now(timezone.utc)
-        for chunk in in_chunks(keys):
-            seconds, found = self._read_chunk(chunk)
+        for part, chunk in self.parts.chunks(keys):
+            seconds, found = self._read_chunk(part, chunk)
             now = datetime.fromtimestamp(seconds, timezone.utc)
             self._clock = time.monotonic(), now
             stored += found
         return now, stored
 
-    def _read_chunk(self, keys: Sequence[str]) -> tuple[float, list[Stored]]:
+    def _read_chunk(self, part: Part, keys: Sequence[str]) -> tuple[float, list[Stored]]:
         """Read entries; what only stands among them, and mayn't be read by this user, counts as missing.
 
         The schedule is everybody's to write: a member ``redbeat::lock`` would else end every list of a user
         who may read entries, and no keys of RedBeat's own.
         """
         try:
-            return self._ask_for(keys)
+            return self._ask_for(part, keys)
         except StoreRefused as exc:
-            foreign = {key for key in keys if not self.keys.may_be_entry(key)}
+            foreign = {key for key in keys if not part.keys.may_be_entry(key)}
             if not foreign or not is_no_permission(exc.__cause__):
                 raise
-        seconds, found = self._ask_for([key for key in keys if key not in foreign])
+        seconds, found = self._ask_for(part, [key for key in keys if key not in foreign])
         read = iter(found)
         return seconds, [Stored(key) if key in foreign else next(read) for key in keys]
 
-    def _ask_for(self, keys: Sequence[str]) -> tuple[float, list[Stored]]:
+    def _ask_for(self, part: Part, keys: Sequence[str]) -> tuple[float, list[Stored]]:
         with self.translating():
             return lua.read_entries(
-                self.client, self.keys.schedule, keys, entry_bytes=self.config.max_entry_bytes
+                self.client, part.keys.schedule, keys, entry_bytes=self.config.max_entry_bytes
             )
 
     def read_entry(self, key: str) -> tuple[datetime, Stored]:
@@ -297,7 +304,8 @@ class Store:
         now, (stored,) = self.read_entries([key])
         if stored.exists and stored.score is None:
             with self.translating():
-                stored.score = self.client.zscore(self.keys.schedule, self.keys.name(key))
+                keys = self.parts.of(key).keys
+                stored.score = self.client.zscore(keys.schedule, keys.name(key))
             if stored.score is None and key in (away := self.read_downgraded()):
                 stored.score, stored.is_away = away[key] or 0.0, True
         return now, stored
@@ -336,12 +344,13 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         outcomes: list[Outcome] = []
-        for chunk in in_chunks(keys):
-            outcomes += self._write_chunk(chunk, decide, fence, are_new)
+        for part, chunk in self.parts.chunks(keys):
+            outcomes += self._write_chunk(part, chunk, decide, fence, are_new)
         return outcomes
 
     def _write_chunk(
         self,
+        part: Part,
         keys: Sequence[str],
         decide: Callable[[Stored, datetime], Write | None],
         fence: Fence,
@@ -365,7 +374,7 @@ class Store:
                 return outcomes
             with self.translating():
                 status, changed = lua.save_entries(
-                    self.watched, self.keys.schedule, fence, writes, wake=self.keys.wake
+                    self.watched, part.keys.schedule, fence, writes, wake=part.keys.wake
                 )
             self.check_lock(status, fence)
             if not changed:
@@ -410,10 +419,11 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         total = 0
-        for chunk in in_chunks(keys):
+        for part, chunk in self.parts.chunks(keys):
+            names = part.keys
             with self.translating():
                 status, deleted = lua.delete_entries(
-                    self.client, self.keys.schedule, fence, chunk, self.keys.beside, wake=self.keys.wake
+                    self.client, names.schedule, fence, chunk, names.beside, wake=names.wake
                 )
             self.check_lock(status, fence)
             total += deleted
@@ -425,10 +435,14 @@ class Store:
         None for a score: something else stands there, and the entry will be due at once. Nothing at all where
         it can't be read, or something else stands under the key: it isn't needed to run the schedule.
         """
+
+        def read(part: Part) -> Iterable[tuple[Any, Any]]:
+            key = part.keys.downgraded
+            with suppress(StoreCorrupt):
+                yield from self.ask(lambda client: client.hgetall(key), key, "hash").items()
+
         try:
-            with suppress(StoreCorrupt), self.translating(self.keys.downgraded, "hash"):
-                found = self.client.hgetall(self.keys.downgraded)
-                return {str(text_of(key)): score_of(str(text_of(text))) for key, text in found.items()}
+            return {str(text_of(key)): score_of(str(text_of(text))) for key, text in self.parts.read(read)}
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
@@ -441,8 +455,15 @@ class Store:
             entries: of each its member in the schedule, and what was read.
             mark: how the token of a leader begins who would bring them back; where there is one, none is.
         """
-        with self.translating(self.keys.downgraded, "hash", sets=[self.keys.statics]):
-            return put_away(self.client, self.keys, self.config.lock_key, mark, entries)
+        results: list[bool] = []
+        for part, chunk in self.parts.chunks(entries, lambda one: one[1].key):
+            keys = part.keys
+            with self.translating(keys.downgraded, "hash", sets=[keys.statics]):
+                found = put_away(self.client, keys, self.config.lock_key, mark, chunk)
+            if found.token:
+                return found
+            results += found.results
+        return PutAway("", results)
 
     def bring_back(self, fence: Fence) -> BroughtBack:
         """Put the entries back into the schedule that were taken out for celery-redbeat 2.x.
@@ -469,8 +490,15 @@ class Store:
 
     def vitals(self) -> Vitals:
         """Return who leads, and how much is due; one round trip."""
-        with self.translating():
-            return lua.read_status(self.client, self.keys.schedule, self.config.lock_key, self.keys.tick)
+
+        def read(part: Part) -> Iterator[Vitals]:
+            keys = part.keys
+            with self.translating():
+                yield lua.read_status(self.client, keys.schedule, self.config.lock_key, keys.tick)
+
+        found = [*self.parts.read(read)]
+        oldest = min((one.oldest for one in found if one.oldest is not None), default=None)
+        return found[0]._replace(due=sum(one.due for one in found), oldest=oldest)
 
     def check_lock(self, status: str, fence: Fence) -> None:
         """Note what a script has found the lock to be.
@@ -495,6 +523,18 @@ class Store:
     @staticmethod
     def on_round_trip() -> None:
         """Do nothing, before and after every round trip: tests end a beat here, exactly between two."""
+
+    def scan(self, step: Callable[[Any, Any], tuple[Any, Item]]) -> Iterator[Item]:
+        """Yield the pages that a scan has; ``step(client, cursor)`` returns the next cursor and a page."""
+        cursor: Any = 0
+        while True:
+            with self.translating():
+                cursor, page = step(self.client, cursor)
+            if isinstance(cursor, dict):  # a cluster's
+                cursor = next(iter(cursor.values()))
+            yield page
+            if not int(cursor):
+                return
 
     def ask(
         self,

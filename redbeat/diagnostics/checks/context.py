@@ -120,9 +120,9 @@ class Context:
             self._calendars.update(read_calendars(self.store, missing))
         give_calendars(entries, self._calendars)
 
-    def keys_like(self, beginning: str) -> Iterator[list[str]]:
-        """Yield the keys that begin so, some at a time, until there is no more time."""
-        pages = self.server.scan(beginning)
+    def keys_of_prefix(self) -> Iterator[list[str]]:
+        """Yield the keys that begin as the schedule's do, some at a time, until there is no more time."""
+        pages = self.store.parts.read(lambda part: self.server.scan(part.keys.prefix))
         yield next(pages)
         for page in pages:
             if not self.has_time:

@@ -56,12 +56,11 @@ def check_removed_statics(context: Context) -> Iterator[Finding]:
 def check_keys(context: Context) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
     keys = context.store.keys
-    prefix = keys.prefix
     beside = keys.beside_types
     others: set[str] = set()
     unscheduled: list[str] = []
     unseen_before = len(context.unseen)
-    for page in context.keys_like(prefix):
+    for page in context.keys_of_prefix():
         others |= _other_prefixes(context, page)
         owners = {key: _owner_of(context, key, beside) for key in page}
         kept = {key: owner for key, owner in owners.items() if owner is not None}

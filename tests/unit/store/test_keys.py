@@ -27,7 +27,8 @@ PARTS = {"prefix", "key_prefix", *(name for name in dir(keys) if name.endswith((
 EXCEPTIONS = {
     "cli/singleton.py": {"key_prefix"},  # hands the setting on
     "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
-    "diagnostics/checks/orphans.py": {"prefix"},  # looks at every key that begins so
+    "diagnostics/checks/context.py": {"prefix"},  # looks at every key that begins so
+    "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
     "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
     "store/scripts/downgrades.py": {"prefix"},  # for bring_back
     "store/store.py": {"prefix"},  # for claim_due

@@ -1,0 +1,135 @@
+"""What covers many entries covers all parts of a schedule: here there are two, with a prefix each."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timezone
+from itertools import chain
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.config.config import ensure_conf
+from redbeat.keys import Keys
+from redbeat.leadership.status import read_status
+from redbeat.store.calendars import Calendars
+from redbeat.store.members import Members
+from redbeat.store.orphans import Orphans
+from redbeat.store.owners import Owners
+from redbeat.store.parts import Part, Parts
+from redbeat.store.records import Fence, Stored, Write
+from redbeat.store.store import Store
+from tests.support.schedule import SELDOM, write_raw
+
+ONE, OTHER = Part(Keys("redbeat:")), Part(Keys("other:"))
+DEFINITION = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}'
+
+
+class TwoParts(Parts):
+    """An entry is in the part whose prefix its key has."""
+
+    def of(self, key: str) -> Part:
+        return next(part for part in self if key.startswith(part.keys.prefix))
+
+
+@pytest.fixture
+def store(app: Celery, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(Store, "parts", TwoParts([ONE, OTHER]))
+    return Store(app)
+
+
+def add(store: Store, part: Part, scores: dict[str, float]) -> list[str]:
+    """Make entries, and members of the schedule; return their keys."""
+    keys = [part.keys.about(name).entry for name in scores]
+    with store.client.pipeline() as pipeline:
+        for key, score in zip(keys, scores.values(), strict=True):
+            pipeline.hset(key, "definition", DEFINITION)
+            pipeline.zadd(part.keys.schedule, {key: score})
+        pipeline.execute()
+    return keys
+
+
+def test_members_come_in_one_order_and_all_of_them(store: Store, chance: random.Random) -> None:
+    scores: dict[str, float] = {}
+    for part, count in ((ONE, 1_300), (OTHER, 700)):
+        names = [f"{chance.random()}" for _ in range(count)]
+        mine = {name: chance.choice([-1, 0, chance.uniform(-9, 9), 10**9]) for name in names}
+        scores |= dict(zip(add(store, part, mine), mine.values(), strict=True))
+    pages = list(Members(store).in_order())
+    rows = list(chain.from_iterable(pages))
+    assert [len(page) for page in pages] == [500] * 4
+    assert rows == sorted(scores.items(), key=lambda row: (row[1] < 0, row[1], row[0].encode()))
+    due = list(chain.from_iterable(Members(store).in_order(5)))
+    assert due == [row for row in rows if 0 <= row[1] <= 5]
+    assert dict(chain.from_iterable(Members(store).scan())) == scores
+    assert Members(store).count() == len(scores)
+    _, found = store.read_entries([key for key, _ in rows])
+    assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
+
+
+def test_entries_are_written_and_removed_where_they_are(store: Store, client: redis.Redis) -> None:
+    keys = [part.keys.about(str(number)).entry for number in range(9) for part in (ONE, OTHER)]
+    outcomes = store.write_entries(keys, lambda _stored, _now: Write(DEFINITION, "{}", 5.0))
+    assert outcomes == ["new"] * 18
+    assert (client.zcard(ONE.keys.schedule), client.zcard(OTHER.keys.schedule)) == (9, 9)
+    assert Members(store).scores_of(keys) == [5.0] * 18
+    assert store.read_entry(keys[1])[1].score == 5.0
+    status = read_status(store.config.app)
+    assert (status.backlog, status.oldest_due) == (18, datetime.fromtimestamp(5, timezone.utc))
+    seen = 0
+    while members := Members(store).first(4):
+        seen += len(members)
+        Members(store).remove(members)
+    assert seen == 18
+    assert store.delete_entries(keys) == 18
+    assert client.keys("*:[0-9]") == []
+
+
+def test_what_is_noted_of_entries_is_found_in_each_part(store: Store, client: redis.Redis) -> None:
+    names = [part.keys.about("static").entry for part in (ONE, OTHER)]  # by which the test tells parts
+    Owners(store).change_statics(Fence(), "add", "app", names)
+    for part in (ONE, OTHER):
+        assert client.scard(part.keys.statics) == 1
+        client.sadd(part.keys.owner("team"), f"{part.keys.prefix}filed")
+        client.hset(part.keys.calendar("both"), "about", "")
+        client.rpush(part.keys.about("gone").history, "{}")
+        client.hset(part.keys.downgraded, f"{part.keys.prefix}away", "5")
+    statics = Owners(store).statics()
+    assert statics.names == set(names)
+    assert statics.owners == dict.fromkeys(names, frozenset(["app"]))
+    assert Owners(store).names_of("team") == {"redbeat:filed", "other:filed"}
+    assert Calendars(store).names() == ["both"]
+    assert store.read_downgraded() == {"redbeat:away": 5.0, "other:away": 5.0}
+    histories = [part.keys.about("gone").history for part in (ONE, OTHER)]
+    assert [one[2] for one in Orphans(store).candidates() if one[0] == "history"] == histories
+
+
+def test_entries_are_put_away_where_they_are(store: Store, client: redis.Redis) -> None:
+    keys = [*add(store, ONE, {"a": 1}), *add(store, OTHER, {"a": 2}), *add(store, ONE, {"b": 3})]
+    entries = [(key, Stored(key, DEFINITION, type="hash")) for key in keys]
+    assert store.put_away(entries, "mark").results == [True] * 3
+    assert client.hgetall(ONE.keys.downgraded) == {"redbeat:a": "1", "redbeat:b": "3"}
+    assert client.hgetall(OTHER.keys.downgraded) == {"other:a": "2"}
+
+
+def test_a_part_is_read_when_it_is_its_turn(app: Celery, client: redis.Redis) -> None:
+    read: list[Part] = []
+
+    def note(part: Part) -> list[int]:
+        read.append(part)
+        return [1, 2]
+
+    items = Parts([ONE, OTHER]).read(note)
+    assert (next(items), next(items), read) == (1, 2, [ONE])
+    assert (next(items), read) == (1, [ONE, OTHER])
+
+
+def test_a_schedule_is_one_part_with_the_configured_keys(app: Celery, client: redis.Redis) -> None:
+    config = ensure_conf(app)
+    config.schedule_key = "elsewhere"
+    write_raw(client, "report", schedule=SELDOM, score=None)
+    client.zadd("elsewhere", {"redbeat:report": 5})
+    (part,) = Store(app).parts
+    assert part.keys is config.keys
+    assert list(Members(Store(app)).in_order()) == [[("redbeat:report", 5.0)]]
