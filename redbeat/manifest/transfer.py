@@ -278,27 +278,15 @@ def plan_import(
     Raises:
         FileError: something in the file can't be used, or is stored already.
     """
-    if len(declared.entries) > MAX_ENTRIES:
-        raise FileError(
-            f"{declared.origin}: more than {MAX_ENTRIES} entries don't fit into one step; split the file.",
-            declared.origin,
-        )
     store, plan, owner = Store(app), Plan(app), owner or declared.owner or ""
     names = list(declared.entries)
-    for name in names:
-        problem = find_name_problem(name, store.config.reserved_names)
-        if problem:
-            raise declared.fault(("entries", name), problem)
-    now, found = read_with_owners(store, [store.keys.about(name).entry for name in names])
+    now, found = _read_names(store, declared)
     existing = [name for name, (stored, _) in zip(names, found, strict=True) if stored.exists]
     if refused := [name for name in existing if not replace_existing and name not in may_exist]:
         rest = len(refused) - 1
         more = f", and so {'is' if rest == 1 else 'are'} {rest} more" if rest else ""
         reason = f"is stored already{more}; --replace writes over what there is."
         raise declared.fault(("entries", refused[0]), reason)
-    for name, (stored, _) in zip(names, found, strict=True):
-        if stored.exists and not stored.is_hash:
-            raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
     entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
     owners = Owners(store).calendars() if owner else {}
@@ -327,6 +315,28 @@ def plan_import(
             plan.difference.added[name] = shown_fields(entries.get(name))
     check_size(plan, declared)
     return plan
+
+
+def _read_names(store: Store, declared: Declared) -> tuple[datetime, list[tuple[Stored, str]]]:
+    """Return the server's time and what is stored under the names of ``declared``, with its owners.
+
+    Raises:
+        FileError: a name can't be an entry's, or there are too many.
+    """
+    if len(declared.entries) > MAX_ENTRIES:
+        raise FileError(
+            f"{declared.origin}: more than {MAX_ENTRIES} entries don't fit into one step; split the file.",
+            declared.origin,
+        )
+    for name in declared.entries:
+        problem = find_name_problem(name, store.config.reserved_names)
+        if problem:
+            raise declared.fault(("entries", name), problem)
+    now, found = read_with_owners(store, [store.keys.about(name).entry for name in declared.entries])
+    for name, (stored, _) in zip(declared.entries, found, strict=True):
+        if stored.exists and not stored.is_hash:
+            raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
+    return now, found
 
 
 def _plan_item(
