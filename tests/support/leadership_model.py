@@ -1,7 +1,7 @@
 """A model of the lock: two beats, one server, and everything that may happen to them, in every order.
 
-It has the steps of the real thing, each as atomic as there, and is explored breadth first. No state holds a
-time: what takes long may happen at once, so that whatever a clock might do is among the orders explored.
+The server is a real one and runs the real scripts. The beats' steps are explored breadth first. No state
+holds a time: what takes long may happen at once, so that whatever a clock might do is among the orders.
 
 =================  ========================================================================================
 step               stands for
@@ -16,10 +16,9 @@ releases           ``release_lock.lua``; the process ends
 notices            ``Leadership.check``: the heartbeat was told that another beat leads
 =================  ========================================================================================
 
-``renews``, ``claims`` and ``commits`` begin as ``hold_lock.lua`` does. Each script is also sent without an
-answer: the command is then late, and arrives at any time or never, whatever has become of its sender, who may
-send it again. That stands for a reply that got lost, a connection that was cut, and a crash or a pause amid
-a call.
+Each script is also sent without an answer: the command is then late, and arrives at any time or never,
+whatever has become of its sender, who may send it again. That stands for a reply that got lost, a connection
+that was cut, and a crash or a pause amid a call.
 
 The rest happens to them: a crash, a start, a pause (SIGSTOP) and its end, a clock that jumps (a standby then
 takes any silence for a long one), a lock that expires as nobody renews it, and one that is deleted by hand.
@@ -29,9 +28,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Exploration", "Rules", "explore"]
+from redbeat.store import scripts as lua
+from redbeat.store.records import Claimed, Commit, Fence, Push, Target
+from tests.support.schedule import LOCK, SCHEDULE, TICK
+
+__all__ = ["Exploration", "Scripts", "explore"]
 
 RUNS = 2
 SILENT_LOOKS = 2
@@ -41,24 +44,13 @@ MAX_LATE = 2
 _BEATS = ("beat 1", "beat 2")
 
 
-class Rules(NamedTuple):
-    """What protects the runs; each can be taken away, to see that the model would notice.
-
-    Attributes:
-        is_fenced: scripts check the token.
-        compares: a commit is made only where the score is the one that was claimed.
-    """
-
-    is_fenced: bool = True
-    compares: bool = True
-
-
 class Beat(NamedTuple):
     """One beat; tokens are numbers, 0 is none.
 
     Attributes:
         token: the one it leads with, or asks for the lock with.
         silent: the holder it has seen, and ``looks`` how often without a renewal.
+        is_stale: that one has renewed the lock since.
         claimed: the run it has claimed, -1 for none.
         is_told: its heartbeat knows that another beat leads.
     """
@@ -68,16 +60,18 @@ class Beat(NamedTuple):
     token: int = 0
     silent: int = 0
     looks: int = 0
+    is_stale: bool = False
     claimed: int = -1
     is_told: bool = False
 
 
 class Command(NamedTuple):
-    """A script on its way; ``subject`` is the silent holder, or the run."""
+    """A script on its way; ``subject`` is the silent holder, who ``is_stale`` as a Beat's, or the run."""
 
     script: str
     token: int
     subject: int = -1
+    is_stale: bool = False
 
 
 class State(NamedTuple):
@@ -113,7 +107,7 @@ class Exploration:
     trace: list[str]
 
 
-def explore(depth: int, rules: Rules = Rules()) -> Exploration:  # noqa: B008 - immutable
+def explore(depth: int, scripts: Scripts) -> Exploration:
     """Take every step from every state, as many in a row as ``depth``, or until one breaks something."""
     start = State()
     came_from: dict[State, tuple[State, str]] = {start: (start, "")}
@@ -121,7 +115,7 @@ def explore(depth: int, rules: Rules = Rules()) -> Exploration:  # noqa: B008 - 
     for _ in range(depth):
         following: list[State] = []
         for state in frontier:
-            for words, after, violation in _steps(state, rules):
+            for words, after, violation in _steps(state, scripts):
                 steps.add(words.removeprefix(_BEATS[0]).removeprefix(_BEATS[1]).lstrip())
                 if violation:
                     trace = [*_trace(came_from, state), words]
@@ -142,7 +136,7 @@ def _trace(came_from: dict[State, tuple[State, str]], state: State) -> list[str]
     return trace[::-1]
 
 
-def _steps(state: State, rules: Rules) -> Iterator[Step]:
+def _steps(state: State, scripts: Scripts) -> Iterator[Step]:
     """What may happen next."""
     for number, beat in enumerate(state.beats):
         who = _BEATS[number]
@@ -155,12 +149,12 @@ def _steps(state: State, rules: Rules) -> Iterator[Step]:
             continue
         yield f"{who} is paused", _put(state, number, beat._replace(is_paused=True)), ""
         if beat.phase == "standby":
-            yield from _wait(state, number)
+            yield from _wait(state, number, scripts)
         else:
-            yield from _lead(state, number, rules)
+            yield from _lead(state, number, scripts)
     for position, command in enumerate(state.late):
         rest = state._replace(late=state.late[:position] + state.late[position + 1 :])
-        after, _, violation = _execute(rest, command, rules)
+        after, _, violation = _execute(rest, command, scripts)
         yield f"a late command arrives: {command.script}", after, violation
     if state.lock:
         renewing = any(
@@ -171,11 +165,12 @@ def _steps(state: State, rules: Rules) -> Iterator[Step]:
         yield "the lock is deleted by hand", state._replace(lock=0), ""
 
 
-def _wait(state: State, number: int) -> Iterator[Step]:
+def _wait(state: State, number: int, scripts: Scripts) -> Iterator[Step]:
     """A standby's steps."""
     beat, who = state.beats[number], _BEATS[number]
-    looks = 1 if beat.silent != state.lock else min(beat.looks + 1, SILENT_LOOKS)
-    looking = beat._replace(silent=state.lock, looks=looks if state.lock else 0)
+    is_new = beat.is_stale or beat.silent != state.lock
+    looks = 1 if is_new else min(beat.looks + 1, SILENT_LOOKS)
+    looking = beat._replace(silent=state.lock, looks=looks if state.lock else 0, is_stale=False)
     yield f"{who} looks", _put(state, number, looking), ""
     if beat.silent:
         yield f"{who}'s clock jumps", _put(state, number, beat._replace(looks=SILENT_LOOKS)), ""
@@ -183,21 +178,22 @@ def _wait(state: State, number: int) -> Iterator[Step]:
         return
     token = beat.token or _new_token(state)
     asking = beat._replace(token=token)
-    command = Command("take", token, beat.silent)
+    command = Command("take", token, beat.silent, beat.is_stale)
     verb = "takes over" if beat.silent else "takes the lock"
     yield from _send_late(state, number, asking, command)
-    after, reply, violation = _execute(_put(state, number, asking), command, Rules())
-    now = Beat("leader", token=token) if reply == "ok" else asking._replace(silent=0, looks=0)
-    yield f"{who} {verb}" + ("" if reply == "ok" else ", in vain"), _put(after, number, now), violation
+    after, reply, violation = _execute(_put(state, number, asking), command, scripts)
+    is_refused = reply == "lost"
+    now = asking._replace(silent=0, looks=0, is_stale=False) if is_refused else Beat("leader", token=token)
+    yield f"{who} {verb}" + (", in vain" if is_refused else ""), _put(after, number, now), violation
 
 
-def _lead(state: State, number: int, rules: Rules) -> Iterator[Step]:
+def _lead(state: State, number: int, scripts: Scripts) -> Iterator[Step]:
     """A leader's steps: those of its two threads."""
     beat, who = state.beats[number], _BEATS[number]
     if not beat.is_told:
         command = Command("renew", beat.token)
         yield from _send_late(state, number, beat, command)
-        after, reply, violation = _execute(state, command, rules)
+        after, reply, violation = _execute(state, command, scripts)
         yield f"{who} renews", _put(after, number, beat._replace(is_told=reply == "lost")), violation
     if beat.claimed >= 0:
         command = Command("commit", beat.token, beat.claimed)
@@ -207,10 +203,10 @@ def _lead(state: State, number: int, rules: Rules) -> Iterator[Step]:
     else:
         command = Command("claim", beat.token)
         yield from _send_late(state, number, Beat("dead"), Command("release", beat.token))
-        after, _, violation = _execute(state, Command("release", beat.token), rules)
+        after, _, violation = _execute(state, Command("release", beat.token), scripts)
         yield f"{who} releases", _put(after, number, Beat("dead")), violation
     yield from _send_late(state, number, beat, command)
-    after, reply, violation = _execute(state, command, rules)
+    after, reply, violation = _execute(state, command, scripts)
     if reply == "lost":
         now = Beat()
     elif command.script == "claim" and after.due < RUNS:
@@ -226,47 +222,33 @@ def _send_late(state: State, number: int, sender: Beat, command: Command) -> Ite
         yield f"{_BEATS[number]} sends, unanswered: {command.script}", after, ""
 
 
-def _execute(state: State, command: Command, rules: Rules) -> tuple[State, str, str]:
-    """What the server does; return the state after it, its reply, and what it broke."""
-    script, token, subject = command
-    before = state.lock
-    if script == "take":
-        if before and before not in (token, subject):
-            return state, "held", ""
-        return _renewed(state._replace(lock=token)), "ok", ""
-    if script == "release":
-        return state._replace(lock=0 if before == token else before), "ok", ""
-    if rules.is_fenced or script == "renew":
-        if before and before != token:
-            return state, "lost", ""
-        state = _renewed(state._replace(lock=token))
-    if script != "commit" or (rules.compares and state.due != subject):
-        return state, "ok", ""
-    pushed = tuple(count + (run == subject) for run, count in enumerate(state.pushed))
-    violation = f"run {subject} was sent twice" if pushed[subject] > 1 else ""
-    if state.lock not in (0, token):  # one that is nobody's is taken back in the same step by who may commit
-        violation = violation or f"run {subject} was sent by one beat while the other held the lock"
-    return state._replace(due=subject + 1, pushed=pushed), "ok", violation
+def _execute(state: State, command: Command, scripts: Scripts) -> tuple[State, str, str]:
+    """Return the state after the script, its reply, and what it broke."""
+    answer = scripts.run(state.lock, state.due, command)
+    violation = answer.violation
+    if answer.is_pushed:
+        run = command.subject
+        if state.pushed[run]:
+            violation = violation or f"run {run} was sent twice"
+        pushed = tuple(count + (number == run) for number, count in enumerate(state.pushed))
+        state = state._replace(pushed=pushed)
+    state = state._replace(lock=answer.lock, due=answer.due)
+    return _renewed(state) if answer.is_renewed else state, answer.reply, violation
 
 
 def _renewed(state: State) -> State:
-    """The lock's time to live begins anew: ``take_lock.lua`` sees that it isn't what a standby saw."""
-    seen = any(beat.silent == state.lock for beat in state.beats)
-    waiting = any(command.script == "take" and command.subject == state.lock for command in state.late)
-    if seen:
-        beats = tuple(
-            beat._replace(silent=0, looks=0) if beat.silent == state.lock else beat for beat in state.beats
-        )
-        state = state._replace(beats=beats)
-    if waiting:
-        late = {
-            command._replace(subject=0)
-            if command.script == "take" and command.subject == state.lock
-            else command
-            for command in state.late
-        }
-        state = state._replace(late=tuple(sorted(late)))
-    return state
+    """What was seen of the lock's time to live doesn't hold any more."""
+    beats = tuple(
+        beat._replace(is_stale=True) if state.lock and beat.silent == state.lock else beat
+        for beat in state.beats
+    )
+    late = {
+        command._replace(is_stale=True)
+        if state.lock and command.script == "take" and command.subject == state.lock
+        else command
+        for command in state.late
+    }
+    return state._replace(beats=beats, late=tuple(sorted(late)))
 
 
 def _put(state: State, number: int, beat: Beat) -> State:
@@ -282,3 +264,123 @@ def _new_token(state: State) -> int:
     for command in state.late:
         used |= {command.token, command.subject if command.script == "take" else 0}
     return next(number for number in range(1, 20) if number not in used)
+
+
+# -- the server
+
+KEY, QUEUE, DEFINITION = "redbeat:entry", "celery", "{}"
+#: of locks, milliseconds: as the holder renews it, as it is taken, and what is left of it when somebody looks
+LOCK_MS, TAKEN_MS, RETAKEN_MS, REST_MS = 30 * 60_000, 15 * 60_000, 10_000, 20 * 60_000
+#: times that differ by less are the same
+SLACK_MS = 2 * 60_000
+
+
+class Answer(NamedTuple):
+    """What a script did.
+
+    Attributes:
+        lock: the token by then.
+        due: the next run by then.
+        reply: the lock's status; 'lost', too, where it couldn't be taken or given up.
+        is_renewed: the lock has another time to live.
+        is_pushed: a message was sent.
+        violation: which promise about the lock was broken, '' for none.
+    """
+
+    lock: int
+    due: int
+    reply: str
+    is_renewed: bool
+    is_pushed: bool
+    violation: str
+
+
+class Scripts:
+    """The real scripts on a real server, which gets the state that they shall find.
+
+    Arguments:
+        client: on an empty database, which is the schedule's and the broker's.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._run_id = client.info("server")["run_id"]
+        self._known: dict[tuple[int, int, Command], Answer] = {}
+
+    def run(self, lock: int, due: int, command: Command) -> Answer:
+        """Let the command find ``lock`` and ``due``; the same is asked once only."""
+        asked = lock, due, command
+        if asked not in self._known:
+            self._known[asked] = self._run(*asked)
+        return self._known[asked]
+
+    def _run(self, lock: int, due: int, command: Command) -> Answer:
+        with self._client.pipeline() as pipeline:
+            pipeline.delete(LOCK, TICK, KEY, QUEUE)
+            if lock:
+                pipeline.set(LOCK, f"token-{lock}", px=REST_MS)
+            pipeline.hset(KEY, mapping={"definition": DEFINITION, "meta": _meta(due)})
+            pipeline.zadd(SCHEDULE, {KEY: _score(due)})
+            pipeline.execute()
+        before = self._seen()
+        reply = self._call(command)
+        after = self._seen()
+        lives_ms, (token, score, pushed, _, _) = self._client.pttl(LOCK), after
+        found = int(token.removeprefix("token-")) if token else 0
+        is_renewed = abs(lives_ms - REST_MS) > SLACK_MS
+        is_written = (is_renewed and lock > 0) or after != before
+        violation = _violation(lock, command, reply, found, lives_ms, is_written)
+        return Answer(found, min(int(score) - 1, RUNS), reply, is_renewed, pushed > 0, violation)
+
+    def _seen(self) -> tuple[Any, ...]:
+        with self._client.pipeline() as pipeline:
+            pipeline.get(LOCK).zscore(SCHEDULE, KEY).llen(QUEUE).hgetall(KEY).exists(TICK)
+            return tuple(pipeline.execute())
+
+    def _call(self, command: Command) -> str:
+        client, token, run = self._client, f"token-{command.token}", command.subject
+        fence = Fence(LOCK, token, LOCK_MS)
+        if command.script == "take":
+            silent = f"token-{run}" if run else ""
+            rest_ms = REST_MS + 2 * SLACK_MS * command.is_stale
+            times = {"taken_ms": TAKEN_MS, "rest_ms": rest_ms, "slack_ms": SLACK_MS}
+            return "ok" if lua.take_lock(client, LOCK, token, silent=silent, **times) else "lost"
+        if command.script == "release":
+            return "ok" if lua.release_lock(client, LOCK, token, wake="wake") else "lost"
+        if command.script == "renew":
+            return lua.renew_lock(client, TICK, fence, 0)
+        if command.script == "claim":
+            sizes = {"limit": 1, "max_bytes": 10**6, "entry_bytes": 10**6}
+            return lua.claim_due(client, SCHEDULE, fence, lease_ms=0, prefix="redbeat:", **sizes).status
+        claimed = Claimed(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
+        message = Push("lpush", QUEUE, "message")
+        commit = Commit(claimed, _score(run + 1), _meta(run + 1), pushes=(message,))
+        database = client.connection_pool.connection_kwargs["db"]
+        target = Target(self._run_id, database, database)
+        return lua.commit_runs(client, SCHEDULE, fence, [commit], target).status
+
+
+def _violation(lock: int, command: Command, reply: str, found: int, lives_ms: int, is_written: bool) -> str:
+    """Return which promise was broken: each script's about the lock."""
+    script, token, subject, is_stale = command
+    is_held = is_stale if script == "take" and lock == subject else lock not in (0, token)
+    if lock and is_held:
+        is_refused = reply == "lost" and not is_written
+        return "" if is_refused else f"another beat held the lock, and yet: {script}"
+    if script == "release":
+        return f"not released by its holder: {found}" if found else ""
+    status, expected_ms = ("ok", LOCK_MS) if lock else ("retaken", RETAKEN_MS)
+    if script == "take":
+        status, expected_ms = "ok", TAKEN_MS
+    if (found, reply) == (token, status) and expected_ms - SLACK_MS < lives_ms <= expected_ms:
+        return ""
+    return f"not {status} for {expected_ms} ms after: {script}"
+
+
+def _score(run: int) -> str:
+    """When it is due: seconds after the epoch; after the last run never in any test."""
+    return str(run + 1 if run < RUNS else 4 * 10**9)
+
+
+def _meta(run: int) -> str:
+    return f'{{"total_run_count": {run}}}'

@@ -172,6 +172,18 @@ def test_an_entry_re_timed_by_zadd_while_it_runs_keeps_that_time(
     assert len(sent_names(broker)) == did_run
 
 
+def test_a_run_whose_meta_was_rewritten_meanwhile_is_sent_with_its_record_or_not_at_all(
+    meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis, topology: str
+) -> None:
+    another = meta_json(datetime(2025, 1, 1), 7)
+    write_raw(client, "entry", meta=meta_json(datetime(2024, 1, 1), 3), score=1)
+    scheduler = meddled(lambda client, entry: client.hset(entry.key, "meta", another))
+    scheduler.tick()
+    assert client.hget("redbeat:entry", "meta") == another
+    is_sent = topology == "two-servers"
+    assert (len(sent_names(broker)), score_of(client, "entry") != 1) == (is_sent, is_sent)
+
+
 def test_an_entry_edited_by_hset_while_it_runs_keeps_the_edit(
     meddled: Callable[[Change], Meddled], client: redis.Redis
 ) -> None:

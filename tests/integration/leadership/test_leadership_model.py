@@ -1,0 +1,173 @@
+"""At most one beat can commit a run, whatever happens in which order: by the scripts, on a real server.
+
+The second half takes away what the scripts do for it, one line at a time: the exploration finds each missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import NoScriptError
+
+from redbeat.keys import Keys
+from redbeat.store import scripts as lua
+from redbeat.store.records import Fence, Stored, Write
+from redbeat.store.scripts.downgrades import bring_back
+from tests.support.leadership_model import RUNS, Scripts, explore
+from tests.support.lua_headers import SCRIPTS, code_of
+from tests.support.schedule import LOCK, SCHEDULE, STATICS
+
+KEYS = Keys("redbeat:", SCHEDULE, STATICS)
+ONE_KIND = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+#: steps in a row; 9 take some seconds, each one more doubles that
+DEPTH = 9
+
+EVENTS = {
+    "looks",
+    "takes the lock",
+    "takes over",
+    "takes the lock, in vain",
+    "takes over, in vain",
+    "renews",
+    "claims",
+    "commits",
+    "releases",
+    "notices, and stands by",
+    "crashes",
+    "is started",
+    "is paused",
+    "goes on",
+    "'s clock jumps",
+    "the lock expires",
+    "the lock is deleted by hand",
+}
+LATE = {"take", "renew", "claim", "commit", "release"}
+
+
+def test_no_order_of_steps_sends_a_run_twice_or_from_two_leaders(client: redis.Redis) -> None:
+    explored = explore(DEPTH, Scripts(client))
+
+    print(f"{explored.states} states in {DEPTH} steps")
+    assert explored.violation == "", explored.trace
+    # it isn't good because nothing happens in it
+    assert explored.steps >= EVENTS
+    assert explored.steps >= {f"sends, unanswered: {script}" for script in LATE}
+    assert explored.steps >= {f"a late command arrives: {script}" for script in LATE}
+    assert explored.sent == RUNS
+
+
+class Altered:
+    """A client for which one script, or what is put in front of it, has another line."""
+
+    def __init__(self, client: redis.Redis, name: str, old: str, new: str) -> None:
+        self._client, self._name, self._old, self._new = client, name, old, new
+        self.is_altered = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def evalsha(self, *_: Any) -> Any:
+        raise NoScriptError
+
+    def eval(self, source: str, *args: Any) -> Any:
+        before, name, body = source.partition(f"-- {self._name}")
+        self.is_altered |= bool(name) and self._old in body
+        return self._client.eval(before + name + body.replace(self._old, self._new), *args)
+
+
+FENCE = "hold_lock(lock, token, lock_ms)"
+NO_FENCE = f"string.gsub({FENCE}, 'lost', 'ok')"
+TWO_HOLDERS = "another beat held the lock, and yet: "
+
+
+@ONE_KIND
+@pytest.mark.parametrize(
+    ("name", "old", "new", "violation"),
+    [
+        pytest.param("claim_due:", FENCE, NO_FENCE, TWO_HOLDERS + "claim", id="a-claim-is-fenced"),
+        pytest.param("commit_runs:", FENCE, NO_FENCE, TWO_HOLDERS + "commit", id="a-commit-is-fenced"),
+        pytest.param("renew_lock:", FENCE, NO_FENCE, TWO_HOLDERS + "renew", id="a-renewal-is-fenced"),
+        pytest.param(
+            "hold_lock(", "holder ~= token", "false", TWO_HOLDERS + "renew", id="the-fence-compares"
+        ),
+        pytest.param(
+            "hold_lock(",
+            "math.min(tonumber(lock_ms), 10000)",
+            "lock_ms",
+            "not retaken for 10000 ms after: renew",
+            id="a-lock-is-taken-back-for-a-moment",
+        ),
+        pytest.param(
+            "take_lock:", "is_renewed then", "false then", TWO_HOLDERS + "take", id="renewed-is-not-silent"
+        ),
+        pytest.param(
+            "take_lock:", "holder ~= token", "false", TWO_HOLDERS + "take", id="a-held-lock-is-not-taken"
+        ),
+        pytest.param(
+            "release_lock:", "~= token", "== 0", TWO_HOLDERS + "release", id="a-release-is-the-holders"
+        ),
+        pytest.param(
+            "commit_runs:", "has_meta and has_score and", "", "run 0 was sent twice", id="a-commit-compares"
+        ),
+    ],
+)
+def test_without_it_an_order_of_steps_breaks_a_promise(
+    client: redis.Redis, name: str, old: str, new: str, violation: str
+) -> None:
+    altered = Altered(client, name, old, new)
+
+    explored = explore(DEPTH, Scripts(altered))
+
+    print(f"{explored.states} states, then: " + "; ".join(explored.trace))
+    assert altered.is_altered, f"{name} has no line with {old!r} any more"
+    assert explored.violation == violation
+
+
+ENTRY = Stored("redbeat:entry", "{}", score=1.0, type="hash")
+#: the fenced scripts that no step of the model's is, each with something to write
+OTHERS: dict[str, Callable[[Any, Fence], str]] = {
+    "save_entries": lambda client, fence: lua.save_entries(
+        client, SCHEDULE, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
+    )[0],
+    "delete_entries": lambda client, fence: lua.delete_entries(
+        client, SCHEDULE, fence, [ENTRY.key], lambda _: [], wake="wake"
+    )[0],
+    "change_statics": lambda client, fence: lua.change_statics(
+        client, STATICS, KEYS.static_owners, fence, "add", "me", ["entry"]
+    ),
+    "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
+}
+
+
+def test_every_fenced_script_is_tried() -> None:
+    fenced = {name for name in SCRIPTS if "hold_lock(" in code_of(name)}
+    assert fenced == {"claim_due", "commit_runs", "renew_lock", *OTHERS}
+
+
+@pytest.mark.parametrize("script", OTHERS)
+def test_a_script_writes_for_the_holder_and_nothing_while_another_beat_holds_the_lock(
+    client: redis.Redis, script: str
+) -> None:
+    client.hset(ENTRY.key, "definition", "{}")
+    client.zadd(SCHEDULE, {ENTRY.key: 1})
+    client.hset(KEYS.downgraded, ENTRY.key, "5 static")
+    client.set(LOCK, "another", px=100_000)
+    before = contents(client)
+    assert OTHERS[script](client, Fence(LOCK, "mine", 500_000)) == "lost"
+    assert contents(client) == before
+    assert client.pttl(LOCK) <= 100_000
+    assert OTHERS[script](client, Fence(LOCK, "another", 500_000)) == "ok"
+    assert contents(client) != before
+    assert client.pttl(LOCK) > 100_000
+
+
+def contents(client: redis.Redis) -> dict[str, Any]:
+    reads = {"string": client.get, "hash": client.hgetall, "set": client.smembers}
+    return {
+        key: client.zrange(key, 0, -1, withscores=True) if key == SCHEDULE else reads[client.type(key)](key)
+        for key in client.scan_iter()
+    }
