@@ -1,4 +1,4 @@
 """``RedBeatSchedulerEntry``, and all that can be done with entries.
 
-Never: a Redis command. Those are in ``store``.
+Never: Redis commands, which are in ``store``.
 """

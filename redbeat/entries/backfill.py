@@ -1,6 +1,7 @@
-"""Runs that people ask for: one now, or those of a span in the past. Sent by the caller, beat isn't needed.
+"""Runs that people ask for: one now (``trigger``), or those of a span in the past (``backfill``).
 
-Each message says that it is manual, and the entry's history does so, too. The schedule isn't touched.
+The caller sends them itself, without beat. Each message is marked as manual, and so is its record in the
+entry's history. The schedule isn't touched.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from redbeat.task_ids import task_id_of
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-#: what is nearly one of these is a typo; others may be options that the task or the broker knows
+#: a name that resembles one of these is a typo; any other may be an option of the task or the broker
 _OVERRIDES = ("args", "kwargs", "queue", "exchange", "routing_key", "priority", "expires", "countdown", "eta")
 
 
@@ -68,7 +69,7 @@ def backfill(
     if in_utc(end) < in_utc(start):
         raise EntryError(f"{entry.key}: backfill: end must not be before start.", entry.key)
     dues = _missing(entry, store, runs_between(entry, start, min(in_utc(end), now)))
-    if limit is not None:  # counted before the first one is sent
+    if limit is not None:  # the runs are counted before the first one is sent
         found = list(islice(dues, limit + 1))
         dues = iter(found)
         if len(found) > limit:
@@ -83,7 +84,7 @@ def backfill(
         alone = Histories(store).backfilling(entry.key)
     with alone as hold:
         for due in dues:
-            with hold_interrupts(5.0):  # sent, noted and counted, or none of it
+            with hold_interrupts(5.0):  # a run is sent, noted and counted, or none of these
                 hold()
                 if not dry_run and not _send_past_run(entry, store, due.astimezone(timezone.utc)):
                     continue
@@ -94,7 +95,7 @@ def backfill(
 
 
 def _missing(entry: RedBeatSchedulerEntry, store: Store, dues: Iterator[datetime]) -> Iterator[datetime]:
-    """Yield those that ``backfill`` hasn't sent yet."""
+    """Yield those of ``dues`` that ``backfill`` hasn't sent yet."""
     for chunk in in_chunks(dues):
         known = Histories(store).are_backfilled(entry.key, [score_text(due.timestamp()) for due in chunk])
         yield from (due for due, is_known in zip(chunk, known, strict=True) if not is_known)
@@ -102,10 +103,10 @@ def _missing(entry: RedBeatSchedulerEntry, store: Store, dues: Iterator[datetime
 
 def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) -> bool:
     histories, nominal = Histories(store), score_text(due.timestamp())
-    if histories.are_backfilled(entry.key, [nominal])[0]:  # by somebody else, while this one hadn't begun
+    if histories.are_backfilled(entry.key, [nominal])[0]:  # by another backfill, before this one began
         return False
     _send(entry, due, {"task_id": task_id_of(entry.key, due.isoformat(timespec="microseconds"))})
-    # sent first: killed in between, it is sent again, with the same id
+    # sent before it is noted: after a kill in between it is sent again, with the same id
     histories.note_backfilled(entry.key, nominal)
     histories.add(entry.key, sent_record(nominal, is_manual=True), Server(store).now())
     return True
@@ -115,7 +116,7 @@ def _send(entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, A
     options = {**(entry.options or {}), **overrides}
     args = options.pop("args", entry.args) or ()
     kwargs = options.pop("kwargs", entry.kwargs) or {}
-    for field, value in (("args", args), ("kwargs", kwargs)):  # else 'ab' is 'a' and 'b'
+    for field, value in (("args", args), ("kwargs", kwargs)):  # else args='ab' would be 'a' and 'b'
         problem = find_kind_problem(field, value)
         if problem:
             raise EntryError(f"{entry.key}: {field} {problem}.", entry.key)

@@ -1,7 +1,7 @@
-"""Saving and deleting many entries: an iterator in chunks, each whole or not at all, in a round trip or two.
+"""Saving and deleting many entries: in chunks, each of them all or nothing, in one or two round trips.
 
-Owns the chunks, the counting and what an error says of them; what is written of an entry is decided where
-``save`` decides it. Invariant: no more than one chunk of entries is held, of the others only names.
+Owns the chunks, the counts, and what an error says of them; what is written is decided as in ``save``.
+Invariant: at most one chunk of entries is in memory; of all others only their names are.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from redbeat.store.store import Outcome, Store
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-#: is called after each chunk with the number of entries that are done, those of earlier chunks included
+#: called after each chunk with the number of entries handled so far
 Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
 class SaveResult:
-    """What became of entries that were saved together: their names, each in one of the three.
+    """What became of entries that were saved together: each name is in one of the three.
 
     Attributes:
-        new: they weren't stored before.
-        changed: they were stored, and are other ones now.
-        same: they stood there just so, and weren't written.
+        new: those that weren't stored before.
+        changed: those that were stored with other values.
+        same: those that were stored with the same values, so weren't written.
     """
 
     new: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class SaveResult:
 
 def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | None = None) -> SaveResult:
     """Save ``entries``, as :meth:`redbeat.RedBeatSchedulerEntry.save_many` says."""
-    if hasattr(entries, "plan_save"):  # one entry can be iterated over, too, and gives its fields
+    if hasattr(entries, "plan_save"):  # one entry is iterable, too: it yields its fields
         raise TypeError(
             f"save_many takes many entries, such as a list of them, not {shorten(repr(entries))}."
         )
@@ -76,9 +76,9 @@ def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | Non
                 list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), are_new=are_new
             ),
         )
-        are_new = set(found) == {"new"}  # then the next ones are likely to be
+        are_new = set(found) == {"new"}  # then the next chunk is likely to be new, too
         for entry, outcome in zip(by_key.values(), found, strict=True):
-            if outcomes.get(entry.name, "same") == "same":  # new and then saved again, it is still new
+            if outcomes.get(entry.name, "same") == "same":  # an entry that comes twice stays new
                 outcomes[entry.name] = outcome
 
     _each_chunk(entries, save_chunk, progress)
@@ -121,7 +121,7 @@ def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None
 
 
 def _each_chunk(items: Iterable[Any], handle: Callable[[list[Any]], None], progress: Progress | None) -> None:
-    """Let ``handle`` do one chunk after the other; an EntryError tells how many were done before."""
+    """Call ``handle`` with one chunk after the other; an EntryError tells how many were done before."""
     done = 0
     for chunk in in_chunks(items):
         try:
@@ -132,6 +132,6 @@ def _each_chunk(items: Iterable[Any], handle: Callable[[list[Any]], None], progr
             exc.args = (f"{exc} Nothing was done for these {len(chunk)}; the {done} before them are done.",)
             raise
         done += len(chunk)
-        chunk.clear()  # before the next one is read
+        chunk.clear()  # frees it before the next one is read
         if progress is not None:
             progress(done)

@@ -1,6 +1,6 @@
-"""Reading calendars: those that many entries refer to, in one round trip.
+"""Reading the calendars that entries refer to, all in one round trip.
 
-Invariant: a calendar that is missing or broken is the trouble of the entries that refer to it, of no other.
+Invariant: a calendar that is missing or broken stops only the entries that refer to it.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-#: how many days and spans a beat keeps at the most, adjoining and overlapping ones counted once
+#: how many days and spans a beat keeps in memory at most, adjoining and overlapping ones counted once
 MAX_KEPT_RANGES = 500_000
 
-#: the server looks through a calendar to say whether it has changed, which takes it 2 us a day. From this
-#: many days and spans on it is asked less often: every 20 s for 200,000 of them
+#: to find out whether a calendar has changed takes the server 2 us for each day. It is asked less often about
+#: calendars of ``LARGE_FIELDS`` days and spans or more: every 20 s for 200,000 of them
 LARGE_FIELDS, FIELDS_PER_FRESH_SECOND = 10_000, 10_000
 
-#: so often entries are saved anew because their calendars change meanwhile
+#: how often entries are saved again at most because their calendars change meanwhile
 MAX_SAVES = 5
 
 #: a definition of more characters isn't searched for the name of a calendar
 MAX_LOOKED_UP = 262_144
 
-#: a field that isn't a day, and exists always: an empty calendar is something else than none
+#: a field that isn't a day, and always exists, as an empty calendar isn't a missing one
 ABOUT = "about"
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """Stands for a calendar that is missing or broken.
+    """Takes the place of a calendar that is missing or broken.
 
     Attributes:
-        reason: a sentence.
-        kind: what stands under its key: a type of Redis, 'none' for no key; None: that isn't known.
+        reason: why it can't be used, a sentence.
+        kind: the type of its key in Redis; 'none': there is no key; None: not known.
     """
 
     reason: str
@@ -58,7 +58,7 @@ class Unusable:
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is none."""
+        """Whether there is no calendar of this name."""
         return self.kind == "none"
 
     def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:  # noqa: ARG002 - Excluded's
@@ -94,12 +94,12 @@ def _usable(store: Store, name: str, fields: dict[str, str] | str) -> dict[str, 
 
 
 def read_calendars(store: Store, names: Iterable[str]) -> dict[str, Excluded]:
-    """Return the calendars with these names, each to be asked, or an ``Unusable``."""
+    """Return the calendars with these names; an ``Unusable`` for each that can't be used."""
     return {name: calendar_from(name, fields) for name, fields in read_fields(store, names).items()}
 
 
 def calendar_from(name: str, fields: dict[str, str] | Unusable) -> Excluded:
-    """Return the calendar that has these fields, to be asked, or an ``Unusable``."""
+    """Return the calendar that has these fields, or an ``Unusable``."""
     if isinstance(fields, Unusable):
         return fields
     try:
@@ -109,14 +109,15 @@ def calendar_from(name: str, fields: dict[str, str] | Unusable) -> Excluded:
 
 
 class KeptCalendars:
-    """The calendars of one beat, read and parsed again only when they have changed.
+    """The calendars of one beat, which are read and parsed again only if they have changed.
 
-    Each time they are needed the server is asked whether what is kept is still what stands there. For a large
-    one that takes it a while, so it isn't asked again for some seconds.
+    Each time one is needed, the server is asked whether it has changed. That takes long for a large one,
+    which is asked for again only after some seconds.
 
     Arguments:
-        max_ranges: how many days and spans, in all calendars, are kept; a larger calendar is kept alone.
-        clock: seconds, from any time on.
+        max_ranges: how many days and spans of all calendars together are kept; a larger calendar is kept
+            alone.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -124,14 +125,15 @@ class KeptCalendars:
     ) -> None:
         self._max_ranges = max_ranges
         self._clock = clock
-        #: name to what is kept of it, the one that was needed last at the end
+        #: name to calendar, the one that was needed last at the end
         self._kept: dict[str, _Kept] = {}
 
     def read_of(self, store: Store, rows: Collection[Claimed]) -> dict[str, Excluded]:
-        """Return the calendars that the policies of ``rows`` name; one round trip, none without any.
+        """Return the calendars that the policies of ``rows`` name, in one round trip, or none if there are
+        none.
 
-        Those of very long definitions aren't among them: to look for a name there takes as long as to read
-        the entry, which then reads its calendar by itself.
+        Calendars of entries with very long definitions aren't among them: finding a name there takes as long
+        as decoding the entry. Such an entry reads its calendar itself when it is planned.
         """
         looked_up = [row for row in rows if len(row.definition or "") <= MAX_LOOKED_UP]
         wanted = sorted({name for row in looked_up for name in names_in(row)})
@@ -173,7 +175,13 @@ class KeptCalendars:
 
 @dataclass
 class _Kept:
-    """A calendar that was read, parsed, how many fields it has, and until when it isn't asked about."""
+    """A calendar that is kept.
+
+    Attributes:
+        digest: of its fields, by which the server tells whether it has changed.
+        size: how many fields it has.
+        fresh_until: when the server is asked about it again, by the clock.
+    """
 
     digest: str
     calendar: Exclusions
@@ -182,33 +190,33 @@ class _Kept:
 
 
 def _fresh_seconds(size: int) -> float:
-    """Return how long a calendar is taken for what it was: one of usual size not at all."""
+    """Return how long the server isn't asked about a calendar of ``size`` fields; 0: it is each time."""
     return size / FIELDS_PER_FRESH_SECOND if size >= LARGE_FIELDS else 0.0
 
 
 def names_in(row: Claimed | Stored) -> set[str]:
-    """Return the calendars that an entry names; of two, its policy's counts."""
+    """Return the names of calendars in the policy and in the definition of an entry; the policy's counts."""
     texts = {text for text in (row.policy, row.definition) if text and '"exclude"' in text}
     return set(filter(None, map(_name_in, texts)))
 
 
 def _name_in(text: str) -> str | None:
-    """Return the calendar that a policy or a definition names; None: none, or it can't be read."""
+    """Return the calendar's name in a policy or a definition; None: there is none, or it can't be decoded."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
         return None
     name = values.get("exclude") if isinstance(values, dict) else None
-    # a name that can't be sent would fail all of them
+    # a name that can't be encoded would fail the request for all of them
     return name if isinstance(name, str) and name and is_utf8(name) else None
 
 
 def save_by_calendars(
     store: Store, entries: Collection[RedBeatSchedulerEntry], save: Callable[[], Result]
 ) -> Result:
-    """Call ``save``, which stores ``entries``, after their calendars were read; return its result.
+    """Read the calendars of ``entries``, then call ``save``, which stores them; return its first result.
 
-    When one of these is another one by then, it is called again: the due times may be others now.
+    If a calendar has changed meanwhile, ``save`` is called again, as the due times may have changed, too.
     """
     named = [entry for entry in entries if entry.policy.exclude is not None]
     if not named:
@@ -220,7 +228,7 @@ def save_by_calendars(
         try:
             results.append(save())
         finally:
-            give_calendars(named, {})  # next time they may be other ones
+            give_calendars(named, {})  # forgotten, as they may change before the next save
         before, fields = fields, read_fields(store, names)
         if fields == before:
             break
@@ -228,14 +236,14 @@ def save_by_calendars(
 
 
 def give_calendars(entries: Iterable[RedBeatSchedulerEntry], calendars: Mapping[str, Excluded]) -> None:
-    """Let ``entries`` know those of ``calendars`` that their policies name, and no other."""
+    """Put those of ``calendars`` that the policies of ``entries`` name into these policies."""
     for entry in entries:
         if entry.policy.exclude is not None:
             entry.policy = entry.policy.with_calendar(calendars.get(entry.policy.exclude))
 
 
 def bounds_of(entry: RedBeatSchedulerEntry) -> Policy:
-    """Return the entry's policy with its calendar, which is read now if it wasn't yet.
+    """Return the entry's policy with its calendar, which is read if it wasn't yet.
 
     Raises:
         EntryCorrupt: the calendar is missing or broken.

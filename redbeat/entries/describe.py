@@ -37,9 +37,9 @@ _MONTHS = (
 )
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 # fmt: on
-#: what there are no words for: such a rule is shown as RFC 5545 writes it
+#: a rule with one of these isn't put into words, but shown as RFC 5545 writes it
 _WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
-#: how many times of a day are named
+#: a rule with more times a day isn't put into words
 MAX_TIMES = 4
 
 
@@ -70,12 +70,12 @@ def describe(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
 
 
 def description_of(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
-    """Return what ``entry.describe()`` does, '' where its schedule can't be used."""
+    """Return ``entry.describe()``; '' where its schedule can't be used."""
     if entry.schedule is None:
         return ""
     try:
         return str(entry.describe() if tz is None else entry.describe(tz))
-    except (ValueError, ArithmeticError):  # at the end of all years, say: the others shall be listed
+    except (ValueError, ArithmeticError):  # a date at the limit of years, say; the list must go on
         return repr(entry.schedule)
 
 
@@ -110,19 +110,19 @@ def _shown_interval(every: timedelta) -> str:
     return f"{every.total_seconds():f}".rstrip("0").rstrip(".") + " seconds"
 
 
-@lru_cache(maxsize=1024)  # it takes longer than to read the entry
+@lru_cache(maxsize=1024)  # describing one takes longer than decoding its entry
 def _describe_cron(expression: str) -> str:
-    from cron_descriptor import Options, get_description  # here: beat has no use for it
+    from cron_descriptor import Options, get_description  # imported here, as beat doesn't need it
 
     if any("," in field and has_special_days(field) for field in expression.split()[2::2]):
-        return f"cron {expression}"  # it takes such a list for something else
+        return f"cron {expression}"  # cron_descriptor misreads such a list
     options = Options()
     options.use_24hour_time_format = True
     try:
-        # it says "or": for other crons either of the days is enough
+        # it says "or", as for other crons either of the two days is enough
         words = str(get_description(expression.upper(), options)).replace(", or on ", ", and only on ")
         return re.sub(r"\b1 days\b", "1 day", words)
-    except Exception:  # noqa: BLE001 - words are no reason to fail, and it doesn't know all of ours
+    except Exception:  # noqa: BLE001 - whatever it raises: it doesn't know all of RedBeat's expressions
         return f"cron {expression}"
 
 
@@ -151,7 +151,7 @@ def _describe_rule(rule: rrule, zone: tzinfo) -> str:
 
 
 def _days_in_words(rule: rrule, period: str, start: datetime) -> list[str]:
-    """Return on which days of its ``period`` a rule comes; what it doesn't say is that of its start."""
+    """Return in words the days of ``period`` on which a rule occurs; by default those of its start."""
     months, days, weekdays = _many(rule.bymonth), _many(rule.bymonthday), _many(rule.byweekday)
     if not (days or weekdays):
         if period == "week":
@@ -173,7 +173,7 @@ def _days_in_words(rule: rrule, period: str, start: datetime) -> list[str]:
 
 
 def _times_of_day(rule: rrule, start: datetime) -> list[str]:
-    """Return at which times of a day a rule comes; [] where these are many."""
+    """Return the times of day at which a rule occurs; []: there are too many to name."""
     times = product(
         _many(rule.byhour) or (start.hour,),
         _many(rule.byminute) or (start.minute,),
@@ -208,5 +208,5 @@ def _as_rfc5545(rule: rrule, zone: tzinfo) -> str:
     try:
         until = rule.until and rule.until.astimezone(zone)
         return str(rule.rrule.replace(dtstart=rule.dtstart.astimezone(zone), until=until)).replace("\n", " ")
-    except ValueError:  # one that dateutil knows to be in vain
+    except ValueError:  # dateutil refuses a rule that never occurs
         return repr(rule)

@@ -1,6 +1,6 @@
-"""The runs of an outage that aren't sent: which they are, how many, and why. Pure.
+"""Runs that aren't sent, as after an outage: which they are, how many, and why. Pure.
 
-Invariant: what is said of them is true, or left out. To count them may not cost more than to plan a run.
+Invariant: a number that isn't known is left out. Counting them doesn't take longer than planning a run.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 _INSTANT = timedelta(microseconds=1)
 
-#: how many runs are counted one by one at the most, and for how much processor time: after an outage
-#: all entries are late, and none should wait long for what is said of another
+#: how many runs are counted one by one at most, and for how much processor time: after an outage all entries
+#: are late, and none should wait long for another's count
 MAX_COUNTED, MAX_SECONDS = 5000, 0.005
 
-#: thousands of entries share a few crontabs, and all of them an outage: the last run and the count of both
+#: the last run and the count of a crontab in an outage, as thousands of entries may share both
 _counted = Memory[Any, tuple[datetime, int | None]](limit=1024)
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """Runs, one after the other, that aren't sent.
+    """Consecutive runs that aren't sent.
 
     Attributes:
         first, last: the due times of the first and the last of them, UTC.
         count: how many there are; None: too many to count.
-        why: what came between.
+        why: the reason, as a phrase.
         is_merged: another run is sent that stands for them.
     """
 
@@ -56,12 +56,12 @@ class Dropped:
 
     @property
     def record(self) -> str:
-        """What the entry's history has of them."""
+        """Their record in the entry's history."""
         first, last = score_text(self.first.timestamp()), score_text(self.last.timestamp())
         return dropped_record(first, self.why, last, self.count, is_merged=self.is_merged)
 
     def told_of(self, key: str) -> str:
-        """Return what beat logs of them, as runs of the entry under ``key``."""
+        """Return the sentence that beat logs about them, as runs of the entry under ``key``."""
         done = "Merged" if self.is_merged else "Skipped"
         if self.first == self.last:
             return f"{done} the run of {key} that was due at {shown(self.first)}: {self.why}."
@@ -72,7 +72,7 @@ class Dropped:
 def dropped_at_rest(
     entry: RedBeatSchedulerEntry, bounds: Policy, end: datetime, is_paused: bool
 ) -> Dropped | None:
-    """Return the runs since the last one that weren't sent as ``entry`` rested until ``end``; None: none."""
+    """Return the runs that a pause of ``entry``, or ``enabled``, has prevented until ``end``; None: none."""
     first: datetime | None = None if entry.last_run_at is None else entry.due_by_schedule()
     if first is None or first >= end:
         return None
@@ -84,7 +84,7 @@ def dropped_at_rest(
 def dropped_by(
     schedule_: Any, bounds: Policy, choice: Choice, nominal: datetime, sent: datetime | None, now: datetime
 ) -> Iterator[Dropped]:
-    """Yield the runs from ``nominal`` until ``now`` that ``choice`` leaves out, the earliest first.
+    """Yield the runs from ``nominal`` to ``now`` that ``choice`` leaves out, the earliest first.
 
     Arguments:
         sent: the due time of the run that is sent; None: there is none.
@@ -116,7 +116,7 @@ def _stands(sent: datetime, whom: str) -> str:
 def dropped_until(
     schedule_: Any, bounds: Policy, first: datetime, end: datetime, why: str, *, is_merged: bool = False
 ) -> Dropped:
-    """Return the runs from ``first``, which is one, until ``end``."""
+    """Return the runs from ``first``, which is the first of them, to ``end``."""
     if isinstance(schedule_, schedule) and not (
         is_own_kind(schedule_, schedule) or schedule_.relative or bounds.calendar
     ):
@@ -132,7 +132,7 @@ def dropped_until(
 
 
 def _key_of(schedule_: Any, bounds: Policy, first: datetime, end: datetime) -> Any:
-    """Return what the count follows from; None: it isn't remembered."""
+    """Return the key by which the count is remembered; None: it isn't."""
     is_bounded = (bounds.start_time, bounds.end_time, bounds.calendar) != (None, None, None)
     if is_bounded or not isinstance(schedule_, crontab) or type(schedule_) not in (crontab, cron):
         return None
@@ -149,13 +149,13 @@ def _key_of(schedule_: Any, bounds: Policy, first: datetime, end: datetime) -> A
 def _count_until(
     schedule_: Any, bounds: Policy, first: datetime, end: datetime
 ) -> tuple[datetime, int | None]:
-    """Return the last of the runs from ``first`` until ``end``, and how many there are; None: too many."""
+    """Return the last of the runs from ``first`` to ``end``, and how many there are; None: too many."""
     last, count, deadline = first, 1, time.thread_time() + MAX_SECONDS
     back = runs_back(schedule_, bounds, first, end)
     if back is not None and isinstance(schedule_, crontab) and bounds.calendar is None:
         last = next(takewhile(lambda due: due > first, back), first)
         return last, count + count_of_crontab(schedule_, first, last, zone_of(schedule_, bounds))
-    if back is not None:  # a tenth of what it costs forwards
+    if back is not None:  # counting backwards takes a tenth of the time
         for due in takewhile(lambda due: due > first, back):
             last, count = max(last, due), count + 1
             if count > MAX_COUNTED or time.thread_time() > deadline:

@@ -1,8 +1,8 @@
 """When beat sends an entry next, which isn't always what its score says. Pure.
 
-A score is when beat looks at an entry. What it does then it decides by the schedule and the policy: one that
-rests isn't sent, and scores of celery-redbeat 2.x are earlier than the runs. Invariant: beat decides by the
-functions of this module, so what is shown is what it does.
+The score is the time at which beat looks at an entry. Then the schedule and the policy decide: an entry that
+is paused or disabled isn't sent, and the scores of celery-redbeat 2.x are earlier than the runs. Invariant:
+beat decides by the functions of this module, and so do the commands that show the next run.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 _INSTANT = timedelta(microseconds=1)
 
-#: scores are written to the microsecond, and where the sun stands is known to a fraction of a millisecond
+#: a score may be earlier than the schedule's time by this, as it has microseconds, and a solar event is
+#: computed to a fraction of a millisecond
 _ROUNDING = timedelta(milliseconds=1)
 
 
 def paused_until(entry: RedBeatSchedulerEntry) -> datetime | None:
-    """Return when ``entry`` goes on, or went on, by itself; None: it isn't paused, or for good."""
+    """Return when the pause of ``entry`` ends or has ended; None: it isn't paused, or without an end."""
     policy = entry.policy
     return policy.paused_until if policy.paused and not entry.enabled else None
 
 
 def is_pause_over(entry: RedBeatSchedulerEntry, now: datetime | None) -> bool:
-    """Tell whether the time of the entry's pause has come: it runs again, and beat is still to store that."""
+    """Tell whether the pause of ``entry`` has ended at ``now``; beat stores that with the next run."""
     until = paused_until(entry)
     return until is not None and now is not None and until <= now
 
@@ -48,13 +49,14 @@ def is_pause_over(entry: RedBeatSchedulerEntry, now: datetime | None) -> bool:
 def first_after_pause(
     entry: RedBeatSchedulerEntry, bounds: Policy, anchor: datetime | None = None
 ) -> datetime | None:
-    """Return when ``entry``, paused until a time, is sent next; None: never. Jitter isn't in it.
+    """Return when ``entry``, which is paused until a time, is sent next, without jitter; None: never.
 
-    That is its first run at that time or later; with ``run_missed`` the time itself, if a run is made up for.
+    That is its first run at that time or later; with ``run_missed`` the time itself, if a missed run is made
+    up for.
 
     Arguments:
-        bounds: its policy, its calendar read.
-        anchor: when the entry was to run first, if it never did; an interval counts from that.
+        bounds: its policy with its calendar.
+        anchor: for an entry that has never run: when it was to run first, from which an interval counts.
     """
     until = paused_until(entry)
     if until is None or entry.policy.is_finished(entry.total_run_count):
@@ -74,9 +76,11 @@ def first_after_pause(
 
 
 def is_in_pause(entry: RedBeatSchedulerEntry, due_at: datetime) -> bool:
-    """Tell whether a score of ``due_at`` is from before the end of the entry's pause: no run is sent for it.
+    """Tell whether the score ``due_at`` is from before the end of the entry's pause, so that no run is sent
+    for it.
 
-    Whoever wrote the pause has left the score as it was, or no beat was at work when the pause ended.
+    That happens if somebody has written the pause by hand without a score, or no beat was running when it
+    ended.
     """
     until = paused_until(entry)
     if until is None or due_at > until:
@@ -85,10 +89,10 @@ def is_in_pause(entry: RedBeatSchedulerEntry, due_at: datetime) -> bool:
 
 
 def score_after_pause(entry: RedBeatSchedulerEntry, bounds: Policy, anchor: datetime | None = None) -> float:
-    """Return the score of ``entry`` while it is paused until a time, as :func:`first_after_pause` has it."""
+    """Return the score of ``entry`` while it is paused until a time: see :func:`first_after_pause`."""
     found = first_after_pause(entry, bounds, anchor)
     if found is not None and found == paused_until(entry) and entry.policy.run_missed:
-        return found.timestamp()  # it is no run's time, so no run's jitter
+        return found.timestamp()  # the end of the pause, not the time of a run, so without jitter
     score: float = entry.score_of(found)
     return score
 
@@ -96,11 +100,11 @@ def score_after_pause(entry: RedBeatSchedulerEntry, bounds: Policy, anchor: date
 def is_moved(
     entry: RedBeatSchedulerEntry, nominal: float, meta: str | None, due_at: datetime, now: datetime
 ) -> bool:
-    """Tell whether the schedule has it due later than at ``due_at``, which its score says.
+    """Tell whether the schedule makes it due later than its score says, which is ``due_at``.
 
-    So it is when an application has moved last_run_at, and with scores of celery-redbeat 2.x, which cuts them
-    to whole seconds, moves those of entries that never ran at each start, and asks the schedule again before
-    it sends. Taken at their word, such scores would run a crontab early and twice.
+    That is so if an application has moved last_run_at, and for scores of celery-redbeat 2.x: it cuts them to
+    whole seconds, moves those of entries that have never run at each start, and asks the schedule again
+    before it sends. By such scores alone a crontab would run early, and twice.
 
     Arguments:
         nominal: the score, UNIX seconds.
@@ -111,7 +115,7 @@ def is_moved(
     if not nominal.is_integer() and is_sealed(meta or ""):
         return False
     if due_at <= in_utc(entry.last_run_at) <= now:
-        return False  # somebody's way to write "now"
+        return False  # somebody has asked for a run now by this score
     own_time: datetime | None = entry.due_by_schedule()
     if own_time is None:
         return not entry.policy.is_finished(entry.total_run_count)
@@ -119,7 +123,7 @@ def is_moved(
 
 
 def is_quarantined(entry: RedBeatSchedulerEntry, stored: Stored) -> bool:
-    """Tell whether beat keeps ``entry`` out of the way: it can't be used."""
+    """Tell whether ``entry`` is quarantined: it can't be used."""
     failure = failure_of(stored)
     return bool(entry.problem) or (
         failure is not None and not failure.attempts and failure.definition_sha1 == sha1_of(stored)
@@ -129,11 +133,11 @@ def is_quarantined(entry: RedBeatSchedulerEntry, stored: Stored) -> bool:
 def next_due(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> datetime | None:
     """Return when beat sends ``entry`` next, in UTC, jitter included; None: it isn't going to.
 
-    A time in the past: it waits to be sent. One that can't be used isn't sent: its score is beat's next look.
-    What has changed in its calendar since the score was written isn't looked at.
+    A time in the past means that it waits to be sent. Changes of its calendar since the score was written
+    aren't taken into account.
 
     Arguments:
-        stored: what stands in Redis of it.
+        stored: the entry as it is in Redis.
         now: the server's clock.
     """
     try:
@@ -142,18 +146,19 @@ def next_due(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> dat
         due = datetime.fromtimestamp(stored.score, timezone.utc)
         if is_quarantined(entry, stored):
             return None
-    except (ValueError, OverflowError, OSError):  # after the year 9999: somebody's way to write "never"
+    except (ValueError, OverflowError, OSError):  # after the year 9999, by which somebody means "never"
         return None
     try:
         return limited(stored.key, _next_due, entry, stored, due, now)
-    except (EntryError, ValueError, OverflowError, RuntimeError):  # at its time it is quarantined
+    except (EntryError, ValueError, OverflowError, RuntimeError):  # beat quarantines it at that time
         return due if entry.is_enabled_at(now) else None
 
 
 def overrun_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str:
-    """Return why beat can't plan ``entry`` at its time: it takes too long. '' where it can, or needn't.
+    """Return the sentence that beat will quarantine ``entry`` with, as planning it takes too long; '': it
+    doesn't.
 
-    What its calendar excludes isn't looked at, so that a list needs no more round trips.
+    Its calendar isn't taken into account, so that a list of entries needs no more round trips.
     """
     if stored.score is None or stored.score < 0 or not stored.exists or _is_cheap(entry.schedule):
         return ""
@@ -164,13 +169,13 @@ def overrun_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> s
         limited_twice(entry.key, next_run, entry.schedule, entry.policy, nominal, nominal)
     except EntryTooExpensive as exc:
         return str(exc)
-    except (EntryError, ValueError, OverflowError, OSError, RuntimeError):  # another reason, if it is one
+    except (EntryError, ValueError, OverflowError, OSError, RuntimeError):  # not a matter of time
         pass
     return ""
 
 
 def _is_cheap(schedule_: Any) -> bool:
-    """Tell whether every such schedule is computed in no time: most are intervals and crontabs."""
+    """Tell whether the schedule is an interval or a crontab, which is computed in no time."""
     return any(
         isinstance(schedule_, kind) and not is_own_kind(schedule_, kind) for kind in (schedule, crontab)
     )
@@ -207,7 +212,7 @@ def _at_score(score: float) -> datetime | None:
 
 
 def defaults_of(entry: RedBeatSchedulerEntry) -> Policy:
-    """Return the app's policy for what ``entry`` leaves open."""
+    """Return the app's settings for those fields of the policy that ``entry`` leaves open."""
     config = ensure_conf(entry.app)
     grace_seconds = config.misfire_grace_time
     if isinstance(entry.schedule, crontab) and grace_seconds is None:

@@ -1,7 +1,8 @@
-"""An entry: one periodic task, as a Celery ScheduleEntry and as it stands in Redis.
+"""An entry: one periodic task, as a Celery ScheduleEntry and as it is stored in Redis.
 
-Owns the way between the two. Reading is tolerant and names what is wrong (EntryCorrupt); writing is strict
-(exactly the keys of celery-redbeat 2.x) and keeps what it doesn't know.
+Owns the conversion between the two. Reading is tolerant, and names what can't be used (EntryCorrupt). Writing
+is
+strict: exactly the keys of celery-redbeat 2.x, besides unknown ones that are kept.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class EntryArguments(PolicyFields, total=False):
-    """What an entry's constructor takes by name only, for editors and type checkers."""
+    """The keyword arguments of an entry's constructor, for editors and type checkers."""
 
     app: Any
     last_run_at: datetime | None
@@ -51,7 +52,7 @@ class EntryArguments(PolicyFields, total=False):
     total_run_count: int | None
 
 
-#: of ScheduleEntry's constructor, besides those of the entry's own
+#: the arguments that aren't stored fields
 _ARGUMENTS = frozenset({"app", "last_run_at", "relative", "total_run_count"})
 
 
@@ -61,16 +62,16 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     Arguments:
         name: unique under the key prefix.
         task: the task's name.
-        schedule: a Celery schedule or one of ``redbeat.schedules.occurrences``, a ``timedelta``, a number of
-            seconds, a length of time like "1h30m", a cron expression like "30 7 * * mon-fri", or what stands
-            in a file: ``{"cron": "30 7 * * mon-fri"}``, ``{"every": "1h30m"}`` (:ref:`notation`).
+        schedule: a Celery schedule or one of ``redbeat.schedules``, a ``timedelta``, a number of seconds, a
+            length of time like "1h30m", a cron expression like "30 7 * * mon-fri", or an object as in a file:
+            ``{"cron": "30 7 * * mon-fri"}``, ``{"every": "1h30m"}`` (:ref:`notation`).
         args, kwargs: for the task; JSON values, datetimes included.
-        enabled: False keeps the entry and doesn't run it.
+        enabled: False keeps the entry, but it doesn't run.
         options: for ``apply_async``.
         app: the Celery app; default: the current one.
         last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
-        clsargs: these, and the fields of :class:`redbeat.policy.policy.Policy`, by their names: ``timezone``,
-            ``start_time``, ``misfire`` and so on. They are attributes, too.
+        clsargs: the last four, and the fields of the policy by their names: ``timezone``, ``start_time``,
+            ``misfire`` and so on (:doc:`time`). They are attributes, too.
 
     Raises:
         ConfigurationError: the app has no Redis to keep the schedule in.
@@ -86,7 +87,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     enabled: bool
     last_run_at: datetime | None
     total_run_count: int
-    #: keys that RedBeat doesn't know, and nearly knows, in words
+    #: unknown keys that resemble known ones, in words; '': there are none
     typos = ""
 
     def __init__(
@@ -120,16 +121,16 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
             self.set_policy(policy)
         self.enabled = enabled
         ensure_conf(self.app)
-        #: whether last_run_at was given, and isn't just the time at which this object was made
+        #: whether last_run_at was given; otherwise it is the time at which this object was made
         self.has_last_run_at = given.get("last_run_at") is not None
 
     def default_now(self) -> datetime:
         """Return what ``last_run_at`` is when none was given."""
         if getattr(self.schedule, "nowfun", None):
             return super().default_now()  # type: ignore[no-any-return]
-        return datetime.now(timezone.utc)  # the same instant in the app's zone takes ten times as long
+        return datetime.now(timezone.utc)  # in the app's zone it would take ten times as long
 
-    # -- what an entry is in Redis
+    # -- in Redis
 
     @property
     def key(self) -> str:
@@ -143,7 +144,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @staticmethod
     def load_definition(key: str, app: Any = None, definition: str | None = None) -> dict[str, Any]:
-        """Return the decoded definition under ``key``, or of ``definition`` when that is given.
+        """Return the decoded definition under ``key``, or the decoded text ``definition`` if that is given.
 
         Raises:
             EntryNotFound: there is none (a KeyError, too).
@@ -165,7 +166,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @staticmethod
     def decode_definition(definition: str) -> dict[str, Any]:
-        """Return ``definition`` with its schedule and datetimes as objects; ValueError when it can't be."""
+        """Return ``definition`` with its schedule and datetimes as objects, or raise ValueError."""
         decoded: dict[str, Any] = decode(definition)
         if isinstance(decoded, dict) and isinstance(decoded.get("schedule"), str):
             decoded["schedule"] = read_cron(decoded["schedule"])
@@ -173,7 +174,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @staticmethod
     def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004 - 2.x's signature
-        """Return ``meta`` with its datetime as an object; ValueError when it can't be."""
+        """Return ``meta`` with its datetime as an object, or raise ValueError."""
         return decode(meta) if meta else {"last_run_at": None}
 
     @classmethod
@@ -198,15 +199,15 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     def due_at(self) -> datetime | None:
         """When it is due next, in UTC, counted from last_run_at.
 
-        Paused until a time, it is due at its first run then or later. None: never again, disabled, or paused
-        without an end.
+        An entry that is paused until a time is due at its first run at that time or later. None: it never
+        runs again, is disabled, or is paused without an end.
         """
         if self.enabled:
             return self.due_by_schedule()
         return None if paused_until(self) is None else first_after_pause(self, self.bounds())
 
     def due_by_schedule(self) -> datetime | None:
-        """Return its first time after last_run_at, whether it is enabled or not; None: never again."""
+        """Return its first time after last_run_at, whether it is enabled or not; None: it has none."""
         if self.last_run_at is None:
             return datetime.now(timezone.utc)
         if self.policy.is_finished(self.total_run_count):
@@ -217,7 +218,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         return first_run(self.schedule, self.bounds(), since)
 
     def bounds(self) -> Policy:
-        """Return the policy, its calendar read.
+        """Return the policy with its calendar, which is read if it wasn't yet.
 
         Raises:
             EntryCorrupt: the calendar is missing or broken.
@@ -226,16 +227,16 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @property
     def score(self) -> float:
-        """When beat looks at it next, ``due_at`` in UNIX seconds and its jitter, -1 for never.
+        """When beat looks at it next: ``due_at`` and its jitter, in UNIX seconds; -1: never.
 
-        For an entry that is disabled or paused without an end it is its schedule's next time.
+        For an entry that is disabled, or paused without an end, it is the schedule's next time.
         """
         if paused_until(self) is not None:
             return score_after_pause(self, self.bounds())
         return self.score_of(self.due_by_schedule())
 
     def score_of(self, due_at: datetime | None) -> float:
-        """Return the score of this entry when it is due at ``due_at``; None stands for never."""
+        """Return the score of this entry if it is due at ``due_at``; None means never."""
         if due_at is None:
             return -1.0
         if not self.policy.jitter:
@@ -244,11 +245,11 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @property
     def rank(self) -> int | None:
-        """Its place in the stored schedule, 0 for what is due next. None stands for not there."""
+        """Its place in the stored schedule, 0 for the entry that is due next; None: it isn't there."""
         return Members(Store(self.app)).rank_of(self.key)
 
     def is_due(self) -> schedstate:
-        """Return (is it due, seconds to the next look), as Celery's schedules do."""
+        """Return whether it is due, and the seconds until to ask again, as Celery's schedules do."""
         now = datetime.now(timezone.utc)
         if not self.is_enabled_at(now):
             return schedstate(is_due=False, next=5.0)
@@ -259,42 +260,43 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         return schedstate(is_due=due_at is not None, next=following and (following - now).total_seconds())
 
     def next_runs(self, n: int, after: datetime | None = None, tz: tzinfo | None = None) -> list[datetime]:
-        """Return its next ``n`` due times, or as many as there are; jitter isn't in them.
+        """Return its next ``n`` due times, or as many as there are, without jitter.
 
         Arguments:
-            after: default: now. A naive datetime is UTC.
-            tz: of the result; default: the zone whose clocks the schedule goes by.
+            after: only times later than this; default: now. A naive datetime is UTC.
+            tz: the zone of the results; default: the one that the schedule goes by.
         """
         return next_runs(self, n, after, tz)
 
     def runs_between(self, a: datetime, b: datetime) -> Iterator[datetime]:
-        """Yield its due times from ``a`` to ``b``, both included, as it is now. Naive datetimes are UTC."""
+        """Yield its due times from ``a`` to ``b``, both included. Naive datetimes are UTC."""
         return runs_between(self, a, b)
 
     def describe(self, tz: tzinfo | None = None) -> str:
         """Return when it runs, in English words.
 
         Arguments:
-            tz: in which instants are shown, as its ``end_time``; default: the zone whose clocks it goes by.
+            tz: the zone in which times such as ``end_time`` are shown; default: the one that the schedule
+                goes by.
         """
         return describe(self, tz)
 
     # -- writing
 
     def is_enabled_at(self, now: datetime) -> bool:
-        """Tell whether it runs: it is enabled, or its pause is over."""
+        """Tell whether it is enabled at ``now``, or its pause is over by then."""
         return self.enabled or is_pause_over(self, now)
 
     def save(self, *, if_unchanged: bool = False) -> RedBeatSchedulerEntry:
         """Store the entry, new or not, and wake the beat; return it.
 
-        A new entry is due one interval, or at the schedule's next time, after now. One that is stored
-        already keeps its last_run_at and total_run_count and is due as they say; when its schedule is
-        another one now, or when it is enabled again, it is due at the schedule's next time after now.
+        A new entry is due one interval after now, or at the schedule's next time after now. One that is
+        stored already keeps its last_run_at and total_run_count, and is due as they say. If its schedule has
+        changed, or if it is enabled again, it is due at the schedule's next time after now.
 
         Arguments:
-            if_unchanged: store it only if its definition and its policy are still as they were loaded, or, if
-                it wasn't loaded, only if there is no entry of this name.
+            if_unchanged: store it only if its definition and its policy are still as they were loaded; for an
+                entry that wasn't loaded: only if there is none of this name.
 
         Raises:
             EntryError: a part of it can't be stored.
@@ -305,7 +307,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
         def plan(stored: Stored, now: datetime) -> Write | None:
             if if_unchanged:
-                _check_name(self)  # a key of our own is no entry that somebody has changed
+                _check_name(self)  # one of RedBeat's own keys isn't an entry that somebody has changed
                 check_unchanged(self.key, loaded, stored)
             return self.plan_save(stored, now)
 
@@ -333,7 +335,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         return write
 
     def delete(self) -> None:
-        """Remove the entry; no error when it isn't there."""
+        """Remove the entry; it is no error if there is none."""
         _check_name(self)
         Store(self.app).delete_entries([self.key])
         self.seen_at = None
@@ -378,7 +380,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
                 score=self.score,
                 must_exist=True,
             )
-            if self.stored is not None:  # what it was loaded as stays, for save(if_unchanged=True)
+            if self.stored is not None:  # definition and policy stay as loaded, for save(if_unchanged=True)
                 self.stored = replace(self.stored, meta=write.meta, score=write.score)
                 self.seen_at = now
             return write
@@ -386,7 +388,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         Store(self.app).write_entries([self.key], plan)
 
     def encode(self, stored: Stored) -> str:
-        """Return the definition's JSON, with what else the stored one holds.
+        """Return the definition's JSON, with the unknown keys of the stored one.
 
         Raises:
             EntryError: a part of it can't be stored.

@@ -1,8 +1,8 @@
-"""What is remembered about an entry that can't be run: the ``error`` field of its hash.
+"""Why an entry can't be run: the ``error`` field of its hash.
 
-Two kinds: its definition can't be used (it is quarantined), or its last run couldn't be sent (it is tried
-again). The record stands beside the entry, so that every beat continues where the last one was and whoever
-lists the schedule sees why.
+Either the entry can't be used (it is quarantined), or its last run couldn't be sent (it is tried again). As
+this is kept in the entry's hash, the next leader goes on where the last one was, and whoever lists the
+schedule sees why.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Failure:
 
     Attributes:
         reason: a sentence.
-        since: ISO 8601, UTC: when it was noticed first.
-        definition_sha1: of the definition it is about.
-        attempts: how often the run was tried; 0: it is the definition that can't be used.
-        due: when the run was due that it kept from being sent, and
-        retry_at: the score it was given for its next try; UNIX seconds as the server writes them.
-        is_asked: somebody asked for that run: it is sent whatever the schedule says by then.
+        since: when it was noticed first; ISO 8601, UTC.
+        definition_sha1: the SHA-1 of the definition that it is about.
+        attempts: how often the run was tried; 0: the entry can't be used.
+        due: when the run that couldn't be sent was due; UNIX seconds as the server writes them.
+        retry_at: the score of its next try, likewise.
+        is_asked: somebody has asked for that run, so it is sent whatever the schedule says then.
     """
 
     reason: str
@@ -46,15 +46,15 @@ class Failure:
         return json.dumps(asdict(self))
 
     def is_about(self, claimed: Claimed, reason: str) -> bool:
-        """Tell whether this is the same failure again: nothing new to log."""
+        """Tell whether the entry fails again for the same reason, so that nothing new is to be logged."""
         return self.definition_sha1 == sha1_of(claimed) and self.reason == reason
 
     def backoff_seconds(self) -> float:
-        """How long to wait before the next try to send the run."""
+        """Return how long to wait before the run is tried again."""
         return float(min(2 ** min(self.attempts - 1, 10), MAX_BACKOFF_SECONDS))
 
     def is_waiting_for(self, claimed: Claimed) -> bool:
-        """Tell whether the claimed score is the retry of this failure's run, and not a new due time."""
+        """Tell whether the entry was claimed to try this failure's run again, not for a new due time."""
         return bool(self.retry_at) and float(self.retry_at) == float(claimed.nominal)
 
     def again(self, **changes: Any) -> Failure:
@@ -63,12 +63,12 @@ class Failure:
 
 
 def failure_of(claimed: Claimed | Stored) -> Failure | None:
-    """Return the failure recorded at a claimed entry, or None; what isn't ours counts as none."""
+    """Return the failure in an entry's hash; None: there is none, or it can't be read."""
     if not claimed.error:
         return None
     try:
         record = json.loads(claimed.error)
-        record.setdefault("is_asked", False)  # nothing was known of it in the first releases
+        record.setdefault("is_asked", False)  # the first releases didn't write it
         failure = Failure(**{field.name: record[field.name] for field in fields(Failure)})
         is_ours = type(failure.attempts) is int and 0 <= failure.attempts < 2**31
         is_ours = is_ours and type(failure.is_asked) is bool
@@ -85,5 +85,5 @@ def new_failure(claimed: Claimed, reason: str, now: float) -> Failure:
 
 
 def sha1_of(claimed: Claimed | Stored) -> str:
-    """Return the SHA-1 of the definition as it stands in Redis."""
+    """Return the SHA-1 of the definition as it is in Redis."""
     return sha1_of_text(claimed.definition or "")

@@ -1,7 +1,7 @@
-"""An entry as a dict of plain JSON, for forms, admin pages and files: each argument under its own name.
+"""An entry as a dict of plain JSON, for forms, admin pages and files: each argument under its own name. Pure.
 
-Lossless: what ``from_dict`` makes of ``to_dict``'s result is the same entry. What has become of the entry is
-in it as well, for whoever reads it. Pure.
+Invariant: ``from_dict`` makes the same entry of what ``to_dict`` returns. The dict also has the entry's
+    state, its next run and its error, which ``from_dict`` ignores.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 EntryT = TypeVar("EntryT", bound=Any)
 
 STATE_FIELDS = ("last_run_at", "total_run_count")
-#: lengths of time: a number of seconds, and here also a text, as '1h30m'
+#: fields that are lengths of time: a number of seconds, or here also a text such as '1h30m'
 LENGTHS = ("jitter", "expires_after", "misfire_grace_time")
-#: the keys of the dict, in their order
+#: the keys of the dict, in this order
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
-#: after them, how it is; ``celery redbeat show --json`` adds the last two
+#: the keys after them, for readers only; ``celery redbeat show --json`` adds the last two
 READ_ONLY_FIELDS = (*fields.READ_ONLY_FIELDS, "history")
-#: what a record of an exported file may have besides; ``stored`` would be lost, and isn't among them
+#: keys that are ignored; of those in exported files not ``stored``, as an entry without it would lose
+#: something
 _IGNORED_FIELDS = {*READ_ONLY_FIELDS, *fields.STATE_FIELDS} - {"stored"}
 
 
@@ -40,7 +41,7 @@ def to_dict(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return ``entry`` as plain JSON has it; see :meth:`redbeat.RedBeatSchedulerEntry.to_dict`."""
     due = entry.next_due_at
     arguments = arguments_of(entry)
-    if is_pause_over(entry, entry.seen_at):  # beat takes it away as it sends the next run
+    if is_pause_over(entry, entry.seen_at):  # beat removes these fields with the next run
         arguments = {name: value for name, value in arguments.items() if name not in PAUSE_FIELDS}
         arguments["enabled"] = True
     return {
@@ -53,7 +54,7 @@ def to_dict(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def arguments_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the arguments that ``entry`` was made with, as plain JSON has them, and its bookkeeping.
+    """Return the arguments of ``entry`` and its bookkeeping as plain JSON.
 
     Raises:
         EntryError: an argument has no form in JSON.

@@ -1,6 +1,6 @@
-"""The tolerant reader: from what stands in Redis to an entry, or to a sentence that says why there is none.
+"""The tolerant reader: from what is in Redis to an entry, or to a sentence that says why it can't be used.
 
-Invariant: whatever stands there, reading it ends in an entry, EntryNotFound or EntryCorrupt.
+Invariant: whatever is there, reading it ends with an entry, EntryNotFound or EntryCorrupt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redbeat.store.records import Stored
 _DEFINITION_KEYS = frozenset(DEFINITION_FIELDS)
 _KNOWN = {*DEFINITION_FIELDS, *FIELDS}
 
-#: RedBeatSchedulerEntry or a subclass; the class itself stands above this module
+#: RedBeatSchedulerEntry or a subclass
 EntryT = TypeVar("EntryT", bound=Any)
 
 
@@ -28,7 +28,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     """Return the entry of class ``cls`` that ``stored`` describes.
 
     Raises:
-        EntryNotFound: there is nothing.
+        EntryNotFound: there is none.
         EntryCorrupt: it can't be used; the message says why.
     """
     key = stored.key
@@ -68,7 +68,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         typos = find_typos(given, _KNOWN, likeness=0.8)
     enabled = definition.get("enabled")
     entry: EntryT = cls(
-        name=ensure_conf(app).keys.name(key),  # whatever the definition says: the key is what it's found by
+        name=ensure_conf(app).keys.name(key),  # the key counts, not the definition's name
         task=definition["task"],
         schedule=definition["schedule"],
         args=definition.get("args"),
@@ -82,7 +82,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     entry.policy, entry.stored = policy, stored
     if typos:
         entry.typos = typos
-    entry.last_run_at = meta.get("last_run_at")  # Celery puts "now" for None, which is something else
+    entry.last_run_at = meta.get("last_run_at")  # once more, as Celery's constructor turns None into now
     return entry
 
 
@@ -93,7 +93,7 @@ def _why(exc: Exception) -> str:
 
 
 def try_decode(cls: type[EntryT], stored: Stored, app: Any) -> EntryT | None:
-    """Return the entry that ``stored`` describes, None when there is none that can be used."""
+    """Return the entry that ``stored`` describes; None: there is none, or it can't be used."""
     try:
         return decode_entry(cls, stored, app)
     except (EntryNotFound, EntryCorrupt):

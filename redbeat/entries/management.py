@@ -1,6 +1,6 @@
-"""What entries offer to those who manage a schedule: looking, changing, pausing, running by hand.
+"""The methods of an entry for people and programs that manage a schedule: read, change, pause, run by hand.
 
-Owns names and documentation; the work is done in the modules that are imported here.
+Owns their names and documentation; the modules that are imported here do the work.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 EntryT = TypeVar("EntryT", bound="Managed")
 
-#: what ``update`` changes, besides the fields of the policy
+#: the fields that ``update`` changes, besides those of the policy
 CHANGEABLE = ("task", "schedule", "args", "kwargs", "options", "enabled")
 
 
 class Changes(PolicyFields, total=False):
-    """What ``update`` takes, for editors and type checkers."""
+    """The keyword arguments of ``update``, for editors and type checkers."""
 
     task: str
     schedule: Any
@@ -52,15 +52,15 @@ class Changes(PolicyFields, total=False):
 
 
 class Managed:
-    """The part of an entry that is for people and their programs; beat needs none of it."""
+    """The methods of an entry that beat itself doesn't need."""
 
     app: Any
     name: Any
-    #: what stood in Redis when it was loaded or saved last; None: it wasn't yet
+    #: what was in Redis when it was last loaded or saved; None: it has been neither
     stored: Stored | None = None
-    #: the server's clock when that was so
+    #: the server's clock at that time
     seen_at: datetime | None = None
-    #: why it can't be used, where one that can't was listed; '' for all others
+    #: why it can't be used, if it was listed all the same; '': it can be used
     problem: str = ""
 
     @property
@@ -70,9 +70,9 @@ class Managed:
 
     @property
     def _whole(self) -> RedBeatSchedulerEntry:
-        return self  # type: ignore[return-value]  # nothing else has this part
+        return self  # type: ignore[return-value]  # no other class has this base
 
-    # -- looking
+    # -- reading
 
     @classmethod
     def get(cls: type[EntryT], name: str, app: Any = None) -> EntryT:
@@ -99,21 +99,22 @@ class Managed:
     ) -> Iterator[EntryT]:
         """Yield the stored entries by their next due time, those that never run again last.
 
-        They are read 500 at a time. An entry that is moved meanwhile may be left out, or come twice. One
-        that can't be used is yielded, too: ``problem`` says why, and its ``schedule`` is None.
+        They are read 500 at a time. An entry that is moved meanwhile may be left out, or be yielded twice.
+        One that can't be used is yielded, too: ``problem`` says why, and its ``schedule`` is None.
 
         Arguments:
             match: a pattern of the name, with ``*``, ``?`` and ``[a-z]``; case counts.
             task: a pattern of the task's name.
-            enabled: only those that are, or aren't. One whose pause is over is.
-            state: only those in it: 'scheduled', 'due', 'failing', 'paused', 'disabled', 'finished',
-                'quarantined', 'missing' (its hash is gone), 'unscheduled', or 'downgraded' (it was taken
-                out for celery-redbeat 2.x).
-            due_before: only those whose next due time is no later. A naive datetime is UTC.
-            offset, limit: how many of these to leave out at first, and how many to yield at the most.
+            enabled: True: only entries that are enabled, or whose pause is over; False: only the others.
+            state: only entries in this state: 'scheduled', 'due', 'failing', 'paused', 'disabled',
+                'finished', 'quarantined', 'missing' (its hash is gone), 'unscheduled', or 'downgraded' (it
+                was taken out for celery-redbeat 2.x).
+            due_before: only entries whose next due time is no later than this. A naive datetime is UTC.
+            offset: how many of these to leave out at first.
+            limit: how many to yield at most; None: all.
 
         Raises:
-            ValueError: there is no such state, or a filter is of another type.
+            ValueError: there is no such state, or a filter has a wrong type.
         """
         filters: dict[str, Any] = {"match": match, "task": task, "enabled": enabled, "state": state}
         return list_entries(cls, app, **filters, due_before=due_before, offset=offset, limit=limit)
@@ -125,18 +126,18 @@ class Managed:
 
     @property
     def state(self) -> str | None:
-        """One of the states that ``list`` names, as of when it was read or saved last; None: neither yet."""
+        """Its state, one of those of ``list``, when it was last read or saved; None: it has been neither."""
         if self.stored is None or self.seen_at is None:
             return None
         return state_of(self._whole, self.stored, self.seen_at)
 
     @property
     def next_due_at(self) -> datetime | None:
-        """When beat sends it next, in UTC, jitter included. None stands for never.
+        """When beat sends it next, in UTC, jitter included; as known when it was last read or saved.
 
-        As of when it was read or saved last. A time before that: it waits to be sent. The beginning of 1970:
-        somebody has asked for a run now. Paused until a time: its first run then or later. None: it is
-        disabled, paused without an end, finished, quarantined, missing or unscheduled.
+        A time in the past means that it waits to be sent; the beginning of 1970, that somebody has asked for
+        a run now. For an entry that is paused until a time, it is its first run at that time or later. None:
+        it is disabled, paused without an end, finished, quarantined, missing or unscheduled.
         """
         if self.stored is None:
             return None
@@ -144,9 +145,10 @@ class Managed:
 
     @property
     def error(self) -> str:
-        """Why it is quarantined, or why its last run couldn't be sent; '' where all is well.
+        """Why it is quarantined, or why its last run couldn't be sent; '': nothing is wrong.
 
-        Where beat hasn't tried it yet: that it will be quarantined, as it takes too long to compute.
+        For an entry that beat hasn't tried yet it also says whether it will be quarantined because computing
+        its next run takes too long.
         """
         if self.stored is None:
             return self.problem
@@ -159,11 +161,11 @@ class Managed:
 
     @property
     def description(self) -> str:
-        """When it runs, in English words; '' for one that can't be used."""
+        """When it runs, in English words; '': it can't be used."""
         return description_of(self._whole)
 
     def history(self, limit: int = 20) -> Sequence[PastRun]:
-        """Return what became of its last runs, the newest first: as many as are kept, up to ``limit``."""
+        """Return what became of its last runs, the newest first: at most ``limit`` of those that are kept."""
 
         def id_of(due: datetime) -> str:
             return task_id_of(self.key, due.isoformat(timespec="microseconds"))
@@ -173,12 +175,12 @@ class Managed:
     # -- changing
 
     def update(self, other: Any = None, **changes: Unpack[Changes]) -> None:
-        """Change fields of the stored entry, and of this object; what others change meanwhile is kept.
-
-        A field that isn't named keeps its stored value, even where this object has another one.
+        """Change fields of the stored entry, and of this object. Fields that aren't named keep their stored
+        values.
 
         Arguments:
-            other: Celery's own way: take task, schedule, arguments and options over from another entry.
+            other: another entry; only this object takes over its task, schedule, arguments and options, as in
+                Celery.
             changes: ``task``, ``schedule``, ``args``, ``kwargs``, ``options``, ``enabled``, and the fields of
                 the policy.
 
@@ -196,7 +198,7 @@ class Managed:
         given: dict[str, Any] = {**changes}
 
         def change(entry: RedBeatSchedulerEntry, _now: datetime) -> None:
-            # the policy first: its zone is that of a recurrence rule that names none
+            # the policy first, as a recurrence rule without a zone gets the policy's
             entry.set_policy({field: value for field, value in given.items() if field in NAMES})
             for field in CHANGEABLE:
                 if field in given:
@@ -213,19 +215,20 @@ class Managed:
         ``enabled`` becomes false, so that celery-redbeat 2.x doesn't run it, either.
 
         Arguments:
-            note: why, for whoever looks at it.
-            until: when the pause ends by itself; default: never. A naive datetime is in its zone, else
-                the app's.
+            note: why it is paused.
+            until: when the pause ends by itself; default: never. A naive datetime is in the entry's time
+                zone, else in the app's.
             by: who pauses it.
 
         Raises:
             EntryNotFound: it isn't stored.
-            EntryError: ``until`` is over by the server's clock; nothing is changed.
+            EntryError: ``until`` is in the past by the server's clock; nothing is changed.
         """
         self._change_stored(lambda entry, now: pauses.rest(entry, now, note, until, by))
 
     def resume(self) -> None:
-        """End its pause: it is due at its next time after now, or makes up for what it missed (run_missed).
+        """End its pause. It is due at its next time after now; with ``run_missed`` it makes up for missed
+        runs first.
 
         Raises:
             EntryNotFound: it isn't stored.
@@ -237,7 +240,7 @@ class Managed:
     def trigger(self, **overrides: Any) -> AsyncResult:
         """Send its task now, once, and return the result; its schedule isn't touched.
 
-        The message goes out from here, with a task id of its own; its headers have ``redbeat_manual``. A
+        This process sends the message, with a task id of its own and the header ``redbeat_manual``. A
         disabled entry can be triggered, too.
 
         Arguments:
@@ -256,28 +259,28 @@ class Managed:
     ) -> Sequence[datetime]:
         """Send the runs that its schedule has from ``start`` to ``end``; return their due times.
 
-        Each is sent once, however often this is called: its task id is that of the run, and Redis remembers
-        it. Runs that are still to come aren't sent.
+        Each is sent once, however often this is called: it has the run's task id, and Redis remembers it.
+            Future runs aren't sent.
 
         Arguments:
             start, end: both included. Naive datetimes are UTC.
-            dry_run: send nothing, and return what would be sent.
-            limit: if the span has more unsent runs than this, nothing is sent.
+            dry_run: send nothing; return the due times of what would be sent.
+            limit: if more runs than this are to be sent, send nothing and raise EntryError; None: no limit.
             progress: called after each run with the number of runs so far.
 
         Raises:
-            EntryError: there are more runs than ``limit``; or a part of the entry can't be sent.
-            LockNotAcquired: somebody else backfills it at this moment.
+            EntryError: there are more runs than ``limit``, or a part of the entry can't be sent.
+            LockNotAcquired: another backfill of the entry is running.
         """
         return backfill.backfill(self._whole, start, end, dry_run, limit=limit, progress=progress)
 
     # -- forms and files
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON has it, for forms and files: each argument under its own name.
+        """Return it as a dict of plain JSON, for forms and files: each argument under its own name.
 
-        The schedule is an object with a ``__type__``, as in Redis; times are in ISO 8601. Besides: ``state``,
-        ``next_due_at``, ``description`` and ``error``; None stands for none. They are for readers only:
+        The schedule is an object with a ``__type__``, as in Redis; times are in ISO 8601. For readers there
+        are also ``state``, ``next_due_at``, ``description`` and ``error``, None where there is none;
         :meth:`from_dict` ignores them.
 
         Raises:
@@ -287,11 +290,11 @@ class Managed:
 
     @classmethod
     def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any = None) -> EntryT:
-        """Return the entry that ``values``, of the form of :meth:`to_dict`, describe; it isn't stored yet.
+        """Return the entry that ``values`` describe, a dict as from :meth:`to_dict`; it isn't stored yet.
 
-        A schedule and lengths of time may also be what a file has (:ref:`notation`): ``{"every": "1h30m"}``,
-        ``{"cron": "0 9 * * *"}``, ``"30s"``, a number of seconds, or a cron expression. Read-only fields
-        such as ``state`` are ignored, and so are ``next_run`` and ``owner`` of an exported one.
+        A schedule or a length of time may also be written as in a file (:ref:`notation`): ``{"every":
+        "1h30m"}``, ``{"cron": "0 9 * * *"}``, ``"30s"``, a number of seconds, or a cron expression. Read-only
+        fields such as ``state`` are ignored, and so are ``next_run`` and ``owner`` of an exported entry.
 
         Raises:
             EntryError: a field is missing, unknown, or has a wrong type or value; the message names it.
@@ -306,16 +309,17 @@ class Managed:
     ) -> bulk.SaveResult:
         """Store entries, each as :meth:`save` would; return the names of the new, changed and same ones.
 
-        They are stored 500 at a time, all of them or none, and wake the beat once. An entry that is
-        stored already with the same values isn't written. Where a name comes twice, the last one counts. If
-        the call is interrupted, make it again.
+        They are stored 500 at a time, all of them or none, and wake the beat once. An entry that is stored
+        already with the same values isn't written. If a name comes twice, the last one counts. After an
+        interruption call it again.
 
         Arguments:
             entries: of one app; any iterable. No more than 500 are held at a time.
             progress: called after each 500 with the number of entries handled so far.
 
         Raises:
-            EntryError: an entry can't be stored. None of its 500 was; ``done``, the number before, were.
+            EntryError: an entry can't be stored, so none of its 500 was; ``done`` says how many before it
+                were.
             StoreUnavailable: Redis can't be reached. The present 500 are stored all or not at all.
         """
         return bulk.save_many(entries, progress)
@@ -333,8 +337,8 @@ class Managed:
             progress: called after each 500 with the number of names handled so far.
 
         Raises:
-            EntryError: a name is one of RedBeat's own keys, or no name at all. None of its 500 was removed;
-                ``done``, the number before, were.
+            EntryError: a name is one of RedBeat's own keys, or isn't a string, so none of its 500 was
+                removed; ``done`` says how many before them were handled.
         """
         return bulk.delete_many(names, app, progress)
 
@@ -357,7 +361,7 @@ class Managed:
 
         Arguments:
             names: any iterable. A name that isn't there is no error.
-            note, until, by: as of :meth:`pause`; a time that is over is refused.
+            note, until, by: as in :meth:`pause`; an ``until`` in the past is an error for each entry.
             progress: called after each 500 with the number of names handled so far.
         """
         return pauses.pause_many(cls, names, app_or_default(app), note, until, by, progress)
@@ -375,11 +379,11 @@ class Managed:
         """End the pause of those of the entries that are paused, as :meth:`resume` does.
 
         The result is like that of :meth:`pause_many`; ``left`` are those that weren't paused. An entry that
-        is disabled without a pause stays disabled: somebody had another reason.
+        is disabled without a pause stays disabled.
 
         Arguments:
             names: any iterable. A name that isn't there is no error.
-            note, by: only those that were paused with this note, by this one; ``*`` and ``?`` are allowed.
+            note, by: only entries with this note, or paused by this person; patterns with ``*`` and ``?``.
             progress: called after each 500 with the number of names handled so far.
         """
         return pauses.resume_many(cls, names, app_or_default(app), note, by, progress)

@@ -1,7 +1,7 @@
 """How people write a schedule, in files, forms and Python: ``{cron: "0 9 * * *"}``, ``{every: 30s}``.
 
-Owns the way from there to a schedule, by the JSON that stands in Redis, and back. Pure. Invariant: what is
-written for a schedule is read as that very schedule; where people's words don't reach, it stays JSON.
+Owns the conversion from this notation to a schedule's JSON in Redis, and back. Pure. Invariant: what is
+written for a schedule is read as the same schedule; one that this notation can't express is written as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redbeat.schedules.durations import is_span, read_seconds, write_seconds
 from redbeat.schedules.rfc5545 import read_rule
 from redbeat.schedules.timezones import zone_called
 
-#: what the object of a schedule may begin with, and what else may stand in it
+#: the forms of a schedule's object: the key that names the form, and the keys that may be beside it
 SCHEDULE_FORMS = {
     "cron": frozenset[str](),
     "every": frozenset({"relative"}),
@@ -35,13 +35,13 @@ SCHEDULE_FORMS = {
 
 
 def parse_schedule(value: str | dict[str, Any], zone: str | None = None) -> BaseSchedule:
-    """Return the schedule that text or an object stands for: a form of people, or JSON as in Redis.
+    """Return the schedule that ``value`` describes: in this notation, or JSON as in Redis.
 
     Arguments:
-        zone: name of the zone that a recurrence rule's start is in, where it names none.
+        zone: the name of the zone of a recurrence rule's start that has none.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: it describes none.
     """
     read = read_schedule(value, zone)
     if isinstance(read, str):
@@ -56,10 +56,11 @@ def parse_schedule(value: str | dict[str, Any], zone: str | None = None) -> Base
 
 
 def read_schedule(value: Any, zone: str | None = None) -> Any:
-    """Return the JSON, or the number or cron expression, that ``value`` stands for.
+    """Return the JSON of the schedule that ``value`` describes, or ``value`` itself: a number, a cron
+    expression.
 
     Arguments:
-        zone: name of the zone that a recurrence rule's start is in, where it names none.
+        zone: the name of the zone of a recurrence rule's start that has none.
 
     Raises:
         ValueError: it is none of the forms.
@@ -137,7 +138,7 @@ _READERS: dict[str, Callable[[Any, dict[str, Any], str | None], Any]] = {
 
 
 def write_schedule(encoded: dict[str, Any]) -> Any:
-    """Return what people write for a schedule whose JSON is ``encoded``, or that itself."""
+    """Return this notation for the schedule whose JSON is ``encoded``; where there is none, ``encoded``."""
     return json.loads(_written(json.dumps(encoded)))
 
 
@@ -155,7 +156,7 @@ def _in_words(encoded: dict[str, Any]) -> Any:
             candidate["relative"] = True
     elif kind == "crontab":
         fields = [encoded.get(name) for name in CRON_FIELDS]
-        # a list, or spaces inside, have no place in an expression; numbers would come back as text
+        # a list, or a field with spaces, can't be written in an expression; a number would be read as text
         if all(isinstance(field, str) and field and not re.search(r"\s", field) for field in fields):
             candidate = {"cron": " ".join(map(str, fields))}
     elif kind == "cron":

@@ -1,8 +1,7 @@
-"""Whose the entries of an app's ``beat_schedule`` are, and what a start of beat changes of that.
+"""Which app owns which entries of ``beat_schedule``, and what a start of beat changes about that.
 
-Several apps may have an entry of the same name. celery-redbeat 2.x notes names only, and no apps.
-
-Invariant: nobody's entries are removed for somebody else's sake.
+Several apps may have an entry of the same name, which then has several owners. celery-redbeat 2.x stores only
+the names. Invariant: an entry is removed only when no other app owns it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from redbeat.store.store import Store
 
 @dataclass(frozen=True)
 class StaticsPlan:
-    """What a start of beat changes of it, names of entries each.
+    """What a start of beat changes; all are names of entries.
 
     Attributes:
-        added: they become the owner's.
-        removed: nobody has them any more.
-        released: name of an owner to what isn't that one's any more, and somebody else's still.
+        added: entries that the owner gets.
+        removed: entries without any owner, which are removed.
+        released: an owner's name to the entries that it has no more, but that aren't removed.
     """
 
     added: tuple[str, ...]
@@ -40,8 +39,8 @@ def plan_statics(
     """Decide what to change for the first of ``owners``; the others are its former names. Pure.
 
     Arguments:
-        configured: the names of its ``beat_schedule``.
-        is_removable: tells of a name whether it may be an entry's.
+        configured: the names of the entries in its ``beat_schedule``.
+        is_removable: tells whether a name may be that of an entry.
     """
     owner, former = owners[0], set(owners[1:]) - {owners[0]}
     mine = {name for name, those in found.owners.items() if not those.isdisjoint(owners)}
@@ -49,7 +48,7 @@ def plan_statics(
     left = (mine | unowned) - set(configured)
     removed = {
         name
-        for name in left & found.names  # others may have been removed, and made anew, by anybody
+        for name in left & found.names  # any other may have been removed, and made again by somebody else
         if found.owners.get(name, frozenset()) <= set(owners) and is_removable(name)
     }
     released = {one: {name for name, those in found.owners.items() if one in those} for one in former}
@@ -65,14 +64,14 @@ def plan_statics(
 
 
 def note_statics(store: Store, fence: Fence, owner: str, plan: StaticsPlan) -> None:
-    """Change whose the entries of ``beat_schedule`` are as ``plan`` says.
+    """Store the owners of the entries of ``beat_schedule`` as ``plan`` says.
 
     Raises:
         LockLost: ``fence`` has a token that isn't the lock's value.
     """
     owners = Owners(store)
     owners.change_statics(fence, "remove", owner, plan.removed)
-    # a name that is no text can't be sent
+    # a name that isn't UTF-8 text can't be sent
     texts = [name for name in plan.added if isinstance(name, str) and is_utf8(name)]
     owners.change_statics(fence, "add", owner, texts)
     for former, names in plan.released.items():

@@ -1,7 +1,8 @@
-"""Pauses of many entries: which of them rest, and which go on again.
+"""Pausing and resuming many entries.
 
-Owns what is left alone. Invariant: an entry that rests already, paused or disabled, stays exactly as it is,
-note and all; only what a pause has stopped goes on again.
+Owns the decision which of them stay as they are. Invariant: pausing changes only entries that run, so one
+that is paused already keeps its note; resuming changes only entries that are paused, so a disabled one stays
+disabled.
 """
 
 from __future__ import annotations
@@ -27,14 +28,13 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class PauseResult:
-    """What became of entries that were paused or resumed together: their names.
-
-    Names that weren't there aren't in it.
+    """What became of entries that were paused or resumed together: their names, without those that don't
+    exist.
 
     Attributes:
-        changed: they rest now, or go on.
-        left: they stay as they were: paused or disabled already, or not paused.
-        failed: name to why it couldn't be changed, a sentence.
+        changed: those that were paused, or resumed.
+        left: those that stay as they were: they were paused or disabled already, or weren't paused.
+        failed: name to a sentence that says why it couldn't be changed.
     """
 
     changed: tuple[str, ...] = ()
@@ -43,10 +43,10 @@ class PauseResult:
 
 
 def is_paused_for(entry: RedBeatSchedulerEntry, note: str | None, by: str | None) -> bool:
-    """Tell whether ``entry`` is paused with such a note, by such a one; None: by any.
+    """Tell whether ``entry`` is paused with this note and by this person.
 
     Arguments:
-        note, by: the text itself, or a pattern with ``*`` and ``?``.
+        note, by: the text, or a pattern with ``*`` and ``?``; None: any.
     """
     return bool(entry.paused) and all(
         wanted is None or (found is not None and (found == wanted or fnmatchcase(found, wanted)))
@@ -57,7 +57,7 @@ def is_paused_for(entry: RedBeatSchedulerEntry, note: str | None, by: str | None
 def rest(
     entry: RedBeatSchedulerEntry, now: datetime, note: str | None, until: datetime | None, by: str | None
 ) -> None:
-    """Let ``entry``, which isn't stored by this, be paused.
+    """Set the fields of ``entry`` that pause it; this doesn't store it.
 
     Raises:
         EntryError: ``until`` isn't later than ``now``.
@@ -80,7 +80,7 @@ def pause_many(
     """Pause entries; see :meth:`redbeat.RedBeatSchedulerEntry.pause_many`.
 
     Arguments:
-        until: a time, or what says it of an entry and the server's time.
+        until: a time, or a function that returns it for an entry and the server's time.
     """
 
     def rest_if_it_runs(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
@@ -119,7 +119,7 @@ def _change_many(
     change: Callable[[Any, datetime], bool],
     progress: Progress | None,
 ) -> PauseResult:
-    """Let ``change`` change what it returns True for, 500 entries at a time; compare and set."""
+    """Store those entries for which ``change`` returns True, 500 at a time; compare and set."""
     if isinstance(names, (str, bytes)):
         raise TypeError(f"a list of names is wanted, not one name: write [{names!r}].")
     store, done = Store(app), 0
@@ -128,7 +128,7 @@ def _change_many(
 
     def plan(stored: Stored, now: datetime) -> Write | None:
         name = store.keys.name(stored.key)
-        for known in (outcomes, failed):  # this is asked again when somebody was faster
+        for known in (outcomes, failed):  # called again if somebody has changed the entry meanwhile
             known.pop(name, None)
         if not stored.exists:
             return None

@@ -1,4 +1,4 @@
-"""What an entry is going to do: its next runs. Pure."""
+"""The next runs of an entry, and those between two times. Pure."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def runs_between(entry: RedBeatSchedulerEntry, begin: datetime, end: datetime) -
 
 
 def _runs(entry: RedBeatSchedulerEntry, after: datetime | None, *, rests: bool = False) -> Iterator[datetime]:
-    """Yield the runs of ``entry`` later than ``after``; None: from now on, and not before its first.
+    """Yield the runs of ``entry`` later than ``after``; None: from now on, beginning with its first one.
 
-    ``rests``: none before the end of its pause.
+    ``rests``: leave out those before the end of its pause.
 
     Raises:
         EntryTooExpensive: finding one takes too long.
@@ -57,7 +57,7 @@ def _unlimited_runs(
     first, until = None, paused_until(entry)
     now = datetime.now(timezone.utc)
     if rests and until is not None and until > now and (after is None or after < until):
-        after = until - _INSTANT  # nothing is sent before
+        after = until - _INSTANT
         if entry.last_run_at is not None:
             first = first_after_pause(entry, policy)
             if first is None:
@@ -71,7 +71,7 @@ def _unlimited_runs(
             first = never_ran_at
         elif anchor is not None and not entry.total_run_count:
             first = first_run(entry.schedule, policy, anchor)
-    if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # it is on its way
+    if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # beat is about to send it
         runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
     else:
         if anchor is not None and anchor > after:
@@ -81,7 +81,7 @@ def _unlimited_runs(
 
 
 def _score_of_new(entry: RedBeatSchedulerEntry) -> datetime | None:
-    """Return when an entry is sent first that was stored without a last run; None: it is another one."""
+    """Return when an entry that was stored without a last run is sent first; None: it had a last run."""
     if entry.last_run_at is not None or entry.stored is None or not entry.stored.score:
         return None
     due: datetime | None = entry.next_due_at

@@ -1,6 +1,8 @@
-"""The stored schedule, page by page: what is due first comes first, what never runs again comes last.
+"""Listing the stored entries page by page: the one that is due first comes first, those that never run again
+last.
 
-Owns the states that an entry may be in. Invariant: one page is held in memory, whatever the schedule holds.
+Owns the states that an entry may be in. Invariant: at most one page is in memory, however large the schedule
+is.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 EntryT = TypeVar("EntryT", bound=Any)
 
-#: what an entry may be, as ``state`` says it
+#: the states of an entry, and what each means
 STATES = {
     "scheduled": "it is due at a later time",
     "due": "its time has come, and beat is about to send it",
@@ -42,16 +44,16 @@ STATES = {
 }
 
 PAGE_SIZE = 500
-#: entries that may run while they are listed are remembered, so that they aren't listed again at their next
-#: due time; this is how many at the most
+#: entries that are due within ``SOON_SECONDS`` may run while the schedule is listed. At most this many of
+#: them are remembered, so that they aren't listed again at their next due time
 MAX_REMEMBERED = 100_000
 SOON_SECONDS = 3600.0
-#: from here on a score is no time: somebody has written it by hand
+#: a score of this or more isn't a time: somebody has written it by hand
 MAX_SCORE = 1e11
 
 
 class _Filter(NamedTuple):
-    """Which entries are wanted; None: all."""
+    """Which entries are wanted; None in a field: it doesn't matter."""
 
     match: str | None = None
     task: str | None = None
@@ -96,7 +98,7 @@ def list_entries(
 
 def _is_due_by(last: datetime, entry: RedBeatSchedulerEntry) -> bool:
     due: datetime | None = entry.next_due_at
-    return due is None or due <= last  # its score is, and may be earlier than its run
+    return due is None or due <= last  # compared again, as a score may be earlier than the run
 
 
 def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
@@ -123,26 +125,26 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
 
 
 def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
-    """Yield what was taken out for celery-redbeat 2.x, with the scores it had, and the server's clock."""
+    """Yield entries that were taken out for celery-redbeat 2.x, with old scores, and the server's clock."""
     scores = store.read_downgraded()
     now, found = store.read_entries(list(scores)) if scores else (datetime.now(timezone.utc), [])
     for stored in found:
-        score = scores[stored.key] or 0.0  # due at once, as it will be when it comes back
+        score = scores[stored.key] or 0.0  # without an old score it is due at once when it comes back
         if stored.exists and stored.score is None and (last_score is None or score <= last_score):
             yield replace(stored, score=score, is_away=True), now
 
 
 def iter_names(app: Any, store: Store | None = None) -> Iterator[str]:
-    """Yield the names in the schedule, in no order; one that is there all the while is yielded once."""
+    """Yield the names in the schedule, in any order; one that is there all the time is yielded once."""
     store = store or Store(app)
     for page in _scan(store):
         yield from map(store.keys.name, page)
 
 
 def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Iterator[EntryT]:
-    """Yield the stored entries in no order.
+    """Yield the stored entries in any order.
 
-    Unlike those of :func:`list_entries`, one that is there all the while is yielded just once, however its
+    Unlike with :func:`list_entries`, an entry that is there all the time is yielded exactly once, even if its
     due time is moved meanwhile.
     """
     store = Store(app)
@@ -178,7 +180,7 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
     store, total = Store(app), 0
     while members := Members(store).first(PAGE_SIZE):
         store.delete_entries([store.keys.entry_of(member) for member in members])
-        Members(store).remove(members)  # bare names, say
+        Members(store).remove(members)  # those that are bare names are still there
         total += len(members)
         if progress is not None:
             progress(total)
@@ -187,9 +189,9 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
 
 
 def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[str, Stored, datetime]]:
-    """Yield the members of the schedule, what stands under their keys, and the server's clock.
+    """Yield the members of the schedule, the entries under their keys, and the server's clock.
 
-    By their due times, negative ones last. A member may be a bare name instead of a key.
+    They are ordered by their scores, negative ones last. A member may be a bare name instead of a key.
     """
     seen: set[str] = set()
     for page in Members(store).in_order(last_score):

@@ -1,4 +1,4 @@
-"""Whether the queue that an entry names is one that the app has."""
+"""Whether the app has the queue that an entry names."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from redbeat.config.suggestions import did_you_mean
 
 
 def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the queue that ``options`` name, a sentence; None when nothing is.
+    """Return what is wrong with the queue in ``options``, a sentence; None: nothing is.
 
-    An app with ``task_create_missing_queues`` takes any name for a new queue.
+    With ``task_create_missing_queues`` any name is allowed, as Celery then creates the queue.
     """
     queue = options.get("queue")
     if app.conf.task_create_missing_queues or not is_missing(app, queue):
@@ -23,6 +23,6 @@ def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:
 
 
 def is_missing(app: Any, queue: Any) -> bool:
-    """Tell whether ``queue`` is the name of none that the app has."""
+    """Tell whether ``queue`` is a name, and the app has no queue of this name."""
     known = app.amqp.queues
     return isinstance(queue, str) and bool(queue) and queue not in known and queue not in known.aliases

@@ -1,7 +1,7 @@
-"""What a save writes: from an entry and what stands in Redis to a write. Pure.
+"""What a save writes: from an entry and its stored state to a write. Pure.
 
-Invariant: the bookkeeping of a stored entry is kept; only a schedule or policy that is another one now, or an
-entry that is enabled again, gets a new due time.
+Invariant: a stored entry keeps its bookkeeping. It gets a new due time only if its schedule or its policy has
+    changed, or if it is enabled again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 def plan_save(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> Write:
-    """Decide what to write so that ``stored`` becomes ``entry``, which takes over its bookkeeping.
+    """Decide what to write so that ``stored`` becomes ``entry``; ``entry`` takes over its bookkeeping.
 
     Raises:
         EntryError: a part of it can't be stored.
     """
-    encoded = encode_entry(entry, stored)  # first: nobody shall be told to delete a key of ours
+    encoded = encode_entry(entry, stored)  # it refuses RedBeat's own keys, so it is first
     before = _before(entry, stored, encoded) if stored.exists and stored.is_hash else None
     return plan_write(entry, stored, now, encoded, before)
 
@@ -47,10 +47,10 @@ def plan_save(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> Wr
 def plan_write(
     entry: RedBeatSchedulerEntry, stored: Stored, now: datetime, encoded: tuple[str, str], before: Any
 ) -> Write:
-    """Do what ``plan_save`` does, where definition and policy are ``encoded`` already.
+    """Do what ``plan_save`` does, with the definition and the policy ``encoded`` already.
 
     Arguments:
-        before: the entry that ``stored`` is; None: there is none that can be used.
+        before: the entry that ``stored`` is; None: there is none, or it can't be used.
 
     Raises:
         EntryError: a part of it can't be stored.
@@ -63,7 +63,7 @@ def plan_write(
     if stored.exists:
         if not stored.is_hash:
             raise EntryCorrupt(f"{entry.key}: the key holds no hash; delete it first.", entry.key)
-        # a definition that was unusable so far says nothing against the meta beside it
+        # where the stored definition can't be used, its meta is kept all the same, if that can be used
         kept = before if stored.meta else None
         if stored.meta and before is None:
             kept = try_decode(
@@ -72,7 +72,7 @@ def plan_write(
     meta = ""
     if kept is not None:
         entry.last_run_at, entry.total_run_count = kept.last_run_at, kept.total_run_count
-    else:  # new, or its meta is unusable, or it was written by somebody who leaves meta to us
+    else:  # the entry is new, or its meta is missing or can't be used
         if not entry.has_last_run_at:
             entry.last_run_at = now
         meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
@@ -85,7 +85,7 @@ def plan_write(
     except EntryTooExpensive:
         if entry.enabled or not stored.exists:
             raise
-        score = None  # whoever pauses it helps
+        score = None  # a pause is saved all the same: it is the remedy
     except (ValueError, OverflowError, RuntimeError) as exc:
         raise EntryError(
             f"{entry.key}: its schedule {entry.schedule!r} can't be used: {exc}", entry.key
@@ -99,14 +99,14 @@ def plan_write(
 
 
 def _record_of_rest(entry: RedBeatSchedulerEntry, before: Any, now: datetime) -> str:
-    """Return the record of the runs that weren't sent while ``entry`` rested, if it goes on now, else ''."""
+    """Return the record of the runs that weren't sent until ``entry`` was enabled; '': there are none."""
     if before is None or before.enabled or not entry.enabled or entry.policy.run_missed:
         return ""
     if not ensure_conf(entry.app).history:
         return ""
     until = paused_until(before)
     if until is not None and before.last_run_at is not None and in_utc(before.last_run_at) >= until:
-        return ""  # the pause was over before, and beat has told of it
+        return ""  # the pause ended by itself, and beat has recorded these runs
     end, is_paused = now if until is None else min(now, until), before.policy.paused
     try:
         dropped = limited(entry.key, dropped_at_rest, before, before.bounds(), end, is_paused)
@@ -117,7 +117,7 @@ def _record_of_rest(entry: RedBeatSchedulerEntry, before: Any, now: datetime) ->
 
 def _check_size(entry: RedBeatSchedulerEntry, *texts: str) -> None:
     max_bytes = ensure_conf(entry.app).max_entry_bytes
-    if 4 * sum(map(len, texts)) <= max_bytes:  # UTF-8 takes no more
+    if 4 * sum(map(len, texts)) <= max_bytes:  # a character takes at most 4 bytes in UTF-8
         return
     size_bytes = sum(len(as_stored(text)) for text in texts)
     problem = find_size_problem(size_bytes, max_bytes)
@@ -126,7 +126,7 @@ def _check_size(entry: RedBeatSchedulerEntry, *texts: str) -> None:
 
 
 def encode_entry(entry: RedBeatSchedulerEntry, stored: Stored) -> tuple[str, str]:
-    """Return the JSON of the definition and of the policy ('' for none) that ``stored`` shall have.
+    """Return the JSON of the definition and of the policy ('': there is none) to be stored.
 
     Raises:
         EntryError: a part of it can't be stored.
@@ -136,7 +136,7 @@ def encode_entry(entry: RedBeatSchedulerEntry, stored: Stored) -> tuple[str, str
 
 
 def _settle_zone(entry: RedBeatSchedulerEntry) -> None:
-    """Let ``entry`` say whose clocks it goes by where it was left to its schedule or to the app."""
+    """Write the time zone into ``entry`` where so far its schedule or the app decides it."""
     schedule = entry.schedule
     if isinstance(schedule, clocked) and schedule.clocked_time.tzinfo is None:
         zone = zone_of(schedule, entry.policy)
@@ -152,7 +152,7 @@ def _settle_zone(entry: RedBeatSchedulerEntry) -> None:
 
 
 def _before(entry: RedBeatSchedulerEntry, stored: Stored, encoded: tuple[str, str]) -> Any:
-    """Return the entry that ``stored`` is, None when it can't be used."""
+    """Return the entry that ``stored`` is; None: it can't be used."""
     if (stored.definition, stored.policy or "") != encoded:
         return try_decode(type(entry), stored, entry.app)
     try:
@@ -175,16 +175,16 @@ def _score_over(entry: RedBeatSchedulerEntry, stored: Stored, before: Any, now: 
         if entry.policy.run_missed and before is not None and entry.last_run_at is not None:
             return entry.score
         return next_score(entry, now)
-    if before.last_run_at is None:  # whoever wrote it has said when it shall run first, or left it to us
+    if before.last_run_at is None:  # its score says when it runs first; without one, now
         return None if stored.score is not None else now.timestamp()
     score: float = entry.score
     if stored.score is not None and stored.error is None and 0 <= score <= now.timestamp() < stored.score:
-        return None  # a beat that shares the work is sending that run, or somebody has put it off
+        return None  # another beat is sending that run, or somebody has put it off
     return score
 
 
 def next_score(entry: RedBeatSchedulerEntry, now: datetime) -> float:
-    """Return the score of an entry at its next time after ``now``; what it has missed is left out.
+    """Return the score of an entry at its next time after ``now``, whatever runs it has missed.
 
     Raises:
         EntryCorrupt, ValueError, OverflowError: its schedule or its calendar can't be used.
@@ -200,7 +200,7 @@ def next_score(entry: RedBeatSchedulerEntry, now: datetime) -> float:
 
 
 def check_unchanged(key: str, loaded: Stored | None, stored: Stored) -> None:
-    """Raise EntryChanged when ``stored`` isn't what was loaded; beat's own bookkeeping doesn't count."""
+    """Raise EntryChanged if definition or policy in ``stored`` aren't those that were loaded."""
     if loaded is None and stored.exists:
         raise EntryChanged(f"{key}: there is such an entry by now.", key)
     if loaded is None:
@@ -217,7 +217,7 @@ def _revision_of(stored: Stored) -> tuple[str, str]:
 
 
 def stored_after(stored: Stored, write: Write) -> Stored:
-    """Return what stands in Redis once ``write`` is made."""
+    """Return what is in Redis after ``write``."""
     return replace(
         stored,
         definition=write.definition or stored.definition,
@@ -254,7 +254,7 @@ def _why_never(entry: RedBeatSchedulerEntry, now: datetime) -> str:
 
 
 def _is_other(schedule: Any, other: Any) -> bool:
-    """Tell whether they differ; classes without an ``__eq__`` call all of theirs equal."""
+    """Tell whether two schedules differ; to a class without ``__eq__`` all of its own are equal."""
     if type(schedule) is not type(other) or schedule != other:
         return True
     has_no_eq = type(schedule).__eq__ is BaseSchedule.__eq__

@@ -1,4 +1,4 @@
-"""An entry's attribute ``schedule``: whatever people write for one is made one. Pure."""
+"""An entry's attribute ``schedule``, which turns what people write into a schedule. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class ScheduleField:
-    """The attribute; it stands in the entry's ``__dict__``, where Celery's own code puts it, too.
+    """The attribute. Its value is in the entry's ``__dict__``, where Celery's own code puts it, too.
 
-    Python finds it there by itself, as there is no ``__get__``.
+    There is no ``__get__``, so Python reads it from there.
     """
 
     if TYPE_CHECKING:
@@ -34,19 +34,19 @@ class ScheduleField:
 def as_schedule(
     value: Any, name: Any, app: Any, relative: bool = False, *, zone: Any = None
 ) -> BaseSchedule | None:
-    """Return the schedule that ``value`` stands for; None stays None.
+    """Return the schedule that ``value`` describes; None stays None.
 
     Arguments:
         value: a schedule, a timedelta, a number of seconds, a cron expression, a length of time ('1h30m'), or
-            an object as files have it, ``{"cron": "0 9 * * *"}``, or as it stands in Redis.
-        name: of the entry, for the error.
-        relative: as of :class:`celery.schedules.schedule`, for a number or a timedelta.
-        zone: the entry's, by name or itself, for a recurrence rule whose start is in none.
+            an object as in files, ``{"cron": "0 9 * * *"}``, or as in Redis.
+        name: the entry's, for the error.
+        relative: as in :class:`celery.schedules.schedule`, for a number or a timedelta.
+        zone: the entry's time zone or its name, for a recurrence rule whose start has none.
 
     Raises:
-        EntryError: it stands for none.
+        EntryError: it describes none.
     """
-    if isinstance(value, BaseSchedule):  # nearly always, and this is done for every run
+    if isinstance(value, BaseSchedule):  # nearly always, and this is called for every run
         value.app = app
         return value
     is_usable = isinstance(value, (timedelta, int, float, str, dict, type(None)))
@@ -66,7 +66,7 @@ def as_schedule(
             raise EntryError(f"{name}: schedule: {exc}", str(name)) from exc
     try:
         made: BaseSchedule | None = maybe_schedule(value, relative, app=app)
-    except (ValueError, OverflowError) as exc:  # of a number that no timedelta holds
+    except (ValueError, OverflowError) as exc:  # a number that is too large for a timedelta
         raise EntryError(
             f"{name}: schedule: {value!r} seconds is no interval: {MAX_DAYS} at the most.", str(name)
         ) from exc

@@ -1,7 +1,7 @@
-"""What is wrong with an entry's values, in words: with what was read, was given, and is to be written.
+"""What is wrong with an entry's values, in words: with values that were read or given, or are to be written.
 
-Invariant: what may be written is found good when it is read again. Pure: values in, a sentence or None out.
-What is in a policy is checked where the policy is made.
+Invariant: what may be written can be used when it is read again. Pure: values in, a sentence or None out. The
+    fields of a policy are checked in ``redbeat.policy.policy``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from redbeat.schedules.occurrences import KINDS
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-_OBJECT = (dict, NoneType, Mapping)  # nearly always the first, which is found sooner
-#: the types of what JSON has of an entry, None for what is missing, and what they are called there
+_OBJECT = (dict, NoneType, Mapping)  # dict first, as it is found faster
+#: the allowed types of an entry's fields, None for a missing one, and their names in JSON
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "name": ((str, NoneType), "a string"),
     "task": ((str, NoneType), "a string"),
@@ -36,16 +36,16 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "enabled": ((bool, NoneType), "true or false"),
     "total_run_count": ((int, NoneType), "a whole number"),
 }
-#: a definition from its schedule to its end, where the schedule has no objects in it
+#: a definition from its schedule to its end, for a schedule without objects in it
 _PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
-#: deeper than this, JSON that could be written may be too deep to be read
+#: with more brackets than this, JSON that could be written may be nested too deep to be read
 _PLAIN_BRACKETS = 200
 
 
 def find_kind_problem(field: str, value: Any) -> str | None:
-    """Return what is wrong with the type of a field's value, as 'must be a list, not 5'; None for nothing.
+    """Return what is wrong with the type of a field's value, as 'must be a list, not 5'; None: nothing is.
 
-    A value that is None counts as missing.
+    The value None counts as missing.
     """
     kinds, what = _KINDS[field]
     if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
@@ -54,7 +54,7 @@ def find_kind_problem(field: str, value: Any) -> str | None:
 
 
 def find_problem(definition: Any, meta: Any) -> str | None:
-    """Return what is wrong with a decoded definition and meta, as a sentence; None when nothing is."""
+    """Return what is wrong with a decoded definition and meta, as a sentence; None: nothing is."""
     if not isinstance(definition, dict):
         return f"definition: must be an object, not {_shown(definition)}."
     schedule_ = definition.get("schedule")
@@ -80,7 +80,7 @@ def find_problem(definition: Any, meta: Any) -> str | None:
 
 
 def find_meta_problem(meta: Any) -> str | None:
-    """Return what is wrong with a decoded meta, as a sentence; None when nothing is."""
+    """Return what is wrong with a decoded meta, as a sentence; None: nothing is."""
     if not isinstance(meta, dict):
         return f"meta: must be an object, not {_shown(meta)}."
     if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
@@ -93,7 +93,7 @@ def find_meta_problem(meta: Any) -> str | None:
 
 
 def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | None:
-    """Return why an entry can't be made with these, as a sentence; None when it can."""
+    """Return why an entry can't be made with these values, as a sentence; None: it can."""
     if not isinstance(last_run_at, (datetime, type(None))):
         return f"last_run_at must be a datetime, not {_shown(last_run_at)}."
     if last_run_at is not None and last_run_at.tzinfo is not None and _is_out_of_range(last_run_at):
@@ -103,7 +103,7 @@ def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | N
 
 
 def _is_out_of_range(moment: datetime | None) -> bool:
-    """Tell whether ``moment`` is in the years 1 to 9999 by its own offset only."""
+    """Tell whether ``moment`` is outside the years 1 to 9999 in UTC."""
     if moment is not None:
         try:
             moment.astimezone(timezone.utc)
@@ -113,7 +113,7 @@ def _is_out_of_range(moment: datetime | None) -> bool:
 
 
 def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
-    """Return why no entry may be called ``name``, as a sentence; None when one may.
+    """Return why no entry may have this name, as a sentence; None: one may.
 
     ``reserved``: the names of RedBeat's own keys.
     """
@@ -125,7 +125,7 @@ def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
 
 
 def find_unwritable(entry: RedBeatSchedulerEntry) -> str | None:
-    """Return which of an entry's parts could be written but never read again, and why; None for none."""
+    """Return which part of an entry could be written, but not read again, and why; None: there is none."""
     name, task = entry.name, entry.task
     if not name.isascii() and not is_utf8(name):
         return f"name must be UTF-8, not {printable(name)!r}"
@@ -145,7 +145,7 @@ def find_unwritable(entry: RedBeatSchedulerEntry) -> str | None:
 
 
 def find_size_problem(size_bytes: int, max_bytes: int) -> str | None:
-    """Return what is wrong with the size of an entry, as a sentence; None when nothing is."""
+    """Return what is wrong with the size of an entry, as a sentence; None: nothing is."""
     if size_bytes <= max_bytes:
         return None
     return (
@@ -155,17 +155,17 @@ def find_size_problem(size_bytes: int, max_bytes: int) -> str | None:
 
 
 def check_readable(definition: str) -> None:
-    """Raise ValueError or RecursionError when a definition just encoded couldn't be used once read again."""
+    """Raise ValueError or RecursionError if an encoded definition couldn't be used when read again."""
     start, _, end = definition.rpartition(', "schedule": ')
     is_flat = len(start) < _PLAIN_BRACKETS or start.count("{") + start.count("[") < _PLAIN_BRACKETS
     if is_flat and '"__type__"' not in start and _is_plain_end(end):
-        return  # the start is JSON without a meaning of its own
+        return  # nothing before the schedule is decoded to an object
     problem = find_problem(decode(definition), {})
     if problem:
         raise ValueError(problem)
 
 
-@lru_cache(maxsize=1024)  # thousands of entries have a handful of schedules
+@lru_cache(maxsize=1024)  # thousands of entries may share a few schedules
 def _is_plain_end(end: str) -> bool:
     plain = _PLAIN_END.fullmatch(end)
     if plain:
@@ -174,6 +174,6 @@ def _is_plain_end(end: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Return ``value`` as an error message shows it, cut to a readable length."""
+    """Return ``value`` as error messages show it, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
