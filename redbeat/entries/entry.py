@@ -87,7 +87,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     enabled: bool
     last_run_at: datetime | None
     total_run_count: int
-    #: unknown keys that resemble known ones, in words; '': there are none
+    #: unknown keys that resemble known ones, in words, '' if there are none
     typos = ""
 
     def __init__(

@@ -56,11 +56,11 @@ class Managed:
 
     app: Any
     name: Any
-    #: what was in Redis when it was last loaded or saved; None: it has been neither
+    #: what was in Redis when it was last loaded or saved, None if it has been neither
     stored: Stored | None = None
     #: the server's clock at that time
     seen_at: datetime | None = None
-    #: why it can't be used, if it was listed all the same; '': it can be used
+    #: a sentence that says why it can't be used, '' if it can; ``list`` yields both
     problem: str = ""
 
     @property
