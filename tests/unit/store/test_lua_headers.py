@@ -114,3 +114,21 @@ def test_a_body_has_no_global_variables(name: str) -> None:
     }
     used = set(re.findall(r"(?<![\w.])([A-Za-z_]\w*)", code))
     assert used - declared - LUA_WORDS == set()
+
+
+#: what a script's keys are besides those of entries: the schedule's own,
+OF_SCHEDULE = {"schedule", "lock", "statics", "owners", "away", "tick", "mark"}
+#: the one that it is about, where that isn't among others,
+SINGLE = {"calendar", "history"}
+#: and lists, each of something of the entries that are given, or of nobody's
+LISTS = {"entries", "gone", "owned", "histories", "queues", "beside", "calendars"}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_key_is_the_schedule_s_own_or_of_one_entry(name: str) -> None:
+    """A new name has to be added above; docs/design.rst says under "Parts" what it must not be."""
+    header = (FOLDER / f"{name}.lua").read_text("utf-8").partition("\nlocal ")[0]
+    lists = set(re.findall(r"^-- KEYS\[\d*\.\.\] (\w+) ", header, re.MULTILINE))
+    assert set(header_of(name).keys.values()) <= OF_SCHEDULE | SINGLE
+    assert lists <= LISTS
+    assert not lists & {"gone", "owned", "histories", "beside"} or "entries" in lists, "beside which entries?"
