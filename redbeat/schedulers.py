@@ -271,7 +271,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def lock(self) -> LeaderLock | Any:
-        """The lock this scheduler holds; None: it holds none.
+        """The lock this scheduler holds, None if it holds none.
 
         A program, such as a test, may set it to a lock of redis-py, or to any object with ``extend`` and
         ``release``. Then this scheduler leads.
@@ -285,7 +285,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def lock_key(self) -> str | None:
-        """The lock's key; None: there is no lock, and every beat leads."""
+        """The lock's key; None if there is no lock, and every beat leads."""
         return self._leadership.lock_key
 
     @lock_key.setter

@@ -227,7 +227,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @property
     def score(self) -> float:
-        """When beat looks at it next: ``due_at`` and its jitter, in UNIX seconds; -1: never.
+        """When beat looks at it next, in UNIX seconds, which is ``due_at`` and its jitter; -1 means never.
 
         For an entry that is disabled, or paused without an end, it is the schedule's next time.
         """
@@ -245,7 +245,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
     @property
     def rank(self) -> int | None:
-        """Its place in the stored schedule, 0 for the entry that is due next; None: it isn't there."""
+        """Its place in the stored schedule, 0 for the entry that is due next; None if it isn't there."""
         return Members(Store(self.app)).rank_of(self.key)
 
     def is_due(self) -> schedstate:

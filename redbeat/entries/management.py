@@ -126,7 +126,7 @@ class Managed:
 
     @property
     def state(self) -> str | None:
-        """Its state, one of those of ``list``, when it was last read or saved; None: it has been neither."""
+        """Its state when it was last read or saved, one of those of ``list``; None if it has been neither."""
         if self.stored is None or self.seen_at is None:
             return None
         return state_of(self._whole, self.stored, self.seen_at)
@@ -145,7 +145,7 @@ class Managed:
 
     @property
     def error(self) -> str:
-        """Why it is quarantined, or why its last run couldn't be sent; '': nothing is wrong.
+        """Why it is quarantined, or why its last run couldn't be sent; '' if nothing is wrong.
 
         For an entry that beat hasn't tried yet it also says whether it will be quarantined because computing
         its next run takes too long.
@@ -161,7 +161,7 @@ class Managed:
 
     @property
     def description(self) -> str:
-        """When it runs, in English words; '': it can't be used."""
+        """When it runs, in English words; '' for one that can't be used."""
         return description_of(self._whole)
 
     def history(self, limit: int = 20) -> Sequence[PastRun]:
