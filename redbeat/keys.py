@@ -51,6 +51,16 @@ class EntryKeys(NamedTuple):
         return self.history, self.backfilled
 
 
+class _OwnKey:
+    """A key of RedBeat's own: no entry's name begins with a colon."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, keys: Keys, _owner: type[Keys]) -> str:
+        return f"{keys.prefix}:{self._name}"
+
+
 @dataclass(frozen=True)
 class Keys:
     """The names under one prefix; that of the schedule and that of the statics may be others."""
@@ -69,35 +79,18 @@ class Keys:
         """set: the names of the entries that came from ``beat_schedule``."""
         return self.statics_key or f"{self.prefix}:statics"
 
-    @property
-    def static_owners(self) -> str:
-        """set: whose ``beat_schedule`` has an entry: the owner, a tab, and the entry's name."""
-        return f"{self.prefix}:static-owners"
-
-    @property
-    def downgraded(self) -> str:
-        """hash: key of each entry that was taken out for celery-redbeat 2.x, to the score that it had."""
-        return f"{self.prefix}:downgraded"
-
-    @property
-    def lock(self) -> str:
-        """string with a time to live: the leader's token."""
-        return f"{self.prefix}:lock"
-
-    @property
-    def tick(self) -> str:
-        """string with a time to live: when the leader's last tick was, UNIX seconds."""
-        return f"{self.prefix}:tick"
-
-    @property
-    def wake(self) -> str:
-        """channel: every write to the schedule is announced here, so that a waiting beat looks at once."""
-        return f"{self.prefix}:wake"
-
-    @property
-    def released(self) -> str:
-        """string with a time to live: the token of the singleton that has released the lock last."""
-        return f"{self.prefix}:released"
+    static_owners = _OwnKey("static-owners")
+    """set: whose ``beat_schedule`` has an entry: the owner, a tab, and the entry's name"""
+    downgraded = _OwnKey("downgraded")
+    """hash: key of each entry that was taken out for celery-redbeat 2.x, to the score that it had"""
+    lock = _OwnKey("lock")
+    """string with a time to live: the leader's token"""
+    tick = _OwnKey("tick")
+    """string with a time to live: when the leader's last tick was, UNIX seconds"""
+    wake = _OwnKey("wake")
+    """channel: every write to the schedule is announced here, so that a waiting beat looks at once"""
+    released = _OwnKey("released")
+    """string with a time to live: the token of the singleton that has released the lock last"""
 
     def singleton(self, name: str) -> str:
         """Return the default key of a singleton's lock: a string with a time to live."""

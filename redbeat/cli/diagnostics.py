@@ -25,7 +25,7 @@ from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.log.text import counted, printable
 from redbeat.process import exit_codes as exits
-from redbeat.process.exit_codes import CommandLineError, finite
+from redbeat.process.exit_codes import CommandLineError, Seconds
 from redbeat.schedules.timezones import fraction_of
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
@@ -45,19 +45,16 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
     "--workers",
     "workers_seconds",
     metavar="[SECONDS]",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(min=0.1),
     is_flag=False,
     flag_value=2.0,
-    callback=finite,
     help="Ask workers which queues they take from, and wait this long for answers, 2 s by default.",
 )
 @click.option(
     "--max-seconds",
-    metavar="SECONDS",
-    type=click.FloatRange(min=1),
+    type=Seconds(min=1),
     default=30.0,
     show_default=True,
-    callback=finite,
     help="Stop looking at a large schedule after this many seconds.",
 )
 @click.option(
@@ -164,10 +161,7 @@ def _show_finding(session: Session, finding: Finding) -> None:
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME)
 @click.option(
-    "--at",
-    type=MOMENT,
-    metavar="TIME",
-    help="When the run was due. Default: the latest time of the schedule before now.",
+    "--at", type=MOMENT, help="When the run was due. Default: the latest time of the schedule before now."
 )
 @zone_options
 @ONE_OBJECT

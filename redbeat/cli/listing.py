@@ -64,10 +64,7 @@ def filters(command: Command) -> Command:
     """Give ``command`` the options that choose entries."""
     for option in (
         click.option(
-            "--due-before",
-            type=MOMENT,
-            metavar="TIME",
-            help="Only entries whose next run is due at this time or before.",
+            "--due-before", type=MOMENT, help="Only entries whose next run is due at this time or before."
         ),
         click.option(
             "--enabled/--disabled", default=None, help="Only enabled entries, or only disabled ones."

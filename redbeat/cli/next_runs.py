@@ -44,7 +44,7 @@ RUNNING = ("scheduled", "due", "failing", "paused")
     show_default=True,
     help="How many runs to show.",
 )
-@click.option("--after", type=MOMENT, metavar="TIME", help="Only runs later than this. Default: now.")
+@click.option("--after", type=MOMENT, help="Only runs later than this. Default: now.")
 @ONLY_MATCHING
 @zone_options
 @json_option("JSON: one object per run and line")

@@ -37,19 +37,13 @@ _ROUTING = (
 )
 
 _OPTIONS = (
-    click.option(
-        "--every",
-        type=INTERVAL,
-        metavar="DURATION",
-        help="Run at this interval: 30s, 1h30m, or 0.2 for seconds.",
-    ),
+    click.option("--every", type=INTERVAL, help="Run at this interval: 30s, 1h30m, or 0.2 for seconds."),
     click.option(
         "--cron",
         type=CRON,
-        metavar="CRON",
         help="Run by a cron expression: five fields, such as '*/5 * * * mon-fri', or @daily.",
     ),
-    click.option("--at", type=MOMENT, metavar="TIME", help="Run once, at this time: 2030-12-24T18:00."),
+    click.option("--at", type=MOMENT, help="Run once, at this time: 2030-12-24T18:00."),
     click.option(
         "--rrule", metavar="RULE", help="Run by a recurrence rule of RFC 5545: 'FREQ=DAILY;BYHOUR=9'."
     ),
@@ -59,23 +53,17 @@ _OPTIONS = (
         metavar="EVENT,LAT,LON",
         help="Run at an event of the sun at a place: sunset,52.5,13.4.",
     ),
-    click.option(
-        "--args", type=JSON_ARRAY, metavar="JSON", help="The task's positional arguments: '[1, 2]'."
-    ),
-    click.option(
-        "--kwargs", type=JSON_OBJECT, metavar="JSON", help="The task's keyword arguments: '{\"x\": 1}'."
-    ),
+    click.option("--args", type=JSON_ARRAY, help="The task's positional arguments: '[1, 2]'."),
+    click.option("--kwargs", type=JSON_OBJECT, help="The task's keyword arguments: '{\"x\": 1}'."),
     *_ROUTING,
     click.option(
         "--expires",
         type=DURATION,
-        metavar="DURATION",
         help="Skip the message when a worker has not started it within this time after it was sent.",
     ),
     click.option(
         "--options",
         type=JSON_OBJECT,
-        metavar="JSON",
         help="All options of apply_async as one object, instead of the stored ones.",
     ),
     click.option(
@@ -83,8 +71,8 @@ _OPTIONS = (
         metavar="ZONE",
         help="The time zone of the schedule, such as Europe/Berlin. Default: the application's.",
     ),
-    click.option("--start-time", type=MOMENT, metavar="TIME", help="No run before this time."),
-    click.option("--end-time", type=MOMENT, metavar="TIME", help="No run after this time."),
+    click.option("--start-time", type=MOMENT, help="No run before this time."),
+    click.option("--end-time", type=MOMENT, help="No run after this time."),
     click.option("--max-runs", type=click.IntRange(1), help="Never run again after this many runs."),
     click.option("--one-off/--no-one-off", default=None, help="Never run again after one run."),
     click.option(
@@ -92,13 +80,10 @@ _OPTIONS = (
         type=click.Choice(AFTER_FINISH),
         help="What to do with an entry that never runs again. Default: keep.",
     ),
-    click.option(
-        "--jitter", type=DURATION, metavar="DURATION", help="Delay each run by up to this long. Default: 0."
-    ),
+    click.option("--jitter", type=DURATION, help="Delay each run by up to this long. Default: 0."),
     click.option(
         "--expires-after",
         type=DURATION,
-        metavar="DURATION",
         help="Skip the message when a worker has not started it within this time after the run was due.",
     ),
     click.option(
@@ -115,7 +100,6 @@ _OPTIONS = (
     click.option(
         "--misfire-grace-time",
         type=DURATION,
-        metavar="DURATION",
         help="Skip a run that is later than this. Default: redbeat_misfire_grace_time.",
     ),
     click.option(

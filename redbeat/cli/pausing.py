@@ -64,7 +64,6 @@ def _end_of(until: Future, entry: RedBeatSchedulerEntry, now: datetime, session:
 @click.option(
     "--until",
     type=FUTURE,
-    metavar="TIME",
     help="When they run again by themselves: 2h, tomorrow, 'tomorrow 9:00', 18:30, 2030-12-24T18:00.",
 )
 @_common_options

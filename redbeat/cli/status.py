@@ -21,7 +21,7 @@ from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.leadership.status import State, Status, judge, read_status
 from redbeat.log.text import printable
 from redbeat.process import exit_codes as exits
-from redbeat.process.exit_codes import CommandLineError, ExitingCommand, finite
+from redbeat.process.exit_codes import CommandLineError, ExitingCommand, Seconds
 from redbeat.schedules.durations import seconds_in_words
 
 _COLOURS = {
@@ -36,11 +36,9 @@ _COLOURS = {
 @click.option(
     "--late-after",
     "late_after_seconds",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=60.0,
     show_default=True,
-    callback=finite,
     help="Late is a schedule whose oldest due entry, or whose leader's last tick, is older than this.",
 )
 @zone_options

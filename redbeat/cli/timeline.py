@@ -99,7 +99,7 @@ class Chart:
     show_default=True,
     help="How many hours to show.",
 )
-@click.option("--start", type=MOMENT, metavar="TIME", help="When the chart begins. Default: now.")
+@click.option("--start", type=MOMENT, help="When the chart begins. Default: now.")
 @click.option(
     "--by",
     "group",

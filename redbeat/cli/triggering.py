@@ -62,16 +62,10 @@ def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
 @click.argument("name", type=NAME, required=False)
 @INSTEAD_OF_NAME
 @click.option(
-    "--args",
-    type=JSON_ARRAY,
-    metavar="JSON",
-    help="Positional arguments for this run: '[1, 2]'. Default: the entry's.",
+    "--args", type=JSON_ARRAY, help="Positional arguments for this run: '[1, 2]'. Default: the entry's."
 )
 @click.option(
-    "--kwargs",
-    type=JSON_OBJECT,
-    metavar="JSON",
-    help="Keyword arguments for this run: '{\"x\": 1}'. Default: the entry's.",
+    "--kwargs", type=JSON_OBJECT, help="Keyword arguments for this run: '{\"x\": 1}'. Default: the entry's."
 )
 @click.option("--queue", help="The queue for this run. Default: the entry's.")
 @DRY_RUN
@@ -125,14 +119,9 @@ def trigger(
 @click.argument("name", type=NAME, required=False)
 @INSTEAD_OF_NAME
 @click.option(
-    "--from",
-    "begin",
-    type=MOMENT,
-    metavar="TIME",
-    required=True,
-    help="Send runs that were due at this time or later.",
+    "--from", "begin", type=MOMENT, required=True, help="Send runs that were due at this time or later."
 )
-@click.option("--to", "end", type=MOMENT, metavar="TIME", help="And at this time or before. Default: now.")
+@click.option("--to", "end", type=MOMENT, help="And at this time or before. Default: now.")
 @DRY_RUN
 @YES
 @zone_options

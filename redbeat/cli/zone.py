@@ -23,7 +23,6 @@ def zone_options(command: Command) -> Command:
         click.option(
             "--tz",
             type=ZONE,
-            metavar="ZONE",
             expose_value=False,
             is_eager=True,
             callback=_note,

@@ -88,11 +88,17 @@ def is_beat_command() -> bool:
     return context is not None and context.info_name == "beat"
 
 
-def finite(_ctx: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    """Return ``value``; a usage error if it is more than ``MAX_SECONDS``, or not a number."""
-    if value is not None and not value <= MAX_SECONDS:
-        raise click.BadParameter(f"{value} is no number of seconds.")
-    return value
+class Seconds(click.FloatRange):
+    """A number of seconds, at most ``MAX_SECONDS``."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return it; a usage error if it is out of range, or not a number."""
+        seconds = float(super().convert(value, param, ctx))
+        if not seconds <= MAX_SECONDS:
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return seconds
 
 
 def not_empty(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

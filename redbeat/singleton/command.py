@@ -25,7 +25,7 @@ from redbeat.errors import CommandFailed, ConfigurationError, RedBeatError, Stor
 from redbeat.keys import has_hash_tag
 from redbeat.log.text import as_stored
 from redbeat.process import exit_codes as exits
-from redbeat.process.exit_codes import CommandLineError, ExitingCommand, finite, not_empty
+from redbeat.process.exit_codes import CommandLineError, ExitingCommand, Seconds, not_empty
 from redbeat.singleton.beatcop import BeatCopSettings, read_beatcop
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
@@ -33,8 +33,6 @@ DEFAULT_GRACE_SECONDS = 5.0
 
 #: read when there is no --url: what stands on a command line can be seen by everybody on the machine
 URL_VARIABLE = "REDBEAT_REDIS_URL"
-
-_SECONDS = click.FloatRange(min=0)
 
 _OPTIONS = (
     click.option(
@@ -46,17 +44,13 @@ _OPTIONS = (
     click.option(
         "--timeout",
         "timeout_seconds",
-        metavar="SECONDS",
-        type=click.FloatRange(min=1),
-        callback=finite,
+        type=Seconds(min=1),
         help="A lock that nobody renews is free after this long.  [default: 10]",
     ),
     click.option(
         "--grace",
         "grace_seconds",
-        metavar="SECONDS",
-        type=_SECONDS,
-        callback=finite,
+        type=Seconds(min=0),
         help="When the lock is lost, the command gets SIGTERM, and SIGKILL after this long.  "
         "[default: 5, or half of --timeout if that is less]",
     ),

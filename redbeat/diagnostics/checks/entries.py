@@ -46,24 +46,13 @@ def check_usable(context: Context, row: Row) -> Iterator[Finding]:
     failure, name = failure_of(row.stored), context.name_of(row.key)
     is_about_this = failure is not None and failure.definition_sha1 == sha1_of(row.stored)
     since = f" It has been out of use since {_shown(failure.since)}." if failure and is_about_this else ""
-    if row.problem and row.stored.exists and _UNKNOWN_KIND in row.problem and not context.has_tasks:
-        yield Finding(
-            Severity.WARNING,
-            "quarantined",
-            name,
-            _own_part(row.problem, row.key),
-            "If the application registers that kind of schedule, all is well: ask with celery -A.",
-            excerpt_of(row.stored, _own_part(row.problem, row.key)),
-        )
-    elif row.problem and row.stored.exists:
-        yield Finding(
-            Severity.ERROR,
-            "quarantined",
-            name,
-            _own_part(row.problem, row.key),
-            f"{'Correct it' if row.stored.is_hash else 'Delete the key'} and save it again.{since}",
-            excerpt_of(row.stored, _own_part(row.problem, row.key)),
-        )
+    if row.problem and row.stored.exists:
+        severity, problem = Severity.ERROR, _own_part(row.problem, row.key)
+        advice = f"{'Correct it' if row.stored.is_hash else 'Delete the key'} and save it again.{since}"
+        if _UNKNOWN_KIND in row.problem and not context.has_tasks:
+            severity = Severity.WARNING
+            advice = "If the application registers that kind of schedule, all is well: ask with celery -A."
+        yield Finding(severity, "quarantined", name, problem, advice, excerpt_of(row.stored, problem))
     elif failure is not None and failure.attempts:
         yield Finding(
             Severity.ERROR,
@@ -74,14 +63,10 @@ def check_usable(context: Context, row: Row) -> Iterator[Finding]:
             "Correct its options or arguments; beat tries again every minute.",
         )
     elif failure is not None and is_about_this:
-        yield Finding(
-            Severity.ERROR,
-            "quarantined",
-            name,
-            _sentence(failure.reason, row.key),
-            f"Correct what the reason names, and save it again.{since}",
-            excerpt_of(row.stored, _own_part(failure.reason, row.key)),
-        )
+        advice = f"Correct what the reason names, and save it again.{since}"
+        excerpt = excerpt_of(row.stored, _own_part(failure.reason, row.key))
+        problem = _sentence(failure.reason, row.key)
+        yield Finding(Severity.ERROR, "quarantined", name, problem, advice, excerpt)
 
 
 def check_calendar(context: Context, row: Row) -> Iterator[Finding]:
