@@ -9,6 +9,7 @@ import pytest
 
 from redbeat.connection import get_redis
 from tests.support.apps import STOP_SECONDS, celery_worker, runs, write_app
+from tests.support.deadlines import PATIENCE_SECONDS
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, STATICS, write_raw
 from tests.support.servers import Server
@@ -62,6 +63,6 @@ def test_a_forked_process_gets_a_client_of_its_own_unless_one_was_injected(valke
 
     child = multiprocessing.get_context("fork").Process(target=check)
     child.start()
-    child.join(20)
+    child.join(PATIENCE_SECONDS)
     assert child.exitcode == 0
     assert get_redis(app) is inherited

@@ -14,6 +14,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import get_redis
 from tests.support.certificates import Certificates
+from tests.support.deadlines import PATIENCE_SECONDS
 from tests.support.servers import Server
 from tests.support.ticks import assert_entry_runs, memory_app
 
@@ -216,6 +217,6 @@ def test_parent_and_child_of_a_fork_both_reach_the_schedule(valkey: Server, is_u
     child.start()
     for i in range(200):
         RedBeatSchedulerEntry(f"parent-{i}", "tasks.report", 60, app=app).save()
-    child.join(20)
+    child.join(PATIENCE_SECONDS)
     assert child.exitcode == 0
     assert valkey.client(db=1).zcard("redbeat::schedule") == 400 + is_used_before

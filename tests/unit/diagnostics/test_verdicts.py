@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import FrozenInstanceError, replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 
-from redbeat import cli
 from redbeat.leadership.status import Leader, State, Status, judge
 
 NOW = datetime(2026, 1, 31, 7, 30, tzinfo=timezone.utc)
@@ -60,10 +57,3 @@ def test_the_exit_codes_are_those_that_the_documentation_promises() -> None:
 def test_a_leader_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         LEADER.pid = 1  # type: ignore[misc]
-
-
-def test_the_command_line_needs_nothing_that_celery_does_not_bring() -> None:
-    tree = ast.parse(Path(cli.__file__).read_text("utf-8"))
-    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    assert not {module for module in modules if module and module.split(".")[0] == "rich"}

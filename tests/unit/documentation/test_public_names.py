@@ -65,13 +65,14 @@ BASES = [
 ]
 
 IMPORT_WITHOUT_NETWORK = """
-import socket
+import socket, sys
 def refuse(*args, **kwargs):
     raise SystemExit("a connection was tried")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
 import redbeat, redbeat.schedulers, redbeat.decoder, redbeat.schedules
 from celery import _state
 assert _state._tls.current_app is None, "an app was made"
+assert not {"rich", "redbeat.cli"} & set(sys.modules), "who runs no command needs no tables"
 """
 
 
@@ -170,7 +171,7 @@ def test_all_logging_is_done_as_celery_beat() -> None:
     assert schedulers.logger is logging.getLogger("celery.beat")
 
 
-def test_importing_redbeat_connects_nothing_and_makes_no_app() -> None:
+def test_importing_redbeat_connects_nothing_makes_no_app_and_loads_no_command_line() -> None:
     finished = subprocess.run(
         [sys.executable, "-c", IMPORT_WITHOUT_NETWORK], capture_output=True, text=True, check=False
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -54,11 +53,13 @@ def test_a_signal_arrives_where_the_block_lets_it() -> None:
 
 
 def test_a_call_that_blocks_is_interrupted_when_the_patience_is_over() -> None:
-    began = time.monotonic()
+    steps = ["signal"]
     with pytest.raises(Ended), hold_interrupts(patience_seconds=0.1):
         signal.raise_signal(signal.SIGTERM)
-        threading.Event().wait(30)
-    assert 0.1 <= time.monotonic() - began < 20
+        steps.append("call")
+        threading.Event().wait(600)
+        steps.append("end of the call")
+    assert steps == ["signal", "call"]
 
 
 def test_the_second_signal_arrives_at_once() -> None:

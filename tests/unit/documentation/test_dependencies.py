@@ -1,0 +1,34 @@
+"""What the package imports is there once it is installed: what it declares, and what Celery brings along."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import redbeat
+
+BROUGHT_BY_CELERY = {"amqp", "billiard", "click", "kombu"}
+#: for type checkers only, and for who moves from django-celery-beat: who lacks it is told what to install
+OPTIONAL = {"typing_extensions", "sqlalchemy"}
+
+
+def test_the_package_imports_what_it_declares() -> None:
+    imported: set[str] = set()
+    for path in Path(redbeat.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module))
+            elif isinstance(node, ast.Import):
+                imported |= {name.name for name in node.names}
+    foreign = {name.split(".")[0] for name in imported} - sys.stdlib_module_names - {"redbeat"}
+    declared = {re.split(r"[^\w-]", line)[0].lower() for line in requires("celery-redbeat") or ()}
+    providers = packages_distributions()
+    undeclared = {
+        name
+        for name in foreign
+        if declared.isdisjoint(one.lower().replace("_", "-") for one in providers.get(name, ()))
+    }
+    assert undeclared == BROUGHT_BY_CELERY | OPTIONAL
