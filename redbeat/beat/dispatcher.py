@@ -285,7 +285,6 @@ class Dispatcher:
         with hold_interrupts() as let_interrupt:  # a run that was sent and isn't noted would be sent again
             while left:
                 let_interrupt()
-                self._leadership.confirm()
                 if not self._broker.has_time():
                     batch.give_back(left)
                     return

@@ -17,6 +17,8 @@ from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
 
 MEBIBYTE = 1024 * 1024
 
+#: how many missed runs are made up for at the most with misfire 'all', unless it is said otherwise
+MISFIRE_LIMIT = 100
 #: the highest ``misfire_limit``: for each run that is made up for, the schedule computes one time
 MAX_MISFIRE_LIMIT = 1000
 
@@ -282,7 +284,7 @@ SETTINGS: dict[str, Setting] = {
         ),
         Setting(
             "redbeat_misfire_limit",
-            100,
+            MISFIRE_LIMIT,
             *_whole_number(1, MAX_MISFIRE_LIMIT),
             "How many missed runs of an entry are made up for at the most, with ``all``: the latest ones.",
         ),

@@ -11,11 +11,9 @@ from typing import Any
 
 from celery.schedules import schedule
 
+from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import last_runs, next_run
-
-#: how many missed runs are made up for at the most with misfire 'all', unless it is said otherwise
-MISFIRE_LIMIT = 100
 
 #: how late a run may be with misfire 'skip', unless it is said otherwise: a failover is no reason to skip it
 SKIP_SECONDS = 60.0

@@ -6,6 +6,7 @@ Invariant: every mistake of the user's ends with one sentence and a code of syse
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -95,10 +96,13 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return it; a usage error if it is out of range, or not a number."""
-        seconds = float(super().convert(value, param, ctx))
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
         if not seconds <= MAX_SECONDS:
             self.fail(f"{value} is no number of seconds.", param, ctx)
-        return seconds
+        return float(super().convert(seconds, param, ctx))
 
 
 def not_empty(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

@@ -303,7 +303,7 @@ def test_a_server_that_refuses_or_is_no_redis_is_3(ask: Ask, second: Server, rud
         (["--late-after", "nan"], "nan is no number of seconds."),
         (["--late-after", "inf"], "inf is no number of seconds."),
         (["--late-after", "-1"], "is not in the range"),
-        (["--late-after", "soon"], "is not a valid float"),
+        (["--late-after", "soon"], "soon is no number of seconds"),
         (["--late"], "No such option"),
         (["now"], "unexpected extra argument"),
     ],

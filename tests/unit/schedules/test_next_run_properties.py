@@ -13,8 +13,9 @@ from dateutil.rrule import DAILY, weekday
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.decoder import decode, encode_definition
-from redbeat.policy.misfires import MISFIRE_LIMIT, SKIP_SECONDS, Choice, choose_run
+from redbeat.policy.misfires import SKIP_SECONDS, Choice, choose_run
 from redbeat.policy.policy import MISFIRES, NO_POLICY, Policy
 from redbeat.process.budget import limited
 from redbeat.schedules.exclusions import Exclusions
