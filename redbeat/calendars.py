@@ -1,8 +1,8 @@
 """Calendars: named sets of days and spans at which the entries that refer to them don't run.
 
-Owns a calendar as it stands in Redis, a hash of days and their labels, and what a change of it means for the
-schedule: entries that refer to it are due as it says. Beat doesn't depend on that: it skips a run that has
-become excluded, whoever wrote the calendar.
+Owns a calendar as it is in Redis, a hash of days and their labels, and what happens when it changes: the
+    entries that refer to it get new due times. Beat doesn't depend on that: it skips a run that has become
+    excluded, whoever wrote the calendar.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from redbeat.store.store import Store
 __all__ = ["Calendar", "find_users"]
 
 
-#: so often somebody else may change a calendar while it is changed here
+#: how often ``change`` tries again if somebody else changes the calendar meanwhile
 MAX_CHANGES = 100
 
-#: recurring events of an iCalendar file are taken from so long ago,
+#: how long ago the events of an iCalendar file begin that are taken
 ICAL_SINCE = timedelta(days=366)
-#: until this many years from now
+#: how many years from now they end
 ICAL_YEARS = 5
 
-#: what beat looks at so soon is left to it: it may be a run on its way (leased), or one that is tried again
+#: an entry that is due this soon keeps its due time: a beat without a lock may be sending it, or try it again
 SOON_SECONDS = 60.0
 
 
@@ -65,7 +65,7 @@ class Calendar(Exclusions):
         app: the Celery app; default: the current one.
 
     Raises:
-        ValueError: one of ``days`` is none of these; the message names it.
+        ValueError: one of ``days`` is none of these; the message quotes it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Calendar(Exclusions):
             raise ValueError(f"{name}: days must be a list; write [{days!r}].")
         labels = days.items() if isinstance(days, Mapping) else ((day, "") for day in days)
         self.name = name
-        #: each as it is written to Redis, with its label
+        #: day or span, as it is written to Redis, to its label
         self.days: dict[str, str] = {}
         self.about = about
         self.app = app
@@ -113,16 +113,16 @@ class Calendar(Exclusions):
     ) -> Calendar:
         """Return a calendar of the events of an iCalendar file, from a year ago on.
 
-        An event of whole days excludes these days, another one its span, in the app's time zone where it
-        names none. Cancelled events don't count. Needs ``celery-redbeat[calendar]``.
+        An event of whole days excludes these days, any other one its span, in the app's time zone where the
+        event has none. Cancelled events don't count. Needs ``celery-redbeat[calendar]``.
 
         Arguments:
             text: the contents of the file.
-            until: the first day that isn't looked at any more; default: five years from now.
+            until: the end, not included; default: five years from now.
 
         Raises:
             ConfigurationError: a package that is needed isn't installed.
-            ValueError: it is no iCalendar file.
+            ValueError: the text isn't a usable iCalendar file.
         """
         app = app_or_default(app)
         today = datetime.now(timezone.utc).date()
@@ -151,10 +151,10 @@ class Calendar(Exclusions):
             raise CalendarError(f"the calendar {exc}", name) from exc
 
     def save(self) -> Calendar:
-        """Store the calendar instead of the stored one, and compute the next runs of its entries; return it.
+        """Store the calendar, replacing a stored one, and compute the next runs of its entries; return it.
 
-        If the call is interrupted, make it again: the calendar is stored whole or not at all, and counts from
-        then on.
+        After an interruption call it again: the calendar itself is stored as a whole or not at all, but some
+            of its entries may still have their old due times.
 
         Raises:
             CalendarError: ``days`` was changed, and can't be stored (a ValueError, too).
@@ -176,18 +176,18 @@ class Calendar(Exclusions):
         about: str | None = None,
         app: Any = None,
     ) -> Calendar:
-        """Add days to the stored calendar, and remove others; return it. If there is none, it is made.
+        """Add days to the stored calendar, and remove others; return it. If there is none, it is created.
 
-        Atomic: what others change at the same time is kept. The next runs of its entries are computed anew.
+        Atomic: what others change at the same time is kept. The next runs of its entries are computed again.
 
         Arguments:
-            days: what is added, or gets another label; as of the constructor.
-            without: what is removed.
-            about: free text; None: it stays.
+            days: what to add, or to give another label; as in the constructor.
+            without: what to remove.
+            about: the new free text; None: it stays.
 
         Raises:
-            CalendarError: what is there can't be used, or there is no such day to remove.
-            ValueError: one of ``days`` is none.
+            CalendarError: the stored calendar can't be used, or it has no such day to remove.
+            ValueError: one of ``days`` isn't a day or a span.
         """
         app = app_or_default(app)
         store, added = Store(app), cls(name, days, app=app).days
@@ -211,20 +211,21 @@ class Calendar(Exclusions):
 
     @staticmethod
     def names(app: Any = None) -> list[str]:
-        """Return the names of the stored calendars; all keys under the prefix are looked at for them."""
+        """Return the names of the stored calendars; this looks at all keys under the prefix."""
         return Calendars(Store(app_or_default(app))).names()
 
     def retime(self, before: Excluded) -> None:
-        """Let entries be due as the calendar says, which stands in Redis by now in place of ``before``."""
+        """Give the entries of the calendar, which is stored and was ``before`` until now, new due times."""
         store = Store(self.app)
         for page in Members(store).scan():
             keys = [member for member, _ in page]
             store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before))
 
     def delete(self) -> None:
-        """Remove the calendar; no error when it isn't there.
+        """Remove the calendar; it is no error if there is none.
 
-        Entries that refer to it are quarantined when they are due, until there is one again.
+        Entries that refer to it are quarantined when they are due, until a calendar of this name exists
+        again.
         """
         Calendars(Store(self.app)).replace(self.name, {})
 
@@ -232,7 +233,7 @@ class Calendar(Exclusions):
 def _plan_retiming(
     app: Any, calendar: Calendar, before: Excluded, stored: Stored, now: datetime
 ) -> Write | None:
-    """Decide about an entry of the schedule, now that ``calendar`` stands there instead of ``before``."""
+    """Decide on the new due time of an entry, now that ``calendar`` has replaced ``before``."""
     texts = (stored.policy, stored.definition)
     if stored.score is None or not any('"exclude"' in text for text in texts if text):
         return None
@@ -241,12 +242,12 @@ def _plan_retiming(
         return None
     failure = failure_of(stored)
     if failure is not None and failure.attempts:
-        return None  # a run that is tried again
+        return None  # its run is tried again, at its own time
     try:
         if stored.score < 0 and not _is_never(entry, before):
-            return None  # somebody holds it back
+            return None  # somebody has written a negative score, so that it never runs
         give_calendars([entry], {calendar.name: calendar})
-        if failure is not None and failure.due:  # it was quarantined, for want of the calendar
+        if failure is not None and failure.due:  # it was quarantined because the calendar was missing
             score: float | None = float(failure.due)
         else:
             score = _score_at(entry, stored, now)
@@ -265,22 +266,22 @@ def _touched(text: str) -> str:
 
 
 def _is_never(entry: RedBeatSchedulerEntry, calendar: Excluded) -> bool:
-    """Tell whether it was by ``calendar`` that there was no next run."""
+    """Tell whether ``entry`` had no next run by ``calendar``."""
     give_calendars([entry], {str(entry.policy.exclude): calendar})
     return not isinstance(calendar, Unusable) and entry.due_at is None
 
 
 def _score_at(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> float | None:
-    """Return when ``entry`` is due by its calendar; None: that is left to beat."""
+    """Return when ``entry`` is due by its calendar; None: it keeps its due time."""
     is_due = 0 <= (stored.score or 0) <= now.timestamp()
-    if is_due or entry.last_run_at is None:  # whoever wrote it has said when it shall run first
+    if is_due or entry.last_run_at is None:  # without a last run its score says when it runs first
         return None
     score: float = entry.score
     if score < 0 or score > now.timestamp():
         return score
     if _is_soon(stored, now):
         return None
-    # a time that was excluded when it came is no missed run
+    # a time that was excluded isn't a missed run
     following = next_run(entry.schedule, entry.bounds(), now, entry.due_at)
     return entry.score_of(following)
 
@@ -292,11 +293,11 @@ def _is_soon(stored: Stored, now: datetime) -> bool:
 def find_users(
     store: Store, names: Collection[str] | None = None, *, without: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return which entries of the schedule name calendars; name of a calendar to theirs.
+    """Return the names of calendars that entries refer to, each with the names of these entries.
 
     Arguments:
-        names: of the calendars that are asked about; None: all.
-        without: keys of entries that don't count.
+        names: the calendars to look for; None: all.
+        without: the keys of entries to leave out.
     """
     users: dict[str, set[str]] = {}
     for page in Members(store).scan():

@@ -1,6 +1,6 @@
 """What became of an entry's last runs: a list of JSON objects beside it, the newest first.
 
-Owns their form. They are written in the step that records the run (``commit_runs.lua``), which adds the time.
+Owns the form of these records. The script that records the run (``commit_runs.lua``) adds the time to each.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ class PastRun:
     """One run of the past.
 
     Attributes:
-        due: its nominal time, UTC.
-        at: when that was recorded, UTC: for one that was sent, when it was sent.
+        due: when it was due, UTC.
+        at: when this was recorded, UTC; for a run that was sent: when it was sent.
         outcome: 'sent', 'skipped', 'merged' (another run was sent that stands for it), or 'failed' (it is
             tried again).
-        task_id: of its message; None: it has none.
-        why: why it wasn't sent; '' for one that was.
-        is_manual: somebody asked for it; the schedule didn't.
-        last: the nominal time of the last of several runs that weren't sent, ``due`` that of the first; None:
-            it is about one run.
-        count: how many runs it is about; None: too many to count, or it was written by an older version.
+        task_id: the task id of its message; None: there was none.
+        why: why it wasn't sent; '' if it was.
+        is_manual: ``trigger`` or ``backfill`` has sent it.
+        last: for several runs that weren't sent: when the last of them was due, ``due`` being that of the
+            first;
+            None: this is about one run.
+        count: how many runs this is about; None: too many to count, or an older version wrote it.
     """
 
     due: datetime
@@ -42,7 +43,7 @@ class PastRun:
 
     @property
     def is_span(self) -> bool:
-        """Whether it tells which runs weren't sent, one, or all from the first to the last."""
+        """Whether it is about all runs from ``due`` to ``last`` that weren't sent, one or more."""
         return self.last is not None or (self.count is not None and self.outcome != "sent")
 
     def covers(self, due: datetime, tolerance: timedelta = timedelta(0)) -> bool:
@@ -55,7 +56,7 @@ class PastRun:
         return (self.at - self.due).total_seconds()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON has it, times in ISO 8601."""
+        """Return it as a dict of plain JSON, with times in ISO 8601."""
         return {
             **asdict(self),
             "due": self.due.isoformat(),
@@ -69,8 +70,8 @@ def sent_record(due: str, own_task_id: str | None = None, is_manual: bool = Fals
     """Return the record of a run that was sent.
 
     Arguments:
-        due: its nominal time, UNIX seconds as the server writes them.
-        own_task_id: None where it is the one that beat gives the run, which follows from the key and ``due``.
+        due: when it was due, UNIX seconds as the server writes them.
+        own_task_id: its task id; None: the one that follows from the entry's key and ``due``.
     """
     record = f'"due":{due}'
     if own_task_id is not None:
@@ -84,9 +85,9 @@ def skipped_record(due: str, why: str) -> str:
 
 
 def dropped_record(due: str, why: str, last: str, count: int | None, *, is_merged: bool) -> str:
-    """Return the record of the ``count`` runs from ``due`` to ``last`` that won't be sent.
+    """Return the record of the runs from ``due`` to ``last`` that won't be sent.
 
-    ``count`` None: they are too many to count.
+    ``count``: how many they are; None: too many to count.
     """
     outcome = "merged" if is_merged else "skipped"
     record = f'"due":{due},"outcome":"{outcome}","why":{json.dumps(why)}'
@@ -101,10 +102,10 @@ def failed_record(due: str, why: str) -> str:
 
 
 def decode_history(records: Iterable[str], id_of: Callable[[datetime], str]) -> list[PastRun]:
-    """Return the runs that ``records`` tell of; a record that can't be read is left out.
+    """Return the runs of ``records``; a record that can't be read is left out.
 
     Arguments:
-        id_of: the task id that beat gives a run that is due then.
+        id_of: returns the task id that beat gives to the run with this due time.
     """
     runs = (_decode(record, id_of) for record in records)
     return [run for run in runs if run is not None]

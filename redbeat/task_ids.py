@@ -1,4 +1,4 @@
-"""The task id of a run: the same on every beat and at every try, and for any program that knows the rule."""
+"""The task id of a run: it follows from entry and due time, the same on every beat and at every try."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def task_id_of(key: str, due: str) -> str:
     """
     name = TASK_ID_NAMESPACE.bytes + as_stored(f"{key}\n{due}")
     made = bytearray(hashlib.sha1(name, usedforsecurity=False).digest()[:16])
-    # uuid.uuid5() says the same, and takes five times as long
+    # the same as uuid.uuid5(), which takes five times as long
     made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80
     digits = made.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

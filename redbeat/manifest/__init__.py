@@ -1,4 +1,4 @@
 """A schedule as a file: plan, apply, export, import.
 
-Never: a running beat.
+Never: anything of a running beat.
 """

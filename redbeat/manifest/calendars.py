@@ -1,4 +1,4 @@
-"""Calendars of a file: what applying it would change of them, and of those that have left it.
+"""Calendars of a file: what applying it would change about them, and about those that aren't in it any more.
 
 Invariant: a calendar that an entry still names, or that another owner has applied, too, isn't removed.
 """
@@ -24,9 +24,9 @@ class CalendarPlan:
     """What becomes of calendars.
 
     Attributes:
-        difference: for people; the fields of a calendar are its days and spans, and what it is about.
-        changes: one for each that is stored or removed, or becomes the owner's.
-        before: those of the file and all that entries name, as they were when the plan was made.
+        difference: what changes, for people; a calendar's fields are its days and spans, and ``about``.
+        changes: one for each calendar that is stored or removed, or gets the owner.
+        before: the calendars of the file, and all that entries name, as they were when the plan was made.
         warnings: sentences.
     """
 
@@ -46,9 +46,9 @@ def plan_calendars(
     """Return what becomes of the calendars of a file, and what all of them are now.
 
     Arguments:
-        named: calendars that entries name besides.
-        owner: whose they become besides whoever has applied them, too; '': nobody's.
-        owners: names of calendars to whose they are already.
+        named: other calendars that entries name.
+        owner: an owner that they get besides those that they have; '': none.
+        owners: the name of each calendar to the owners that it has.
     """
     plan = CalendarPlan()
     found = read_fields(store, {*declared.calendars, *filter(None, named)})
@@ -91,12 +91,12 @@ def plan_gone_calendars(
     *,
     prune: bool,
 ) -> None:
-    """Plan what becomes of the calendars that are the owner's, and in the file no more.
+    """Plan what becomes of the owner's calendars that aren't in the file any more.
 
     Arguments:
-        owners: names of the calendars that aren't in the file to whose they are.
-        entries: those of the file, by their keys.
-        removed: keys of entries that are removed at the same time.
+        owners: the names of the calendars that aren't in the file, each to its owners.
+        entries: the entries of the file, by their keys.
+        removed: the keys of entries that are removed at the same time.
     """
     gone = {name for name, those in owners.items() if owner in those}
     found = {name: fields for name, fields in read_fields(store, gone).items() if not _is_missing(fields)}
@@ -131,10 +131,12 @@ def plan_gone_calendars(
 
 
 def put_back_named(store: Store, plan: CalendarPlan) -> list[str]:
-    """Put back calendars that ``plan`` has removed where an entry names one by now; return what to say of it.
+    """Put back calendars that ``plan`` has removed, but that an entry names by now; return sentences about
+    them.
 
-    To look for such entries in the step that removes them would hold up the server. So it is done after it:
-    whoever saves an entry looks for its calendar once more afterwards, as well. One of both sees the other.
+    Looking for such entries in the step that removes the calendars would block the server, so it is done
+    afterwards. As a save also looks for its calendar again afterwards, at least one of the two notices the
+    other.
     """
     removed = {
         change.name: change
@@ -147,7 +149,7 @@ def put_back_named(store: Store, plan: CalendarPlan) -> list[str]:
         fields = dict(change.read) if isinstance(change.read, Mapping) else {}
         back = replace(change, read="none", fields=fields, is_owned=True)
         if Owners(store).apply([], [back]) is not None:
-            continue  # somebody has stored another one
+            continue  # somebody has stored a calendar of this name
         Calendar.load(name, store.config.app).retime(Unusable(f"the calendar {name!r} was missing.", "none"))
         plan.difference.removed.pop(name, None)
         plan.difference.left.append(name)
@@ -176,7 +178,7 @@ def calendar_of(declared: Declared, name: str, app: Any) -> Calendar:
 
 
 def is_stored(store: Store, plan: CalendarPlan) -> bool:
-    """Tell whether all that ``plan`` changes of calendars is done."""
+    """Tell whether all calendars are stored as ``plan`` has them."""
     changed = {one.name: dict(one.fields) for one in plan.changes if one.fields is not None}
     found = read_fields(store, changed)
     return all(changed[name] == ({} if _is_missing(fields) else fields) for name, fields in found.items())

@@ -1,4 +1,4 @@
-"""What is another one: entries as they shall be, against entries as they are. Pure."""
+"""What a file would change: its entries and calendars, compared with the stored ones. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 @dataclass
 class Difference:
-    """What a file would change, entries by their names.
+    """What a file would change; each attribute has names of entries or calendars.
 
     Attributes:
-        added: with their fields.
-        changed: with those fields that differ: before and after, None for none.
-        removed: with the fields they have.
-        same: they stay as they are.
-        left: they are the owner's, and in the file no more; only pruning removes them.
+        added: new ones, with their fields.
+        changed: those that change, with the fields that differ: the values before and after, None for a
+            missing one.
+        removed: those that are removed, with their fields.
+        same: those that stay as they are.
+        left: those of the owner that aren't in the file any more; only pruning removes them.
     """
 
     added: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -29,7 +30,7 @@ class Difference:
         return bool(self.added or self.changed or self.removed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON has it."""
+        """Return it as a dict of plain JSON."""
         return {
             "added": {name: dict(fields) for name, fields in self.added.items()},
             "changed": {
@@ -43,7 +44,7 @@ class Difference:
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the fields that differ, with both values; None for one that isn't there."""
+    """Return the fields that differ, with both values; None for a missing one."""
     return {
         name: (before.get(name), after.get(name))
         for name in dict.fromkeys([*before, *after])

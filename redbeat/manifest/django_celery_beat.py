@@ -1,7 +1,7 @@
-"""What django-celery-beat keeps in its database, as a file of entries would have it.
+"""The periodic tasks in the database of django-celery-beat, read as a file of entries.
 
-SQLite is read with Python's own library, all other databases with SQLAlchemy. Nothing is
-written there.
+SQLite is read with Python's own library, all other databases with SQLAlchemy. Invariant: nothing is written
+there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TABLES = ("periodictask", "intervalschedule", "crontabschedule", "clockedschedul
 
 _SECONDS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1, "microseconds": 1e-6}
 
-#: table, without what all of their names begin with, to its rows
+#: name of a table, without ``_PREFIX``, to its rows
 Rows = Mapping[str, list[dict[str, Any]]]
 
 
@@ -36,7 +36,7 @@ def read_django_celery_beat(url: str) -> Declared:
         url: ``sqlite:///relative/path``, ``sqlite:////absolute/path``, or one that SQLAlchemy knows.
 
     Raises:
-        ConfigurationError: SQLAlchemy or a driver is needed, and isn't installed; or it is no URL.
+        ConfigurationError: SQLAlchemy or a driver is needed, and isn't installed; or ``url`` isn't a URL.
         FileError: the database can't be read, or a row in it can't be used.
     """
     scheme, shown = url.partition("://")[0], sanitize_url(url)
@@ -85,15 +85,15 @@ def _read_by_sqlalchemy(url: str, shown: str) -> Rows:
     except sqlalchemy.exc.SQLAlchemyError as exc:
         words = " ".join(str(getattr(exc, "orig", None) or exc).split())
         raise FileError(f"{shown}: can't be read: {words}.", shown) from exc
-    except ValueError as exc:  # of its port, say; what it quotes may be a piece of a password
+    except ValueError as exc:  # a bad port, say; its text isn't shown, as it may quote a part of a password
         raise ConfigurationError(f"{shown!r} is no database URL; write it as sqlite:///db.sqlite3.") from exc
 
 
 def declare_rows(rows: Rows, origin: str = "django-celery-beat") -> Declared:
-    """Return rows of the five tables as a file would have them.
+    """Return the rows of the five tables as a file of entries.
 
     Raises:
-        FileError: a row can't be used; it is named.
+        FileError: a row can't be used; the message names its task.
     """
     schedules = {
         table: {row["id"]: row for row in rows.get(table, ())} for table in TABLES if table != "periodictask"
@@ -156,7 +156,7 @@ def _schedule_of(row: Mapping[str, Any], schedules: Mapping[str, Any]) -> tuple[
             raise ValueError(f"its interval has an unknown period, {interval['period']!r}.")
         return {"every": round(interval["every"] * _SECONDS[interval["period"]], 6)}, None, False
     if cron := found("crontab"):
-        # spaces after commas are allowed there
+        # django-celery-beat allows spaces after commas
         parts = ["".join(str(cron[field]).split()) for field in CRON_FIELDS]
         return {"cron": " ".join(parts)}, str(cron.get("timezone") or "UTC"), False
     if clocked := found("clocked"):
@@ -188,7 +188,7 @@ def _json(row: Mapping[str, Any], name: str, default: Any) -> Any:
 
 
 def _moment(value: Any) -> str | None:
-    """Return a time as a file has it; databases without zones have UTC."""
+    """Return a time as ISO 8601; a naive one is UTC, as in databases without time zones."""
     if value is None or value == "":
         return None
     moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value

@@ -1,6 +1,7 @@
-"""Files of entries: YAML or JSON, read with a line number for each fault, and written for people to read.
+"""Files of entries: YAML or JSON, with a line number in each error, and written so that people can read it.
+Pure.
 
-Pure: text in, values out. Invariant: what ``write_file`` has written, ``read_file`` reads as the same values.
+Invariant: ``read_file`` reads the same values that ``write_file`` has written.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from redbeat.process.garbage import garbage_kept
 _SECTIONS = ("owner", "entries", "calendars")
 _CALENDAR_FIELDS = ("about", "days")
 
-#: a day or a span, and what it is called
+#: a line with a day or a span, and its label
 _DAY_LINE = re.compile(r"(\d{4}-[^\s,;]*[^\s,;:])(?:[\s,;]+(.*))?", re.ASCII)
 
 #: deeper nesting overflows the stack of the parser
 MAX_DEPTH = 1000
-#: how many values the aliases of a file may stand for
+#: how many values the aliases of a file may expand to
 MAX_ALIASED = 5_000_000
 
 Path = tuple[Any, ...]
@@ -38,14 +39,14 @@ Path = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Declared:
-    """What a file says.
+    """The contents of a file.
 
     Attributes:
-        origin: its name, for errors.
-        owner: whose its entries are; None: it doesn't say.
-        entries: name to fields, as they are written there.
+        origin: the file's name, for errors.
+        owner: the owner of its entries; None: the file doesn't say.
+        entries: name to fields, as they are written in the file.
         calendars: name to ``about`` and ``days``, each of these with its label.
-        lines: where things stand, counted from 1: ('entries', name, field) to line, as far as is known.
+        lines: ('entries', name, field) to its line, counted from 1, as far as known.
     """
 
     origin: str = "-"
@@ -55,7 +56,7 @@ class Declared:
     lines: Mapping[Path, int] = field(default_factory=dict, repr=False, compare=False)
 
     def fault(self, path: Path, reason: str) -> FileError:
-        """Return the error that says what is wrong at ``path``, and in which line."""
+        """Return the error that says what is wrong at ``path``, with its line."""
         found = next(
             (self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), 0
         )
@@ -66,14 +67,14 @@ class Declared:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Makes plain values only, as safe_load does; dates and times, also 12:30, stay text, as in JSON."""
+    """Makes plain values only, as ``yaml.safe_load`` does. Dates, and times like 12:30, stay text."""
 
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def _without_times(tag: str, pattern: re.Pattern[str]) -> re.Pattern[str]:
-    """Return what a plain value of ``tag`` looks like: YAML 1.1 takes 12:30 for 750, of base 60."""
+    """Return the pattern of a number, without 12:30, which YAML 1.1 takes for 750 in base 60."""
     return re.compile(f"(?![^:]*:){pattern.pattern}", pattern.flags) if tag in _NUMBERS else pattern
 
 
@@ -86,7 +87,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Writes everything out: no anchors. Text that doesn't print is in double quotes, which have escapes."""
+    """Writes no anchors. Text that doesn't print is put into double quotes, where it is escaped."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
         return True
@@ -99,10 +100,11 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def read_file(text: str, origin: str = "-") -> Declared:
-    """Return what the YAML or JSON of ``text`` says.
+    """Return the contents of ``text``, which is YAML or JSON.
 
     Raises:
-        FileError: it can't be read, or something in it isn't allowed; it names entry, field and line.
+        FileError: it can't be read, or something in it isn't allowed; the message names entry, field and
+            line.
     """
     with garbage_kept():
         value, lines = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
@@ -233,7 +235,7 @@ def _read_json(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
         raise FileError(f"{origin}: is nested too deeply.", origin) from exc
     except FileError:
         raise
-    except ValueError as exc:  # a number of thousands of digits
+    except ValueError as exc:  # a number with thousands of digits
         raise FileError(f"{origin}: no valid JSON: {exc}.", origin) from exc
 
 
@@ -262,9 +264,9 @@ def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
 
 
 def _check_size(text: str, origin: str) -> None:
-    """Raise FileError where a file would become too much to hold, or to parse: before it is read."""
-    open_anchors: list[str | None] = []  # of what has begun, and has not ended
-    sizes = [0]  # of the same, after the file's own
+    """Raise FileError, before a file is read, if it is nested too deeply or expands to too much."""
+    open_anchors: list[str | None] = []  # of collections that have begun and not ended
+    sizes = [0]  # of the whole file, and of the same collections
     known: dict[str | None, int] = {}
     added, reason = 0, ""
     for event in yaml.parse(text, Loader=_Loader):
@@ -292,9 +294,9 @@ def _check_size(text: str, origin: str) -> None:
 def _lines_of(
     node: Any, origin: str, path: Path = (), visited: set[int] | None = None
 ) -> Iterator[tuple[Path, int]]:
-    """Yield where sections, entries and their fields stand; a name that appears twice is a fault."""
+    """Yield the lines of sections, entries and fields; raise FileError for a name that appears twice."""
     visited = set() if visited is None else visited
-    if len(path) >= 3:  # what is in a field has no lines of its own; aliases mean it more than once
+    if len(path) >= 3:  # values inside a field have no line; aliases may lead to them again
         if id(node) in visited:
             return
         visited.add(id(node))
@@ -326,7 +328,7 @@ def write_file(declared: Declared, *, is_json: bool = False) -> str:
     try:
         with garbage_kept():
             written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
-    except (UnicodeEncodeError, RecursionError):  # halves of characters, or more depth than its writer takes
+    except (UnicodeEncodeError, RecursionError):  # surrogates, or more nesting than PyYAML can write
         return write_file(declared, is_json=True)
-    # the emitter leaves some of it as it is, what changes the direction of text, say
+    # PyYAML leaves some characters unescaped, such as those that change the direction of text
     return escape(written, lambda char: f"\\U{ord(char):08x}")

@@ -1,7 +1,7 @@
 """Plans: what a file of entries would change in the schedule, and making that change in one step.
 
-Invariant: a plan is carried out whole or not at all, and only while everything it was made from still stands.
-Other owners' entries are never touched.
+Invariant: a plan is carried out as a whole or not at all, and only if nothing that it was made from has
+    changed. Entries of other owners aren't touched.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from redbeat.store.owners import Change, Owners
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
-#: how many one script stores at the most: the server takes a million arguments
+#: how many entries one step stores at most
 MAX_ENTRIES = 50_000
 
-#: how many arguments a script may have: Redis 6.2 takes 1,048,576
+#: how many arguments a script may have; Redis 6.2 takes 1,048,576
 MAX_ARGUMENTS = 1_040_000
 
-#: a plan is made anew so often because only beat's own bookkeeping has changed meanwhile
+#: how often a plan is made again at most because entries have changed meanwhile
 MAX_ATTEMPTS = 50
 
 Progress = Callable[[int], object]
@@ -60,13 +60,13 @@ class Plan:
     """What applying a file would do.
 
     Attributes:
-        difference: for people.
+        difference: what changes, for people.
         changes: one for each entry of the file, and for each that is removed.
-        calendars: what becomes of calendars besides.
+        calendars: what becomes of calendars.
         warnings: sentences.
-        outcome: sentences on what has turned out otherwise, as it was carried out.
-        is_pruned: what isn't in the file any more was to be removed.
-        read_at: the server's clock when it was read what is there.
+        outcome: sentences about what went differently when the plan was carried out.
+        is_pruned: entries that aren't in the file any more are removed.
+        read_at: the server's clock when the stored entries were read.
     """
 
     app: Any
@@ -82,7 +82,7 @@ class Plan:
         return bool(self.difference) or bool(self.calendars.changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what would change, as plain JSON has it."""
+        """Return what would change as a dict of plain JSON."""
         return {**self.difference.to_dict(), "calendars": self.calendars.difference.to_dict()}
 
 
@@ -122,7 +122,7 @@ def make_plan(
 
     Arguments:
         prune: remove what ``owner`` has applied before and isn't in the file any more.
-        take_over: make entries the owner's that are another's.
+        take_over: give the owner also those entries that have another one.
         progress: called with the number of entries looked at so far.
 
     Raises:
@@ -172,7 +172,7 @@ def make_plan(
 
 
 def check_size(plan: Plan, declared: Declared) -> None:
-    """Raise FileError where ``plan`` is more than one step takes."""
+    """Raise FileError if ``plan`` is too large for one step."""
     count = 8 * len(plan.calendars.changes)
     for change in plan.changes:
         count += 12 + sum(4 if texts else 1 for texts in change.past or ())
@@ -200,7 +200,7 @@ def read_with_owners(
 
 
 def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[tuple[Stored, str]]) -> None:
-    """Raise OwnedByOthers where entries of the file are somebody else's."""
+    """Raise OwnedByOthers if entries of the file belong to another owner."""
     statics = Owners(store).statics()
     others: dict[str, str] = {}
     for stored, read_owner in found:
@@ -263,19 +263,19 @@ def _plan_entry(
 
 
 def _keep_pause(entry: RedBeatSchedulerEntry, before: Any, fields: Mapping[str, Any]) -> None:
-    """Let an entry that somebody has paused rest where the file says nothing of that."""
+    """Keep the pause of the stored entry if the file says nothing about it."""
     if before.paused and not fields.keys() & {"enabled", *PAUSE_FIELDS}:
         entry.enabled = before.enabled
         entry.set_policy({name: getattr(before.policy, name) for name in PAUSE_FIELDS})
 
 
 def shown_fields(entry: RedBeatSchedulerEntry | None) -> dict[str, Any]:
-    """Return the fields of ``entry`` as a file has them, without those that say nothing; {} for None."""
+    """Return the fields of ``entry`` as a file has them, without defaults; {} for None."""
     return {} if entry is None else shown_of(*encode_entry(entry, Stored(entry.key)))
 
 
 def shown_of(definition: str, policy: str) -> dict[str, Any]:
-    """Return what ``shown_fields`` does, of the JSON that ``encode_entry`` has made."""
+    """Return what ``shown_fields`` does, from the JSON that ``encode_entry`` has made."""
     fields = json.loads(definition)
     shown = {"task": fields["task"], "schedule": write_schedule(fields["schedule"])}
     shown |= {name: fields[name] for name in ("args", "kwargs", "options") if fields[name]}
@@ -295,7 +295,7 @@ def commit(plan: Plan) -> None:
     """Carry ``plan`` out, all of it in one step.
 
     Raises:
-        EntryChanged: an entry or a calendar is another one by now; nothing was written.
+        EntryChanged: an entry or a calendar has changed meanwhile; nothing was written.
     """
     store = Store(plan.app)
     changed = Owners(store).apply(plan.changes, plan.calendars.changes)
@@ -305,14 +305,14 @@ def commit(plan: Plan) -> None:
         writes = [(change.stored, change.write) for change in plan.changes if change.write is not None]
         store.add_records(writes, plan.read_at)
     plan.outcome += put_back_named(store, plan.calendars)
-    # other entries refer to a calendar that is another one now, and they may have changed meanwhile
+    # entries that aren't in the file may refer to a calendar that was changed
     for calendar_name, before in read_calendars(store, plan.calendars.before).items():
         if before != plan.calendars.before[calendar_name] and not isinstance(before, Unusable):
             Calendar.load(calendar_name, plan.app).retime(plan.calendars.before[calendar_name])
 
 
 def _stands(store: Store, plan: Plan) -> bool:
-    """Tell whether all of ``plan`` is done: the server did it, and its reply was lost."""
+    """Tell whether all of ``plan`` is done already, as the server did it and its reply was lost."""
     changes = [change for change in plan.changes if change.kind != "keep"]
     _, found = read_with_owners(store, [change.stored.key for change in changes])
     for change, (stored, owner) in zip(changes, found, strict=True):
@@ -333,17 +333,17 @@ def _stands(store: Store, plan: Plan) -> bool:
 def apply_plan(
     make: Callable[[], Plan], confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True
 ) -> Plan | None:
-    """Make a plan and carry it out; return it, None where ``confirm`` said no.
+    """Make a plan and carry it out; return it, or None if ``confirm`` returned False.
 
-    When entries change in between, the plan is made anew; ``confirm`` is asked again only if the new one
-    isn't the same, as it is when beat has just counted a run.
+    If entries change in between, the plan is made again. ``confirm`` is called again only if the new plan
+    differs: it doesn't if beat has only counted a run.
 
     Arguments:
         make: makes the plan.
-        confirm: is told the plan, and why it is another one than before, '' for the first.
+        confirm: called with the plan, and with the reason why it was made again, '' for the first one.
 
     Raises:
-        EntryChanged: somebody changes the entries all the time.
+        EntryChanged: the entries changed at each of ``MAX_ATTEMPTS`` attempts.
     """
     plan, why, shown = make(), "", None
     for _ in range(MAX_ATTEMPTS):

@@ -1,7 +1,7 @@
 """Taking a schedule out of Redis and putting it back: export, import, and import from ``beat_schedule``.
 
-Invariant: what was exported and is imported again is what it was: counts, times, policies, and keys that
-RedBeat doesn't know. Where the words of a file don't reach, a field ``stored`` has what stands in Redis.
+Invariant: an entry that is exported and imported again is the same, with its counts, times, policy, and
+    unknown keys. What a file's fields can't express is in a field ``stored``, as it is in Redis.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from redbeat.store.store import Store
 
 Progress = Callable[[int], object]
 
-#: what ``next_run`` is where it is no time
+#: the values of ``next_run`` that aren't times
 NEVER, UNSCHEDULED = "never", "unscheduled"
 
-#: what a file has as the definition has it, where nothing in it stands for a datetime or a schedule
+#: fields that a file has exactly as the definition, if they have no datetimes or schedules in them
 _PLAIN_FIELDS = ("task", "args", "kwargs", "options")
-#: thousands of entries have a few schedules and policies: this is how many are remembered
+#: how many pairs of a schedule and a policy are remembered, as many entries may share a few
 MAX_FORMS = 1024
 
 
@@ -53,7 +53,7 @@ class Exported:
 
     Attributes:
         declared: the file.
-        skipped: why entries aren't in it, a sentence each.
+        skipped: a sentence for each entry that isn't in it, and why.
     """
 
     declared: Declared
@@ -75,9 +75,9 @@ def export_entries(
 
     Arguments:
         match: a pattern of the name.
-        owner: only what this one has applied.
+        owner: only entries that this owner has applied.
         progress: called with the number of entries looked at so far.
-        with_history: with the records of their runs, too.
+        with_history: with the records of their runs.
     """
     store = Store(app)
     items: dict[str, dict[str, Any]] = {}
@@ -149,12 +149,12 @@ def _item_of(entry: RedBeatSchedulerEntry, stored: Stored, owner: str, forms: _F
     return {**item, "stored": raw} if raw else item
 
 
-#: the JSON of a schedule and of a policy, to what a file has of both; None: its words don't reach
+#: the JSON of a schedule and of a policy to the fields of a file; None: a file can't express them
 _Forms = dict[tuple[str, str | None], Mapping[str, Any] | None]
 
 
 def _in_words(entry: RedBeatSchedulerEntry, stored: Stored, forms: _Forms) -> dict[str, Any]:
-    """Return an entry's definition and policy as a file has them, {} where importing that gave others."""
+    """Return an entry's definition and policy as fields of a file; {}: importing these would give others."""
     given = json.loads(stored.definition or "")
     plain = {name: value for name in _PLAIN_FIELDS if (value := given.get(name))}
     if not _is_plain(given, plain):
@@ -177,7 +177,7 @@ def _in_words(entry: RedBeatSchedulerEntry, stored: Stored, forms: _Forms) -> di
 
 
 def _is_plain(given: dict[str, Any], plain: dict[str, Any]) -> bool:
-    """Tell whether all of a definition but its schedule is stored again as it stands there."""
+    """Tell whether all of a definition but its schedule would be stored again exactly as it is."""
     if given.keys() - set(DEFINITION_FIELDS) or not isinstance(given.get("enabled"), (bool, NoneType)):
         return False
     try:
@@ -187,7 +187,7 @@ def _is_plain(given: dict[str, Any], plain: dict[str, Any]) -> bool:
 
 
 def _checked_words(entry: RedBeatSchedulerEntry | None, stored: Stored) -> dict[str, Any] | None:
-    """Return what a file has of an entry; None where importing that would store something else."""
+    """Return an entry's definition and policy as fields of a file; None: an import would give others."""
     if entry is None:
         return None
     try:
@@ -201,7 +201,7 @@ def _checked_words(entry: RedBeatSchedulerEntry | None, stored: Stored) -> dict[
 
 
 def _is_same_definition(definition: str, stored: Stored, name: str) -> bool:
-    """Tell whether a definition says what the stored one does, which may leave out what is the default."""
+    """Tell whether a definition means the same as the stored one, in which defaults may be missing."""
     defaults = {"name": name, "args": [], "kwargs": {}, "options": {}, "enabled": True}
     try:
         before, after = json.loads(stored.definition or "null"), json.loads(definition)
@@ -236,7 +236,7 @@ def _is_same(text: str, stored: str | None) -> bool:
 
 
 def _raw(text: str | None) -> Any:
-    """Return a field as a file has it: as an object, where writing that gives ``text`` again."""
+    """Return a field for ``stored``: as an object, if writing it gives ``text`` again, else as text."""
     try:
         value = json.loads(text or "")
     except (ValueError, RecursionError):
@@ -271,9 +271,9 @@ def plan_import(
     """Return what importing ``declared`` would do; nothing is written.
 
     Arguments:
-        owner: whose the entries are which don't say it themselves; None: as the file says, or nobody's.
-        replace_existing: write over entries of the same names.
-        may_exist: names that are written over in any case.
+        owner: the owner of entries that don't name one; None: the file's owner, or none.
+        replace_existing: overwrite entries of the same names.
+        may_exist: names that are overwritten in any case.
 
     Raises:
         FileError: something in the file can't be used, or is stored already.
@@ -346,7 +346,7 @@ def _plan_item(
     fields = declared.entries[change.name]
     raw = fields.get("stored") or {}
     if entry is not None and "next_run" not in fields and not raw:
-        change.write = plan_save(entry, change.stored, now)  # whoever wrote it knows of no state
+        change.write = plan_save(entry, change.stored, now)  # a file without state is saved like a new entry
         return
     definition, policy = encode_entry(entry, Stored(change.stored.key)) if entry is not None else ("", "")
     try:
@@ -372,7 +372,7 @@ def _plan_item(
 
 
 def _plan_past(change: Change, fields: Mapping[str, Any]) -> None:
-    """Decide what becomes of the records of an entry's runs: with its state they are the file's, too."""
+    """Decide what becomes of the records of an entry's runs: a file with an entry's state replaces them."""
     history, backfilled = (fields.get(name) or () for name in PAST_FIELDS)
     if history or backfilled or "next_run" in fields or fields.get("stored"):
         change.past = history, backfilled
@@ -383,14 +383,14 @@ def _text(value: Any) -> str:
 
 
 def _score(declared: Declared, name: str) -> float | None:
-    """Return the due time that a file has of an entry, -1 for never; None: it isn't in the schedule."""
+    """Return the score of an entry in a file, -1 for never; None: it isn't in the schedule."""
     value = declared.entries[name].get("next_run")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             score = float(value)
         except OverflowError:
             score = nan
-        if isnan(score):  # no score in Redis, either: the script would fail in the middle
+        if isnan(score):  # Redis refuses it, so the script would fail in the middle
             raise declared.fault(("entries", name, "next_run"), f"{shorten(str(value), 80)} is no time.")
         return score
     if value in (NEVER, UNSCHEDULED, None):
@@ -414,7 +414,8 @@ def _moment(declared: Declared, name: str, field: str) -> datetime | None:
 
 
 def declare_beat_schedule(app: Any) -> tuple[Declared, set[str]]:
-    """Return the app's ``beat_schedule`` as a file would have it, and which of it beat has stored already.
+    """Return the app's ``beat_schedule`` as a file, and the names of its entries that beat has stored
+    already.
 
     Raises:
         FileError: an entry can't be used.

@@ -1,4 +1,4 @@
-"""What bounds a schedule: windows, limits, jitter, missed runs.
+"""What an entry's policy says about its schedule: windows, limits, jitter, missed runs, pauses.
 
 Never: I/O.
 """

@@ -1,7 +1,8 @@
-"""Jitter: each run of an entry is later by an amount of its own, which every beat computes alike. Pure.
+"""Jitter: each run of an entry is sent later by an amount of its own. Pure.
 
-The amount is made of the entry's key and the run's due time, so nothing needs to be remembered. A run never
-comes as late as the next one is due.
+The amount follows from the entry's key and the run's due time, so every beat computes the same, and nothing
+is stored.
+Invariant: a run is always sent before the next one is due.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from redbeat.schedules.occurrences import last_runs, next_run
 
 _INSTANT = timedelta(microseconds=1)
 
-#: of the time until the next run: a run sent a little late shall not be taken for that one
+#: jitter is at most this part of the time until the next run, so that a run that is a little late isn't taken
+#: for the next one
 _PART = 0.9
 
 
@@ -35,10 +37,10 @@ def delayed(key: str, schedule_: Any, policy: Policy, due: datetime) -> datetime
 def due_time_of(
     key: str, schedule_: Any, policy: Policy, at: datetime, last_run: datetime | None
 ) -> datetime:
-    """Return the due time of the run that is sent at ``at``; ``at`` itself where no run is delayed to that.
+    """Return the due time of the run whose jitter makes it be sent at ``at``; ``at`` itself: there is none.
 
     Arguments:
-        last_run: the run before it, which an interval counts from.
+        last_run: the run before it, from which an interval counts.
     """
     if not policy.jitter:
         return at
@@ -46,7 +48,7 @@ def due_time_of(
         due = next_run(schedule_, policy, last_run, last_run)
         if due is not None and _is_same(delayed(key, schedule_, policy, due), at):
             return due
-    # no run is delayed beyond the next one, so it is the last one until then
+    # it is the last run until ``at``, as no run is delayed beyond the next one
     earliest = at - timedelta(seconds=policy.jitter) - _INSTANT
     first = next_run(schedule_, policy, earliest, last_run)
     if first is None or first > at:

@@ -1,6 +1,6 @@
-"""Runs that were missed: which of them are made up for, and what is recorded then. Pure.
+"""Missed runs: which of them are made up for, and what is recorded then. Pure.
 
-A run is missed when nobody sent it at its time: no beat led, the broker was away, or the entry was paused.
+A run is missed if it wasn't sent at its time: no beat led, the broker was away, or the entry was paused.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import last_runs, next_run
 
-#: how late a run may be with misfire 'skip', unless it is said otherwise: a failover is no reason to skip it
+#: the default of ``misfire_grace_time`` with misfire 'skip': long enough for a failover
 SKIP_SECONDS = 60.0
 
-#: a run that is no later than that isn't missed
+#: a run that is less late than this isn't missed
 _IN_TIME = timedelta(seconds=1)
 
 _INSTANT = timedelta(microseconds=1)
 
 
-@dataclass(slots=True)  # not frozen: that would take five times as long to make
+@dataclass(slots=True)  # not frozen, as making one would take five times as long
 class Choice:
     """What to do about an entry that is due.
 
     Attributes:
-        due: the nominal time of the run to send; None: none.
-        first: that of the first run it stands for, and that isn't too late.
+        due: the due time of the run to send; None: none is sent.
+        first: the due time of the first run that it stands for and that isn't too late.
         ran_at: what to record as last_run_at.
-        following: the next due time after it; None: never. Not later than now: another missed run.
-        is_skipped: a run that was missed is not made up for.
-        in_time: the first run that isn't too late; None: all of them are.
-        why_late: why those before it aren't sent.
-        why_left_out: why those from it to the run to send aren't; '': that one stands for them.
-        stands_until: the last run after it that it stands for; None: there is none.
+        following: the next due time after it; None: never. One that isn't later than now is another missed
+            run.
+        is_skipped: a missed run isn't made up for.
+        in_time: the due time of the first run that isn't too late; None: all of them are.
+        why_late: why the runs before ``in_time`` aren't sent.
+        why_left_out: why the runs from ``in_time`` to ``due`` aren't sent; '': the run to send stands for
+            them.
+        stands_until: the last run after ``due`` that the run to send stands for; None: there is none.
     """
 
     due: datetime | None
@@ -52,10 +54,10 @@ class Choice:
 
 
 def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime, defaults: Policy) -> Choice:
-    """Return which run to send, of one that was due at ``nominal`` and those after it until ``now``.
+    """Return which run to send: of the one that was due at ``nominal``, and those after it until ``now``.
 
     Arguments:
-        defaults: the app's, for what ``policy`` leaves open.
+        defaults: the app's settings for those fields that ``policy`` leaves open.
     """
     way = policy.misfire or defaults.misfire or "latest"
     following = next_run(schedule_, policy, nominal, nominal)
@@ -108,12 +110,12 @@ def ran_from(schedule_: Any, policy: Policy, nominal: datetime, now: datetime) -
 
 
 def _recorded(schedule_: Any, latest: datetime, now: datetime) -> datetime:
-    """An interval's latest due time: whoever counts from it, beat or celery-redbeat 2.x, keeps the phase."""
+    """Return what to record: an interval's latest due time, which keeps its phase, also in 2.x; else now."""
     return latest if isinstance(schedule_, schedule) and not schedule_.relative else now
 
 
 def _patience(policy: Policy, defaults: Policy, way: str) -> tuple[float | None, str]:
-    """Return how late a run may be, seconds (None: ever so late), and what is said of one that is later."""
+    """Return how many seconds late a run may be (None: no limit), and why a later one isn't sent."""
     given = []
     grace_seconds = policy.misfire_grace_time
     if grace_seconds is None:

@@ -1,7 +1,7 @@
-"""An entry's policy: everything about when it runs that its schedule doesn't say.
+"""An entry's policy: everything about when it runs that its schedule doesn't say. Pure.
 
-Owns the fields, their meaning, their check, and their JSON in the field ``policy`` of an entry's hash.
-celery-redbeat 2.x reads none of it, so nothing here may be needed to understand a definition. Pure.
+Owns the fields, their meaning, their checks, and their JSON in the field ``policy`` of an entry's hash.
+Invariant: a definition can be used without its policy, as celery-redbeat 2.x doesn't read it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from redbeat.schedules.timezones import instant_of, time_of, zone_called, zone_n
 Value = TypeVar("Value")
 Given = TypeVar("Given")
 
-#: files beside those of the zones; what is in right/ counts leap seconds
+#: files in the time zone database that aren't usable zones; those in right/ count leap seconds
 _NO_ZONE = re.compile(r"localtime|posixrules|Factory|right/.*", re.IGNORECASE)
 
 AfterFinish = Literal["keep", "disable", "delete"]
@@ -34,27 +34,27 @@ MISFIRES: tuple[Misfire, ...] = get_args(Misfire)
 
 @dataclass(frozen=True)
 class Policy:
-    """When an entry runs, besides its schedule. None, False, 0 and 'keep': it says nothing.
+    """When an entry runs, besides its schedule. The defaults change nothing.
 
     Attributes:
-        timezone: IANA name of the zone whose clocks the schedule goes by.
-        start_time: UTC; no run before it, and
-        end_time: none after it.
-        max_runs: how many runs there are at the most, counted by total_run_count.
-        one_off: one run, and no more.
+        timezone: the IANA name of the time zone that the schedule goes by.
+        start_time: nothing runs before it; UTC.
+        end_time: nothing runs after it; UTC.
+        max_runs: how often it runs at most, counted by total_run_count.
+        one_off: it runs once.
         after_finish: what becomes of an entry that never runs again: 'keep', 'disable' or 'delete'.
-        jitter: seconds by which a run is later at the most; each has an amount of its own.
-        expires_after: seconds after its due time at which a run's message expires.
-        misfire: what becomes of runs that were missed: 'latest', 'all', 'earliest' or 'skip'.
-        misfire_limit: how many of them are made up for at the most, with 'all'.
-        misfire_grace_time: seconds; a run that is later than that is skipped.
-        run_missed: enabled again or changed, it makes up for the runs that were missed meanwhile.
-        paused: it rests, and isn't enabled either, with
-        pause_note: why,
-        paused_by: who has done it, and
-        paused_until: when it goes on by itself, UTC.
-        exclude: name of a calendar on whose days nothing runs, and
-        calendar: that one, once it is read.
+        jitter: each run is sent later by an amount of its own, at most so many seconds.
+        expires_after: a run's message expires so many seconds after its due time.
+        misfire: what becomes of missed runs: 'latest', 'all', 'earliest' or 'skip'.
+        misfire_limit: how many missed runs are made up for at most, with 'all'.
+        misfire_grace_time: a run that is later than so many seconds is skipped.
+        run_missed: when it is enabled again or changed, it makes up for the runs that were missed meanwhile.
+        paused: it is paused; ``enabled`` is false then, too.
+        pause_note: why it is paused.
+        paused_by: who has paused it.
+        paused_until: when the pause ends by itself; UTC.
+        exclude: the name of a calendar; nothing runs on its days.
+        calendar: that calendar, once it is read.
     """
 
     timezone: str | None = None
@@ -82,15 +82,15 @@ class Policy:
         return None if self.timezone is None else zone_called(self.timezone)
 
     def is_finished(self, run_count: int) -> bool:
-        """Tell whether an entry that has run so often never runs again, whatever its schedule says."""
+        """Tell whether an entry that has run ``run_count`` times has reached ``max_runs`` or ``one_off``."""
         return (self.one_off and run_count >= 1) or (self.max_runs is not None and run_count >= self.max_runs)
 
     def unbounded(self) -> Policy:
-        """Return the same policy without what excludes times."""
+        """Return the policy without start_time, end_time and calendar."""
         return replace(self, start_time=None, end_time=None, calendar=None)
 
     def with_calendar(self, calendar: Excluded | None) -> Policy:
-        """Return the same policy, ready to ask about excluded days."""
+        """Return the policy with its calendar, by which ``next_run`` leaves out excluded days."""
         return replace(self, calendar=calendar)
 
 
@@ -98,7 +98,7 @@ NO_POLICY = Policy()
 
 
 class PolicyFields(TypedDict, total=False):
-    """The fields of a policy as arguments, for editors and type checkers: None brings the default back."""
+    """The fields of a policy as arguments, for editors and type checkers; None sets the default."""
 
     timezone: str | tzinfo | None
     start_time: datetime | str | None
@@ -120,7 +120,7 @@ class PolicyFields(TypedDict, total=False):
 
 
 class PolicyField(Generic[Value, Given]):
-    """An attribute of an entry that is a field of its policy; what is set is checked."""
+    """An attribute of an entry that is a field of its policy; a value is checked when it is set."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -138,15 +138,15 @@ class PolicyField(Generic[Value, Given]):
         entry.set_policy({self._name: value})
 
 
-#: what may stand in a policy, in the order in which it is written
+#: the fields of a policy, in the order in which they are written
 FIELDS = tuple(one.name for one in fields(Policy) if one.name != "calendar")
 NAMES = frozenset(FIELDS)
-#: those that say that an entry rests; what ends a pause takes all of them away
+#: the fields of a pause, all of which are removed when it ends
 PAUSE_FIELDS = ("paused", "pause_note", "paused_by", "paused_until")
 
 
 class PolicyHolder:
-    """What has a policy: an entry. Each field is an attribute of its own."""
+    """The base of an entry that makes each field of its policy an attribute."""
 
     app: Any
     name: Any
@@ -171,7 +171,7 @@ class PolicyHolder:
     exclude = PolicyField[str | None, str | None]()
 
     def set_policy(self, changes: Mapping[str, Any]) -> None:
-        """Change fields of the policy, together.
+        """Change several fields of the policy at once.
 
         Raises:
             EntryError: there is no such field, or a value isn't allowed; nothing is changed.
@@ -187,13 +187,13 @@ class PolicyHolder:
 
 
 def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:
-    """Return the policy that ``given``, names to values, describes.
+    """Return the policy with the values ``given`` for its fields, by their names.
 
     Arguments:
-        zone: that of naive times, unless ``given`` names one.
+        zone: the time zone of naive times, unless ``given`` has one.
 
     Raises:
-        ValueError: naming the field and what is allowed.
+        ValueError: a value isn't allowed; the message names the field and what is allowed.
     """
     if not any(name in given for name in FIELDS):
         return NO_POLICY
@@ -216,10 +216,10 @@ def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:
 
 
 def decode_policy(text: str | None) -> dict[str, Any]:
-    """Return what an entry's field ``policy`` holds, unknown names included; {} for None.
+    """Return the values in an entry's field ``policy``, unknown names included; {} for None.
 
     Raises:
-        ValueError: it is no JSON, or no object.
+        ValueError: the text isn't a JSON object.
     """
     if text is None:
         return {}
@@ -230,7 +230,7 @@ def decode_policy(text: str | None) -> dict[str, Any]:
 
 
 def encode_policy(policy: Policy, stored: str | None = None) -> str:
-    """Return the field's JSON, '' for none; unknown names that stand in ``stored`` are kept."""
+    """Return the policy's JSON, with the unknown names in ``stored``; '': there is nothing to store."""
     if policy == NO_POLICY and not stored:
         return ""
     try:

@@ -1,6 +1,6 @@
-"""Whether a policy lets a run be at a time, and why not: what beat records and people are told.
+"""Whether a policy excludes a time, and why; for beat's records and for people. Pure.
 
-Invariant: a time that isn't excluded here isn't by ``next_run`` either. Pure.
+Invariant: a time that isn't excluded here isn't excluded by ``next_run`` either.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class Exclusion(NamedTuple):
     """Why a policy excludes a time.
 
     Attributes:
-        field: the policy's, and
-        value: what it has there: a time, UTC, or the name of a calendar.
+        field: the field of the policy that excludes it.
+        value: the value of that field: a time in UTC, or the name of a calendar.
     """
 
     field: Literal["start_time", "end_time", "exclude"]
@@ -25,19 +25,19 @@ class Exclusion(NamedTuple):
 
     @property
     def side(self) -> str:
-        """On which side of the policy's window the time is: 'before' its start or 'after' its end."""
+        """'before' if the time is before ``start_time``, else 'after'."""
         return "before" if self.field == "start_time" else "after"
 
     @property
     def why(self) -> str:
-        """What is recorded of a run at that time."""
+        """Why a run at that time isn't sent, as a phrase for its record."""
         if self.field == "exclude":
             return f"excluded by its calendar {self.value}"
         return f"{self.side} its {self.field}, {self.value.isoformat()}"
 
 
 def exclusion_of(schedule_: Any, policy: Policy, at: datetime) -> Exclusion | None:
-    """Return why ``policy`` doesn't let a run of the schedule be ``at`` this time; None: it does.
+    """Return why ``policy`` excludes a run of the schedule ``at`` this time; None: it doesn't.
 
     Raises:
         ValueError: its calendar can't be used.

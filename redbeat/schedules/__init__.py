@@ -1,6 +1,6 @@
-"""When an entry is due: crontabs, recurrence rules, solar events, fixed times, zones, excluded days.
+"""When an entry is due: crontabs, recurrence rules, solar events, fixed times, time zones, excluded days.
 
-Never: I/O, or an app of Celery's.
+Never: I/O, or Celery's app.
 """
 
 from redbeat.schedules.crontab import cron as cron

@@ -1,6 +1,6 @@
-"""The kinds of schedule, and the JSON of each: celery-redbeat 2.x's, and that of kinds it doesn't know.
+"""The JSON of each type of schedule: of those of celery-redbeat 2.x, and of those it doesn't know.
 
-Owns the objects with a ``__type__``, datetimes among them. What is read leniently is written strictly.
+Owns the objects with a ``__type__``, datetimes among them. Reading is tolerant, writing is strict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redbeat.schedules.timezones import time_of, zone_called, zone_name
 _CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 _RRULE_FIELDS = tuple(name for name in rrule.FIELDS if name not in ("dtstart", "until"))
 
-#: what each schedule's JSON may hold; other keys are somebody else's and kept when it is rewritten
+#: the known keys of each schedule's JSON; unknown ones are kept when it is rewritten
 SCHEDULE_FIELDS: dict[str, frozenset[str]] = {
     "interval": frozenset({"__type__", "every", "relative"}),
     "crontab": frozenset({"__type__", *CRON_FIELDS}),
@@ -73,7 +73,7 @@ def _decode_datetime(d: dict[str, Any]) -> datetime:
 
 
 def cronspecs(rule: crontab) -> list[Any]:
-    """Return a crontab's fields as they were given; JSON has lists only for the rest of the iterables."""
+    """Return a crontab's fields as they were given, but sets and other iterables as sorted lists."""
     given = [getattr(rule, f"_orig_{name}") for name in _CRONTAB_FIELDS]
     return [
         spec if isinstance(spec, (int, str)) else sorted(getattr(rule, name))
@@ -109,12 +109,12 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
         return {"__type__": "solar", "event": schedule_.event, "lat": schedule_.lat, "lon": schedule_.lon}
     raise TypeError(
         f"its schedule is a {type(schedule_).__name__}, a class of your own: call "
-        "redbeat.schedules.occurrences.register_schedule for it, here and in beat"
+        "redbeat.schedules.register_schedule for it, here and in beat"
     )
 
 
 def is_only_ours(given: dict[str, Any]) -> bool:
-    """Tell whether a crontab's fields say what Celery's takes for something else, or refuses."""
+    """Tell whether a crontab's fields have L, W or #, which Celery's crontab refuses or misreads."""
     return any(has_special_days(given.get(name)) for name in ("day_of_month", "day_of_week"))
 
 
@@ -123,7 +123,7 @@ def _decode_crontab(d: dict[str, Any]) -> crontab:
 
 
 def _crontab_or_cron(given: dict[str, Any]) -> crontab:
-    """Return Celery's crontab of these fields, and ours for what only that one knows."""
+    """Return Celery's crontab of these fields, or RedBeat's ``cron`` where Celery's can't express them."""
     is_ours = is_only_ours(given)
     try:
         if is_ours:
@@ -138,13 +138,13 @@ def _crontab_or_cron(given: dict[str, Any]) -> crontab:
         except ValueError:
             if is_ours:
                 raise
-        raise  # Celery's own words: they may be about what only it refuses
+        raise  # Celery's own error, which may be about something that only Celery refuses
 
 
 def read_cron(expression: str) -> crontab:
-    """Return the schedule that five fields in one string, or '@daily', say; ValueError for others.
+    """Return the schedule of an expression: five fields in one string, or '@daily'; else raise ValueError.
 
-    What Celery's crontab understands is one, so that celery-redbeat 2.x reads it, too.
+    It is Celery's crontab wherever possible, so that celery-redbeat 2.x reads it, too.
     """
     return _crontab_or_cron(dict(zip(CRON_FIELDS, cron(expression).fields, strict=True)))
 
@@ -155,7 +155,7 @@ def _decode_clocked(d: dict[str, Any]) -> clocked:
 
 
 def make_solar(event: Any, lat: Any, lon: Any) -> solar:
-    """Return Celery's schedule of an event of the sun; ValueError where it can't be made."""
+    """Return Celery's schedule of a solar event; ValueError: it can't be made."""
     try:
         return solar(event, lat, lon)
     except (ImproperlyConfigured, ImportError) as exc:  # ImportError: Celery 5.3
@@ -173,7 +173,7 @@ def decoder_of(kind: str) -> Callable[[dict[str, Any]], Any] | None:
     return lambda d: own.decode({name: value for name, value in d.items() if name != "__type__"})
 
 
-#: as much as a timedelta holds
+#: the longest interval, which is the longest timedelta
 MAX_DAYS = f"{timedelta.max.days:,} days"
 
 
@@ -207,7 +207,7 @@ def _decode_rrule(d: dict[str, Any]) -> rrule:
     if d.get("dtstart") is None:
         if "count" in fields:
             raise ValueError("count needs a dtstart to count from.")
-        fields["dtstart"] = _EPOCH  # the same at every reading, so that the rule keeps its phase
+        fields["dtstart"] = _EPOCH  # the same each time it is read, so that the rule keeps its phase
     for name in ("dtstart", "until"):
         if d.get(name) is not None:
             moment = d[name]

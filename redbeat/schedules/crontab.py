@@ -1,8 +1,8 @@
-"""Crontabs: which minutes they name, on a clock on the wall, and at which instants that is.
+"""Crontabs: which minutes they name in wall time, and at which instants that is.
 
-Celery's meaning: a minute counts when all five fields match it, day of month AND day of week. A crontab
-whose hour field matches every hour follows real time where the clocks change; any other one names fixed
-times, which are never skipped and never run twice (see :mod:`redbeat.schedules.timezones`).
+As in Celery a minute counts if all five fields match it, day of month AND day of week. A crontab whose hour
+field matches every hour follows real time where the clocks change. Any other one names fixed times, which are
+never skipped and never run twice (see :mod:`redbeat.schedules.timezones`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from redbeat.schedules.timezones import (
     next_in_real_time,
 )
 
-#: in the order of an expression
+#: the fields in the order of an expression
 CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -44,7 +44,7 @@ _NICKNAMES = {
 _MONTHS = {name.upper(): number for number, name in enumerate(calendar.month_abbr) if name}
 _WEEKDAYS = {"SUN": 0, "MON": 1, "TUE": 2, "WED": 3, "THU": 4, "FRI": 5, "SAT": 6}
 
-#: lowest and highest number of each field; Sunday is 0 and 7
+#: the lowest and the highest number of each field; Sunday is 0 and 7
 _LIMITS = {
     "minute": (0, 59),
     "hour": (0, 23),
@@ -57,25 +57,25 @@ _NAMES = {"month_of_year": _MONTHS, "day_of_week": _WEEKDAYS}
 _NUMBERS = re.compile(r"(?:[*?]|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?", re.ASCII)
 _LAST = re.compile(r"L(?:-(?P<earlier>\d+))?", re.ASCII | re.IGNORECASE)
 _NEAREST = re.compile(r"(?P<day>\d+|L)W", re.ASCII | re.IGNORECASE)
-#: what Celery's crontab, which doesn't know L, W and #, would refuse or take for something else
+#: L, W and #, which Celery's crontab refuses or misreads
 _SPECIAL = re.compile(r"#|l(?:-\d+)?\s*(?:,|$)|w\s*(?:,|$)", re.IGNORECASE)
 _NTH = re.compile(r"(?P<weekday>\w+)#(?P<nth>[1-5])|(?P<last>\w+)L", re.ASCII | re.IGNORECASE)
 
-#: years after which the calendar is the same again: a rule without a day in them has none
+#: years after which the calendar repeats: a crontab that names no day within them names none
 _CYCLE_YEARS = 400
 _DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
 class Days:
-    """The days that a crontab names, besides its plain numbers.
+    """The days that a crontab names by L, W and #.
 
     Attributes:
-        last: how many days before a month's last.
-        nearest: the working day nearest to this day of the month, and in it; 0: to the last.
-        nth: (weekday from 0, Sunday; which one of the month from 1, -1 for the last).
-        has_numbers: whether the field day_of_month names plain days, too, and
-        has_weekdays: whether day_of_week names plain ones.
+        last: days before the month's last; 0 is the last itself.
+        nearest: days of the month whose nearest working day in the same month counts; 0 is the last day.
+        nth: (weekday, 0 for Sunday; which one of the month, from 1, -1 for the last).
+        has_numbers: whether the field day_of_month names plain days, too.
+        has_weekdays: whether the field day_of_week names plain days, too.
     """
 
     last: tuple[int, ...] = ()
@@ -91,10 +91,11 @@ _PLAIN = Days()
 class cron(crontab):  # noqa: N801 - schedules are called so in Celery
     """A crontab written as one expression of five fields: minute, hour, day of month, month, day of week.
 
-    Besides what Celery's crontab takes it knows ``@daily`` and its kin, 7 for Sunday, ``5/15`` (from 5 on
-    every 15), and for days ``L`` (the month's last; ``L-2`` two days earlier), ``15W`` (the working day
-    nearest to the 15th, in the same month; ``LW`` the last one), ``FRI#2`` (the second Friday) and ``FRIL``
-    (the last). As in Celery a day counts when day of month AND day of week match it; other crons take either.
+    It allows what Celery's crontab allows, and besides ``@daily`` and the like, 7 for Sunday, ``5/15`` (every
+    15, beginning with 5), and for days ``L`` (the month's last; ``L-2``: two days earlier), ``15W`` (the
+    working day nearest to the 15th in the same month; ``LW``: the last one), ``FRI#2`` (the second Friday)
+    and ``FRIL`` (the last one). As in Celery a day counts if day of month AND day of week match it; for other
+    crons one of them is enough.
 
     Arguments:
         expression: the five fields, or a nickname.
@@ -106,7 +107,7 @@ class cron(crontab):  # noqa: N801 - schedules are called so in Celery
 
     def __init__(self, expression: str, **kwargs: Any) -> None:
         self.expression = expression
-        #: the five, a nickname spelled out
+        #: the five fields, also of a nickname
         self.fields = tuple(_split(expression))
         numbers: dict[str, set[int]] = {name: set() for name in CRON_FIELDS}
         days: dict[str, set[Any]] = {"last": set(), "nearest": set(), "nth": set()}
@@ -124,11 +125,14 @@ class cron(crontab):  # noqa: N801 - schedules are called so in Celery
             has_weekdays=bool(numbers["day_of_week"]),
         )
         super().__init__(**kwargs)
-        for name, found in numbers.items():  # some versions of Celery refuse the 30th of February
+        for (
+            name,
+            found,
+        ) in numbers.items():  # some versions of Celery refuse the 30th of February
             setattr(self, name, found)
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        """Return how long from now to the first run after ``last_run_at``; a century when there is none."""
+        """Return how long from now to the first run after ``last_run_at``; a century if there is none."""
         now = self.maybe_make_aware(self.now())
         due = next_of_crontab(self, self.maybe_make_aware(last_run_at).astimezone(timezone.utc), self.tz)
         return timedelta(days=36_525) if due is None else due - now
@@ -176,7 +180,7 @@ def _split(expression: str) -> list[str]:
 
 
 def _read_element(name: str, element: str, numbers: set[int], days: dict[str, set[Any]]) -> None:
-    """Add what one element of the field ``name`` names to its ``numbers`` or to the ``days``."""
+    """Add what one element of the field ``name`` means to its ``numbers`` or to ``days``."""
     if name == "day_of_month" and (match := _LAST.fullmatch(element)):
         days["last"].add(_number(name, match["earlier"], least=0) if match["earlier"] else 0)
     elif name == "day_of_month" and (match := _NEAREST.fullmatch(element)):
@@ -189,7 +193,7 @@ def _read_element(name: str, element: str, numbers: set[int], days: dict[str, se
 
 
 def _expand(name: str, element: str) -> list[int]:
-    """Return the numbers that ``element`` stands for: '*', '5', '1-5', '22-2', each perhaps with '/3'."""
+    """Return the numbers that ``element`` means: '*', '5', '1-5', '22-2', each perhaps with '/3'."""
     match = _NUMBERS.fullmatch(element)
     if match is None and "#" in element and name == "day_of_week":
         raise ValueError(f"{element!r} is no weekday with # and a number from 1 to 5, as 'fri#2'.")
@@ -222,10 +226,11 @@ def _number(name: str, text: str, least: int | None = None) -> int:
 
 
 def next_of_crontab(rule: crontab, after: datetime, tz: tzinfo) -> datetime | None:
-    """Return the first instant later than ``after`` at which a clock in ``tz`` matches ``rule``; None: none.
+    """Return the first instant after ``after`` at which a clock in ``tz`` matches ``rule``; None: there is
+    none.
 
     Arguments:
-        after: in UTC; so is the result.
+        after: in UTC, as is the result.
     """
     times = _times_of(rule)
     if not (times.minutes and times.hours and times.months):
@@ -243,9 +248,9 @@ def runs_back_of_crontab(rule: crontab, until: datetime, tz: tzinfo, since: date
 
 
 def count_of_crontab(rule: crontab, after: datetime, until: datetime, tz: tzinfo) -> int:
-    """Return at how many instants later than ``after``, until ``until``, a clock in ``tz`` matches ``rule``.
+    """Return at how many instants in (after, until] a clock in ``tz`` matches ``rule``.
 
-    By arithmetic: a year of minutes takes no longer than one of days.
+    They are counted by arithmetic: a year of minutes takes no longer than a year of days.
     """
     times = _times_of(rule)
     count = count_in_real_time if len(times.hours) == 24 else count_fixed
@@ -254,7 +259,7 @@ def count_of_crontab(rule: crontab, after: datetime, until: datetime, tz: tzinfo
 
 @dataclass(frozen=True)
 class Times:
-    """A crontab, ready for the walk: all of its fields in order."""
+    """A crontab's fields, sorted."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -264,7 +269,7 @@ class Times:
     days: Days = field(default=_PLAIN)
 
     def next_wall(self, after: datetime, _offset: object = None, inclusive: bool = False) -> datetime | None:
-        """Return the first minute that is named and begins after (``inclusive``: not before) ``after``."""
+        """Return the first minute that it names and that begins after ``after`` (``inclusive``: or at it)."""
         if after.year >= MAXYEAR:
             return None
         start = after.replace(second=0, microsecond=0)
@@ -282,7 +287,7 @@ class Times:
         return datetime.combine(day, time(self.hours[0], self.minutes[0]))
 
     def walls_back(self, wall: datetime, _offset: object = None) -> Iterator[datetime]:
-        """Yield the minutes that are named and begin not later than ``wall``, the last first."""
+        """Yield the minutes that it names and that begin at ``wall`` or earlier, the last first."""
         for year in range(wall.year, max(wall.year - _CYCLE_YEARS, 0), -1):
             for month in reversed(self.months):
                 if (year, month) > (wall.year, wall.month):
@@ -296,9 +301,9 @@ class Times:
                             yield from (begin.replace(minute=minute) for minute in reversed(minutes))
 
     def count_walls(self, begin: datetime, end: datetime) -> int:
-        """Return how many minutes are named from ``begin`` on, it included, and before ``end``."""
+        """Return how many minutes it names from ``begin``, included, to ``end``, not included."""
         times = DayTimes(self.hours, 3600, DayTimes(self.minutes, 60))
-        days_of = lru_cache(maxsize=None)(self._days_in)  # there are only 28 shapes of a month
+        days_of = lru_cache(maxsize=None)(self._days_in)  # months have only 28 forms
         count = 0
         for year in range(begin.year, end.year + 1):
             for month in self.months:
@@ -325,7 +330,7 @@ class Times:
         return time(self.hours[place], self.minutes[0]) if place < len(self.hours) else None
 
     def _next_day(self, start: date) -> date | None:
-        days_of: dict[tuple[int, int], list[int]] = {}  # there are only 28 shapes of a month
+        days_of: dict[tuple[int, int], list[int]] = {}  # months have only 28 forms
         for year in range(start.year, min(start.year + _CYCLE_YEARS, MAXYEAR - 1) + 1):
             for month in self.months:
                 if (year, month) < (start.year, start.month):
@@ -340,7 +345,7 @@ class Times:
         return None
 
     def _days_in(self, first_weekday: int, count: int) -> list[int]:
-        """Return the days that it names in a month of ``count`` days; ``first_weekday`` 0: Monday."""
+        """Return the days that it names in a month of ``count`` days; ``first_weekday``: 0 for Monday."""
         return [
             day
             for day in range(1, count + 1)
@@ -365,12 +370,12 @@ class Times:
 
 
 def _second_of(wall: datetime) -> int:
-    """Return the second of the day, a fraction is one more."""
+    """Return the second of the day, rounded up."""
     return (wall.hour * 60 + wall.minute) * 60 + wall.second + (wall.microsecond > 0)
 
 
 def _nearest_working_day(day: int, count: int, first_weekday: int) -> int | None:
-    """Return the day from Monday to Friday nearest to ``day`` in the same month; None: no such day."""
+    """Return the day from Monday to Friday nearest to ``day`` in the month; None: it has no such ``day``."""
     if day > count:
         return None
     weekday = (first_weekday + day - 1) % 7  # 0 is Monday

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them, '30s' or '1h30m', read and written. Pure."""
+"""Lengths of time as people write them, such as '30s' or '1h30m', read and written. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII)
 
 
 def is_span(text: str) -> bool:
-    """Tell whether ``text`` is numbers with their units, as '30s' and '1h 30m' are."""
+    """Tell whether ``text`` consists of numbers with units, such as '30s' and '1h 30m'."""
     parts = _PART.findall(text.lower())
     return bool(parts) and not _PART.sub("", text.lower()) and all(unit in _SECONDS for _, unit in parts)
 
 
 def read_seconds(text: str) -> float:
-    """Return the seconds that '30s', '1h30m' or '0.2' say.
+    """Return the seconds of '30s', '1h30m' or '0.2'.
 
     Raises:
-        ValueError: it says none, and why.
+        ValueError: it isn't a length of time; the message says why.
     """
     if _NUMBER.fullmatch(text.strip()):
         return _plain(float(text))
@@ -48,7 +48,7 @@ def _plain(seconds: float) -> float:
 
 
 def write_seconds(seconds: float) -> float | str:
-    """Return ``seconds`` as '30s' or '2h'; a part of a second stays a number."""
+    """Return ``seconds`` as '30s' or '2h'; a number with a fraction stays a number."""
     if seconds % 1:
         return seconds
     for unit in ("d", "h", "m"):
@@ -58,7 +58,7 @@ def write_seconds(seconds: float) -> float | str:
 
 
 def seconds_in_words(seconds: float) -> str:
-    """Return about how long ``seconds`` are, an age or a distance, in the unit that fits, as '5 min'."""
+    """Return ``seconds`` in words, rounded to the unit that fits, such as '5 min'."""
     for unit, name in _ROUNDED:
         if seconds >= 2 * unit or (unit == 60 and seconds >= 90):
             return f"{seconds / unit:.0f} {name}"

@@ -1,8 +1,8 @@
-"""Excluded times: from the days and spans of a calendar to the end of what is excluded at an instant. Pure.
+"""Excluded times: the days and spans of a calendar, and when the exclusion around an instant ends. Pure.
 
-Owns how a day or span is spelled: ``2026-12-25``, the days ``2026-12-24/2026-12-31``, both included, or the
-span ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``, whose end isn't. A day is one in whatever time zone is
-asked about; a span is the same everywhere.
+Owns how they are written: the day ``2026-12-25``; the days ``2026-12-24/2026-12-31``, both included; or the
+    span ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``, whose end isn't included. A day is meant in the
+    time zone of the entry that asks; a span is the same in all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Point = TypeVar("Point", int, datetime)
 
 
 class _Ranges(Generic[Point]):
-    """Half-open ranges, those that overlap or adjoin made one."""
+    """Ranges whose ends aren't included; those that overlap or adjoin are joined."""
 
     def __init__(self, ranges: Iterable[tuple[Point, Point]]) -> None:
         self.starts: list[Point] = []
@@ -54,10 +54,10 @@ class Exclusions:
     """Days and spans at which nothing runs.
 
     Arguments:
-        fields: each spelled as above.
+        fields: written as above.
 
     Raises:
-        ValueError: naming the one that is spelled otherwise.
+        ValueError: one is written differently; the message quotes it.
     """
 
     def __init__(self, fields: Iterable[str]) -> None:
@@ -77,19 +77,20 @@ class Exclusions:
         self._spans = _Ranges(spans)
 
     def count_ranges(self) -> int:
-        """Return how many days and spans it holds, those that overlap or adjoin made one."""
+        """Return how many days and spans it has; those that overlap or adjoin are joined."""
         return len(self._days.starts) + len(self._spans.starts)
 
     def count_days(self) -> int:
-        """Return how many days it excludes, each counted once; times with an hour are no days."""
+        """Return how many days it excludes, each counted once, and spans not counted."""
         return sum(end - start for start, end in zip(self._days.starts, self._days.ends, strict=True))
 
     def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
-        """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded.
+        """Return the first instant after an excluded ``instant`` that isn't excluded; None: ``instant``
+        isn't.
 
         Arguments:
-            instant: in UTC, and so is the result; ``NEVER_FREE`` when all that follows is excluded.
-            tz: whose days.
+            instant: in UTC, as is the result; that is ``NEVER_FREE`` if everything later is excluded.
+            tz: the time zone in which days are meant.
         """
         free = instant
         while free < NEVER_FREE:
@@ -104,11 +105,11 @@ class Exclusions:
         return None if free == instant else free
 
     def next_excluded(self, instant: datetime, tz: tzinfo) -> date | datetime | None:
-        """Return the day, or the instant in UTC, at which the next exclusion begins, or this one goes on.
+        """Return the first excluded day or instant (UTC) at ``instant`` or later; None: there is none.
 
         Arguments:
-            instant: the first that counts, in UTC.
-            tz: whose days.
+            instant: in UTC.
+            tz: the time zone in which days are meant.
         """
         found: list[tuple[datetime, date | datetime]] = []
         today = instant.astimezone(tz).toordinal()
@@ -121,7 +122,7 @@ class Exclusions:
 
 
 def spelled(day: Any) -> str:
-    """Return the field of ``day``: a date, two of them, two aware datetimes, or the field itself.
+    """Return the text of ``day``, which is a date, two dates, two aware datetimes, or such a text.
 
     Raises:
         ValueError: it is none of these.
@@ -145,7 +146,7 @@ def _spelled_point(point: Any) -> str:
 
 
 def _bounds_of(field: str) -> tuple[Any, Any]:
-    """Return the first and last day of ``field``, or the start and end of the span, in UTC."""
+    """Return the first and the last day of ``field``, or the start and the end of a span, in UTC."""
     first_text, slash, last_text = field.partition("/")
     try:
         if _DATE.fullmatch(first_text):
@@ -163,7 +164,7 @@ def _bounds_of(field: str) -> tuple[Any, Any]:
 
 
 def _day_of(field: str) -> int | None:
-    """Return the number of the day that ``field`` is, None where it isn't plainly one; quickly."""
+    """Return the ordinal of the day that ``field`` is; None: it isn't a single day. A fast path."""
     if len(field) != 10 or field[4] != "-" or field[7] != "-":
         return None
     try:
@@ -180,7 +181,7 @@ def _date_of(text: str) -> date:
 
 def _instant_of(text: str) -> datetime:
     try:
-        # the general reader takes ten times as long
+        # time_of takes ten times as long
         moment = datetime.fromisoformat(text) if _PLAIN_TIME.fullmatch(text) else time_of(text)
     except ValueError as exc:
         raise ValueError(f"{text!r} is no time") from exc
@@ -197,6 +198,6 @@ def _start_of(day: int, tz: tzinfo, after: datetime) -> datetime:
     start = instant_of(midnight, tz)
     if start > after:
         return start
-    # the clocks went back over midnight, and it comes again
+    # the clocks were set back over midnight, so the day begins twice
     again = midnight.replace(tzinfo=tz, fold=1).astimezone(timezone.utc)
     return again if again > after else NEVER_FREE

@@ -1,6 +1,6 @@
 """iCalendar files (RFC 5545): from events to the days and spans of a calendar. Pure.
 
-Needs the packages of the extra ``celery-redbeat[calendar]``, and imports them only when it is called.
+Needs the packages of the extra ``celery-redbeat[calendar]``, which are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _DAY = timedelta(days=1)
 
 
 def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> dict[str, str]:
-    """Return the days and spans of the events from ``since`` up to ``until``, each with its summary.
+    """Return the days and spans of the events from ``since`` to ``until``, each with its summary.
 
-    An event of whole days stands for these days, another one for its span; one that is cancelled, or takes no
-    time, for nothing. A recurring event counts as often as it comes in between.
+    An event of whole days excludes these days, any other one its span. Events that are cancelled, or take no
+    time, are left out. A recurring event counts each time that it occurs.
 
     Arguments:
-        zone: of times that are in no time zone.
+        zone: the time zone of times that have none.
 
     Raises:
         ConfigurationError: a package is missing.
-        ValueError: it is no iCalendar file.
+        ValueError: the text isn't a usable iCalendar file.
     """
     try:
         import icalendar
@@ -36,7 +36,7 @@ def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> d
             f"An iCalendar file can't be read without {exc.name}: install celery-redbeat[calendar]."
         ) from exc
     try:
-        # bytes always: it would take a short text for the name of a file
+        # as bytes, because icalendar takes a short text for the name of a file
         content = text.encode() if isinstance(text, str) else text
         parsed: Any = icalendar.Calendar.from_ical(content)
         events = recurring_ical_events.of(parsed).between(since, until)
@@ -54,7 +54,7 @@ def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> d
 
 
 def _day_of(event: Any, zone: tzinfo) -> Any:
-    """Return the day, days or span of ``event``, None when it stands for none."""
+    """Return the day, the days or the span of ``event``; None: it is cancelled, or takes no time."""
     start: date = event["DTSTART"].dt
     end: date = event["DTEND"].dt if "DTEND" in event else start
     if str(event.get("STATUS", "")).upper() == "CANCELLED":

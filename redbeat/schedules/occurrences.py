@@ -1,7 +1,8 @@
-"""When a schedule runs next: the one function that everything asks, and the kinds of schedule of our own.
+"""When a schedule runs next, and when it has run: ``next_run`` and ``last_runs``, for all types of schedule.
+Pure.
 
-Everything here is pure: values in, values out, no I/O and no clock. Instants are aware datetimes in UTC;
-wall-clock rules are applied in a time zone, once, here and in :mod:`redbeat.schedules.timezones`.
+Values in, values out, no I/O and no clock. Instants are aware datetimes in UTC; wall-clock rules are applied
+in a time zone only here and in :mod:`redbeat.schedules.timezones`.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from redbeat.schedules.exclusions import NEVER_FREE
 from redbeat.schedules.recurrence import rrule as rrule
 from redbeat.schedules.timezones import instant_of, wall_of
 
-#: a schedule saved this long after its only or first time still runs then: making it takes time, so a time of
-#: "now" is always a little in the past
+#: an entry that is saved this long after its first time still runs at that time: a time of "now" is always a
+#: little in the past when the entry is saved
 FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
 
 #: (a crontab's fields as they were given, a time zone, an instant) to its first run after that instant
 _crontab_runs = Memory[tuple[Any, ...], datetime | None](limit=4096)
 
-#: a solar event that doesn't come for so long, as sunrise at a pole, never comes
+#: a solar event that doesn't occur for so many days, such as a sunrise at a pole, never does
 _SOLAR_DAYS = 400
 
-#: how many runs in a row that a calendar excludes are looked at one by one
+#: how many excluded runs in a row are looked at one by one; then the whole exclusion is skipped
 _MANY_EXCLUDED = 20
 
 _NO_TIME, _INSTANT, _DAY = timedelta(0), timedelta(microseconds=1), timedelta(days=1)
@@ -44,30 +45,31 @@ class Excluded(Protocol):
     """Times at which nothing runs: a calendar."""
 
     def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
-        """Return the first instant after an excluded ``instant`` that isn't; None: it isn't excluded.
+        """Return the first instant after an excluded ``instant`` that isn't excluded; None: ``instant``
+        isn't.
 
-        ``NEVER_FREE``: there is none.
+        ``NEVER_FREE``: everything later is excluded.
         """
 
 
 class Bounds(Protocol):
-    """What an entry's policy says about when it may run. Times are in UTC; None: it says nothing."""
+    """What an entry's policy says about when it may run. Times are in UTC; None: no bound."""
 
     @property
     def zone(self) -> tzinfo | None:
-        """Whose clocks the schedule goes by."""
+        """The time zone of the schedule's times."""
 
     @property
     def start_time(self) -> datetime | None:
-        """No run before it."""
+        """Nothing runs before it."""
 
     @property
     def end_time(self) -> datetime | None:
-        """No run after it."""
+        """Nothing runs after it."""
 
     @property
     def calendar(self) -> Excluded | None:
-        """No run on its days."""
+        """Nothing runs on its days."""
 
 
 class clocked(BaseSchedule):  # noqa: N801 - schedules are called so in Celery
@@ -90,7 +92,7 @@ class clocked(BaseSchedule):  # noqa: N801 - schedules are called so in Celery
         return self.clocked_time.astimezone(timezone.utc)
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:  # noqa: ARG002 - Celery's signature
-        """Return how long it is until then."""
+        """Return the time from now until ``clocked_time``."""
         now: datetime = self.maybe_make_aware(self.now())
         return self.instant_in(self.tz) - now
 
@@ -114,14 +116,14 @@ class clocked(BaseSchedule):  # noqa: N801 - schedules are called so in Celery
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of schedule: its class, and its way to and from an object of plain JSON."""
+    """A registered type of schedule: its class, and its conversion to and from an object of plain JSON."""
 
     cls: type[BaseSchedule]
     encode: Callable[[Any], dict[str, Any]]
     decode: Callable[[dict[str, Any]], BaseSchedule]
 
 
-#: the kinds that were registered, by the name that stands as ``__type__`` in their JSON
+#: the registered types of schedule, by the ``__type__`` in their JSON
 KINDS: dict[str, Kind] = {}
 
 
@@ -133,20 +135,21 @@ def register_schedule(
 ) -> None:
     """Let entries have schedules of class ``cls``; call it in every program that saves or runs them.
 
-    The class is one of Celery's schedules: ``remaining_estimate(last_run_at)`` returns how long from
-    ``now()`` to the first run after ``last_run_at``, None for no further run. ``now()`` must ask
+    The class is a subclass of Celery's schedules: ``remaining_estimate(last_run_at)`` returns the time from
+    ``now()`` to the first run after ``last_run_at``, None if there is no further run. ``now()`` must call
     ``self.nowfun`` where that is set.
 
     Arguments:
-        type_name: stands as ``__type__`` in its JSON.
-        encode: returns a schedule's arguments as an object of JSON; may have datetimes in it.
-        decode: returns the schedule with such arguments; raises ValueError, TypeError or KeyError for others.
+        type_name: the ``__type__`` in its JSON.
+        encode: returns a schedule's arguments as an object of JSON, which may have datetimes in it.
+        decode: returns the schedule with such arguments; raises ValueError, TypeError or KeyError if they are
+            wrong.
     """
     KINDS[type_name] = Kind(cls, encode, decode)
 
 
 def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
-    """Tell whether the class of ``schedule_`` has another idea of its runs than Celery's ``base``."""
+    """Tell whether the class of ``schedule_`` computes its runs differently from Celery's ``base``."""
     return type(schedule_) is not base and _differs(type(schedule_), base)  # type: ignore[arg-type]
 
 
@@ -157,7 +160,7 @@ def _differs(cls: Any, base: Any) -> bool:
 
 
 def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
-    """Return whose clocks ``schedule_`` goes by: the policy's, else its own, else the app's."""
+    """Return the time zone that ``schedule_`` goes by: the policy's, else its own, else the app's."""
     if policy.zone is not None:
         return policy.zone
     own = schedule_.dtstart.tzinfo if isinstance(schedule_, rrule) else schedule_.tz
@@ -167,16 +170,17 @@ def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
 def next_run(
     schedule_: Any, policy: Bounds, after: datetime, anchor: datetime | None = None
 ) -> datetime | None:
-    """Return the first run later than ``after``, or None when there is none.
+    """Return the first run later than ``after``; None: there is none.
 
     Arguments:
-        schedule_: a Celery schedule, or one of ours.
-        after: an instant in UTC, and so is the result.
-        anchor: a run that an interval counts from, in UTC; it keeps its phase. Where there is none, or
-            only one before the policy's ``start_time``, that time is the first run; else ``after`` counts.
+        schedule_: a schedule of Celery's or of RedBeat's.
+        after: an instant in UTC, as is the result.
+        anchor: a run from which an interval counts, in UTC, so that it keeps its phase. Without one, or if it
+            is before the policy's ``start_time``, that is the first run; without a ``start_time`` the
+            interval counts from ``after``.
 
     Raises:
-        ValueError: an interval that isn't longer than zero, or a rule that takes too long to find.
+        ValueError: the interval isn't longer than zero, or the calendar can't be used.
         OverflowError: the next run would be after the year 9999.
     """
     start, calendar = policy.start_time, policy.calendar
@@ -232,19 +236,19 @@ def _next_of_interval(interval: schedule, policy: Bounds, after: datetime, ancho
     zone = zone_of(interval, policy)
     wall = wall_of(after, zone)
     rounded = delta_resolution(wall + every, every)
-    # less than a day is as long as it is, also while the clocks change
+    # an interval of less than a day follows real time where the clocks change
     due = instant_of(rounded, zone) if every >= _DAY else after + (rounded - wall)
-    return due if due > after else after + every  # less than a second
+    return due if due > after else after + every  # one of less than a second isn't rounded
 
 
 def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime | None:
-    """Return the first run later than ``after``; thousands of entries share a few rules and due times."""
+    """Return the first run later than ``after``, remembered: many entries share a crontab and a due time."""
     fields = (getattr(rule, f"_orig_{name}") for name in CRON_FIELDS)
     key = (getattr(rule, "expression", None), *fields, zone, after)
     try:
         if key in _crontab_runs:
             return _crontab_runs[key]
-    except TypeError:  # given as a list or set
+    except TypeError:  # a field is a list or a set
         return next_of_crontab(rule, after, zone)
     found = _crontab_runs[key] = next_of_crontab(rule, after, zone)
     return found
@@ -252,7 +256,7 @@ def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime |
 
 def _next_of_solar(event: solar, after: datetime) -> datetime | None:
     ephem: Any = event.ephem
-    options = {"use_center": True} if event.use_center else {}  # noon knows no such option
+    options = {"use_center": True} if event.use_center else {}  # the method for noon has no such option
     start = after
     for _ in range(_SOLAR_DAYS):
         try:
@@ -265,12 +269,12 @@ def _next_of_solar(event: solar, after: datetime) -> datetime | None:
         due: datetime = found.datetime().replace(tzinfo=timezone.utc)
         if due > after:
             return due
-        start = max(start, due) + timedelta(minutes=1)  # its arithmetic is good to a second
+        start = max(start, due) + timedelta(minutes=1)  # ephem is exact to a second only
     return None
 
 
 def _at(schedule_: Any, moment: datetime) -> Any:
-    """Return a view of ``schedule_`` whose clock stands at ``moment``; the schedule itself is untouched."""
+    """Return a copy of ``schedule_`` whose clock stands at ``moment``."""
     view = object.__new__(type(schedule_))
     view.__dict__.update(schedule_.__dict__, nowfun=lambda: moment)
     return view
@@ -289,9 +293,9 @@ def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | Non
 
 
 def phase_before(schedule_: Any, anchor: datetime, until: datetime) -> datetime | None:
-    """Return the last time until ``until`` that an interval which counts from ``anchor`` has, both in UTC.
+    """Return the last time, at ``until`` or earlier, of an interval that counts from ``anchor``; all in UTC.
 
-    None: it doesn't count from any time, or there was none.
+    None: ``schedule_`` isn't such an interval, or the time can't be computed.
     """
     if not isinstance(schedule_, schedule) or is_own_kind(schedule_, schedule) or schedule_.relative:
         return None
@@ -305,19 +309,19 @@ def phase_before(schedule_: Any, anchor: datetime, until: datetime) -> datetime 
 def runs_after(
     schedule_: Any, policy: Bounds, after: datetime, anchor: datetime | None = None
 ) -> Iterator[datetime]:
-    """Yield the runs later than ``after``, as long as there are any."""
+    """Yield the runs later than ``after``."""
     while (due := next_run(schedule_, policy, after, anchor)) is not None:
         yield due
-        anchor = after = due  # in phase with all before it
+        anchor = after = due
 
 
 def last_runs(
     schedule_: Any, policy: Bounds, nominal: datetime, now: datetime, limit: int
 ) -> tuple[list[datetime], datetime | None]:
-    """Return the last runs until ``now``, ``limit`` at the most, and the one after it.
+    """Return the last runs until ``now``, at most ``limit``, and the first one after ``now``.
 
-    The first of all was at ``nominal``, whether or not the schedule says so. An outage of a month costs as
-    much as one of an hour: the search begins near ``now``.
+    ``nominal`` counts as a run, whether or not the schedule has it, and nothing before it does. An outage of
+    a month takes no longer than one of an hour, as the search begins near ``now``.
     """
     following = next_run(schedule_, policy, nominal, nominal)
     if following is None or following > now:
@@ -334,9 +338,9 @@ def last_runs(
 
 
 def runs_back(schedule_: Any, policy: Bounds, nominal: datetime, now: datetime) -> Iterator[datetime] | None:
-    """Return the runs from ``now`` back to ``nominal``, the last first; None: there is no way back.
+    """Return the runs from ``now`` back to ``nominal``, the last first; None: the schedule has no way back.
 
-    Once they have passed ``nominal``, they are none.
+    What it yields before ``nominal`` are no runs.
     """
     zone = zone_of(schedule_, policy)
     until = now if policy.end_time is None else min(now, policy.end_time)
@@ -372,7 +376,7 @@ def _free_ones(
     since: datetime,
     until: datetime,
 ) -> Iterator[datetime]:
-    """Yield those that ``calendar`` doesn't exclude; a long exclusion is stepped over."""
+    """Yield the runs that ``calendar`` doesn't exclude; a long exclusion is skipped as a whole."""
     begin: datetime | None = until
     while begin is not None:
         runs, begin, in_vain = way(begin), None, 0
@@ -389,7 +393,7 @@ def _free_ones(
 def _before_exclusion(
     calendar: Excluded, zone: tzinfo, excluded: datetime, free_at: datetime, since: datetime
 ) -> datetime | None:
-    """Return the last instant before an exclusion that ends at ``free_at``; None: before ``since``."""
+    """Return the last instant before an exclusion that ends at ``free_at``; None: it is before ``since``."""
 
     def is_same(instant: datetime) -> bool:
         return calendar.end_of_exclusion(instant, zone) == free_at
@@ -411,12 +415,12 @@ def _before_exclusion(
 def _search_last_runs(
     schedule_: Any, policy: Bounds, nominal: datetime, now: datetime, limit: int, first_gap: timedelta
 ) -> list[datetime]:
-    """Return the last runs of a schedule that is only walked forwards: the search begins near ``now``."""
+    """Return the last runs of a schedule without a way back, by forward searches that begin near ``now``."""
     passed = now - nominal
     span = max(min(limit * min(first_gap, passed // limit), passed), _INSTANT)
     begin, late = now - span, now
     early: datetime | None = None
-    # until it is late enough for no more than some runs after it, and early enough for all wanted
+    # until ``begin`` is early enough for ``limit`` runs after it, and late enough for twice as many at most
     while True:
         runs = takewhile(lambda due: due <= now, runs_after(schedule_, policy, begin, nominal))
         found = [*([nominal] if begin == nominal else ()), *islice(runs, 2 * limit + 1)]

@@ -1,6 +1,6 @@
-"""Recurrence rules of RFC 5545, as ``dateutil`` understands them: which clock on the wall a rule goes by.
+"""Recurrence rules of RFC 5545, as ``dateutil`` understands them, from wall times to instants.
 
-A rule that comes hourly or more often follows real time where the clocks change; any other one names fixed
+A rule that occurs hourly or more often follows real time where the clocks change; any other one names fixed
 times (see :mod:`redbeat.schedules.timezones`).
 """
 
@@ -43,14 +43,15 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
     """A recurrence rule of RFC 5545, as ``dateutil.rrule`` understands it.
 
     Arguments:
-        freq: 'YEARLY' .. 'SECONDLY' (or dateutil's number for it).
-        dtstart: the first candidate; default: now. A naive datetime is UTC. Whole seconds.
-        until: no occurrence after it. A naive datetime is UTC.
+        freq: 'YEARLY' to 'SECONDLY', or dateutil's number for it.
+        dtstart: the earliest occurrence, if the rule names it; default: now. A naive datetime is UTC. It is
+            cut to whole seconds.
+        until: the end, included. A naive datetime is UTC.
 
     All other arguments are those of ``dateutil.rrule.rrule``, which documents them.
 
     Raises:
-        ValueError: the rule makes no sense to dateutil.
+        ValueError: dateutil can't use the rule.
     """
 
     FIELDS = (
@@ -124,20 +125,20 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         self._check()
 
     def _check(self) -> None:
-        """Raise ValueError for what makes no sense to dateutil, whatever the interval steps over."""
+        """Raise ValueError if dateutil can't use the rule, whatever its interval is."""
         times = {name: _extremes(getattr(self, name)) for name in ("byhour", "byminute", "bysecond")}
-        try:  # it would write out each time of a day
+        try:  # with the extremes only, as dateutil makes a list of all times of a day
             dateutil_rrule(**{**self._fields(), **times, "interval": 1})
         except (ValueError, TypeError, AttributeError, OverflowError) as exc:
             raise ValueError(f"rrule: {exc}") from exc
 
     @property
     def rrule(self) -> dateutil_rrule:
-        """The rule as dateutil has it; ValueError: it sees that it never comes true."""
+        """The rule as an object of dateutil, which raises ValueError if the rule never occurs."""
         return dateutil_rrule(**self._fields())
 
     def _check_values(self) -> None:
-        """Raise ValueError for a by* argument that is no number, or no weekday: dateutil finds none."""
+        """Raise ValueError if a by* argument isn't a number or a weekday, which dateutil doesn't check."""
         for name in self.FIELDS:
             given = getattr(self, name)
             if not name.startswith("by") or given is None:
@@ -149,7 +150,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
                 raise ValueError(f"rrule: {name} must be {allowed}, not {given!r}.")
 
     def _check_positions(self) -> None:
-        """Raise ValueError for a bysetpos that no hour, minute or second has: dateutil looks for ever."""
+        """Raise ValueError for a bysetpos that no period has, for which dateutil would search for ever."""
         size = {
             HOURLY: _size(self.byminute) * _size(self.bysecond),
             MINUTELY: _size(self.bysecond),
@@ -167,10 +168,10 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
     def occurrence(
         self, after: datetime, inclusive: bool = False, tz: tzinfo | None = None
     ) -> datetime | None:
-        """Return the first occurrence later than (with ``inclusive``: not before) ``after``, or None.
+        """Return the first occurrence after ``after`` (``inclusive``: or at it); None: there is none.
 
         Arguments:
-            tz: whose clocks the rule goes by; default: those of ``dtstart``.
+            tz: the time zone that the rule goes by; default: that of ``dtstart``.
         """
         tz = tz or self.dtstart.tzinfo or timezone.utc
         start = self.dtstart.astimezone(timezone.utc)
@@ -216,13 +217,16 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         return len(set(listed(self.byhour))) == 24
 
     def _walls(self, start: datetime, offset: timedelta, tz: tzinfo) -> WallTimes:
-        """Return the occurrences on a clock on the wall in ``tz`` that goes by ``offset``."""
-        # what counts the hours, minutes or seconds since its start goes on counting when the clocks change
+        """Return the occurrences in wall time in ``tz``, on a clock that has this ``offset`` from UTC."""
+        # a rule that counts hours, minutes or seconds from its start isn't shifted when the clocks change
         is_counting = self._is_real_time and self.freq >= HOURLY
         return wall_times(self, (start + offset).replace(tzinfo=None) if is_counting else wall_of(start, tz))
 
     def _begins_in_a_second_pass(self, start: datetime, tz: tzinfo) -> bool:
-        """Tell whether it begins while the clocks repeat times, which count as over, and with such a one."""
+        """Tell whether its start is an occurrence in the second pass of times that the clocks repeat.
+
+        All other times of a second pass count as over.
+        """
         wall = wall_of(start, tz)
         return instant_of(wall, tz) < start and wall_times(self, wall).next(wall, inclusive=True) == wall
 
@@ -266,9 +270,9 @@ def _size(value: Any) -> int:
 
 
 def _listed(value: Any) -> Any:
-    """Return a by* argument as JSON has it: saved and read again, the rule must be equal to itself."""
+    """Return a by* argument as JSON has it, so that a rule that is saved and read again equals the first."""
     if isinstance(value, (set, frozenset)):
-        return sorted(value, key=str)  # weekdays have no order of their own
+        return sorted(value, key=str)  # by text, as weekdays can't be compared
     return list(value) if isinstance(value, (tuple, range)) else value
 
 

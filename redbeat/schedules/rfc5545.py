@@ -1,6 +1,6 @@
-"""Recurrence rules as RFC 5545 writes them, 'FREQ=DAILY;BYHOUR=9', read into the arguments of ours.
+"""Recurrence rules as RFC 5545 writes them, 'FREQ=DAILY;BYHOUR=9', read into arguments of ``rrule``. Pure.
 
-Pure. What is wrong is told with the part that it is about.
+Invariant: an error names the part of the rule that is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WEEKDAYS = {"MO": MO, "TU": TU, "WE": WE, "TH": TH, "FR": FR, "SA": SA, "SU": S
 _DAY = re.compile(r"(?P<nth>[+-]?\d{1,3})?(?P<day>MO|TU|WE|TH|FR|SA|SU)")
 _MOMENT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d))?(Z?)")
 
-#: those that take whole numbers, and what they are called here
+#: the parts that are lists of whole numbers, and their names as arguments
 _LISTS = {
     "BYSECOND": "bysecond",
     "BYMINUTE": "byminute",
@@ -35,14 +35,14 @@ _PARTS = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "WKST", *_LISTS)
 
 
 def read_rule(text: str, zone: tzinfo) -> dict[str, Any]:
-    r"""Return the arguments of our rrule that ``text`` says; dtstart only where it has a DTSTART.
+    r"""Return the arguments of ``rrule`` for the rule ``text``; dtstart is among them if it has a DTSTART.
 
     Arguments:
-        text: lines end in a newline, or in '\n' written out, as shells leave it.
-        zone: of times without one.
+        text: its lines end with a newline, or with '\n' written out, as shells leave it.
+        zone: the time zone of times that have none.
 
     Raises:
-        ValueError: naming the part.
+        ValueError: a part is wrong; the message names it.
     """
     start: datetime | None = None
     parts = ""

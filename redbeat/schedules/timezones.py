@@ -1,8 +1,9 @@
-"""Time zones: from an instant to the clock on the wall and back, and where the clocks change.
+"""Time zones: from an instant to the wall time and back, and what happens where the clocks change (DST).
 
-Owns the rule for a time that the clocks skip or repeat: one that is skipped stands for the first instant
-after the gap, one that is repeated for its first pass. What comes hourly or more often follows real time
-instead. Instants are aware datetimes in UTC, wall times naive ones.
+Owns the rule for wall times that the clocks skip or repeat. A skipped time counts as the first instant after
+the gap, a repeated one only in its first pass (``next_fixed``). Schedules that run hourly or more often
+follow real time instead (``next_in_real_time``). Instants are aware datetimes in UTC, wall times are naive
+datetimes.
 """
 
 from __future__ import annotations
@@ -17,73 +18,74 @@ from dateutil.parser import isoparse
 
 from redbeat.config.suggestions import did_you_mean
 
-#: the first wall time after one that a rule names (or with True that one itself); the offset from UTC is what
-#: the clock goes by all the while. None: there is none
+#: (wall time, the clock's offset from UTC, whether that wall time itself counts) to the next wall time that a
+#: rule names; None: there is none
 NextWall = Callable[[datetime, timedelta, bool], datetime | None]
 
-#: those up to a wall time, the last first
+#: (wall time, the clock's offset from UTC) to the wall times that a rule names up to it, the last first
 WallsBack = Callable[[datetime, timedelta], Iterator[datetime]]
 
-#: how many of them there are from a wall time (it included) until another (that one not)
+#: (begin, end) to the number of wall times that a rule names from ``begin``, included, to ``end``, not
+#: included
 CountWalls = Callable[[datetime, datetime], int]
 
 _DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
 
 _INSTANT = timedelta(microseconds=1)
 _SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
-#: weeks within which each offset of a zone occurs
+#: a zone has each of its offsets at some time within so many weeks
 _WEEKS = 53
 
 
 @lru_cache(maxsize=1024)
 def zone_called(name: str) -> tzinfo:
-    """Return the time zone with an IANA ``name``; 'UTC' and 'Z' in any case.
+    """Return the time zone with an IANA ``name``; 'UTC' and 'Z' in upper or lower case.
 
     Raises:
-        ValueError: there is none; the message names one that is spelled like it.
+        ValueError: there is none; the message suggests one that is spelled like it.
     """
     if name.upper() in ("UTC", "Z"):
         return timezone.utc
     try:
         return ZoneInfo(name)
-    except (ValueError, OSError, KeyError) as exc:  # an absurd name may be a bad path, too
+    except (ValueError, OSError, KeyError) as exc:  # OSError: the name is used as a path
         raise ValueError(f"unknown time zone {_shown(name)}") from exc
 
 
-@lru_cache(maxsize=1024)  # it takes milliseconds, and thousands of entries may have the same typo
+@lru_cache(maxsize=1024)  # a suggestion takes milliseconds, and many entries may have the same typo
 def _shown(name: str) -> str:
     return f"{name!r}.{did_you_mean(name, available_timezones())}"
 
 
 def time_of(text: str) -> datetime:
-    """Return the time that ``text`` is, in ISO 8601: a date, and perhaps a time of day and an offset.
+    """Return the datetime of ``text`` in ISO 8601: a date, and perhaps a time of day and an offset.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it isn't one.
     """
-    if not _DATE_FIRST.match(text):  # a year alone would be one, too
+    if not _DATE_FIRST.match(text):  # isoparse would also take a year alone
         raise ValueError(f"{text!r} is no time in ISO 8601")
     return isoparse(text)  # datetime.fromisoformat understands less in Python 3.10 than in 3.11
 
 
 def zone_name(tz: tzinfo | None) -> str | None:
-    """Return the IANA name of ``tz``, None when it has none, as an offset."""
+    """Return the IANA name of ``tz``; None: it has none, as it is an offset, say."""
     name = getattr(tz, "key", None) or getattr(tz, "zone", None)  # zoneinfo's, pytz's
     return name if isinstance(name, str) else None
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return ``moment`` in UTC; a naive one is."""
+    """Return ``moment`` in UTC; a naive datetime is taken as UTC."""
     return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 def wall_of(instant: datetime, tz: tzinfo) -> datetime:
-    """Return what a clock in ``tz`` shows at ``instant``."""
+    """Return the wall time in ``tz`` at ``instant``."""
     return instant.astimezone(tz).replace(tzinfo=None, fold=0)
 
 
 def instant_of(wall: datetime, tz: tzinfo) -> datetime:
-    """Return the instant at which a clock in ``tz`` first shows ``wall``, or has just skipped it."""
+    """Return the instant at which a clock in ``tz`` first shows ``wall``, or jumps over it."""
     instant = wall.replace(tzinfo=tz, fold=0).astimezone(timezone.utc)
     if wall_of(instant, tz) == wall:
         return instant
@@ -94,7 +96,7 @@ def instant_of(wall: datetime, tz: tzinfo) -> datetime:
 def find_change(tz: tzinfo, after: datetime, until: datetime) -> datetime | None:
     """Return the instant in (after, until] at which the clocks in ``tz`` change; None: they don't.
 
-    They change once at the most in between.
+    It is assumed that they change at most once in between.
     """
     offset = after.astimezone(tz).utcoffset()
     if until.astimezone(tz).utcoffset() == offset:
@@ -120,11 +122,8 @@ def _next_change(tz: tzinfo, after: datetime, offsets: set[timedelta]) -> dateti
 
 
 def back_fixed(walls_back: WallsBack, until: datetime, tz: tzinfo) -> Iterator[datetime]:
-    """Yield the instants not later than ``until`` of the times that ``walls_back`` gives, the last first.
-
-    They are those that :func:`next_fixed` finds.
-    """
-    # where the clocks repeat times, what was shown before them is over, too
+    """Yield the instants at ``until`` or earlier that :func:`next_fixed` finds, the last first."""
+    # in the second pass of repeated times, later wall times of the first pass are over as well
     offset = max(_offset_at(until, tz), _offset_at(until - _DAY, tz))
     last: datetime | None = until.replace(tzinfo=None) + offset
     latest = None
@@ -136,7 +135,7 @@ def back_fixed(walls_back: WallsBack, until: datetime, tz: tzinfo) -> Iterator[d
                 continue
             yield instant
             latest = instant
-            if wall_of(instant, tz) != wall:  # all that is skipped stands for this one
+            if wall_of(instant, tz) != wall:  # all skipped times count as this one instant
                 last = wall_of(instant - _SECOND, tz)
                 break
 
@@ -144,10 +143,7 @@ def back_fixed(walls_back: WallsBack, until: datetime, tz: tzinfo) -> Iterator[d
 def back_in_real_time(
     walls_back: WallsBack, until: datetime, tz: tzinfo, since: datetime
 ) -> Iterator[datetime]:
-    """Yield the instants from ``until`` back to ``since`` at which a clock shows what ``walls_back`` gives.
-
-    They are those that :func:`next_in_real_time` finds.
-    """
+    """Yield the instants from ``until`` back to ``since`` that :func:`next_in_real_time` finds."""
     while until >= since:
         offset = _offset_at(until, tz)
         begin = _last_change(tz, until, since)
@@ -160,16 +156,16 @@ def back_in_real_time(
 
 
 def count_fixed(count_walls: CountWalls, after: datetime, until: datetime, tz: tzinfo) -> int:
-    """Return how many of the instants that :func:`next_fixed` finds are later than ``after``, until then."""
+    """Return how many of the instants that :func:`next_fixed` finds are in (after, until]."""
     count, wall = 0, _wall_at(after + _INSTANT, _offset_at(after, tz))
     for change in _changes(tz, after - _DAY, after):
-        wall = max(wall, _end_before(change, tz))  # what is repeated is over
+        wall = max(wall, _end_before(change, tz))  # a second pass is over
     for change in _changes(tz, after, until):
         end, following = _end_before(change, tz), _wall_at(change, _offset_at(change, tz))
         if end > wall:
             count += count_walls(wall, end)
             wall = end
-        if following > end:  # all that is skipped, and this time, are one run
+        if following > end:  # all skipped times, and the first one after them, are one run
             count += count_walls(wall, following + _INSTANT) > 0
             wall = following + _INSTANT
     end = _wall_at(until + _INSTANT, _offset_at(until, tz))
@@ -198,7 +194,7 @@ def _changes(tz: tzinfo, after: datetime, until: datetime) -> Iterator[datetime]
 
 
 def _end_before(change: datetime, tz: tzinfo) -> datetime:
-    """Return what a clock would show at ``change`` if it didn't change."""
+    """Return the wall time at ``change`` on a clock that doesn't change."""
     return _wall_at(change, _offset_at(change - _INSTANT, tz))
 
 
@@ -207,7 +203,7 @@ def _wall_at(instant: datetime, offset: timedelta) -> datetime:
 
 
 def _last_change(tz: tzinfo, until: datetime, since: datetime) -> datetime:
-    """Return when the clocks have last changed until then; ``since`` if they haven't, or a year before."""
+    """Return when the clocks changed last before ``until``; if they didn't: ``since``, or a year earlier."""
     if isinstance(tz, timezone):
         return since
     end = until
@@ -227,9 +223,9 @@ def _offset_at(instant: datetime, tz: tzinfo) -> timedelta:
 
 
 def next_fixed(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:
-    """Return the first instant later than ``after`` of the times that ``next_wall`` gives in ``tz``.
+    """Return the first instant after ``after`` of the wall times in ``tz`` that ``next_wall`` gives.
 
-    Each counts once, also where the clocks skip or repeat it.
+    Each wall time counts once, also where the clocks skip or repeat it.
     """
     local = after.astimezone(tz)
     wall, offset = local.replace(tzinfo=None, fold=0), local.utcoffset() or timedelta(0)
@@ -240,19 +236,20 @@ def next_fixed(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | N
             return due
         wall, is_inclusive = found, False
         change = find_change(tz, due, after)
-        if change is not None:  # this is the second pass: all of its times are over
+        if change is not None:  # in the second pass, whose times are over
             unseen = wall_of(change - _SECOND, tz) + _SECOND
             wall, is_inclusive = (unseen, True) if unseen > found else (found, False)
     return None
 
 
 def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datetime | None:
-    """Return the first instant after ``after`` at which a clock in ``tz`` shows what ``next_wall`` gives.
+    """Return the first instant after ``after`` at which a clock in ``tz`` shows a time that ``next_wall``
+    gives.
 
-    A time that the clocks skip doesn't count, one that they repeat counts twice.
+    A time that the clocks skip doesn't count; one that they repeat counts twice.
     """
     moment = after
-    in_vain: set[timedelta] = set()  # offsets at which it has no time any more
+    in_vain: set[timedelta] = set()  # offsets at which there is no further time
     while True:
         local = moment.astimezone(tz)
         offset = local.utcoffset() or timedelta(0)
@@ -274,18 +271,18 @@ def next_in_real_time(next_wall: NextWall, after: datetime, tz: tzinfo) -> datet
             moment = change
         elif horizon == due:
             return due
-        else:  # far away: the clocks may change again until then
+        else:  # it is far away, and the clocks may change before
             moment = max(horizon, due - 2 * _DAY)
 
 
 def shown(moment: datetime | None) -> str:
-    """Return ``moment`` as sentences have it, in UTC; the command line shows it in other zones."""
+    """Return ``moment`` in UTC, as text for a sentence. The command line has a zone of its own."""
     if moment is None:
         return "an unknown time"
     return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}{fraction_of(moment)} UTC"
 
 
 def fraction_of(moment: datetime) -> str:
-    """Return the thousandths of its second as people read them, '.250'; '' for none."""
+    """Return its milliseconds as '.250'; '': there are none."""
     millis = moment.microsecond // 1000
     return f".{millis:03d}" if millis else ""

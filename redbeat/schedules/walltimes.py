@@ -1,10 +1,11 @@
-"""A recurrence rule's occurrences on a clock on the wall: found, counted and walked back by arithmetic. Pure.
+"""A recurrence rule's occurrences in wall time, found, counted and walked back by arithmetic. Pure.
 
-A rule is days of a year times times of a day; with ``bysetpos``, some of these in each of its periods; and
-where its steps don't fit into a day, other times each day. No occurrence is looked at that nobody asks for:
-a rule costs the same however often it comes and however long ago it began.
+The occurrences are the product of the days of a year and the times of a day. With ``bysetpos`` they are some
+of these in each period. If a rule's steps of hours, minutes or seconds don't divide a day, each day has other
+times. Occurrences are never listed one by one, so a rule costs the same however often it occurs, and however
+long ago it began.
 
-Times are whole seconds, from the day before year 1 on: a day's ordinal times 86,400 is its midnight.
+A time is a number of whole seconds: a day's ordinal times 86,400 is its midnight.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from redbeat.schedules.yeardays import YearDays, first_day_of, listed
 _DAY = 86_400
 _LAST_DAY, _LAST_YEAR = date.max.toordinal(), date.max.year
 _END = (_LAST_DAY + 1) * _DAY
-#: how long a step of each frequency is with an interval of 1
+#: the length of a step with an interval of 1
 _UNIT_SECONDS = {HOURLY: 3_600, MINUTELY: 60, SECONDLY: 1}
 
-#: how many days' times are remembered of one rule
+#: for how many days of one rule the times are remembered
 MAX_REMEMBERED = 1_000
 
 
-#: what a rule's occurrences on the wall depend on, besides its start
+#: the fields on which a rule's occurrences in wall time depend, besides its start
 _FIELDS = (
     *("freq", "interval", "wkst", "count", "bysetpos", "bymonth", "bymonthday", "byyearday"),
     *("byeaster", "byweekno", "byweekday", "byhour", "byminute", "bysecond"),
@@ -44,10 +45,10 @@ _FIELDS = (
 
 
 def wall_times(rule: Any, start: datetime) -> WallTimes:
-    """Return the occurrences of ``rule``, which has the attributes of ``redbeat.schedules.rrule``.
+    """Return the occurrences of ``rule``, an object with the attributes of ``redbeat.schedules.rrule``.
 
     Arguments:
-        start: what a clock on the wall showed at its dtstart; whole seconds.
+        start: the wall time of its dtstart, in whole seconds.
     """
     given = [getattr(rule, name) for name in _FIELDS]
     return _wall_times(tuple([tuple(one) if isinstance(one, list) else one for one in given]), start)
@@ -71,7 +72,7 @@ _NOTHING_MORE = DayTimes((0,), 1)
 
 
 def _numbers(given: Any, own: int, size: int) -> Sequence[int]:
-    """Return which of ``size`` are named: what isn't said is what the start has."""
+    """Return the numbers below ``size`` that are ``given``; None: the start's ``own``."""
     if given is None:
         return (own,)
     if type(given) is int and 0 <= given < size:
@@ -80,7 +81,7 @@ def _numbers(given: Any, own: int, size: int) -> Sequence[int]:
 
 
 def _filter(given: Any, size: int) -> Sequence[int]:
-    """Return which of ``size`` pass a filter; none, or an empty one, lets all of them pass."""
+    """Return the numbers below ``size`` that pass a filter; None or () lets all of them pass."""
     return range(size) if given is None or given == () else _numbers(given, 0, size)
 
 
@@ -98,7 +99,7 @@ def _offsets_of(rule: Any, start: datetime) -> DayTimes:
 
 
 def _times_of(rule: Any, start: datetime) -> DayTimes:
-    """Return the times of a day on which every step is taken."""
+    """Return the times of each day, for a rule whose steps are all days, hours, minutes or seconds."""
     times = _offsets_of(rule, start)
     if rule.freq == SECONDLY:
         times = DayTimes(_filter(rule.bysecond, 60), 1, times)
@@ -113,12 +114,12 @@ def _times_of(rule: Any, start: datetime) -> DayTimes:
 
 
 class _Span:
-    """Days, each with the same times; of these all, or those at some places.
+    """Days, each with the same times; all occurrences of these, or some of them by their places.
 
     Arguments:
         first: the ordinal of bit 0.
         bits: the days.
-        places: which are chosen, sorted; None: all.
+        places: the places of the chosen occurrences, sorted; None: all.
 
     Attributes:
         count: how many occurrences there are.
@@ -131,7 +132,7 @@ class _Span:
         self.count = bits.bit_count() * times.count if places is None else len(places)
 
     def count_before(self, second: int) -> int:
-        """Return how many are before ``second``: the place of the first that isn't."""
+        """Return how many occurrences are before ``second``, which is the place of the first that isn't."""
         day, second = divmod(second, _DAY)
         day -= self._first
         if day < 0:
@@ -142,7 +143,7 @@ class _Span:
         return count if self._places is None else bisect_left(self._places, count)
 
     def at(self, place: int) -> int:
-        """Return the one at ``place``."""
+        """Return the occurrence at ``place``."""
         if self._places is not None:
             place = self._places[place]
         day, rest = divmod(place, self._times.count)
@@ -150,8 +151,8 @@ class _Span:
 
 
 def _nth_bit(bits: int, n: int) -> int:
-    """Return where the bit is that has ``n`` others below it."""
-    if (bits & ((2 << n) - 1)).bit_count() == n + 1:  # all of them
+    """Return the position of the set bit that has ``n`` set bits below it."""
+    if (bits & ((2 << n) - 1)).bit_count() == n + 1:  # the lowest bits are all set
         return n
     low, high = 0, bits.bit_length()
     while high - low > 1:
@@ -175,11 +176,11 @@ class WallTimes(ABC):
         self._first_year = start.year
         self._days = YearDays(rule, start)
         self._none_from = _END
-        self._totals = {start.year: 0}  # of all years before this one
+        self._totals = {start.year: 0}  # year to the number of occurrences before it
         self._known_year = start.year
 
     def next(self, wall: datetime, inclusive: bool = False) -> datetime | None:
-        """Return the first one later than (``inclusive``: not before) ``wall``; None: there is none."""
+        """Return the first occurrence after ``wall`` (``inclusive``: or at it); None: there is none."""
         least = max(_seconds_of(wall) + (not inclusive or wall.microsecond > 0), self._start)
         if least < self._none_from:
             for span in self._spans_from(least):
@@ -193,7 +194,7 @@ class WallTimes(ABC):
         return None
 
     def backwards(self, wall: datetime) -> Iterator[datetime]:
-        """Yield those not later than ``wall``, the last first."""
+        """Yield the occurrences at ``wall`` or earlier, the last first."""
         before = self._end_before(_seconds_of(wall) + 1)
         if before <= self._start:
             return
@@ -207,7 +208,7 @@ class WallTimes(ABC):
 
     @abstractmethod
     def _spans_from(self, least: int) -> Iterator[_Span]:
-        """Yield the spans with occurrences at ``least`` or later, as long as there may be any."""
+        """Yield the spans that may have occurrences at ``least`` or later."""
 
     @abstractmethod
     def _spans_in(self, year: int) -> Iterator[_Span]:
@@ -215,18 +216,18 @@ class WallTimes(ABC):
 
     @abstractmethod
     def _spans_back(self, year: int, before: int, /) -> Iterator[_Span]:
-        """Yield those with anything before ``before``, the last first."""
+        """Yield the spans of ``year`` that may have occurrences before ``before``, the last first."""
 
     # -- the count
 
     def _is_counted(self, found: int) -> bool:
         count: int | None = self._rule.count
-        if count is None or found - self._start < count:  # no more than one a second
+        if count is None or found - self._start < count:  # there is at most one a second
             return True
         return self._count_before(found) - self._count_before(self._start) < count
 
     def _end_before(self, before: int) -> int:
-        """Return until when the count lasts, ``before`` at the latest."""
+        """Return the end of what ``count`` allows, ``before`` at the latest."""
         before, count = min(before, _END), self._rule.count
         if count is None or before - self._start <= count:
             return before
@@ -236,9 +237,9 @@ class WallTimes(ABC):
         return self._at(skipped + count - 1) + 1 if count > 0 else self._start
 
     def _count_before(self, second: int) -> int:
-        """Return how many there are before ``second``, in the first year those before the start, too."""
+        """Return how many there are before ``second``, those of the first year before the start included."""
         year = _year_of(second)
-        early = max(year - 1, self._first_year)  # whose last week may reach into this one
+        early = max(year - 1, self._first_year)  # its last week may extend into ``year``
         count = self._total_before(early)
         return count + sum(self._count_in(one, second) for one in range(early, year + 1))
 
@@ -249,7 +250,7 @@ class WallTimes(ABC):
     def _total_before(self, year: int) -> int:
         for one in range(self._known_year, year):
             self._totals[one + 1] = self._totals[one] + self._count_in(one)
-            self._known_year = one + 1  # what interrupts this doesn't begin anew
+            self._known_year = one + 1  # kept here, so that an interrupted count goes on where it was
         return self._totals[year]
 
     def _at(self, place: int) -> int:
@@ -277,7 +278,7 @@ class _Regular(WallTimes):
     def _spans_from(self, least: int) -> Iterator[_Span]:
         year = first = _year_of(least)
         if self._has_periods:
-            year = max(year - 1, self._first_year)  # whose last week may reach into this one
+            year = max(year - 1, self._first_year)  # its last week may extend into this year
         while self._times.count and (year := self._days.next_year(year)) <= _LAST_YEAR:
             if year > first + 1 and year > first + self._days.cycle_years:
                 return
@@ -300,7 +301,7 @@ class _Regular(WallTimes):
                 yield _Span(first, bits, self._times, self._places_of(bits))
 
     def _places_of(self, bits: int) -> Sequence[int]:
-        """Return where the positions are in a period of these days."""
+        """Return the places of ``bysetpos`` in a period of these days."""
         total = bits.bit_count() * self._times.count
         places = self._places.get(total)
         if places is None:
@@ -310,10 +311,10 @@ class _Regular(WallTimes):
 
 
 class _Stepping(WallTimes):
-    """Hours, minutes or seconds in steps that come at other times each day.
+    """Steps of hours, minutes or seconds that fall on other times each day.
 
     Attributes:
-        period: days after which they come at the same times again.
+        period: days after which the times repeat.
     """
 
     def __init__(self, rule: Any, start: datetime) -> None:
@@ -353,7 +354,7 @@ class _Stepping(WallTimes):
         if not self._has_times:
             return
         days = self._days_of_steps(least) if self._step > self._units else self._days_from(least // _DAY)
-        if not self._days.is_by_date:  # then each weekday comes with each time that the steps come to
+        if not self._days.is_by_date:  # then it repeats after a number of weeks
             week = 7 * self._units
             cycle = week // gcd(self._step, week) if self._step > self._units else 7 * self.period
             days = islice(days, cycle + 1)
@@ -363,12 +364,12 @@ class _Stepping(WallTimes):
 
     @cached_property
     def _has_times(self) -> bool:
-        """Whether any day has times, as far as that is soon known."""
+        """Whether any day has times; also True where finding out would take long."""
         days = range(min(self.period, MAX_REMEMBERED))
         return self.period > len(days) or any(map(self._has_times_on, days))
 
     def _has_times_on(self, day: int) -> bool:
-        """Tell whether any step of a day passes; to find them all takes longer."""
+        """Tell whether any step of a day passes the filters, without finding all of them."""
         phase = (self._origin - day * self._units) % self._step
         return 1 in self._allowed[phase :: self._step] if self._is_filtered else phase < self._units
 
@@ -384,7 +385,7 @@ class _Stepping(WallTimes):
                 bits ^= lowest
 
     def _days_of_steps(self, least: int) -> Iterator[int]:
-        """Yield the days to which steps of more than a day come; 0 for one that isn't named."""
+        """Yield the days on which steps of more than a day fall; 0 for a day that the rule doesn't name."""
         passed = max(least // self._unit_seconds - self._origin, 0)
         unit = self._origin - (-passed // self._step) * self._step
         while (day := unit // self._units) <= _LAST_DAY:
@@ -420,7 +421,7 @@ class _Stepping(WallTimes):
             if bits >> max(day - first, 0) & 1 and day >= first:
                 count = self.times_on(day).count_before(before % _DAY)
             bits &= (1 << max(day - first, 0)) - 1
-        while bits:  # one run of days after the other
+        while bits:  # for each series of consecutive days
             begin = (bits & -bits).bit_length() - 1
             rest = ~(bits >> begin)
             days = (rest & -rest).bit_length() - 1
@@ -429,7 +430,7 @@ class _Stepping(WallTimes):
         return count
 
     def _count_days(self, day: int, days: int) -> int:
-        """Return how many there are on the given number of days from ``day`` on."""
+        """Return how many occurrences there are on ``days`` consecutive days from ``day`` on."""
         if not self._is_filtered:
             begin = day * self._units - self._origin - 1
             steps = (begin + days * self._units) // self._step - begin // self._step
@@ -453,12 +454,12 @@ def _wall_of(second: int) -> datetime:
 
 
 def _year_of(second: int) -> int:
-    """Return the year that a time is in; of what is later than any, the last one."""
+    """Return the year of a time, 9999 at most."""
     return date.fromordinal(min(second // _DAY, _LAST_DAY)).year
 
 
 def _units_allowed(filters: Sequence[tuple[Any, int]]) -> bytes:
-    """Return a byte for each unit of a day, 1 where the rule lets it be; ``filters``: finest first."""
+    """Return a byte for each unit of a day: 1 if it passes all ``filters``, the finest first."""
     allowed = b"\1"
     for given, size in filters:
         wanted = set(_filter(given, size)) if listed(given) else range(size)

@@ -1,6 +1,8 @@
 """The days of a year that a recurrence rule names, as the bits of a number: bit 0 is the 1st of January.
+Pure.
 
-Owns what RFC 5545 and ``dateutil`` mean by each filter of days; a filter is one AND, however long. Pure.
+Owns the meaning of each filter of days in RFC 5545 and ``dateutil``. Applying a filter is one AND, whatever
+it names.
 """
 
 from __future__ import annotations
@@ -21,19 +23,19 @@ _MONTH_DAYS = {365: [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]}
 _MONTH_DAYS[366] = [31, 29, *_MONTH_DAYS[365][2:]]
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 
-#: weeks may begin in one year and end in the next one, which then is a part of the first
+#: days of the next year that are kept with a year, as a week may extend into the next year
 _REST = 7
 
 
 def listed(value: Any) -> tuple[Any, ...]:
-    """Return a by* argument as many; None for none."""
+    """Return a by* argument as a tuple; () for None."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 def first_day_of(year: int) -> int:
-    """Return the ordinal of a year's first day; other than a date's, of year 0, too."""
+    """Return the ordinal of a year's first day; unlike ``date``, this knows the year 0."""
     before = year - 1
     return before * 365 + before // 4 - before // 100 + before // 400 + 1
 
@@ -53,14 +55,14 @@ def _run(first: int, count: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _every(step: int, first: int, length: int) -> int:
-    """Return the bits from ``first`` on, each ``step`` after the other."""
+    """Return every ``step``-th bit below ``length``, beginning with ``first``."""
     if step == 1:
         return _run(first, length - first)
     return sum(1 << place for place in range(first, length, step))
 
 
 def _month_runs(length: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each month, its first day and how many it has."""
+    """Yield each month, the place of its first day, and its number of days."""
     first = 0
     for month, count in enumerate(_MONTH_DAYS[length], start=1):
         yield month, first, count
@@ -71,11 +73,11 @@ class YearDays:
     """The days of a rule that begins at ``start``, year by year.
 
     Arguments:
-        rule: has the attributes of ``redbeat.schedules.occurrences.rrule``.
-        start: what a clock on the wall showed at its dtstart.
+        rule: an object with the attributes of ``redbeat.schedules.rrule``.
+        start: the wall time of its dtstart.
 
     Attributes:
-        is_by_date: whether it names other days than those of a week.
+        is_by_date: whether it names days by anything but plain weekdays.
     """
 
     def __init__(self, rule: Any, start: datetime) -> None:
@@ -90,7 +92,7 @@ class YearDays:
         self._year_days, self._weeks = listed(rule.byyearday), listed(rule.byweekno)
         self._easter_days = listed(rule.byeaster)
         given = (rule.byweekno, rule.byyearday, rule.bymonthday, rule.byweekday, rule.byeaster)
-        if self._freq <= WEEKLY and given == (None,) * 5:  # the start says which
+        if self._freq <= WEEKLY and given == (None,) * 5:  # the start determines the day
             if self._freq == WEEKLY:
                 self._weekdays = start.weekday()
             else:
@@ -116,7 +118,7 @@ class YearDays:
 
     @cached_property
     def cycle_years(self) -> int:
-        """Years after which the days are the same again; those that begin with Easter never are."""
+        """Years after which the days repeat; those that depend on Easter don't within 9999 years."""
         if self._easter_days:
             return 10_000
         steps = {YEARLY: _CYCLE_YEARS, MONTHLY: 12 * _CYCLE_YEARS, WEEKLY: _CYCLE_DAYS // 7}
@@ -125,14 +127,14 @@ class YearDays:
         return _CYCLE_YEARS * (interval // gcd(interval, in_cycle))
 
     def of_year(self, year: int) -> int:
-        """Return the bits of the days that it names, its interval included, also before its start."""
+        """Return the bits of the days that pass its filters and its interval, also before its start."""
         bits = self._chosen.get(year)
         if bits is None:
             bits = self._chosen[year] = self._choose(year)
         return bits
 
     def next_year(self, year: int) -> int:
-        """Return the first year not before ``year`` that its steps may come to."""
+        """Return the first year from ``year`` on in which it may occur by its interval."""
         if self._freq > DAILY or self._interval == 1:
             return year
         first = first_day_of(year)
@@ -164,7 +166,7 @@ class YearDays:
             if self._interval > 1 and self._freq in (MONTHLY, DAILY):
                 bits &= self._steps_in(year)
             return bits
-        # a week is a part of the year that it begins in; but the first of all is one of its own
+        # a week is filtered with the year that it begins in, except for the very first one
         bits, in_week = self._name(year), (self._wkst - (first + 6)) % 7
         if in_week and not first <= self._first < first + in_week:
             bits &= ~_run(0, in_week)
@@ -186,10 +188,10 @@ class YearDays:
         step = 7 * self._interval
         begin = (self._week_of(self._first) - first) % step
         weeks = sum(_run(at, 7) for at in range(begin, length, step))
-        return weeks | (_run(0, begin + 7 - step))  # the end of one that began in the year before
+        return weeks | (_run(0, begin + 7 - step))  # the rest of a week that began in the year before
 
     def weeks_of(self, year: int) -> Iterator[int]:
-        """Yield the bits of each of its weeks that begin in ``year``; the first is cut by its start."""
+        """Yield the bits of each week that begins in ``year``; the very first one begins with the start."""
         first, length, step = first_day_of(year), _length_of(year), 7 * self._interval
         named, begin = self._name(year), self._week_of(self._first) - first
         if self._start.year == year:
@@ -211,7 +213,7 @@ class YearDays:
                 yield bits & _run(at, count)
 
     def _name(self, year: int) -> int:
-        """Return the bits of the days that the filters name in ``year``, and in the week after it."""
+        """Return the bits of the days that pass the filters, in ``year`` and in the week after it."""
         length, first = _length_of(year), first_day_of(year)
         key: Any = (length, first % 7)
         if self.is_by_date:
@@ -291,7 +293,11 @@ def _year_days_in(length: int, next_length: int, days: tuple[int, ...]) -> int:
 
 
 def _places_in(runs: list[tuple[int, int, int]], days: tuple[int, ...]) -> int:
-    """Return days, from 1, or from -1 at the end, of runs: where, how many there are, and of how many."""
+    """Return the bits of ``days``, counted from 1, or from -1 at the end, in each of ``runs``.
+
+    A run is the place of its first day, the number of its days that are looked at, and the number of its
+    days.
+    """
     bits = 0
     for day in days:
         for at, shown, count in runs:
@@ -303,7 +309,7 @@ def _places_in(runs: list[tuple[int, int, int]], days: tuple[int, ...]) -> int:
 
 def _weeks_in(year: int, length: int, weekday: int, wkst: int, weeks: frozenset[int]) -> int:
     """Return the days of these weeks of the year, counted as ``dateutil`` does."""
-    first = monday = (wkst - weekday) % 7  # where the first whole week begins, and week 1
+    first = monday = (wkst - weekday) % 7  # the first whole week, and week 1
     if monday >= 4:
         monday = 0
         counted = length + (weekday - wkst) % 7
@@ -320,11 +326,11 @@ def _weeks_in(year: int, length: int, weekday: int, wkst: int, weeks: frozenset[
 
     chosen = {week + number + 1 if week < 0 else week for week in weeks}
     bits = _any(week_at(place_of(week)) for week in chosen if 0 < week <= number)
-    if 1 in weeks:  # the next year's may begin in this one
+    if 1 in weeks:  # week 1 of the next year may begin in this one
         place = monday + number * 7 - (7 - first if monday != first else 0)
         if place < length:
             bits |= week_at(place)
-    if monday:  # the last days of the year before's last week
+    if monday:  # the days before week 1 are in the last week of the year before
         last = -1
         if -1 not in weeks:
             before = _length_of(year - 1)
