@@ -28,7 +28,7 @@ def run(*arguments: str, **variables: str) -> Result:
         (["--url", URL, "--timeout", "nan", "true"], os.EX_USAGE, "nan"),
         (["--url", URL, "--lock", "", "true"], os.EX_USAGE, "'--lock': it is empty"),
         (["--url", "", "true"], os.EX_USAGE, "'--url': it is empty"),
-        (["--url", URL, "--timeout", "1e300", "true"], os.EX_USAGE, "1e+300 is no number of seconds"),
+        (["--url", URL, "--timeout", "1e300", "true"], os.EX_USAGE, "1e300 is no number of seconds"),
         (["--url", URL, "--timeout", "inf", "true"], os.EX_USAGE, "inf is no number of seconds"),
         (["--url", URL, "--grace", "-1", "true"], os.EX_USAGE, "-1.0 is not in the range"),
         (["--url", URL, "--grace", "8", "true"], os.EX_USAGE, "Use --timeout 13 or more."),
