@@ -10,6 +10,9 @@ LONG_FORMS := tests/faults tests/integration/beat/test_backlog.py tests/integrat
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest faults bench check docs screenshots clean
 
+# Hundreds of processes import the same modules: where none of them may keep the bytecode, each compiles it anew.
+test faults bench: export PYTHONDONTWRITEBYTECODE :=
+
 help:  ## show this list
 	@echo "RedBeat, a Celery beat scheduler in Redis. Commands:"
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
