@@ -6,7 +6,8 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -112,6 +113,12 @@ def run_child(work: Callable[[], int | None], watch: Callable[[], None] | None =
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def run_children(works: Sequence[Callable[[], int | None]]) -> list[int]:
+    """Run all of them, each in a forked process of its own, at the same time; return their codes."""
+    with ThreadPoolExecutor(len(works)) as starters:
+        return list(starters.map(run_child, works))
 
 
 def run_scheduler(layout: Layout, burst: Burst, fuse: Fuse, **settings: Any) -> None:

@@ -1,14 +1,13 @@
 """Real commands as child processes: started, watched by their output, and always ended by their own pid.
 
-Invariant: a `Process` never outlives its parent, not even one ended by SIGKILL (on Linux the kernel sees to
-it), and its own children never outlive it: it leads a session, and the group is killed when it has ended.
+Invariant: a `Process` never outlives its parent, not even one ended by SIGKILL (`starting`), and its own
+children never outlive it: it leads a session, and the group is killed when it has ended.
 The kernel ties a child to the *thread* that started it: start processes in a thread that lives as long.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -22,9 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .deadlines import PATIENCE_SECONDS, patience
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+from .starting import start
 
 
 def is_alive(pid: int) -> bool:
@@ -66,26 +63,8 @@ class Process:
         Path(path).unlink()
         weakref.finalize(self, os.close, self._log)
         self._has_ended = False
-        parent = os.getpid()
-
-        def die_with_parent() -> None:
-            for number in (signal.SIGINT, signal.SIGHUP):  # ignored where the tests run in the background
-                signal.signal(number, signal.SIG_DFL)
-            if _libc is not None:
-                _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != parent:  # it died between fork and prctl
-                    os._exit(1)
-
-        self._popen = subprocess.Popen(
-            self.command,
-            cwd=cwd,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - takes no lock that another thread could hold
-        )
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self._popen = start(self.command, cwd, environment, (subprocess.DEVNULL, self._log, self._log))
 
     @property
     def pid(self) -> int:

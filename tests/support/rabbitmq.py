@@ -144,8 +144,8 @@ class RabbitMQ(Daemon):
             "ERL_EPMD_PORT": "1",
             "ERL_INETRC": str(self.directory / "inetrc"),
             "RABBITMQ_NODENAME": node,
-            # Split at every space; one scheduler is as quick as one for each core.
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S 1:1 -sname {node} -eval {_RUN_CONTROL}",
+            # Split at every space; one scheduler is as quick as one for each core, and needn't spin.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S 1:1 +sbwt none -sname {node} -eval {_RUN_CONTROL}",
             "RABBITMQ_LOGS": "-",
             **{f"RABBITMQ_{name}": str(self.directory / path) for name, path in _PATHS.items()},
         }

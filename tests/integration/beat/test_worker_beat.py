@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 
 import pytest
 
 from redbeat.connection import get_redis
+from tests.faults.children import run_child
 from tests.support.apps import STOP_SECONDS, celery_worker, runs, write_app
-from tests.support.deadlines import PATIENCE_SECONDS
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, STATICS, write_raw
 from tests.support.servers import Server
@@ -61,8 +60,5 @@ def test_a_forked_process_gets_a_client_of_its_own_unless_one_was_injected(valke
         assert get_redis(injected) is injected.redbeat_redis
         assert get_redis(app).ping()
 
-    child = multiprocessing.get_context("fork").Process(target=check)
-    child.start()
-    child.join(PATIENCE_SECONDS)
-    assert child.exitcode == 0
+    assert run_child(check) == 0
     assert get_redis(app) is inherited

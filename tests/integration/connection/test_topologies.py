@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from redis.credentials import UsernamePasswordCredentialProvider
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import get_redis
+from tests.faults.children import run_child
 from tests.support.certificates import Certificates
-from tests.support.deadlines import PATIENCE_SECONDS
 from tests.support.servers import Server
 from tests.support.ticks import assert_entry_runs, memory_app
 
@@ -209,14 +210,13 @@ def test_parent_and_child_of_a_fork_both_reach_the_schedule(valkey: Server, is_u
     app = memory_app(redbeat_redis_url=valkey.url(1))
     if is_used_before:
         RedBeatSchedulerEntry("before", "tasks.report", 60, app=app).save()
-    child = multiprocessing.get_context("fork").Process(
-        target=lambda: [
-            RedBeatSchedulerEntry(f"child-{i}", "tasks.report", 60, app=app).save() for i in range(200)
-        ]
-    )
-    child.start()
-    for i in range(200):
-        RedBeatSchedulerEntry(f"parent-{i}", "tasks.report", 60, app=app).save()
-    child.join(PATIENCE_SECONDS)
-    assert child.exitcode == 0
+
+    def save_200(writer: str) -> None:
+        for number in range(200):
+            RedBeatSchedulerEntry(f"{writer}-{number}", "tasks.report", 60, app=app).save()
+
+    with ThreadPoolExecutor(1) as starter:
+        code = starter.submit(run_child, partial(save_200, "child"))
+        save_200("parent")
+        assert code.result() == 0
     assert valkey.client(db=1).zcard("redbeat::schedule") == 400 + is_used_before

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryNotFound
 from redbeat.schedules import rrule
+from tests.faults.children import run_children
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import SCHEDULE, field, meta_json, score_of, sent_names, server_now, write_raw
 from tests.support.servers import Server
@@ -191,16 +192,14 @@ def test_a_rule_that_ended_is_scored_as_never(app: Celery, client: redis.Redis) 
 
 def test_eight_threads_that_record_runs_of_one_entry_lose_none(app: Celery, client: redis.Redis) -> None:
     entry = hourly(app).save()
-    _run_all([threading.Thread(target=lambda: [entry.next() for _ in range(10)]) for _ in range(8)])
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: [entry.next() for _ in range(10)], range(8)))
     assert field(client, "entry", "meta")["total_run_count"] == 80
 
 
 def test_eight_processes_that_save_one_entry_lose_nothing(server: Server, client: redis.Redis) -> None:
     write_raw(client, "entry", owner="ops", meta=meta_json(None, 5))
-    spawn = multiprocessing.get_context("fork")
-    processes = [spawn.Process(target=_save_often, args=(server.url(1), n)) for n in range(8)]
-    _run_all(processes)
-    assert [process.exitcode for process in processes] == [0] * 8
+    assert run_children([partial(_save_often, server.url(1), number) for number in range(8)]) == [0] * 8
     definition = field(client, "entry", "definition")
     assert definition["owner"] == "ops"
     assert definition["kwargs"]["round"] == 9
@@ -211,13 +210,6 @@ def _save_often(url: str, number: int) -> None:
     app = Celery("child", broker=url, set_as_current=False)
     for turn in range(10):
         hourly(app, kwargs={"from": number, "round": turn}).save().next()
-
-
-def _run_all(jobs: list[Any]) -> None:
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join(60)
 
 
 def test_raw_json_is_what_another_language_reads(app: Celery, client: redis.Redis) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +18,8 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import PAGE_SIZE
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound, LockNotAcquired
+from tests.faults.children import run_children
 from tests.integration.conftest import MakeScheduler
-from tests.support.processes import Process
 from tests.support.schedule import (
     SCHEDULE,
     field,
@@ -32,6 +31,7 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
+from tests.support.ticks import memory_app
 
 UTC = timezone.utc
 HOUR = timedelta(hours=1)
@@ -167,46 +167,28 @@ def test_an_update_that_is_wrong_changes_nothing(
     assert (client.hgetall("redbeat:entry"), score_of(client, "entry")) == before
 
 
-WRITER = """
-import sys
-from celery import Celery
-from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryChanged
-
-url, writer, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-app = Celery("writer", broker="memory://")
-app.conf.redbeat_redis_url = url
-for number in range(count):
-    while True:
-        own = Entry.get("shared", app)
-        own.kwargs = {**own.kwargs, f"{writer}-{number}": 1, "sum": own.kwargs["sum"] + number}
-        try:
-            own.save(if_unchanged=True)
-            break
-        except EntryChanged:
-            pass
-    Entry.get("updated", app).update(**{("jitter", "max_runs")[number % 2]: number + 1})
-    Entry(f"own-{writer}-{number}", "t", 60, app=app).save()
-"""
+def _edit_often(url: str, writer: int, count: int) -> None:
+    app = memory_app(redbeat_redis_url=url)
+    for number in range(count):
+        while True:
+            own = Entry.get("shared", app)
+            own.kwargs = {**own.kwargs, f"{writer}-{number}": 1, "sum": own.kwargs["sum"] + number}
+            try:
+                own.save(if_unchanged=True)
+                break
+            except EntryChanged:
+                pass
+        Entry.get("updated", app).update(**{("jitter", "max_runs")[number % 2]: number + 1})
+        Entry(f"own-{writer}-{number}", "t", 60, app=app).save()
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
-def test_eight_processes_that_edit_at_once_lose_no_change(
-    app: Celery, client: redis.Redis, server: Server, tmp_path: Path
-) -> None:
+def test_eight_processes_that_edit_at_once_lose_no_change(app: Celery, server: Server) -> None:
     count = 20
     for name in ("shared", "updated"):
         Entry(name, "t", HOUR, app=app, kwargs={"sum": 0}).save()
-    script = tmp_path / "writer.py"
-    script.write_text(WRITER)
-    command = [sys.executable, str(script), server.url(1)]
-    writers = [Process([*command, str(writer), str(count)]) for writer in range(8)]
-    try:
-        for writer in writers:
-            assert writer.wait(timeout=120) == 0, writer.output()
-    finally:
-        for writer in writers:
-            writer.kill()
+    writers = [partial(_edit_often, server.url(1), writer, count) for writer in range(8)]
+    assert run_children(writers) == [0] * 8
     found = Entry.get("shared", app).kwargs
     assert found.pop("sum") == 8 * sum(range(count))
     assert len(found) == 8 * count

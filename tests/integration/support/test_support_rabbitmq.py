@@ -14,6 +14,7 @@ import kombu
 import pytest
 
 from tests.support import daemons
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
 from tests.support.rabbitmq import RabbitMQ
@@ -26,6 +27,7 @@ QUEUE = kombu.Queue("queue", kombu.Exchange("exchange", durable=True), routing_k
 def connection(rabbitmq: RabbitMQ) -> Iterator[kombu.Connection]:
     with connect(rabbitmq) as connected:
         yield connected
+        rabbitmq.resume()  # a paused one never answers that it has closed
 
 
 def connect(node: RabbitMQ, **options: Any) -> kombu.Connection:
@@ -75,7 +77,7 @@ def test_a_paused_broker_leaves_a_publish_waiting_for_its_confirm(
     rabbitmq: RabbitMQ, connection: kombu.Connection
 ) -> None:
     publish(connection, "before")
-    with connect(rabbitmq, read_timeout=0.3) as impatient:
+    with connect(rabbitmq, read_timeout=patience(1)) as impatient:
         publish(impatient, "still before")
         rabbitmq.pause()
         assert rabbitmq.is_running
