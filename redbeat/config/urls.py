@@ -1,4 +1,4 @@
-"""URLs of Redis servers: which are one, and how they are shown without a password."""
+"""URLs of servers: which are Redis, and how they are shown with their passwords masked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scheme_of(url: str) -> str:
 def sanitize_url(url: str) -> str:
     """Return ``url`` with every password masked, also where it lists several servers.
 
-    Whatever stands before the last @ is taken for credentials: people forget to percent-encode them.
+    Everything before the last @ counts as credentials, as people forget to percent-encode them.
     """
     return ";".join(map(_sanitize_server, re.split(r";(?=[\w+-]+://)", url)))
 

@@ -1,4 +1,4 @@
-"""Who may write: the lock, its heartbeat, the election of a leader, and the question who leads.
+"""Who may write: the lock, its heartbeat, how a beat becomes leader and what happens when it loses the lock.
 
 Never: entries.
 """

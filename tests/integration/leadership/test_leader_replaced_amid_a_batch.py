@@ -1,6 +1,6 @@
 """A leader that is replaced amid a batch, as after a pause: it asks before what no script can refuse.
 
-``test_leadership_model`` is about the messages that a script refuses.
+``test_fences`` is about the messages that a script refuses.
 """
 
 from __future__ import annotations

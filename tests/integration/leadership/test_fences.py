@@ -1,6 +1,6 @@
-"""At most one beat can commit a run, whatever happens in which order: by the scripts, on a real server.
+"""At most one beat can commit a run, whatever happens in which order: the scripts are explored on a real server.
 
-The second half takes away what the scripts do for it, one line at a time: the exploration finds each missing.
+Then each fence, and each other line that the scripts have for this, is taken away: the exploration notices it.
 """
 
 from __future__ import annotations
