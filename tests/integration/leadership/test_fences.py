@@ -1,6 +1,6 @@
-"""At most one beat can commit a run, whatever happens in which order: the scripts are explored on a real server.
+"""At most one beat can commit a run, whatever happens in which order: scripts explored on a real server.
 
-Then each fence, and each other line that the scripts have for this, is taken away: the exploration notices it.
+Then each fence, and each other line that the scripts have for this, is taken away, which is noticed.
 """
 
 from __future__ import annotations
