@@ -35,9 +35,9 @@ Started = TypeVar("Started")
 @pytest.fixture(autouse=True)
 def tasks_stay_with_their_test() -> Iterator[None]:
     """Celery shares a task of one app with all that are made later: here with those of the same test only."""
-    before = set(celery._state._on_app_finalizers)
+    before = set(celery._state._on_app_finalizers)  # noqa: SLF001 - Celery has no other name for it
     yield
-    celery._state._on_app_finalizers.intersection_update(before)
+    celery._state._on_app_finalizers.intersection_update(before)  # noqa: SLF001 - Celery has no other name for it
 
 
 def start(start: Callable[..., Started], **options: Any) -> Started:

@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: all signals that a program may have a handler for
 _NUMBERS = sorted(map(int, signal.valid_signals()))
 #: the C functions below ``signal``, which makes enums and takes 65 us to ask about all signals instead of 1
-_system: Any = getattr(signal, "_signal", signal)
+system: Any = getattr(signal, "_signal", signal)
 
 
 @contextmanager
@@ -100,11 +100,11 @@ class Postponed:
         self._notes: dict[int, partial[Any]] = {}
         try:
             for number in _NUMBERS:
-                handler = _system.getsignal(number)
+                handler = system.getsignal(number)
                 if callable(handler):
                     self._before[number] = handler
                     self._notes[number] = partial(self._arrived.setdefault)
-                    _system.signal(number, self._notes[number])
+                    system.signal(number, self._notes[number])
         except BaseException:  # from a handler that was called just before it was replaced
             self.end()
             raise
@@ -138,8 +138,8 @@ class Postponed:
         try:
             while self._notes:
                 number, note = next(iter(self._notes.items()))
-                if _system.getsignal(number) is note:  # else somebody has set another one
-                    _system.signal(number, self._before[number])
+                if system.getsignal(number) is note:  # else somebody has set another one
+                    system.signal(number, self._before[number])
                 del self._notes[number]
             self.let_arrive()
         except BaseException:  # from a handler; the other signals are handled all the same

@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from redbeat.store import scripts as lua
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
+from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.proxy import Loss, Proxy
@@ -327,12 +327,12 @@ def lose_lock(stage: Stage) -> None:
 
 
 CALLS: dict[str, tuple[bytes, Callable[[Stage], None] | None]] = {
-    "claim": (lua._CLAIM_DUE.sha1.encode(), None),
-    "commit": (lua._COMMIT_RUNS.sha1.encode(), None),
-    "renewal by the heartbeat": (lua._RENEW_LOCK.sha1.encode(), None),
-    "look": (lua._READ_HEAD.sha1.encode(), push_away),
+    "claim": (sha1_of("claim_due").encode(), None),
+    "commit": (sha1_of("commit_runs").encode(), None),
+    "renewal by the heartbeat": (sha1_of("renew_lock").encode(), None),
+    "look": (sha1_of("read_head").encode(), push_away),
     "names of the statics": (b"SMEMBERS", lose_lock),
-    "save of the statics": (lua._READ_ENTRIES.sha1.encode(), lose_lock),
+    "save of the statics": (sha1_of("read_entries").encode(), lose_lock),
 }
 
 

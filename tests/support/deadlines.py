@@ -17,7 +17,7 @@ __all__ = ["PATIENCE_SECONDS", "patience"]
 PATIENCE_SECONDS = 60.0
 
 
-class _Contention:
+class Contention:
     """How many programs share a processor, this one included: from 1, an idle machine, to 5 at most.
 
     The most in the last minute, as far as was looked. REDBEAT_PATIENCE=3 in the environment: 3, whatever it
@@ -47,7 +47,7 @@ class _Contention:
         return max(found for _, found in self._looks)
 
 
-_contention = _Contention()
+_contention = Contention()
 
 
 def patience(seconds: float = PATIENCE_SECONDS) -> float:

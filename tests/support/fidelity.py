@@ -168,7 +168,7 @@ def send_directly(app: Celery, row: Row, sent: dict[str, Any]) -> None:
 
 def forget_connections(app: Celery) -> None:
     """Let the app send by new connections: those of kombu's pools remember what they have declared."""
-    app._pool = app.amqp._producer_pool = None
+    app._pool = app.amqp._producer_pool = None  # noqa: SLF001 - Celery has no other name for it
     pools.reset()
 
 

@@ -42,6 +42,13 @@ class Header:
     described: list[str]  # the returned fields that are explained
 
 
+def sha1_of(name: str) -> str:
+    """What the script is sent as."""
+    sent = [script for script in vars(lua).values() if isinstance(script, lua.Script)]
+    [sha1] = [script.sha1 for script in sent if f"-- {name}: " in script.source]
+    return sha1
+
+
 def code_of(name: str) -> str:
     """The script without its comments."""
     source = (FOLDER / f"{name}.lua").read_text("utf-8")

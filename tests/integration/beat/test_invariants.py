@@ -258,7 +258,7 @@ class Machine(RuleBasedStateMachine):
             self._monkeypatch.undo()
             for beat in self._all_beats:
                 if beat.scheduler is not None:
-                    beat.scheduler._broker.close()
+                    beat.scheduler._broker.close()  # noqa: SLF001 - a beat that crashed closes nothing
             for closeable in (*self._clients, *self._apps):
                 closeable.close()
 

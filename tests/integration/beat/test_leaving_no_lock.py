@@ -40,7 +40,7 @@ def test_a_commit_that_arrives_after_the_release_keeps_nobody_waiting(
     scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
     write_raw(client, "entry", score=1)
-    fence = scheduler._leadership.fence
+    fence = scheduler.lock.fence
     [claimed] = scheduler.store.claim_due(fence, 1).rows
     scheduler.close()
     assert client.get(LOCK) is None

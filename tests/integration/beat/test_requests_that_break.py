@@ -12,6 +12,7 @@ import redis
 
 from redbeat import schedulers
 from redbeat.broker.outbox import Outbox
+from redbeat.leadership.elector import Leadership
 from tests.conftest import MakeApp, start
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
@@ -158,7 +159,7 @@ def test_what_ended_the_connection_before_doubles_no_run_of_another_entry(
         steps: list[str] = []
         send = Outbox.send
         monkeypatch.setattr(Outbox, "send", lambda *args: (steps.append("send"), send(*args))[1])
-        monkeypatch.setattr(scheduler._leadership, "confirm", lambda: steps.append("confirm"))
+        monkeypatch.setattr(Leadership, "confirm", lambda _: steps.append("confirm"))
         write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE])
         eventually(lambda: (scheduler.tick(), client.hget("redbeat:large", "error"))[1], 30)
         for _ in range(2):

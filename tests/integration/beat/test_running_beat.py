@@ -17,9 +17,9 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.store import scripts as lua
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
+from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import (
@@ -84,7 +84,7 @@ def test_a_saved_entry_that_is_due_is_on_its_queue_within_250_ms(
 
 def woken(commands: list[Seen]) -> int:
     """How often a wake-up was followed by a claim, before any look that beat has once a second."""
-    claim = f"EVALSHA {lua._CLAIM_DUE.sha1}"
+    claim = f"EVALSHA {sha1_of('claim_due')}"
     told = re.compile(rf"(PUBLISH redbeat::wake)|({claim})|(ZRANGEBYSCORE)", re.IGNORECASE)
     steps = [found.lastindex for seen in commands if (found := told.match(seen.command))]
     return sum(pair == (1, 2) for pair in pairwise(steps))

@@ -12,6 +12,7 @@ import redis
 
 from redbeat import RedBeatScheduler
 from redbeat.broker import delivery
+from redbeat.broker.delivery import Delivery
 from redbeat.store.records import Target
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import MakeScheduler
@@ -36,6 +37,7 @@ from tests.support.topologies import ClusterTopology, SentinelTopology
 EXACTLY = ". delivery -> exactly once"
 AT_LEAST = ". delivery -> at least once, each run with one task id"
 AT_MOST = ". delivery -> at most once"
+OF_ANOTHER_SERVER = Target("0" * 40, 1, 0)
 
 
 @pytest.fixture
@@ -119,14 +121,15 @@ def test_a_broker_that_cannot_be_asked_leaves_it_open_in_the_banner(server: Serv
 
 
 def test_a_commit_on_another_server_than_it_was_for_pushes_nothing(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make_scheduler()
     write_raw(client, "before", schedule=SELDOM)
     scheduler.tick()
-    scheduler._dispatcher.delivery._target = Target("0" * 40, 1, 0)  # as after a failover
     write_raw(client, "after", schedule=SELDOM)
-    assert scheduler.tick() == 0
+    with monkeypatch.context() as after_a_failover:
+        after_a_failover.setattr(Delivery, "target", lambda _: OF_ANOTHER_SERVER)
+        assert scheduler.tick() == 0
     assert (sent_names(broker), client.hget("redbeat:after", "meta")) == (["before"], None)
     assert (score_of(client, "after") or 0) <= server_now(client)
     scheduler.tick()
@@ -144,7 +147,9 @@ def test_two_servers_that_were_one_are_waited_for_and_then_believed(
     caplog.set_level(logging.INFO)
     scheduler = make_scheduler()
     write_raw(client, "entry", schedule=SELDOM)
-    scheduler._dispatcher.delivery.note_moved()
+    with monkeypatch.context() as after_a_failover:
+        after_a_failover.setattr(Delivery, "target", lambda _: OF_ANOTHER_SERVER)
+        assert scheduler.tick() == 0
     monkeypatch.setattr("redbeat.broker.outbox.Outbox.server_id", lambda self: "f" * 40)
     for _ in range(3):
         assert scheduler.tick() == 1.0

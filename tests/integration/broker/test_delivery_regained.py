@@ -12,6 +12,8 @@ import pytest
 import redis
 
 from redbeat import RedBeatScheduler
+from redbeat.broker.delivery import Delivery
+from redbeat.broker.outbox import Outbox
 from redbeat.errors import StoreRefused
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import warnings_in
@@ -74,26 +76,24 @@ def test_a_schedule_that_is_busy_when_it_is_asked_who_it_is_is_asked_again(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
     broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scheduler = make_scheduler()
-    send(scheduler, client, "first")
-    scheduler._dispatcher.delivery._asked = None  # as after a reconnect to the broker
-    write_raw(client, "second", schedule=SELDOM)
+    write_raw(client, "first", schedule=SELDOM)
 
-    find_target = scheduler._dispatcher._find_target
+    target = Delivery.target
 
-    def find_while_busy(*args: Any) -> Any:
+    def find_while_busy(delivery: Delivery) -> Any:
         with busy(server):
-            return find_target(*args)
+            return target(delivery)
 
-    scheduler._dispatcher._find_target = find_while_busy  # type: ignore[method-assign]
-    with pytest.raises(StoreRefused, match="BUSY"):
-        scheduler.tick()
-    scheduler._dispatcher._find_target = find_target  # type: ignore[method-assign]
-    send(scheduler, client, "third")
-    assert sorted(sent_names(broker)) == ["first", "second", "third"]
-    assert scheduler._dispatcher.delivery.target() is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(Delivery, "target", find_while_busy)
+        with pytest.raises(StoreRefused, match="BUSY"):
+            scheduler.tick()
+    send(scheduler, client, "second")
+    assert sorted(sent_names(broker)) == ["first", "second"]
     assert (told(caplog), warnings_in(caplog)) == ([EXACTLY], [])
 
 
@@ -105,20 +105,19 @@ def test_a_broker_that_is_busy_when_it_is_asked_who_it_is_is_asked_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scheduler = make_scheduler()
-    send(scheduler, client, "first")
-    outbox = scheduler._broker.outbox
-    assert outbox is not None
+    server_id, refused = Outbox.server_id, list[str]()
 
-    def refuse(*_args: Any) -> Any:
+    def refuse_once(outbox: Outbox) -> Any:
         # a moment ago the same server has answered the schedule's client: nothing real is that quick
-        raise redis.exceptions.ResponseError("BUSY Redis is busy running a script.")
+        if not refused:
+            refused.append("BUSY Redis is busy running a script.")
+            raise redis.exceptions.ResponseError(refused[0])
+        return server_id(outbox)
 
-    monkeypatch.setattr(outbox.kombu_client, "info", refuse)
-    scheduler._dispatcher.delivery._asked = None
-    send(scheduler, client, "second")
-    eventually(lambda: not scheduler.tick() or len(sent_names(broker)) == 2)
-    assert sent_names(broker) == ["first", "second"]
-    assert scheduler._dispatcher.delivery.target() is not None
+    monkeypatch.setattr(Outbox, "server_id", refuse_once)
+    send(scheduler, client, "first")
+    eventually(lambda: not scheduler.tick() or sent_names(broker))
+    assert (sent_names(broker), len(refused)) == (["first"], 1)
     assert told(caplog) == [EXACTLY]
 
 
@@ -137,7 +136,7 @@ def test_a_right_that_was_missing_is_tried_again_with_the_next_connection_to_the
     scheduler = make_scheduler(redbeat_redis_url=f"redis://schedule:secret@127.0.0.1:{server.port}/1")
     for name in ("first", "second"):
         send(scheduler, client, name)
-        scheduler._broker.close()  # as when it was away
+        scheduler._broker.close()  # noqa: SLF001 - as when it was away; here it is the server of the schedule
     assert told(caplog) == [AT_LEAST]
     assert len(warnings_in(caplog)) == 1, "a right that is still missing is no news"
 

@@ -125,7 +125,7 @@ def test_sentrys_own_monitors_are_as_wrong_as_the_page_says(make_app: MakeApp) -
     def monitor(kind: Any, **policy: Any) -> dict[str, Any]:
         entry = Entry("report", "echo", kind, app=app, **policy).save()
         stored = Entry.from_key(entry.key, app=app)
-        found: dict[str, Any] = beat._get_monitor_config(stored.schedule, app, "report")
+        found: dict[str, Any] = beat._get_monitor_config(stored.schedule, app, "report")  # noqa: SLF001 - Sentry's
         return found
 
     assert str(monitor("30 7 * * *", timezone="Europe/Berlin")["timezone"]) == "UTC"

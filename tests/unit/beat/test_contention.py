@@ -32,6 +32,7 @@ def test_a_run_that_was_recorded_starts_the_count_anew() -> None:
 
 def test_the_memory_is_bounded() -> None:
     counted = Contention()
-    for number in range(10_010):
+    lose(counted, "key", MAX_TRIES)
+    for number in range(10_000):
         counted.note_lost(f"key-{number}")
-    assert len(counted._lost) <= 10_000
+    assert counted.take_pause("key") == 0, "the first of 10,001 isn't remembered"

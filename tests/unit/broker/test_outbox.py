@@ -65,7 +65,7 @@ class FakeTransport(kombu_redis.Transport):
 def broker(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     """A client of the fake broker, which is empty; nothing has been said so far."""
     monkeypatch.setitem(TRANSPORT_ALIASES, "fake", f"{__name__}:FakeTransport")
-    monkeypatch.setattr(outbox_module, "_said", Memory())
+    monkeypatch.setattr(outbox_module, "_said", Memory())  # of the process
     client = fakeredis.FakeRedis(server=BROKER, decode_responses=True)
     client.flushall()
     return client

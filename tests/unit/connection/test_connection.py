@@ -89,7 +89,7 @@ def test_a_url_is_put_as_the_redis_client_understands_it(
 def test_defaults_of_ours_give_way_to_options(patched: None) -> None:
     made = client_of("redis://h", socket_timeout=99, username="me", retry_period=None)
     retry, errors = made.options.pop("retry"), made.options.pop("retry_on_error")
-    assert (retry._retries, errors) == (1, [redis.exceptions.ConnectionError])
+    assert (retry._retries, errors) == (1, [redis.exceptions.ConnectionError])  # noqa: SLF001 - redis-py 4 has no other name for it
     assert isinstance(made.options.pop("command_packer"), CommandPacker)
     assert made.options == {**CLIENT_DEFAULTS, "socket_timeout": 99, "username": "me"}
     assert CLIENT_DEFAULTS["socket_timeout"] != 99

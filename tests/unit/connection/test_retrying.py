@@ -53,17 +53,17 @@ class Flaky:
         self.is_endless = is_endless
         self.calls: list[Any] = []
 
-    def _answer(self, call: Any, reply: Any) -> Any:
+    def answer(self, call: Any, reply: Any) -> Any:
         self.calls.append(call)
         if self.errors:
             raise self.errors[0] if self.is_endless else self.errors.pop(0)
         return reply
 
     def get(self, key: str) -> Any:
-        return self._answer(("get", key), "value")
+        return self.answer(("get", key), "value")
 
     def evalsha(self, *values: Any) -> Any:
-        return self._answer(("evalsha", *values), 1)
+        return self.answer(("evalsha", *values), 1)
 
     def pipeline(self, transaction: bool = True) -> FlakyPipeline:
         return FlakyPipeline(self, transaction)
@@ -79,7 +79,7 @@ class FlakyPipeline:
 
     def execute(self, raise_on_error: bool) -> Any:
         commands, self.commands = self.commands, []
-        return self.client._answer((self.transaction, raise_on_error, commands), [True] * len(commands))
+        return self.client.answer((self.transaction, raise_on_error, commands), [True] * len(commands))
 
 
 @pytest.mark.parametrize(

@@ -242,5 +242,5 @@ def test_values_that_are_equal_and_of_other_types_are_told_apart() -> None:
     assert read({"__type__": "interval", "every": 1}).run_every == timedelta(seconds=1)
     with pytest.raises(ValueError, match="every must be a number of seconds, not True"):
         read({"__type__": "interval", "every": True})
-    assert read({"__type__": "crontab", "minute": 1})._orig_minute == 1
-    assert read({"__type__": "crontab", "minute": "1"})._orig_minute == "1"
+    assert read({"__type__": "crontab", "minute": 1})._orig_minute == 1  # noqa: SLF001 - Celery has no other name for it
+    assert read({"__type__": "crontab", "minute": "1"})._orig_minute == "1"  # noqa: SLF001 - Celery has no other name for it

@@ -33,7 +33,7 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return walk(schedule, *args)
 
     monkeypatch.setattr(dropped, "runs_back", note)
-    monkeypatch.setattr(dropped, "_counted", {})
+    monkeypatch.setattr(dropped, "_counted", {})  # of the process
     return found
 
 
@@ -60,7 +60,7 @@ def test_entries_of_one_crontab_are_counted_once_and_others_each_for_itself(walk
 def test_the_runs_of_a_whole_year_are_counted(
     expression: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dropped, "_counted", {})
+    monkeypatch.setattr(dropped, "_counted", {})  # of the process
     berlin = Policy(timezone="Europe/Berlin")
     begin = datetime(2025, 1, 1, tzinfo=timezone.utc)
     found = dropped_until(cron(expression), berlin, begin, begin + timedelta(days=365), "late")

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery import Celery, _state
+from celery import Celery, _state  # no other name
 from celery.app import app_or_default
 from celery.schedules import BaseSchedule, crontab, schedule
 
@@ -70,14 +70,14 @@ def test_the_key_follows_the_prefix_of_the_app(app: Celery) -> None:
 
 def test_a_forgotten_app_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_state, "default_app", None)
-    monkeypatch.setattr(_state._tls, "current_app", None)
+    monkeypatch.setattr(_state._tls, "current_app", None)  # noqa: SLF001 - Celery has no other name for it
     monkeypatch.delenv("CELERY_BROKER_URL", raising=False)
     with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set.*pass app=, or -A to celery"):
         RedBeatSchedulerEntry("x", "t", schedule(5)).save()
 
 
 def test_the_current_app_is_used_where_none_is_given(monkeypatch: pytest.MonkeyPatch, app: Celery) -> None:
-    monkeypatch.setattr(_state._tls, "current_app", app)
+    monkeypatch.setattr(_state._tls, "current_app", app)  # noqa: SLF001 - Celery has no other name for it
     assert app_or_default() is app
     assert RedBeatSchedulerEntry("x", "t", schedule(5)).app is app
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
@@ -106,8 +107,9 @@ def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
     made.start()
     begun.wait()
     made.stop()
+    [thread] = [one for one in threading.enumerate() if one.name == "redbeat-heartbeat"]
     may_end.set()
-    made._thread.join()
+    thread.join()
     assert not fake_app.redbeat_redis.exists(FENCE.lock_key)
 
 
@@ -138,11 +140,18 @@ def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_writte
 
 @pytest.mark.parametrize(("idle_seconds", "holds"), [(4.5, True), (5, False)])
 def test_with_the_shortest_lock_a_scheduler_on_a_busy_machine_keeps_it(
-    fake_app: Celery, idle_seconds: float, holds: bool
+    fake_app: Celery,
+    idle_seconds: float,
+    holds: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    now = 0.0
+    monkeypatch.setattr("redbeat.leadership.heartbeat.time", SimpleNamespace(monotonic=lambda: now))
     fence = replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000)
     made = Heartbeat(fake_app, fence, Timing(MIN_LOCK_SECONDS))
-    made._progressed_at -= idle_seconds
-    made._reached_at -= idle_seconds
-    made._beat()
+    now = idle_seconds
+    made.start()
+    eventually(lambda: fake_app.redbeat_redis.exists(FENCE.lock_key) or errors_in(caplog))
+    made.stop()
     assert fake_app.redbeat_redis.exists(FENCE.lock_key) == holds

@@ -192,7 +192,7 @@ def test_nothing_is_interrupted_that_has_begun_to_log_since_it_was_looked_at(
         logger.error("slow")
         spin()
 
-    is_left_alone = budget._is_left_alone
+    is_left_alone = budget._is_left_alone  # noqa: SLF001 - between two steps of the thread that it is about
 
     def look_before_it_logs(thread_id: int) -> bool:
         if has_begun.is_set():
@@ -205,7 +205,7 @@ def test_nothing_is_interrupted_that_has_begun_to_log_since_it_was_looked_at(
     logger.addHandler(handler)
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(budget, "_is_left_alone", look_before_it_logs)
+            patched.setattr(budget, "_is_left_alone", look_before_it_logs)  # see above
             with pytest.raises(EntryTooExpensive):
                 limited("a", log_then_spin)
     finally:
@@ -266,7 +266,7 @@ def test_what_is_computed_is_known_meanwhile() -> None:
 
 def test_while_nothing_is_computed_no_thread_wakes() -> None:
     limited("a", compute, 0.001)
-    eventually(lambda: not budget._watchdog.is_awake)
+    eventually(lambda: not budget._watchdog.is_awake)  # noqa: SLF001 - what a sleeping thread does shows nowhere else
     waits: list[float] = []
     original = budget.time.sleep
     budget.time.sleep = waits.append  # type: ignore[assignment,attr-defined]
@@ -299,7 +299,7 @@ def test_without_a_clock_of_threads_the_wall_s_is_taken(monkeypatch: pytest.Monk
 def test_where_nothing_can_be_interrupted_a_slow_call_fails_when_it_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(budget, "_is_preemptive", False)
+    monkeypatch.setattr(budget, "_is_preemptive", False)  # as under gevent
     assert limited("a", compute, 0.001) == 0.001
     with pytest.raises(EntryTooExpensive):
         limited("a", compute, 0.3)
@@ -308,7 +308,7 @@ def test_where_nothing_can_be_interrupted_a_slow_call_fails_when_it_has_ended(
 def test_where_nothing_can_be_interrupted_a_call_that_only_waits_is_not_too_expensive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(budget, "_is_preemptive", False)
+    monkeypatch.setattr(budget, "_is_preemptive", False)  # as under gevent
     limited("a", time.sleep, 0.3)
 
 

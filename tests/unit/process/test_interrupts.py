@@ -139,7 +139,7 @@ def test_a_signal_that_comes_while_signals_begin_or_end_to_be_postponed_leaves_n
 
 def interrupt_at_step(monkeypatch: pytest.MonkeyPatch, step: int, sent: list[int]) -> None:
     """Let SIGINT and SIGTERM come just before a handler is set for the so manyth time."""
-    set_now, steps = interrupts._system.signal, 0
+    set_now, steps = interrupts.system.signal, 0
 
     def set_interrupted(number: int, handler: object) -> object:
         nonlocal steps
@@ -153,5 +153,5 @@ def interrupt_at_step(monkeypatch: pytest.MonkeyPatch, step: int, sent: list[int
                 signal.raise_signal(signal.SIGTERM)
         return set_now(number, handler)
 
-    system = SimpleNamespace(getsignal=interrupts._system.getsignal, signal=set_interrupted)
-    monkeypatch.setattr(interrupts, "_system", system)
+    system = SimpleNamespace(getsignal=interrupts.system.getsignal, signal=set_interrupted)
+    monkeypatch.setattr(interrupts, "system", system)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,6 +10,7 @@ from dateutil.rrule import FR, MO, TU
 
 from redbeat.policy import Policy
 from redbeat.schedules import clocked, cron, next_run, rrule
+from tests.support.stopwatch import lines_run
 from tests.support.ticks import memory_app
 
 #: in no other test: nothing is remembered of them
@@ -50,24 +49,6 @@ NEVER: dict[str, Any] = {
     "rrule DAILY Easter in July": rrule("DAILY", dtstart=START, byeaster=0, bymonth=7),
     "rrule, over": rrule("DAILY", dtstart=START, count=5),
 }
-
-
-def lines_run(call: Callable[[], object]) -> int:
-    """How many lines of Python the call takes: the same on any machine, however busy."""
-    count = 0
-
-    def trace(_frame: object, event: str, _arg: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def test_common_kinds_take_some_lines_and_impossible_ones_no_walk_through_the_centuries() -> None:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.support.deadlines import _Contention, patience
+from tests.support.deadlines import Contention, patience
 from tests.support.polling import eventually
 from tests.support.stopwatch import Stopwatch, effort
 
@@ -60,7 +60,7 @@ def test_the_suite_has_more_patience_on_a_busy_machine(
     busy_machine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REDBEAT_PATIENCE", raising=False)
-    eventually(lambda: _Contention().look() > 1.3, message="nobody noticed the load")
+    eventually(lambda: Contention().look() > 1.3, message="nobody noticed the load")
     monkeypatch.setenv("REDBEAT_PATIENCE", "3")
-    assert _Contention().look() == 3
+    assert Contention().look() == 3
     assert patience(10) >= 10
