@@ -122,7 +122,7 @@ class _Template:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
-            self._popen = subprocess.Popen(
+            self.popen = subprocess.Popen(
                 command,
                 cwd=ROOT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -133,7 +133,7 @@ class _Template:
 
     @classmethod
     def get(cls) -> _Template:
-        if cls._one is None or cls._one._popen.poll() is not None:
+        if cls._one is None or cls._one.popen.poll() is not None:
             cls._one = cls()
         return cls._one
 
