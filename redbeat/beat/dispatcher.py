@@ -21,7 +21,6 @@ due.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,6 +49,7 @@ from redbeat.connection.retry import (
     HICCUP_SECONDS,
     LAST_WORDS_SECONDS,
     call_briefly,
+    is_no_permission,
     is_refusal,
     is_reset,
 )
@@ -72,9 +72,6 @@ AT_MOST_ONCE_GROUP = 20
 
 #: processor time that a plan may take, besides its budget, for each character that is read for it
 READ_SECONDS = 1e-7
-
-#: how a server says that its user lacks a right
-_NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
 
 
 class Hooks(Protocol):
@@ -397,7 +394,7 @@ class Dispatcher:
         try:
             committed = self._commit_each(batch, commits, target)
         except StoreRefused as exc:
-            if not _NO_PERMISSION.search(str(exc)):
+            if not is_no_permission(exc):
                 raise
             self._store.claim_due(batch.fence, limit=1)  # raises if another right is lacking
             self.delivery.note_refused(str(exc))
@@ -407,7 +404,7 @@ class Dispatcher:
         batch.note_recorded(commits, committed)
         batch.pending = self._quarantine_refused(batch, others, committed)
         for (run, _), result in zip(batch.collected, committed.results[len(others) :], strict=True):
-            if isinstance(result, str) and _NO_PERMISSION.search(result):
+            if isinstance(result, str) and is_no_permission(result):
                 self.delivery.note_refused(result)
                 batch.give_back([run])
             elif isinstance(result, str):
@@ -434,7 +431,7 @@ class Dispatcher:
         try:
             return self._store.commit_runs(batch.fence, commits, target)
         except StoreRefused as exc:
-            if is_refusal(exc.__cause__) or exc.is_login or _NO_PERMISSION.search(str(exc)):
+            if is_refusal(exc.__cause__) or exc.is_login or is_no_permission(exc):
                 raise
             results = self._commit_halves(batch, commits, target, str(exc))
             return Committed("ok", is_moved=False, results=results)
@@ -456,7 +453,7 @@ class Dispatcher:
             except StoreRefused as exc:
                 if is_refusal(exc.__cause__) or exc.is_login:
                     raise
-                is_forbidden = _NO_PERMISSION.search(str(exc))
+                is_forbidden = is_no_permission(exc)
                 results += (
                     [str(exc)] * len(half)
                     if is_forbidden

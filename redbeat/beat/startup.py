@@ -24,6 +24,7 @@ from redbeat.log.text import shorten
 from redbeat.store.chunks import in_chunks
 from redbeat.store.owners import Owners
 from redbeat.store.records import Fence, Stored, Write
+from redbeat.store.rights import EVICTION
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
@@ -63,12 +64,11 @@ def check_eviction(store: Store) -> None:
     except StoreRefused as exc:
         if exc.is_login:
             raise
-        unknown = f"Whether Redis may evict the schedule is unknown, its CONFIG can't be read: {exc}"
         if level == "raise":
             raise ConfigurationError(
-                f"redbeat_key_expiry_check: {unknown}", "redbeat_key_expiry_check"
+                f"redbeat_key_expiry_check: {EVICTION.is_off}: {exc}", "redbeat_key_expiry_check"
             ) from exc
-        logger.warning("beat: %s", unknown)
+        store.rights.note(EVICTION, exc)
         return
     if warning and level == "raise":
         raise ConfigurationError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")

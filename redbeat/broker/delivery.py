@@ -20,6 +20,7 @@ from redbeat.broker.outbox import Outbox
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.records import Target
+from redbeat.store.rights import PUSHES
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
@@ -85,13 +86,7 @@ class Delivery:
         With the next connection to the broker it is tried again.
         """
         self._is_refused = True
-        if self._said.is_news("refusal", reason):
-            logger.warning(
-                "beat: The user of the schedule lacks rights that delivery exactly once needs, so runs "
-                "are delivered %s (docs: delivery): %s",
-                AT_LEAST_ONCE,
-                reason,
-            )
+        self._store.rights.note(PUSHES, reason)
 
     def announce(self) -> None:
         """Log the guarantee of the runs that were just sent, if it has changed."""

@@ -72,7 +72,8 @@ class RedBeatConfig:
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)
         self._explicit = dict(_explicit_settings(self.app.conf))
-        self._said = Memory[str, str]()
+        #: what was said about this app, and needn't be said again
+        self.said = Memory[str, str]()
         for name, setting in SETTINGS.items():
             setattr(self, setting.attribute, self._value(name))
         # where a setting isn't given, its value follows from the app or from other settings
@@ -214,7 +215,7 @@ class RedBeatConfig:
         That is a step of its own, as beat's banner reads the configuration before the log is set up.
         """
         for name, hint in self.unknown_settings().items():
-            if self._said.is_news(name, hint):
+            if self.said.is_news(name, hint):
                 logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
 
     def unknown_settings(self) -> dict[str, str]:

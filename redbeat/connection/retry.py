@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -59,6 +60,8 @@ _PASSING_ERRORS = (
     redis.exceptions.ClusterError,
     redis.exceptions.RedisClusterException,
 )
+#: how a server says that its user has no right to something
+_NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
 #: how a server says that it wants a password and got none; the second text is the beginning of a longer one
 _PASSWORD_WANTED = ("Authentication required", "HELLO must be called with the client already authenticated")
 
@@ -94,9 +97,9 @@ def is_no_cluster(exc: BaseException) -> bool:
     return any(words in str(exc) for words in ("cluster support disabled", "Cluster mode is not enabled"))
 
 
-def is_no_permission(exc: BaseException | None) -> bool:
+def is_no_permission(said: BaseException | str | None) -> bool:
     """Tell whether the server has refused a command or a key that its user has no right to."""
-    return isinstance(exc, redis.exceptions.NoPermissionError) or "NOPERM" in str(exc)
+    return isinstance(said, redis.exceptions.NoPermissionError) or bool(_NO_PERMISSION.search(str(said)))
 
 
 def is_password_missing(exc: BaseException) -> bool:

@@ -14,6 +14,7 @@ from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRef
 from redbeat.log.logger import logger
 from redbeat.store.locks import LockKey
 from redbeat.store.records import text_of
+from redbeat.store.rights import HISTORIES
 from redbeat.store.scripts import read_history
 from redbeat.store.store import Store
 
@@ -58,10 +59,13 @@ class Histories:
         if not self._store.config.history:
             return
         try:
-            with self._store.translating(self._store.keys.beside(key)[0], "list"):
-                self._store.record_with(self._store.client, key, record, at)
+            self._store.rights.ask(HISTORIES, lambda: self._add(key, record, at), lambda: None)
         except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
             logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
+
+    def _add(self, key: str, record: str, at: datetime) -> None:
+        with self._store.translating(self._store.keys.beside(key)[0], "list"):
+            self._store.record_with(self._store.client, key, record, at)
 
     def are_backfilled(self, key: str, dues: Sequence[str]) -> list[bool]:
         """Tell of each due time of an entry whether that run was sent by ``backfill`` before."""

@@ -12,8 +12,10 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 - the client's own
 
+from redbeat.connection.retry import is_no_permission
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
+from redbeat.store.rights import WAKE_UPS, Rights
 
 #: seconds without the channel after it failed, before it is tried again
 RECONNECT_SECONDS = 5.0
@@ -25,11 +27,12 @@ MAX_MESSAGES = 1_000
 class WakeChannel:
     """One subscription, on a connection of its own, made at the first wait."""
 
-    def __init__(self, client: Any, channel: str) -> None:
+    def __init__(self, client: Any, channel: str, rights: Rights | None = None) -> None:
         self._client = client
         self._channel = channel
         self._pubsub: Any = None
         self._retry_at = 0.0
+        self._rights = rights
         self._said = Memory[str, bool]()
 
     def wait(self, seconds: float) -> bool:
@@ -75,6 +78,8 @@ class WakeChannel:
         is_cut = isinstance(exc, (ConnectionError, TimeoutError, OSError)) and self._pubsub is not None
         if is_cut:  # a connection that had worked; the next one fails, too, where there is more to say
             logger.debug("beat: The wake-up channel has broken: %s", exc)
+        elif is_no_permission(exc) and self._rights is not None:
+            self._rights.note(WAKE_UPS, exc)
         elif self._said.is_news("unusable", True):
             logger.warning(
                 "beat: The wake-up channel %s can't be used (%s); changes are noticed a second later.",

@@ -186,11 +186,13 @@ class Committed:
         is_moved: the server isn't the one that the pushes were for: none was made.
         results: for each commit True: recorded (and pushed); False: the entry was left alone; or the server's
             words when a push was refused, and the entry was left alone.
+        unrecorded: the server's words when a record couldn't be added to a history, '' when all were.
     """
 
     status: str
     is_moved: bool
     results: list[bool | str]
+    unrecorded: str = ""
 
 
 @dataclass(slots=True)

@@ -13,8 +13,9 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from redbeat.config.config import RedBeatConfig
-from redbeat.connection.retry import without_retry
+from redbeat.connection.retry import is_no_permission, without_retry
 from redbeat.log.logger import logger
+from redbeat.store.rights import REPLICAS, Rights
 from redbeat.store.scripts import Script
 
 #: how long replicas are waited for after a commit, milliseconds,
@@ -35,6 +36,7 @@ class Replicas:
     def __init__(self, config: RedBeatConfig) -> None:
         self.wanted = config.wait_replicas
         self._is_cluster = config.is_cluster
+        self._rights = Rights(config)
         self._is_short = False
         self._asked_at = 0.0
 
@@ -73,7 +75,9 @@ class Replicas:
         """Log it when replicas begin, or cease, to be too few."""
         count = acknowledged if isinstance(acknowledged, int) else 0
         was_short, self._is_short = self._is_short, count < self.wanted
-        if self._is_short and not was_short:
+        if is_no_permission(acknowledged):
+            self._rights.note(REPLICAS, acknowledged)
+        elif self._is_short and not was_short:
             logger.warning(
                 "beat: %s of %d replicas (redbeat_wait_replicas) have the last batch%s. Beat goes on: what "
                 "they don't have is sent again if they take over.",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 from redis.exceptions import NoPermissionError
@@ -53,6 +53,7 @@ from redbeat.store.records import (
     text_of,
 )
 from redbeat.store.replicas import Replicas
+from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 
 #: bytes of large entries in a claim, whatever the batch size; small ones don't wait for them, and have four
@@ -88,6 +89,7 @@ class Store:
         self._app = app
         if client is not None:
             self.client = client
+        self.rights = Rights(self.config)
         self.replicas = Replicas(self.config)
         self._portions = Portions()
         self.has_retaken_lock = False
@@ -128,7 +130,7 @@ class Store:
 
     def wake_channel(self) -> WakeChannel:
         """Return the channel on which writes are announced; each has a connection of its own."""
-        return WakeChannel(self.client, self.keys.wake)
+        return WakeChannel(self.client, self.keys.wake, self.rights)
 
     def connect(self) -> None:
         """Make the client now; that of a cluster looks for its nodes at once.
@@ -251,6 +253,8 @@ class Store:
             histories = Histories(self.keys.beside, self.config.history)
             committed = lua.commit_runs(client, self.keys.schedule, fence, commits, target, histories, call)
         self.check_lock(committed.status, fence)
+        if is_no_permission(committed.unrecorded):
+            self.rights.note(HISTORIES, committed.unrecorded)
         return committed
 
     @property
@@ -392,14 +396,15 @@ class Store:
         records = [(stored.key, write.record) for stored, write in writes if write.record]
         if not self.config.history or not records:
             return
-        with (
-            suppress(StoreRefused, StoreCorrupt, StoreUnavailable),
-            self.translating(),
-            self.watched.pipeline(transaction=False) as pipeline,
-        ):
-            for key, record in records:
-                self.record_with(pipeline, key, record, now)
-            pipeline.execute(raise_on_error=True)
+
+        def add() -> None:
+            with self.translating(), self.watched.pipeline(transaction=False) as pipeline:
+                for key, record in records:
+                    self.record_with(pipeline, key, record, now)
+                pipeline.execute(raise_on_error=True)
+
+        with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):
+            self.rights.ask(HISTORIES, add, lambda: None)
 
     def record_with(self, client: Any, key: str, record: str, at: datetime) -> None:
         """Add a record to the history of one entry by ``client``, which may be a pipeline."""
@@ -420,14 +425,22 @@ class Store:
         """
         total = 0
         for part, chunk in self.parts.chunks(keys):
-            names = part.keys
-            with self.translating():
-                status, deleted = lua.delete_entries(
-                    self.client, names.schedule, fence, chunk, names.beside, wake=names.wake
-                )
+            delete = partial(self._delete, part, chunk, fence)
+            status, deleted = self.rights.ask(REMAINS, partial(delete, part.keys.beside), delete)
             self.check_lock(status, fence)
             total += deleted
         return total
+
+    def _delete(
+        self,
+        part: Part,
+        keys: Sequence[str],
+        fence: Fence,
+        beside: Callable[[str], Sequence[str]] = lambda _key: (),
+    ) -> tuple[str, int]:
+        schedule, wake = part.keys.schedule, part.keys.wake
+        with self.translating():
+            return lua.delete_entries(self.client, schedule, fence, keys, beside, wake=wake)
 
     def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and the scores they had.
@@ -441,12 +454,10 @@ class Store:
             with suppress(StoreCorrupt):
                 yield from self.ask(lambda client: client.hgetall(key), key, "hash").items()
 
-        try:
+        def read_all() -> dict[str, float | None]:
             return {str(text_of(key)): score_of(str(text_of(text))) for key, text in self.parts.read(read)}
-        except StoreRefused as exc:
-            if not is_no_permission(exc.__cause__):
-                raise
-        return {}
+
+        return self.rights.ask(DOWNGRADED, read_all, dict)
 
     def put_away(self, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
         """Put entries out of celery-redbeat 2.x's way that haven't changed since they were read.

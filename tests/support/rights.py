@@ -57,6 +57,10 @@ class Ground:
             redbeat_redis_url=self.server.url(database), redbeat_redis_options=options, **settings
         )
 
+    def of(self, user: str) -> Ground:
+        """The same server, for another user."""
+        return Ground(self.server, self.admin, user)
+
     def let(self, rights: list[str], user: str = "") -> None:
         """Let a user have these rights, and no others; what was refused so far is forgotten."""
         self.admin.execute_command("ACL SETUSER", user or self.user, "reset", "on", f">{PASSWORD}", *rights)

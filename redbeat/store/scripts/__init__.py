@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from redis.exceptions import NoPermissionError
-
 from redbeat.store.records import (
     ALL_SIZES,
     NO_HISTORIES,
@@ -131,11 +129,12 @@ def commit_runs(
     keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *recorded, *queues]
     where = [target.server if pushes else "", target.home_db, target.broker_db]
     args = [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
-    status, is_moved, results = call(_COMMIT_RUNS, client, keys, args)
+    status, is_moved, results, unrecorded = call(_COMMIT_RUNS, client, keys, args)
     return Committed(
         text_of(status),
         bool(is_moved),
         [bool(result) if isinstance(result, int) else text_of(result) for result in results],
+        text_of(unrecorded),
     )
 
 
@@ -200,10 +199,7 @@ def delete_entries(
     """Remove entries, and what is kept beside them; return the lock's status and how many there were."""
     beside = list(chain.from_iterable(map(keys_beside, keys)))
     args = [*fence.args(), wake, len(keys)]
-    try:
-        status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys, *beside], args)
-    except NoPermissionError:  # of a user, perhaps, whose rights are for single entries
-        status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys], args)
+    status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys, *beside], args)
     return text_of(status), int(deleted)
 
 

@@ -39,18 +39,19 @@
 --   queue            which of the queues, 1 for the first
 --   value            the message, or milliseconds
 --
--- Returns {status, is_moved, results}
+-- Returns {status, is_moved, results, unrecorded}
 --   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
 --             holds it (then nothing was written)
 --   is_moved  1 when this isn't the server that the messages are for, else 0
 --   results   for each entry 1 when its score was written as decided and its messages are pushed, 0 when it
 --             was left alone, and the server's words when a message couldn't be pushed (and it was left alone)
+--   unrecorded  '', or the server's words when a record couldn't be added to a history
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local status = hold_lock(lock, token, lock_ms)
-if status == 'lost' then return {status, 0, {}} end
+if status == 'lost' then return {status, 0, {}, ''} end
 
 local is_moved = 0
 if server ~= '' then
@@ -60,7 +61,7 @@ end
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
-local results, next_history, next_push = {}, 3 + count, 9 + 12 * count
+local results, unrecorded, next_history, next_push = {}, '', 3 + count, 9 + 12 * count
 for i = 3, 2 + count do
   local key, at = KEYS[i], 9 + (i - 3) * 12
   local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -130,9 +131,12 @@ for i = 3, 2 + count do
       else
         -- a right that is missing, or a key of another type, costs the record and not the run; a list that
         -- can't be cut would grow for ever
-        if not redis.pcall('LTRIM', history, 0, kept - 1).err then
+        local cut = redis.pcall('LTRIM', history, 0, kept - 1)
+        unrecorded = cut.err or unrecorded
+        if not cut.err then
           for members in string.gmatch(record, '[^\n]+') do
-            redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. members .. '}')
+            local pushed = redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. members .. '}')
+            if type(pushed) == 'table' then unrecorded = pushed.err end
           end
           redis.pcall('LTRIM', history, 0, kept - 1)
         end
@@ -151,4 +155,4 @@ for i = 3, 2 + count do
   next_push = next_push + 3 * pushes
   results[i - 2] = result
 end
-return {status, is_moved, results}
+return {status, is_moved, results, unrecorded}

@@ -25,5 +25,6 @@ for i = 2, #KEYS do
   end
   results[i - 1] = done
 end
-if is_announced then redis.call('PUBLISH', wake, 'repaired') end
+-- a wake-up only makes it quicker: who may not publish may still repair
+if is_announced then redis.pcall('PUBLISH', wake, 'repaired') end
 return results

@@ -179,7 +179,7 @@ def test_a_user_who_may_not_wait_is_told_so_once(
             scheduler.tick()
     assert counts_of(client, NAMES)[1] == 30
     [warning] = [text for text in warnings_in(caplog) if "replicas" in text]
-    assert "WAIT failed" in warning
+    assert "lack rights (+wait" in warning
 
 
 def test_after_a_script_flush_the_batch_is_on_the_replica_all_the_same(

@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             TARGET,
             records.Histories(lambda key: [f"history of {key}", "more"], 6),
         ),
-        ["ok", 0, [1, 0]],
+        ["ok", 0, [1, 0], ""],
         {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4, "histories": 2, "kept": 6},
         {
             "type": "hash",
@@ -278,7 +278,7 @@ def text_or_number(value: Any) -> Any:
 def test_bytes_that_are_no_utf8_are_sent_as_they_were_read() -> None:
     sent: list[Any] = []
     client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(values) or ["ok", 0, [1]]
+    client.evalsha = lambda *values: sent.extend(values) or ["ok", 0, [1], ""]
     lua.commit_runs(
         client, "s", records.Fence(), [records.Commit(replace(CLAIMED, key="k\udcff"), "new-score")]
     )
@@ -363,7 +363,7 @@ class Replying:
 def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "entry_bytes": 9, "lease_ms": 0, "prefix": "p"}
     assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, **options).status == "lost"
-    assert lua.commit_runs(Replying([b"lost", 0, []]), "s", FENCE, [COMMIT]).status == "lost"
+    assert lua.commit_runs(Replying([b"lost", 0, [], b""]), "s", FENCE, [COMMIT]).status == "lost"
     assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == ("lost", 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
@@ -398,7 +398,7 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent: list[Any] = []
     client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
     committed = lua.commit_runs(client, "s", records.Fence(), [records.Commit(CLAIMED, "new-score")])
     assert committed == records.Committed("ok", is_moved=False, results=[True])
     assert sent[-12:] == ["hash", "", "claimed-score", "new-score", "the-meta", *[""] * 6, 0]
@@ -414,7 +414,7 @@ def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
 ) -> None:
     sent: list[Any] = []
     client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
     histories = records.Histories(lambda key: [f"history of {key}", f"misses of {key}"], kept)
     lua.commit_runs(client, "s", records.Fence(), [records.Commit(CLAIMED, ending)], histories=histories)
     assert sent[1 : 1 + sent[0]] == ["s", "s", "k", "history of k", "misses of k"]
@@ -426,7 +426,7 @@ def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
 def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_words() -> None:
     sent: list[Any] = []
     client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1]]
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
     clear = records.Clear.FIELD
     commit = records.Commit(
         CLAIMED, "5", new_error=clear, new_definition="new", new_policy=clear, records=("first", "last")
@@ -441,14 +441,16 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     sent: list[Any] = []
     client = Replying(None)
-    reply = ["ok", 1, [0, b"WRONGTYPE", 1]]
+    reply = ["ok", 1, [0, b"WRONGTYPE", 1], b"NOPERM"]
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or reply
     first = records.Commit(
         CLAIMED, "new-score", pushes=(records.Push("lpush", "q", "m1"), records.Push("lpush", "p", "m2"))
     )
     second = records.Commit(CLAIMED, "new-score", pushes=(records.Push("pexpire", "q", 5),))
     committed = lua.commit_runs(client, "s", FENCE, [first, second, COMMIT], TARGET)
-    assert committed == records.Committed("ok", is_moved=True, results=[False, "WRONGTYPE", True])
+    assert committed == records.Committed(
+        "ok", is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
+    )
     keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]

@@ -1,0 +1,69 @@
+"""What a user of Redis may have no right to: the features that can be off, and the one way to say so.
+
+Invariant: whoever has the rights that version 3.0 has documented can do all that 3.0 could. What takes
+another one is a feature: without the right it is off, which is said once, and everything else goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from redbeat.config.config import RedBeatConfig
+from redbeat.connection.retry import is_no_permission
+from redbeat.errors import StoreRefused
+from redbeat.log.logger import logger
+
+Item = TypeVar("Item")
+
+
+class Feature(NamedTuple):
+    """Something that RedBeat can do without.
+
+    Attributes:
+        is_off: what is so without it, the beginning of a sentence.
+        rights: what it takes, as Redis' access control list has it.
+        docs: the page with the whole rule.
+    """
+
+    is_off: str
+    rights: str
+    docs: str = "configuration"
+
+
+HISTORIES = Feature("Runs aren't recorded in histories", "+lpush +ltrim")
+REMAINS = Feature("The histories of deleted entries stay until celery redbeat purge", "+del")
+WAKE_UPS = Feature("Changes are noticed a second later", "+subscribe")
+REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
+EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
+DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
+PUSHES = Feature(
+    "Runs are delivered at least once, each run with one task id", "+info +lpush +lpop +pexpire", "delivery"
+)
+
+
+class Rights:
+    """The features that the user of one app's settings has no rights to."""
+
+    def __init__(self, config: RedBeatConfig) -> None:
+        self._said = config.said
+
+    def ask(self, feature: Feature, call: Callable[[], Item], instead: Callable[[], Item]) -> Item:
+        """Return what ``call`` does, or ``instead`` where the feature takes a right that this user lacks."""
+        try:
+            return call()
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):
+                raise
+            found = instead()
+            self.note(feature, exc.__cause__)
+            return found
+
+    def note(self, feature: Feature, reason: object) -> None:
+        """Say once that a feature is off; ``reason``: what Redis has said."""
+        if self._said.is_news(feature.is_off, ""):
+            logger.warning(
+                "beat: %s, as the user of Redis seems to lack rights (%s; docs: %s): %s",
+                *feature,
+                reason,
+            )

@@ -1,0 +1,209 @@
+"""Users that were given their rights when 3.0 came out can do with later versions all that they could."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.store import rights
+from redbeat.store.members import MemberRepair, Members
+from redbeat.store.rights import Feature
+from redbeat.store.store import Store
+from tests.support.apps import celery_beat, write_app
+from tests.support.command_line import call
+from tests.support.logs import errors_in, warnings_in
+from tests.support.polling import eventually
+from tests.support.rights import CLAIMS, PASSWORD, Ground, documented_rights
+from tests.support.schedule import SCHEDULE, sent_names
+from tests.support.ticks import leader, take_messages
+
+#: the rules that the documentation of 3.0 has. They don't grow: what needs another right is a Feature
+RULES_OF_3_0 = {
+    "beat": (
+        "~redbeat:* resetchannels &redbeat::wake +select +eval +evalsha +time +config|get +publish "
+        "+subscribe +type +exists +get +set +del +pttl +smembers +sadd +srem +hget +hmget +hstrlen "
+        "+hgetall +hset +hdel +zadd +zrem +zscore +zrangebyscore +zcount +lpush +ltrim"
+    ),
+    "beat_exactly_once": (
+        "~redbeat:* ~celery* resetchannels &redbeat::wake +select +eval +evalsha +time +config|get "
+        "+publish +subscribe +type +exists +get +set +del +pttl +smembers +sadd +srem +hget +hmget "
+        "+hstrlen +hgetall +hset +hdel +zadd +zrem +zscore +zrangebyscore +zcount +lpush +ltrim +info "
+        "+lpop +pexpire"
+    ),
+    "beat_and_broker": (
+        "~redbeat:* ~celery* ~_kombu.* resetchannels &redbeat::wake +select +eval +evalsha +time "
+        "+config|get +publish +subscribe +type +exists +get +set +del +pttl +smembers +sadd +srem +hget "
+        "+hmget +hstrlen +hgetall +hset +hdel +zadd +zrem +zscore +zrangebyscore +zcount +lpush +ltrim "
+        "+info +lpop +pexpire +ping +multi +exec +llen +script|load"
+    ),
+    "writer": (
+        "~redbeat:[^:]* ~redbeat::schedule ~redbeat::statics ~redbeat::static-owners ~redbeat::downgraded "
+        "~redbeat::owner:* ~redbeat::calendar:* ~redbeat::history:* ~redbeat::backfilled:* "
+        "~redbeat::backfilling:* resetchannels &redbeat::wake +select +eval +evalsha +time +multi +exec "
+        "+publish +type +exists +get +set +del +hget +hmget +hstrlen +hgetall +hset +hdel +zadd +zrem "
+        "+zrank +zscore +zscan +zcard +zrange +zrangebyscore +lpush +ltrim +lrange +rpush +sadd +srem "
+        "+scard +smembers +smismember"
+    ),
+    "viewer": (
+        "~redbeat:* resetchannels +select +eval +evalsha +time +type +exists +get +pttl +hmget +hstrlen "
+        "+hgetall +lrange +zcard +zcount +zrank +zscore +zrangebyscore"
+    ),
+    "status": (
+        "~redbeat::schedule ~redbeat::lock ~redbeat::tick resetchannels +select +eval +evalsha +time "
+        "+type +get +pttl +zcount +zrangebyscore"
+    ),
+}
+
+FEATURES = [found for found in vars(rights).values() if isinstance(found, Feature)]
+
+
+@pytest.fixture
+def old(ground: Ground) -> Ground:
+    """The users as 3.0 has described them."""
+    for user, words in RULES_OF_3_0.items():
+        ground.let(words.split(), user)
+    return ground
+
+
+@pytest.mark.parametrize("user", CLAIMS)
+def test_a_right_that_is_asked_for_since_then_is_one_of_a_feature_that_can_be_off(user: str) -> None:
+    before, now = set(RULES_OF_3_0[user].split()), set(documented_rights(user))
+    assert now - before <= {right for feature in FEATURES for right in feature.rights.split()}
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@pytest.mark.parametrize("user", CLAIMS)
+def test_what_a_user_could_do_it_can_do_still(old: Ground, user: str) -> None:
+    for claim in CLAIMS[user]:
+        claim(old.of(user))
+        old.server.flush()
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_a_beat_and_the_command_line_have_enough_of_them(old: Ground, tmp_path: Path) -> None:
+    def printed(user: str, *arguments: str) -> str:
+        done = call(old.app(user), *arguments)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    url = f"redis://beat_exactly_once:{quote(PASSWORD, safe='')}@127.0.0.1:{old.server.port}/0"
+    write_app(tmp_path, "module", old.server.url(0), redbeat_redis_url=url)
+    printed("writer", "add", "report", "echo", "--every", "200ms")
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: sent_names(old.admin))
+        printed("writer", "pause", "report", "--yes")
+        assert "paused" in printed("viewer", "list")
+        printed("status", "status")
+    assert "WARNING" not in beat.output()
+    assert "ERROR" not in beat.output()
+
+
+# -- without one of them
+
+
+def run_twice(ground: Ground, **settings: Any) -> None:
+    app = ground.app("beat", **settings)
+    with leader(app) as scheduler:
+        for _ in range(2):
+            ground.make_due("report")
+            scheduler.tick()
+    assert [message.entry for message in take_messages(app)] == ["report", "report"]
+
+
+def wait_for_replicas(ground: Ground) -> None:
+    run_twice(ground, redbeat_wait_replicas=1)
+
+
+def send_in_one_step(ground: Ground) -> None:
+    run_twice(ground, broker_url=ground.server.url(0), task_default_queue="celery")
+
+
+def start_twice(ground: Ground) -> None:
+    app = ground.app("beat")
+    for _ in range(2):
+        RedBeatScheduler(app).close()
+
+
+def wait_for_a_change(ground: Ground) -> None:
+    store = Store(ground.app("beat"))
+    for _ in range(2):
+        assert store.wake_channel().wait(0.5) is False
+
+
+def run_by_hand(ground: Ground) -> None:
+    app = ground.app()
+    entry = Entry.get("report", app)
+    sent = [entry.trigger().id for _ in range(2)]
+    entry.pause()
+    entry.resume()
+    assert [message.id for message in take_messages(app)] == sent
+
+
+def delete_one_after_the_other(ground: Ground) -> None:
+    app = ground.app()
+    assert [Entry.delete_many([name], app) for name in ("report", "other")] == [1, 1]
+
+
+def look_twice(ground: Ground) -> None:
+    app = ground.app()
+    for _ in range(2):
+        assert [entry.name for entry in Entry.list(app, match="report")] == ["report"]
+        assert call(app, "list").exit_code == 0
+
+
+#: a feature, what of 3.0's rules is taken from which user, and what goes on all the same
+WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
+    (rights.HISTORIES, "beat", "+lpush", run_twice),
+    (rights.HISTORIES, "beat", "+ltrim", run_twice),
+    (rights.HISTORIES, "writer", "+lpush", run_by_hand),
+    (rights.HISTORIES, "writer", "+ltrim", run_by_hand),
+    (rights.HISTORIES, "writer", "~redbeat::history:*", run_by_hand),
+    (rights.REMAINS, "writer", "~redbeat::history:*", delete_one_after_the_other),
+    (rights.WAKE_UPS, "beat", "+subscribe", wait_for_a_change),
+    (rights.REPLICAS, "beat", "", wait_for_replicas),
+    (rights.EVICTION, "beat", "+config|get", start_twice),
+    (rights.DOWNGRADED, "writer", "~redbeat::downgraded", look_twice),
+    (rights.PUSHES, "beat", "", send_in_one_step),
+]
+
+
+@pytest.mark.parametrize(
+    ("feature", "user", "missing", "do"),
+    [pytest.param(*one, id=f"{one[3].__name__} without {one[2] or 'more'}") for one in WITHOUT],
+)
+def test_what_takes_a_right_that_is_missing_is_off_and_that_is_said_once(
+    old: Ground,
+    caplog: pytest.LogCaptureFixture,
+    feature: Feature,
+    user: str,
+    missing: str,
+    do: Callable[[Ground], None],
+) -> None:
+    for name in ("report", "other"):
+        Entry(name, "tasks.report", 60, app=old.app("default")).save()
+    old.let([right for right in RULES_OF_3_0[user].split() if right != missing], user)
+    do(old)
+    assert errors_in(caplog) == []
+    [warning] = [text for text in warnings_in(caplog) if text.startswith("beat: ")]
+    assert warning.startswith(f"beat: {feature.is_off}, as the user of Redis seems to lack rights (")
+
+
+def test_who_may_not_publish_may_still_write(old: Ground) -> None:
+    old.let([right for right in RULES_OF_3_0["writer"].split() if right != "+publish"])
+    app = old.app()
+    for name in ("report", "other"):
+        Entry(name, "tasks.report", 60, app=app).save()
+    old.admin.zrem(SCHEDULE, "redbeat:report")
+    key = "redbeat:report"
+    assert Members(Store(app)).repair([MemberRepair(key, key, 5.0)]) == [True]
+    assert Entry.delete_many(["report", "other"], app) == 2
+
+
+def test_each_feature_that_can_be_off_is_tried() -> None:
+    assert {one[0] for one in WITHOUT} == set(FEATURES)
