@@ -8,9 +8,11 @@ import pty
 import select
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, CompletedProcess
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,7 @@ from redbeat.cli import redbeat
 from .deadlines import PATIENCE_SECONDS, patience
 from .polling import eventually
 from .processes import is_at_work
+from .starting import start
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +35,15 @@ def call(app: Any, *arguments: str, columns: int | None = None) -> Result:
     is_mixing = "mix_stderr" in inspect.signature(CliRunner).parameters  # click before 8.2
     runner = CliRunner(env=env, **({"mix_stderr": False} if is_mixing else {}))
     return runner.invoke(redbeat, list(arguments), obj=context)
+
+
+def run(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> CompletedProcess[str]:
+    """Run a command of its own to its end, with `env` laid over this process's environment."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        streams = (DEVNULL, output.fileno(), errors.fileno())
+        code = start(command, cwd, {**os.environ, **env}, streams).wait(patience())
+        texts = [os.pread(stream, os.fstat(stream).st_size, 0).decode() for stream in streams[1:]]
+    return CompletedProcess(command, code, *texts)
 
 
 def installed(directory: Path) -> dict[str, str]:
@@ -51,26 +63,19 @@ class Terminal:
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], size: tuple[int, int] = (40, 120)
     ) -> None:
         self.shown = ""
-        self._code: int | None = None
-        self.pid, self._file = pty.fork()
-        if not self.pid:  # the child
-            try:
-                for number in (signal.SIGINT, signal.SIGHUP):  # ignored where the tests run in the background
-                    signal.signal(number, signal.SIG_DFL)
-                os.chdir(cwd)
-                given = {"TERM": "xterm-256color", "LINES": str(size[0]), "COLUMNS": str(size[1]), **env}
-                environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-                os.execve(command[0], list(command), {**environ, **given})
-            finally:
-                os._exit(127)
+        self._file, theirs = pty.openpty()
+        given = {"TERM": "xterm-256color", "LINES": str(size[0]), "COLUMNS": str(size[1]), **env}
+        environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        self._process = start(command, cwd, {**environ, **given}, (theirs, theirs, theirs))
+        os.close(theirs)
+        self.pid = self._process.pid
 
     def __enter__(self) -> Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._code is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
         os.close(self._file)
 
     def type(self, text: str) -> None:
@@ -105,9 +110,7 @@ class Terminal:
         deadline = time.monotonic() + patience(timeout)
         while self._read(deadline):
             pass
-        _, status = os.waitpid(self.pid, 0)
-        self._code = os.waitstatus_to_exitcode(status)
-        return self._code
+        return self._process.wait()
 
     def _read(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._file], [], [], max(deadline - time.monotonic(), 0))

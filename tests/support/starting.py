@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -188,6 +189,8 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
         *streams, answers = files
         guard = os.getpid()
         if pid := os.fork():  # the guard, outside of the command's group, tells its end
+            for file in streams:
+                os.close(file)
             os.write(answers, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
             os._exit(0)
         os.setsid()
@@ -214,12 +217,21 @@ def _be_template() -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
-    if not os.environ.get("PYTHONUNBUFFERED"):
-        out = sys.stdout
-        sys.stdout = open(1, "w", encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115
+    _open_streams(bool(os.environ.get("PYTHONUNBUFFERED")))
     module, *sys.argv[1:] = request["command"]
     sys.path[:1] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _open_streams(is_unbuffered: bool) -> None:
+    """Anew: Python's own know of the template's files whether they are terminals, and can be sought in."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        known, is_output = getattr(sys, name), number > 0
+        buffering = 0 if is_unbuffered and is_output else -1
+        binary = open(number, "wb" if is_output else "rb", buffering, closefd=False)  # noqa: SIM115
+        is_by_line = number == 2 or binary.isatty()
+        text = io.TextIOWrapper(binary, known.encoding, known.errors, None, is_by_line, is_unbuffered)  # type: ignore[arg-type]
+        setattr(sys, name, text)
 
 
 if __name__ == "__main__":

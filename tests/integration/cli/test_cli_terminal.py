@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import redis
@@ -18,12 +17,12 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import clocked
 from tests.support.apps import write_app
 from tests.support.command_line import ROOT, Terminal, call, celery_arguments, installed
-from tests.support.deadlines import patience
+from tests.support.command_line import run as run_command
 from tests.support.servers import Server
 
 FAR = clocked(datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc))
 PASSWORD = "s3cret-w0rd"
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -41,19 +40,8 @@ def project(server: Server, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def run(project: dict[str, str], tmp_path: Path) -> Run:
-    def call(
-        *arguments: str, command: list[str] | None = None, **env: str
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command or celery_arguments("project", *arguments),
-            cwd=tmp_path,
-            env={**os.environ, **project, **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=patience(),
-            check=False,
-        )
+    def call(*arguments: str, command: list[str] | None = None, **env: str) -> CompletedProcess[str]:
+        return run_command(command or celery_arguments("project", *arguments), tmp_path, {**project, **env})
 
     return call
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,11 @@ from redbeat.connection.client import AskedCredentials, get_redis
 from redbeat.errors import ConfigurationError, StoreUnavailable
 from redbeat.store.store import Store
 from tests.support.apps import write_app
-from tests.support.command_line import installed
+from tests.support.command_line import installed, run
 from tests.support.servers import Server
 from tests.support.ticks import memory_app
 
+CELERY = [sys.executable, "-m", "celery", "-A", "project"]
 SECRET = "s3cret-w0rd"
 PROVIDERS = f"""
 import redis
@@ -59,19 +58,6 @@ def server(valkey: Server) -> Server:
     return valkey
 
 
-def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=tmp_path,
-        env={**os.environ, **installed(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize(
     "command",
@@ -84,7 +70,7 @@ def test_it_is_a_sentence_and_exit_code_78(
     options, words = WRONG[wrong]
     extra = f"{PROVIDERS}\napp.conf.redbeat_redis_options = {options}\n"
     write_app(tmp_path, "project", server.url(0), extra=extra, redbeat_redis_url=server.url(1))
-    done = run(tmp_path, "celery", "-A", "project", *command)
+    done = run([*CELERY, *command], tmp_path, installed(tmp_path))
     output = done.stdout + done.stderr
     assert done.returncode == 78, output
     assert words in output
@@ -103,7 +89,7 @@ def test_other_commands_say_it_too(server: Server, tmp_path: Path, command: list
     extra = f"{PROVIDERS}\napp.conf.redbeat_redis_options = {options}\n"
     write_app(tmp_path, "project", server.url(0), extra=extra, redbeat_redis_url=server.url(1))
     more = ["--every", "1h"] if "add" in command else []
-    done = run(tmp_path, "celery", "-A", "project", *command, *more)
+    done = run([*CELERY, *command, *more], tmp_path, installed(tmp_path))
     output = done.stdout + done.stderr
     assert done.returncode == (2 if "doctor" in command else 78), output
     assert words in output
@@ -113,9 +99,8 @@ def test_other_commands_say_it_too(server: Server, tmp_path: Path, command: list
 
 def test_a_singleton_s_options_too(server: Server, tmp_path: Path) -> None:
     options = json.dumps({"password": [SECRET]})
-    done = run(
-        tmp_path, "redbeat.singleton", "--url", server.url(0), "--redis-options", options, "--", "true"
-    )
+    program = [sys.executable, "-m", "redbeat.singleton", "--url", server.url(0), "--redis-options", options]
+    done = run([*program, "--", "true"], tmp_path, installed(tmp_path))
     assert done.returncode == 78
     assert done.stderr.count("\n") == 1
     assert SECRET not in done.stderr
