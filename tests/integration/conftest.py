@@ -17,6 +17,8 @@ from tests.support.ticks import leader
 
 MakeScheduler = Callable[..., RedBeatScheduler]
 
+#: for what is no matter of the server
+ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 #: for tests that give `settings` to `make_scheduler`
 EVERY_KIND_OF_LOCK = pytest.mark.parametrize(
     "settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -24,7 +25,7 @@ from tests.support.schedule import LOCK, SCHEDULE, SELDOM, sent_names, write_bur
 from tests.support.servers import Server
 from tests.support.ticks import memory_app, names_of, take_messages
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 RUNS = 100_000 if os.environ.get("REDBEAT_FAULTS") == "long" else 20_000
 FEW_RUNS = 2_000

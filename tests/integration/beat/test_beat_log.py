@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import redis
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, SCHEDULE, STATICS, messages, sent_names
 from tests.support.servers import Server
 
-ONLY_VALKEY = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 STATIC = {"often": {"task": "echo", "schedule": 0.2}, "hourly": {"task": "echo", "schedule": 3600}}
 
 
@@ -47,7 +47,7 @@ def test_without_redis_the_critical_line_says_why_and_no_cause_follows(
         assert "redis/connection.py" not in beat.output()
 
 
-@ONLY_VALKEY
+@ONE_SERVER
 def test_a_standby_says_who_it_is_standing_by_for(
     server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
@@ -61,7 +61,7 @@ def test_a_standby_says_who_it_is_standing_by_for(
         assert "Standing by" not in leader.output()
 
 
-@ONLY_VALKEY
+@ONE_SERVER
 @pytest.mark.parametrize("schedule", [STATIC, {"hourly": STATIC["hourly"]}], ids=["busy", "idle"])
 def test_statics_come_back_and_run_after_a_flush(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, schedule: dict[str, Any]

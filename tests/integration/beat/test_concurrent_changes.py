@@ -17,7 +17,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.store.records import Claimed, Clear, Commit, Fence
 from redbeat.task_ids import task_id_of
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
@@ -32,7 +32,6 @@ from tests.support.schedule import (
 from tests.support.servers import Server
 
 #: for what one script decides
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 Change = Callable[[redis.Redis, Any], object]
 

@@ -16,7 +16,7 @@ from celery.signals import before_task_publish
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.beat.contention import MAX_TRIES
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.polling import eventually
 from tests.support.schedule import (
     SELDOM,
@@ -29,7 +29,7 @@ from tests.support.schedule import (
     write_raw,
 )
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 DAILY = {"__type__": "interval", "every": 86400}
 

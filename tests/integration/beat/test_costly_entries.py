@@ -12,14 +12,14 @@ import redis
 
 from redbeat.beat import pace
 from tests.conftest import MakeApp
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, SELDOM, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 #: legal, and a quarter of a second or more each
 COSTLY = {
@@ -32,7 +32,6 @@ COSTLY = {
 
 @pytest.mark.parametrize("kind", COSTLY)
 @EVERY_KIND_OF_LOCK
-@ONE_SERVER
 def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
@@ -67,7 +66,6 @@ def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
     assert not [line for line in warnings if "other-" in line]
 
 
-@ONE_SERVER
 def test_fifty_costly_ones_that_are_always_due_leave_the_others_their_turn(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -126,7 +124,6 @@ def test_thousands_of_members_without_a_hash_keep_no_entry_waiting(
     assert sum(map(len, lines)) < 20_000
 
 
-@ONE_SERVER
 def test_a_canary_runs_each_second_or_so_beside_100_000_members_without_a_hash(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, make_app: MakeApp
 ) -> None:

@@ -16,7 +16,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.schedules import register_schedule
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
 from tests.support.deadlines import patience
@@ -34,7 +34,7 @@ from tests.support.schedule import (
 from tests.support.servers import Server
 from tests.support.spinning import SPINNING, fields_of, known_spinning, spinning
 
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 
 @pytest.fixture(autouse=True)
@@ -301,7 +301,6 @@ register_schedule("spinning", spinning, lambda one: {}, lambda d: spinning())
 """
 
 
-@ONE_SERVER
 def test_a_canary_runs_every_second_beside_hostile_schedules_whichever_beat_leads(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:
@@ -369,7 +368,6 @@ def handle_slowly(**kwargs):
 """
 
 
-@ONE_SERVER
 def test_a_slow_handler_of_ones_own_ends_beat_beside_schedules_that_never_end(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from redbeat.cli import redbeat as redbeat_command
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -41,8 +41,6 @@ MEBIBYTE = 1024 * 1024
 MAX_BYTES = 20_000
 FIELDS = ["definition", "meta", "policy"]
 OWN_FIELDS = ["error", "lease"]
-
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
 @pytest.fixture

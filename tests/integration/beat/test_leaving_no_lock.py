@@ -19,13 +19,14 @@ from redbeat.store import scripts as lua
 from redbeat.store.records import Commit
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import LOCK, SCHEDULE, write_raw
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.clocks import lying_clock
 from tests.support.deadlines import patience
@@ -19,8 +20,6 @@ from tests.support.schedule import SCHEDULE, messages, score_of, server_now, wri
 from tests.support.servers import Server
 
 HOUR = 3600.0
-
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
 def write_lying_app(directory: Path, module: str, server: Server, offsets: Sequence[float]) -> None:

@@ -11,7 +11,7 @@ from celery import Task
 from celery.signals import before_task_publish
 
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.logs import warnings_in
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
@@ -22,7 +22,7 @@ from tests.support.schedule import (
 from tests.support.servers import Server
 from tests.support.ticks import take_messages
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 
 class Failing(Task):

@@ -6,14 +6,13 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 LOCK_SECONDS = 5
 

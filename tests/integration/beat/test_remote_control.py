@@ -11,13 +11,14 @@ import pytest
 from celery import Celery
 
 from tests.conftest import MakeApp
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.servers import Server
 
 pytestmark = [
-    pytest.mark.parametrize("server", ["valkey"], indirect=True),
+    ONE_SERVER,
     pytest.mark.skipif(not hasattr(celery.beat, "BeatPidbox"), reason="this Celery's beat answers no ping"),
 ]
 

@@ -17,6 +17,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.lua_headers import sha1_of
@@ -37,9 +38,6 @@ from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 
 HOUR = timedelta(hours=1)
-
-#: for what is beat's own doing, whatever the server
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
 @pytest.fixture

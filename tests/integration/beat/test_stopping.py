@@ -9,16 +9,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, field, messages, server_now, write_raw
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}
 ENTRIES = 2_000

@@ -8,6 +8,7 @@ import pytest
 
 from redbeat.connection import get_redis
 from tests.faults.children import run_child
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import STOP_SECONDS, celery_worker, runs, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, STATICS, write_raw
@@ -21,7 +22,7 @@ RedBeatSchedulerEntry("at-import", "echo", 0.3, app=app).save()
 """
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 @pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1])
 def test_a_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list[str]) -> None:
     write_app(

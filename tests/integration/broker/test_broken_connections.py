@@ -14,7 +14,7 @@ from redis.retry import Retry
 
 from redbeat.errors import StoreUnavailable
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import errors_in
@@ -34,7 +34,7 @@ from tests.support.schedule import (
 )
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 
 @pytest.fixture

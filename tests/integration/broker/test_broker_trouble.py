@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.logs import AWAY, BACK, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -28,7 +28,7 @@ from tests.support.schedule import (
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 TIMEOUT_SECONDS = 1.0
 

@@ -15,7 +15,7 @@ from celery.signals import after_task_publish, before_task_publish
 from kombu import Exchange, Producer, Queue
 
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
 from tests.support.fidelity import Recording, Row, counting_round_trips, prepare, send_both_ways
 from tests.support.polling import eventually
@@ -145,7 +145,7 @@ def _run(*args: Any, **kwargs: Any) -> None:
 # -- a worker
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 def test_a_worker_runs_what_was_collected_by_priority_and_behind_a_prefix(
     make_scheduler: MakeScheduler, make_app: MakeApp, valkey: Server, tmp_path: Path
 ) -> None:

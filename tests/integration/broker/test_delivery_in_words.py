@@ -7,11 +7,11 @@ import logging
 import pytest
 import redis
 
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.schedule import write_burst
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 EXACTLY = "    . delivery -> exactly once"
 IF_IT_MAY = f"{EXACTLY}, if the schedule's user may push"

@@ -10,14 +10,14 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import SELDOM, field, sent_names, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import take_messages
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 ERRORS = [
     ConnectionError("the CRM is away"),

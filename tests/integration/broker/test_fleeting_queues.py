@@ -10,13 +10,13 @@ import redis
 from kombu.transport.redis import Channel
 
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import monitoring, sent_names, write_burst
 from tests.support.servers import Server
 from tests.support.ticks import take_messages
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 QUEUES: dict[str, dict[str, Any]] = {
     "expiring": {"queue_arguments": {"x-expires": 60_000}},

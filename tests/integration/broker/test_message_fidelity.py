@@ -19,7 +19,7 @@ from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.fidelity import Recording, Row, Written, prepare, send_both_ways
 from tests.support.servers import Server
 from tests.support.topologies import SentinelTopology
@@ -31,7 +31,6 @@ LATER = datetime(2030, 1, 1, 13, 0, 0, 250_000, tzinfo=timezone.utc)
 pytestmark = pytest.mark.filterwarnings(r"ignore:\s*The '\w+' task attribute is deprecated")
 
 #: messages are kombu's work: one kind of server is enough where there are many cases of them
-ONE_KIND = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
 ORDERS = Exchange("orders", type="topic")
@@ -174,7 +173,7 @@ def add_tasks(app: Celery) -> None:
     app.task(name="another", base=Another, shared=False)(run)
 
 
-@ONE_KIND
+@ONE_SERVER
 @pytest.mark.parametrize("row", PARAMETERS)
 def test_a_message_is_the_same_as_of_a_direct_call(
     make_scheduler: MakeScheduler, make_app: MakeApp, broker: redis.Redis, row: Row
@@ -232,7 +231,7 @@ def assert_a_batch_is_the_same(scheduler: Recording, broker: redis.Redis) -> Wri
     return by_tick
 
 
-@ONE_KIND
+@ONE_SERVER
 @EVERY_FORMAT
 def test_a_batch_is_the_same_wherever_the_broker_is(
     make_scheduler: MakeScheduler, make_app: MakeApp, place: Place, transport_options: dict[str, Any]
@@ -245,7 +244,7 @@ def test_a_batch_is_the_same_wherever_the_broker_is(
     assert all(key.startswith(prefix) for key in written.lists)
 
 
-@ONE_KIND
+@ONE_SERVER
 @pytest.mark.parametrize("has_schedule", [True, False], ids=["with-schedule", "without-schedule"])
 def test_a_batch_is_the_same_behind_sentinel(
     make_scheduler: MakeScheduler, make_app: MakeApp, sentinel: SentinelTopology, has_schedule: bool

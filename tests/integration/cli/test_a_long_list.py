@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import write_app
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 ENTRIES = 1_000_000 if os.environ.get("REDBEAT_FAULTS") == "long" else 40_000
 FEW_ENTRIES = 2_000

@@ -24,6 +24,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.schedules import rrule
 from tests.conftest import MakeApp
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
 from tests.support.deadlines import patience
@@ -32,7 +33,7 @@ from tests.support.polling import eventually
 from tests.support.schedule import LOCK, SCHEDULE
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 Import = Callable[[str, str], ModuleType]
 

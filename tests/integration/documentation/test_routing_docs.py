@@ -9,8 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -33,7 +32,7 @@ def steps() -> list[tuple[str, str]]:
     return re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 def test_the_walk_prints_what_the_page_shows(server: Server, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     (tmp_path / "proj.py").write_text(blocks("python")[0])
     env = {**os.environ, "BROKER_URL": rabbitmq.url(), "REDIS_URL": server.url(1)}

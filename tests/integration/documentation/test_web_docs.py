@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat
 from tests.support.deadlines import patience
 from tests.support.documents import write_files
@@ -18,7 +19,7 @@ from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, sent_names
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 #: run with Django's test client; what is printed at the end is asked for
 DJANGO = """

@@ -16,12 +16,12 @@ from redbeat.keys import Keys
 from redbeat.store import scripts as lua
 from redbeat.store.records import Fence, Stored, Write
 from redbeat.store.scripts.downgrades import bring_back
+from tests.integration.conftest import ONE_SERVER
 from tests.support.leadership_model import RUNS, Scripts, explore
 from tests.support.lua_headers import SCRIPTS, code_of
 from tests.support.schedule import LOCK, SCHEDULE, STATICS
 
 KEYS = Keys("redbeat:", SCHEDULE, STATICS)
-ONE_KIND = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 #: steps in a row; 9 take some seconds, each one more doubles that
 DEPTH = 9
@@ -84,7 +84,7 @@ NO_FENCE = f"string.gsub({FENCE}, 'lost', 'ok')"
 TWO_HOLDERS = "another beat held the lock, and yet: "
 
 
-@ONE_KIND
+@ONE_SERVER
 @pytest.mark.parametrize(
     ("name", "old", "new", "violation"),
     [

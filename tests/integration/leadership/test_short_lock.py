@@ -18,6 +18,7 @@ import redis
 
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -26,7 +27,7 @@ from tests.support.schedule import LOCK, messages, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import memory_app
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 NAMES = [f"entry-{number}" for number in range(5)]
 EVERY = 0.5

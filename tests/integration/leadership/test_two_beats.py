@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, SCHEDULE, STATICS, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}
 

@@ -28,6 +28,7 @@ from redbeat.schedules import clocked, rrule
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
+from tests.integration.conftest import ONE_SERVER
 from tests.support.schedule import SCHEDULE, STATICS, meta_json, score_of, write_raw
 from tests.support.servers import Server
 
@@ -220,7 +221,7 @@ METAS = st.none() | st.tuples(
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 def test_whatever_stands_there_is_there_again(
     app: Celery, client: redis.Redis, entries: dict[str, Any], is_json: bool
 ) -> None:

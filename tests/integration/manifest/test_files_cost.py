@@ -13,6 +13,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.manifest.format import read_file, write_file
 from redbeat.manifest.plan import make_plan
 from redbeat.manifest.transfer import export_entries
+from tests.integration.conftest import ONE_SERVER
 
 ENTRIES = 1_000
 
@@ -40,6 +41,7 @@ def calls_per_entry(work: Callable[[], object]) -> float:
     return pstats.Stats(profile).total_calls / ENTRIES  # type: ignore[attr-defined,no-any-return]
 
 
+@ONE_SERVER
 def test_export_and_plan_call_a_few_hundred_functions_an_entry(app: Celery) -> None:
     fill(app)
     declared = read_file(write_file(export_entries(app).declared))

@@ -15,12 +15,14 @@ from redbeat.manifest.plan import commit, make_plan
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
+from tests.integration.conftest import ONE_SERVER
 from tests.support.applying import apply, many, state_of
 from tests.support.schedule import SCHEDULE, field
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 
 
+@ONE_SERVER
 def test_killed_at_any_round_trip_it_leaves_the_old_or_the_new(
     make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

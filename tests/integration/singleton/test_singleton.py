@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
@@ -19,7 +20,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.singletons import start_singleton, writer, writes
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 LOCK = "the-lock"
 FAST = ("--timeout", "2", "--grace", "0.5")

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.servers import Server
 from tests.support.singletons import start_singleton, writer, writes
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 LOCK = "the-lock"
 HOLDER = "redbeat:3:elsewhere:1:1:a"

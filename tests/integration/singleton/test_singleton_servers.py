@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.conftest import ONE_SERVER
 from tests.support.certificates import Certificates
 from tests.support.processes import Process
 from tests.support.servers import Server
@@ -96,7 +97,7 @@ def test_a_password_that_is_refused_ends_it_with_no_permission(
         assert "Traceback" not in singleton.output()
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 def test_a_lock_that_is_something_else_ends_it_with_a_sentence(server: Server) -> None:
     with server.client() as client:
         client.hset("feed", "a", "b")
@@ -148,7 +149,7 @@ def test_a_beatcop_ini_is_run_with_the_lock_that_beatcop_would_take(
         assert "Acquired lock the-singleton" in singleton.output(), "the command is no other lock"
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 def test_keys_beside_the_lock_end_by_themselves(server: Server) -> None:
     with server.client() as client:
         with start_singleton(server.url(), "true", lock="feed") as singleton:

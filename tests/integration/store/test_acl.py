@@ -18,6 +18,7 @@ from redbeat.calendars import Calendar
 from redbeat.cli import redbeat as redbeat_command
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.schedulers import get_redis
+from tests.integration.conftest import ONE_SERVER
 from tests.support.logs import errors_in, warnings_in
 from tests.support.rights import CLAIMS, RECIPES, Claim, Ground, documented_rights
 from tests.support.schedule import field, write_raw
@@ -54,7 +55,7 @@ def rights_to_miss() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 @pytest.mark.parametrize(("user", "right"), rights_to_miss())
 def test_no_right_is_there_for_nothing(ground: Ground, user: str, right: str) -> None:
     limited = ground.of(user)

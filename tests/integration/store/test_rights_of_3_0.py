@@ -15,6 +15,7 @@ from redbeat.store import rights
 from redbeat.store.members import MemberRepair, Members
 from redbeat.store.rights import Feature
 from redbeat.store.store import Store
+from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
@@ -77,7 +78,7 @@ def test_a_right_that_is_asked_for_since_then_is_one_of_a_feature_that_can_be_of
     assert now - before <= {right for feature in FEATURES for right in feature.rights.split()}
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 @pytest.mark.parametrize("user", CLAIMS)
 def test_what_a_user_could_do_it_can_do_still(old: Ground, user: str) -> None:
     for claim in CLAIMS[user]:
@@ -85,7 +86,7 @@ def test_what_a_user_could_do_it_can_do_still(old: Ground, user: str) -> None:
         old.server.flush()
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@ONE_SERVER
 def test_a_beat_and_the_command_line_have_enough_of_them(old: Ground, tmp_path: Path) -> None:
     def printed(user: str, *arguments: str) -> str:
         done = call(old.app(user), *arguments)

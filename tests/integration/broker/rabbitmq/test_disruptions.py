@@ -12,12 +12,12 @@ from celery import Celery
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, SELDOM, field, server_now, write_burst, write_raw
 from tests.support.ticks import names_of, take_messages
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 #: RabbitMQ knows no such messages, and closes the connection (540)
 DISRUPTIVE: dict[str, Any] = {"options": {"immediate": True}}

@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -27,7 +27,7 @@ from tests.support.schedule import (
 )
 from tests.support.ticks import Message, names_of, take_messages
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 
 def write_seldom(client: redis.Redis, name: str, due: int, **fields: Any) -> None:

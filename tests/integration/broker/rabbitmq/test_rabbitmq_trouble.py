@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import AWAY, BACK, errors_in
@@ -29,7 +29,7 @@ from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import names_of, take_messages
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+pytestmark = ONE_SERVER
 
 
 def is_due(client: redis.Redis, *names: str) -> bool:
