@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import date, timedelta
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeVar
 
 import celery._state
@@ -30,6 +33,24 @@ SEED = os.environ.setdefault("REDBEAT_SEED", secrets.token_hex(4))
 
 MakeApp = Callable[..., Celery]
 Started = TypeVar("Started")
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: Any, argname: str) -> str | None:
+    """Show what pytest would only number: the test's name is the claim, and this its case.
+
+    It has to be the same in each process of a run: sets, and objects without a text of their own, keep
+    their numbers, and what depends on the clock needs ``ids``.
+    """
+    if isinstance(val, (str, bytes)) or hasattr(val, "__name__"):
+        return None
+    if val is None or isinstance(val, (bool, int, float)):
+        return f"{argname}={val}"
+    if isinstance(val, dict):
+        text = ",".join(f"{key}={value!r}" for key, value in val.items()) or f"no {argname}"
+    else:
+        text = str(val) if isinstance(val, (date, timedelta)) else repr(val)
+    is_always_so = text.isprintable() and not re.search(r" at 0x|\{[^:}]+,|frozenset|::", text)
+    return shorten(text, 60, placeholder="...") if is_always_so else None
 
 
 @pytest.fixture(autouse=True)

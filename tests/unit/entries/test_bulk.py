@@ -58,6 +58,7 @@ def test_nothing_to_save_or_to_delete_is_done_without_a_server(app: Celery) -> N
 @pytest.mark.parametrize(
     "rule",
     [schedule(60), schedule(90, relative=True), crontab(minute="*/5"), rrule("HOURLY", dtstart=RAN_AT)],
+    ids=lambda rule: type(rule).__name__,
 )
 def test_what_is_stored_is_to_the_byte_what_save_stores(rule: Any) -> None:
     left = []

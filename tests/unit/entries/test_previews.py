@@ -37,6 +37,7 @@ def entry(app: Celery, schedule: Any, **fields: Any) -> RedBeatSchedulerEntry:
             for lat in (52.5, -33)
         ),
     ],
+    ids=lambda rule: repr(rule) if isinstance(rule, solar) else type(rule).__name__,
 )
 def test_the_next_runs_of_a_new_entry_begin_with_what_it_is_due_at(app: Celery, rule: Any) -> None:
     made = entry(app, rule)
