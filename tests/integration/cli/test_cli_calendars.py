@@ -28,12 +28,6 @@ SPAN = "2098-12-24T18:00+00:00/2098-12-25T06:00+00:00"
 
 
 @pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
 def ask(app: Celery) -> Ask:
     def run(*arguments: str) -> Result:
         done = call(app, "calendar", *arguments)

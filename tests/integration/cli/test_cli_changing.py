@@ -12,7 +12,6 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
-from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
@@ -22,33 +21,14 @@ from redbeat.entries.forms import arguments_of
 from redbeat.policy.policy import FIELDS, PAUSE_FIELDS
 from redbeat.schedules import clocked, cron, rrule
 from tests.conftest import MakeApp
+from tests.integration.cli.conftest import Call
 from tests.support.command_line import call
 from tests.support.schedule import messages, write_raw
 from tests.support.servers import Server
 
-Call = Callable[..., Result]
+TIMEZONE = "Europe/Berlin"
+
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app(timezone="Europe/Berlin")
-
-
-@pytest.fixture
-def ask(app: Celery) -> Call:
-    def run(*arguments: str) -> Result:
-        done = call(app, *arguments)
-        assert done.exit_code == 0, done.output
-        return done
-
-    return run
 
 
 @pytest.fixture

@@ -19,17 +19,10 @@ from redbeat.schedules import clocked, cron
 from tests.support.command_line import call
 from tests.support.logs import errors_in
 from tests.support.schedule import LOCK, SCHEDULE, STATICS, meta_json, server_now, write_raw
-from tests.support.servers import Server
 from tests.support.ticks import leader
 
 DOWNGRADED = "redbeat::downgraded"
 CHRISTMAS = datetime(2099, 12, 24, 18, tzinfo=timezone.utc)
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
 
 
 def put_away(app: Celery, *names: str) -> None:

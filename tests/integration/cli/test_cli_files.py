@@ -35,12 +35,6 @@ Ask = Callable[..., Result]
 
 
 @pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "billing.yaml"
     path.write_text(FILE)

@@ -18,44 +18,11 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.failures import new_failure
 from redbeat.entries.query import STATES
 from redbeat.schedules import clocked
-from tests.conftest import MakeApp
+from tests.integration.cli.conftest import FAR, Call
 from tests.support.command_line import call
 from tests.support.schedule import server_now, write_raw
-from tests.support.servers import Server
 
-Call = Callable[..., Result]
-FAR = datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc)
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app(timezone="Europe/Berlin")
-
-
-@pytest.fixture
-def ask(app: Celery) -> Call:
-    def run(*arguments: str, columns: int | None = None) -> Result:
-        done = call(app, *arguments, columns=columns)
-        assert done.exit_code == 0, done.output
-        return done
-
-    return run
-
-
-@pytest.fixture
-def add(app: Celery) -> Callable[..., RedBeatSchedulerEntry]:
-    def make(name: str, schedule: Any = None, **values: Any) -> RedBeatSchedulerEntry:
-        return RedBeatSchedulerEntry(
-            name, values.pop("task", "echo"), schedule or clocked(FAR), app=app, **values
-        ).save()
-
-    return make
+TIMEZONE = "Europe/Berlin"
 
 
 def lines_of(done: Result) -> list[str]:

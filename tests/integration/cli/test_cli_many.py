@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,29 +12,17 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab
-from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.cli import confirmation
-from tests.conftest import MakeApp
+from tests.integration.cli.conftest import Call
 from tests.support.command_line import call
 from tests.support.schedule import messages, write_raw
-from tests.support.servers import Server
+
+TIMEZONE = "Europe/Berlin"
 
 UTC = timezone.utc
 LATER = datetime(2098, 1, 1, tzinfo=UTC)
-Ask = Callable[..., Result]
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app(timezone="Europe/Berlin")
 
 
 @pytest.fixture
@@ -59,21 +46,11 @@ def changed(app: Celery, before: dict[str, Any]) -> list[str]:
     return [name for name, was in before.items() if fields(app, name) != was]
 
 
-@pytest.fixture
-def ask(app: Celery) -> Ask:
-    def run(*arguments: str) -> Result:
-        done = call(app, *arguments)
-        assert done.exit_code == 0, done.output
-        return done
-
-    return run
-
-
 # -- pause and resume
 
 
 def test_what_rests_already_keeps_its_note_and_is_told_in_one_line(
-    app: Celery, ask: Ask, schedule: dict[str, Any]
+    app: Celery, ask: Call, schedule: dict[str, Any]
 ) -> None:
     done = ask(
         "pause", "--match", "job-*", "--note", "a move", "--by", "eve", "--until", "2099-01-01", "--yes"
@@ -87,7 +64,7 @@ def test_what_rests_already_keeps_its_note_and_is_told_in_one_line(
     assert again.stdout == "0 paused, 5 already paused or disabled, left alone.\n", "and nobody is asked"
 
 
-def test_what_is_disabled_without_a_pause_stays_so(app: Celery, ask: Ask, schedule: dict[str, Any]) -> None:
+def test_what_is_disabled_without_a_pause_stays_so(app: Celery, ask: Call, schedule: dict[str, Any]) -> None:
     done = ask("resume", "--match", "job-*", "--yes")
     assert done.stdout == "2 resumed, 1 disabled without a pause, left alone.\n"
     assert changed(app, schedule) == ["job-3", "job-4"]
@@ -106,13 +83,13 @@ def test_what_is_disabled_without_a_pause_stays_so(app: Celery, ask: Ask, schedu
     ids=str,
 )
 def test_a_note_and_a_person_select_what_is_resumed(
-    app: Celery, ask: Ask, schedule: dict[str, Any], selection: list[str], expected: list[str]
+    app: Celery, ask: Call, schedule: dict[str, Any], selection: list[str], expected: list[str]
 ) -> None:
     assert ask("resume", *selection, "--yes").stdout == f"{len(expected)} resumed.\n"
     assert changed(app, schedule) == expected
 
 
-def test_an_entry_that_is_named_is_meant(app: Celery, ask: Ask, schedule: dict[str, Any]) -> None:
+def test_an_entry_that_is_named_is_meant(app: Celery, ask: Call, schedule: dict[str, Any]) -> None:
     ask("resume", "job-5")
     assert Entry.get("job-5", app).enabled, "though nobody had paused it"
     assert "already, and stays so" in ask("pause", "job-3").stdout
@@ -126,7 +103,7 @@ def test_an_entry_that_is_named_is_meant(app: Celery, ask: Ask, schedule: dict[s
 
 
 def test_who_pauses_is_noted(
-    app: Celery, ask: Ask, schedule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    app: Celery, ask: Call, schedule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUDO_USER", "grace")
     ask("pause", "job-1")
@@ -153,7 +130,7 @@ def test_a_note_selects_and_names_name(app: Celery, schedule: dict[str, Any]) ->
     ],
     ids=str,
 )
-def test_until_when_is_said_as_people_say_it(app: Celery, ask: Ask, text: str, expected: Any) -> None:
+def test_until_when_is_said_as_people_say_it(app: Celery, ask: Call, text: str, expected: Any) -> None:
     """On the clocks of the entry."""
     Entry("one", "echo", 60, timezone="Asia/Tokyo", app=app).save()
     tokyo = ZoneInfo("Asia/Tokyo")
@@ -252,7 +229,7 @@ def test_who_says_no_has_seen_how_many_it_would_be(
 
 @pytest.mark.parametrize("command", MASS, ids=lambda command: " ".join(command[:2]))
 def test_a_dry_run_asks_nobody_and_does_nothing(
-    app: Celery, ask: Ask, broker: redis.Redis, schedule: dict[str, Any], command: list[str]
+    app: Celery, ask: Call, broker: redis.Redis, schedule: dict[str, Any], command: list[str]
 ) -> None:
     done = ask(*command, "--dry-run")
     assert " would be " in done.stderr
@@ -263,7 +240,7 @@ def test_a_dry_run_asks_nobody_and_does_nothing(
 # -- what is done
 
 
-def test_fields_of_many_are_set(app: Celery, ask: Ask, schedule: dict[str, Any]) -> None:
+def test_fields_of_many_are_set(app: Celery, ask: Call, schedule: dict[str, Any]) -> None:
     done = ask("set", "--match", "job-*", "--jitter", "5s", "--queue", "slow", "--yes")
     assert done.stdout == "5 changed.\n"
     assert changed(app, schedule) == ["job-1", "job-2", "job-3", "job-4", "job-5"]
@@ -272,7 +249,7 @@ def test_fields_of_many_are_set(app: Celery, ask: Ask, schedule: dict[str, Any])
 
 
 def test_many_are_run_and_made_up_for(
-    app: Celery, ask: Ask, broker: redis.Redis, schedule: dict[str, Any]
+    app: Celery, ask: Call, broker: redis.Redis, schedule: dict[str, Any]
 ) -> None:
     assert ask("trigger", "--match", "job-[12]", "--yes").stdout == "Sent 2 runs.\n"
     assert len(messages(broker)) == 2
@@ -300,7 +277,7 @@ def test_one_that_can_not_be_changed_stops_none_of_the_others(
 
 
 def test_programs_get_an_object_a_line_and_the_summary_beside_it(
-    app: Celery, ask: Ask, schedule: dict[str, Any]
+    app: Celery, ask: Call, schedule: dict[str, Any]
 ) -> None:
     done = ask("pause", "--match", "job-*", "--yes", "--json")
     assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["job-1", "job-2"]

@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.diagnostics.orphans import find_orphans, purge_orphans
 from redbeat.errors import EntryNotFound
 from tests.conftest import MakeApp
+from tests.integration.cli.conftest import Call
 from tests.support.command_line import call
-from tests.support.servers import Server
 
-Call = Callable[..., Result]
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app(timezone="Europe/Berlin")
-
-
-@pytest.fixture
-def ask(app: Celery) -> Call:
-    def run(*arguments: str) -> Result:
-        done = call(app, *arguments)
-        assert done.exit_code == 0, done.output
-        return done
-
-    return run
+TIMEZONE = "Europe/Berlin"
 
 
 @pytest.fixture

@@ -32,12 +32,6 @@ QUEUES = [
 
 
 @pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
 def app(make_app: MakeApp) -> Celery:
     app = make_app(task_queues=QUEUES, task_routes={"feed.*": {"queue": "feeds", "priority": 3}})
 

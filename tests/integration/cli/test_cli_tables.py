@@ -24,6 +24,7 @@ from redbeat.entries.failures import new_failure
 from redbeat.entries.query import STATES
 from redbeat.schedules import clocked
 from tests.conftest import MakeApp
+from tests.integration.cli.conftest import FAR, Call
 from tests.support.apps import write_app
 from tests.support.command_line import Terminal, call, celery_arguments, installed
 from tests.support.schedule import server_now, write_raw
@@ -31,32 +32,11 @@ from tests.support.servers import Server
 from tests.support.shop import AWAY, fill_shop
 from tests.support.spinning import SPINNING, known_spinning
 
-Call = Callable[..., Result]
+TIMEZONE = "Europe/Berlin"
+
 Shown = Callable[..., list[str]]
-FAR = datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc)
 WIDTHS = (80, 100, 120, 200)
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app(timezone="Europe/Berlin")
-
-
-@pytest.fixture
-def ask(app: Celery) -> Call:
-    def run(*arguments: str, columns: int | None = None, code: int = 0) -> Result:
-        done = call(app, *arguments, columns=columns)
-        assert done.exit_code == code, done.output
-        return done
-
-    return run
 
 
 @pytest.fixture

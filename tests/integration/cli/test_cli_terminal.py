@@ -26,12 +26,6 @@ Run = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
 def project(server: Server, tmp_path: Path) -> dict[str, str]:
     """An application in a file, and the environment to use it in."""
     write_app(tmp_path, "project", server.url(0), redbeat_redis_url=server.url(1))

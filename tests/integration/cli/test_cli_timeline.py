@@ -11,46 +11,13 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab
-from click.testing import Result
 from rich.cells import cell_len
 
-from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import clocked
-from tests.conftest import MakeApp
-from tests.support.command_line import call
+from tests.integration.cli.conftest import Call
 from tests.support.schedule import server_now, write_raw
-from tests.support.servers import Server
 
-Call = Callable[..., Result]
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app(timezone="Europe/Berlin")
-
-
-@pytest.fixture
-def ask(app: Celery) -> Call:
-    def run(*arguments: str, columns: int | None = None) -> Result:
-        done = call(app, *arguments, columns=columns)
-        assert done.exit_code == 0, done.output
-        return done
-
-    return run
-
-
-@pytest.fixture
-def add(app: Celery) -> Callable[..., RedBeatSchedulerEntry]:
-    def make(name: str, schedule: Any = None, **values: Any) -> RedBeatSchedulerEntry:
-        return RedBeatSchedulerEntry(name, values.pop("task", "echo"), schedule, app=app, **values).save()
-
-    return make
+TIMEZONE = "Europe/Berlin"
 
 
 def test_a_timeline_shows_who_runs_when_and_how_many_at_a_time(

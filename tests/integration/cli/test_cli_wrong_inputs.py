@@ -15,12 +15,6 @@ from tests.support.servers import Server
 PASSWORD = "s3cret-w0rd"
 
 
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [

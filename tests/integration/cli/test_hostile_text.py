@@ -25,12 +25,6 @@ NAME = f"name{HOSTILE}"
 HOURLY: dict[str, Any] = {"__type__": "interval", "every": 3600}
 
 
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
 def fill(client: redis.Redis, *, now: float = 1.0) -> None:
     """A schedule in which every text is hostile; all of it is due."""
     write_raw(client, NAME, task=f"task{HOSTILE}", schedule=HOURLY, score=now)

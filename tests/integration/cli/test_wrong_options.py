@@ -52,12 +52,6 @@ WRONG: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
-
-
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize(
     "command",
