@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
 
-from tests.conftest import MakeApp
+from redbeat import RedBeatScheduler
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
@@ -35,18 +34,25 @@ def rabbitmq_proxy(rabbitmq: RabbitMQ) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.mark.parametrize("options", [{}, {"retry_on_timeout": True}], ids=["plain", "retry_on_timeout"])
+@pytest.fixture(params=[{}, {"retry_on_timeout": True}], ids=["plain", "retry_on_timeout"])
+def scheduler(
+    make_scheduler: MakeScheduler, server: Server, proxy: Proxy, request: pytest.FixtureRequest
+) -> RedBeatScheduler:
+    """Its Redis broker is behind the proxy."""
+    options = {"broker_transport_options": request.param, **SETTINGS}
+    return make_scheduler(broker_url=proxy.url(server.url(0)), **options)
+
+
+@pytest.fixture
+def rabbitmq_scheduler(
+    make_scheduler: MakeScheduler, rabbitmq: RabbitMQ, rabbitmq_proxy: Proxy
+) -> RedBeatScheduler:
+    return make_scheduler(broker_url=rabbitmq_proxy.url(rabbitmq.url()), **SETTINGS)
+
+
 def test_a_redis_broker_whose_answer_comes_late_gets_a_run_once(
-    make_scheduler: MakeScheduler,
-    server: Server,
-    client: redis.Redis,
-    broker: redis.Redis,
-    proxy: Proxy,
-    options: dict[str, Any],
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, proxy: Proxy
 ) -> None:
-    scheduler = make_scheduler(
-        broker_url=proxy.url(server.url(0)), broker_transport_options=options, **SETTINGS
-    )
     write_burst(client, ["before"])
     scheduler.tick()
     write_burst(client, ["late"])
@@ -61,18 +67,9 @@ def test_a_redis_broker_whose_answer_comes_late_gets_a_run_once(
     assert sent_names(broker) == ["before", "late", "after"]
 
 
-@pytest.mark.parametrize("options", [{}, {"retry_on_timeout": True}], ids=["plain", "retry_on_timeout"])
 def test_a_redis_broker_whose_answer_is_lost_gets_a_run_once(
-    make_scheduler: MakeScheduler,
-    server: Server,
-    client: redis.Redis,
-    broker: redis.Redis,
-    proxy: Proxy,
-    options: dict[str, Any],
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, proxy: Proxy
 ) -> None:
-    scheduler = make_scheduler(
-        broker_url=proxy.url(server.url(0)), broker_transport_options=options, **SETTINGS
-    )
     write_burst(client, NAMES)
     cut = proxy.cut_on(expected_id("second", 2).encode(), "reply")
     scheduler.tick()
@@ -81,35 +78,23 @@ def test_a_redis_broker_whose_answer_is_lost_gets_a_run_once(
 
 
 def test_rabbitmq_whose_confirm_is_lost_gets_a_run_once(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    rabbitmq: RabbitMQ,
-    rabbitmq_proxy: Proxy,
+    rabbitmq_scheduler: RedBeatScheduler, client: redis.Redis, rabbitmq_proxy: Proxy
 ) -> None:
-    app = make_app(broker_url=rabbitmq_proxy.url(rabbitmq.url()), **SETTINGS)
-    scheduler = make_scheduler(app)
     write_burst(client, NAMES)
     cut = rabbitmq_proxy.cut_on(expected_id("second", 2).encode(), "reply")
-    scheduler.tick()
+    rabbitmq_scheduler.tick()
     assert cut.is_set()
-    sent = [message.entry for message in take_messages(app)]
+    sent = [message.entry for message in take_messages(rabbitmq_scheduler.app)]
     assert sorted(set(sent)) == sorted(sent)
     assert {"first", "third"} <= set(sent)
 
 
 def test_a_connection_to_rabbitmq_that_has_gone_stale_costs_no_run(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    rabbitmq: RabbitMQ,
-    rabbitmq_proxy: Proxy,
+    rabbitmq_scheduler: RedBeatScheduler, client: redis.Redis, rabbitmq_proxy: Proxy
 ) -> None:
-    app = make_app(broker_url=rabbitmq_proxy.url(rabbitmq.url()), **SETTINGS)
-    scheduler = make_scheduler(app)
     write_burst(client, ["before"])
-    scheduler.tick()
+    rabbitmq_scheduler.tick()
     rabbitmq_proxy.drop()
     write_burst(client, NAMES)
-    scheduler.tick()
-    assert [message.entry for message in take_messages(app)] == ["before", *NAMES]
+    rabbitmq_scheduler.tick()
+    assert [message.entry for message in take_messages(rabbitmq_scheduler.app)] == ["before", *NAMES]

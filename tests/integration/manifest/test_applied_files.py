@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,8 +17,9 @@ from redbeat.errors import EntryChanged, FileError, OwnedByOthers, StoreCorrupt
 from redbeat.manifest.format import Declared, read_file
 from redbeat.manifest.plan import Plan, apply_plan, commit, make_plan
 from tests.conftest import MakeApp
+from tests.integration.conftest import MakeScheduler
 from tests.support.applying import apply, state_of
-from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_now, write_raw
+from tests.support.schedule import SCHEDULE, field, messages, meta_json, score_of, server_now, write_raw
 
 FILE = """
 entries:
@@ -185,9 +187,6 @@ calendars: {newyear: {days: {DAY: closed}}}
     assert score_of(client, "yearly") == datetime(year, 1, 1, tzinfo=timezone.utc).timestamp()
 
 
-# -- while others write
-
-
 def test_a_change_in_between_makes_the_plan_anew_and_says_so(app: Celery, client: redis.Redis) -> None:
     apply(app, FILE)
     seen: list[tuple[dict[str, Any], str]] = []
@@ -285,3 +284,48 @@ def test_two_owners_at_once_end_with_the_entries_of_both(make_app: MakeApp, clie
     assert {field(client, f"{owner}-{n}", "definition")["task"] for owner in "ab" for n in range(30)} == {
         "t9"
     }
+
+
+@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+def test_runs_go_on_and_are_counted_while_files_are_applied(
+    make_app: MakeApp,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    settings: dict[str, None],
+) -> None:
+    app = make_app(**settings)
+
+    def declared(round_: int) -> Declared:
+        entry = {"task": "echo", "schedule": {"every": 0.05}, "kwargs": {"round": round_}}
+        return Declared(entries={f"entry-{number}": entry for number in range(20)})
+
+    apply_plan(lambda: make_plan(app, declared(0), "billing"))
+    scheduler = make_scheduler(**settings)
+    failures: list[BaseException] = []
+    is_over = threading.Event()
+
+    def apply_often() -> None:
+        try:
+            for round_ in range(1, 30):
+                apply_plan(lambda round_=round_: make_plan(app, declared(round_), "billing"))  # type: ignore[misc]
+        except BaseException as exc:  # noqa: BLE001 - it is shown by the test
+            failures.append(exc)
+        finally:
+            is_over.set()
+
+    thread = threading.Thread(target=apply_often)
+    thread.start()
+    while not is_over.wait(0.01):
+        scheduler.tick()
+    thread.join()
+    assert failures == []
+    while len(messages(broker)) <= 20:  # the files were quick; a test that hangs has a time limit of its own
+        scheduler.tick()
+    sent = [message["headers"] for message in messages(broker)]
+    assert len({headers["id"] for headers in sent}) == len(sent)
+    counts = Counter(headers["redbeat_entry"] for headers in sent)
+    for number in range(20):
+        entry = Entry.get(f"entry-{number}", app)
+        assert entry.kwargs == {"round": 29}
+        assert entry.total_run_count == counts[f"entry-{number}"]

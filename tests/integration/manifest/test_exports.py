@@ -1,10 +1,8 @@
-"""What was exported and is imported again is what it was; what comes from elsewhere becomes entries."""
+"""What was exported and is imported again is what it was."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -16,23 +14,24 @@ from celery.schedules import crontab, schedule, solar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.entries.forms import arguments_of
-from redbeat.errors import EntryChanged, EntryError, FileError
+from redbeat.errors import EntryError
 from redbeat.manifest.format import Declared, read_file, write_file
 from redbeat.manifest.plan import apply_plan, commit, make_plan
-from redbeat.manifest.transfer import declare_beat_schedule, export_entries, plan_import
+from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedules import clocked, rrule
 from redbeat.store.store import Store
-from tests.conftest import MakeApp
-from tests.faults.children import run_child
 from tests.integration.conftest import ONE_SERVER
-from tests.support.schedule import SCHEDULE, STATICS, meta_json, score_of, write_raw
+from tests.support.schedule import SCHEDULE, meta_json, write_raw
 from tests.support.servers import Server
+from tests.support.ticks import memory_app
+from tests.support.topologies import ClusterTopology
 
 UTC = timezone.utc
+
+
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
 
@@ -169,6 +168,8 @@ SCHEDULES = st.one_of(
     st.just({"__type__": "rrule", "freq": 3, "dtstart": 1700000000, "byhour": 3, "wkst": None}),
     st.just({"__type__": "nonsense"}),
 )
+
+
 PLAIN = (
     st.none()
     | st.booleans()
@@ -176,9 +177,13 @@ PLAIN = (
     | st.floats(allow_nan=False)
     | st.text(max_size=8)
 )
+
+
 VALUES = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
 )
+
+
 DEFINITIONS = st.fixed_dictionaries(
     {"task": st.sampled_from(["echo", "a.b"]), "schedule": SCHEDULES},
     optional={
@@ -191,6 +196,8 @@ DEFINITIONS = st.fixed_dictionaries(
         "timezone": st.sampled_from(["Europe/Berlin", "nowhere"]),
     },
 )
+
+
 POLICIES = st.none() | st.fixed_dictionaries(
     {},
     optional={
@@ -201,6 +208,8 @@ POLICIES = st.none() | st.fixed_dictionaries(
         "later": VALUES,
     },
 )
+
+
 METAS = st.none() | st.tuples(
     st.none() | st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1)), st.integers(0, 9)
 )
@@ -259,28 +268,6 @@ def same_meaning(app: Celery, key: str, before: dict[str, str], after: dict[str,
     assert json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def test_existing_names_are_refused_or_replaced_whole(app: Celery, client: redis.Redis) -> None:
-    Entry("one", "echo", 60, app=app, jitter=5).save()
-    exported = export_entries(app).declared
-    Entry("one", "other", 60, app=app, max_runs=3).save()
-    client.hset("redbeat:one", "error", "{}")
-    with pytest.raises(FileError, match="one: is stored already; --replace writes over"):
-        plan_import(app, exported)
-    commit(plan_import(app, exported, replace_existing=True))
-    entry = Entry.get("one", app)
-    assert (entry.task, entry.jitter, entry.max_runs) == ("echo", 5, None)
-    assert not client.hexists("redbeat:one", "error")
-
-
-def test_a_name_that_appears_meanwhile_stops_the_import(app: Celery, client: redis.Redis) -> None:
-    declared = read_file("entries: {one: {task: echo, schedule: 60}, two: {task: echo, schedule: 60}}")
-    plan = plan_import(app, declared)
-    Entry("two", "mine", 60, app=app).save()
-    with pytest.raises(EntryChanged):
-        commit(plan)
-    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:two"]
-
-
 def test_an_export_of_some(app: Celery) -> None:
     for name in ("a1", "a2", "b1"):
         Entry(name, "echo", 60, app=app).save()
@@ -290,63 +277,6 @@ def test_an_export_of_some(app: Celery) -> None:
     mine = export_entries(app, owner="billing").declared
     assert (mine.owner, list(mine.entries), "owner" in mine.entries["b1"]) == ("billing", ["b1"], False)
     assert not make_plan(app, read_file(write_file(mine)), "billing").difference
-
-
-def test_an_import_killed_at_any_round_trip_is_whole_or_not_there(
-    make_app: MakeApp, client: redis.Redis
-) -> None:
-    app = make_app()
-    Entry.save_many(Entry(f"entry-{n}", "echo", 60, app=app) for n in range(1200))
-    declared = export_entries(app).declared
-    for step in range(1, 50):
-        client.flushdb()
-
-        def work(step: int = step) -> None:
-            touched = 0
-
-            def touch() -> None:
-                nonlocal touched
-                touched += 1
-                if touched == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            own = make_app()
-            Store.on_round_trip = staticmethod(touch)  # type: ignore[method-assign]
-            commit(plan_import(own, declared))
-
-        code = run_child(work)
-        assert client.zcard(SCHEDULE) in (0, 1200)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-    assert client.zcard(SCHEDULE) == 1200
-
-
-def test_5000_entries_out_and_in(app: Celery, client: redis.Redis, server: Server) -> None:
-    Entry.save_many(
-        Entry(f"entry-{n}", "echo", crontab(str(n % 60)), kwargs={"id": n}, app=app) for n in range(5000)
-    )
-    seconds: dict[str, float] = {}
-    began = time.perf_counter()
-
-    def lap(what: str) -> None:
-        nonlocal began
-        seconds[what], began = round(time.perf_counter() - began, 2), time.perf_counter()
-
-    exported = export_entries(app).declared
-    lap("export")
-    text = write_file(exported)
-    lap("write YAML")
-    declared = read_file(text)
-    lap("read YAML")
-    client.flushdb()
-    plan = plan_import(app, declared)
-    lap("plan")
-    commit(plan)
-    lap("commit")
-    print(f"5,000 entries, {len(text) >> 10} KiB, on {server.kind} {server.version}: {seconds}")
-    assert client.zcard(SCHEDULE) == 5000
-    assert max(seconds.values()) < 15
 
 
 def test_records_are_exported_where_they_are_asked_for_and_those_of_before_do_not_stay(
@@ -379,40 +309,6 @@ def test_records_under_a_key_of_another_kind_are_left_out(app: Celery, client: r
     assert ("history" in item, item["backfilled"]) == (False, ["1"])
 
 
-# -- from beat_schedule
-
-
-def test_beat_schedule_becomes_entries_that_beat_does_not_remove(
-    make_app: MakeApp, client: redis.Redis
-) -> None:
-    statics = {
-        "hourly": {"task": "echo", "schedule": 3600.0, "args": (1,)},
-        "daily": {
-            "task": "echo",
-            "schedule": crontab("0", "4"),
-            "options": {"queue": "q"},
-            "relative": False,
-        },
-    }
-    app = make_app(beat_schedule=statics, redbeat_lock_key=None)
-    RedBeatScheduler(app).close()
-    client.hset("redbeat:hourly", "meta", meta_json(datetime(2026, 1, 1), 7) + " ")
-    before = score_of(client, "daily")
-    declared, known = declare_beat_schedule(app)
-    commit(plan_import(app, declared, owner="imported", may_exist=known))
-    assert Entry.get("hourly", app).total_run_count == 7
-    assert score_of(client, "daily") == before
-    RedBeatScheduler(make_app(redbeat_lock_key=None)).close()  # beat_schedule is empty now
-    assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:daily", "redbeat:hourly"]
-    assert not client.exists(STATICS)
-
-
-def test_a_bad_beat_schedule_is_named(make_app: MakeApp) -> None:
-    app = make_app(beat_schedule={"odd": {"task": "echo", "schedule": "never ever"}})
-    with pytest.raises(FileError, match="beat_schedule: 'odd': "):
-        declare_beat_schedule(app)
-
-
 def test_halves_of_characters_and_names_that_are_no_text(app: Celery, client: redis.Redis) -> None:
     write_raw(
         client, "halves", '{"task": "a", "schedule": {"__type__": "interval", "every": 60}, "x": "\\ud800"}'
@@ -437,3 +333,44 @@ def test_an_exported_entry_is_a_form_too(app: Celery) -> None:
     assert arguments_of(again) == arguments_of(entry)
     with pytest.raises(EntryError, match="there is no field 'stored'"):
         Entry.from_dict({"name": "a", **document, "stored": {}}, app)
+
+
+def test_entries_whose_times_are_moved_meanwhile_are_all_in_an_export(
+    app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Entry.save_many([Entry(f"entry-{number}", "echo", 86_400 + number, app=app) for number in range(2000)])
+    read, moved = Store.read_entries, iter(range(1900, 2000))
+
+    def read_and_move(self: Store, keys: Any) -> Any:
+        found = read(self, keys)
+        for number in (next(moved), next(moved)):  # what isn't due for long becomes due soon
+            client.zadd(SCHEDULE, {f"redbeat:entry-{number}": time.time() + 60})
+        return found
+
+    monkeypatch.setattr(Store, "read_entries", read_and_move)
+    declared = export_entries(app).declared
+    assert len(declared.entries) == 2000
+
+
+FILE = """
+entries:
+  one: {task: echo, schedule: {every: 1h}, exclude: holidays}
+  two: {task: echo, schedule: {cron: "0 9 * * *"}}
+calendars:
+  holidays: {days: [2090-12-25]}
+"""
+
+
+def test_a_cluster_takes_files_too(cluster: ClusterTopology) -> None:
+    host, port = cluster.startup_nodes[0]
+    app = memory_app(redbeat_redis_url=f"redis-cluster://{host}:{port}")
+    apply_plan(lambda: make_plan(app, read_file(FILE), "billing"))
+    store = Store(app)
+    assert store.client.zcard(store.keys.schedule) == 2
+    text = write_file(export_entries(app).declared)
+    apply_plan(lambda: make_plan(app, read_file("entries: {}"), "billing", prune=True))
+    Calendar("holidays", app=app).delete()
+    assert store.client.zcard(store.keys.schedule) == 0
+    commit(plan_import(app, read_file(text)))
+    assert write_file(export_entries(app).declared) == text
+    assert store.client.smembers(store.keys.owner("billing")) == {"one", "two"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import UserDict
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -129,6 +130,8 @@ GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
         (GOOD, {}),
         ({**GOOD, "args": None, "kwargs": None, "options": None, "enabled": None}, {"last_run_at": None}),
         ({**GOOD, "enabled": False, "options": {"headers": None}}, {"total_run_count": 5}),
+        ({**GOOD, "enabled": 0, "kwargs": UserDict()}, {}),  # other programs write 1 and 0
+        ({**GOOD, "enabled": 1}, {}),
         ({**GOOD, "anything": object()}, {"last_run_at": NOON, "anything": object()}),
     ],
 )

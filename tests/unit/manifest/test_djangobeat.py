@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from redbeat.config.urls import sanitize_url
 from redbeat.errors import ConfigurationError, FileError
-from redbeat.manifest.django_celery_beat import read_django_celery_beat
+from redbeat.manifest.django_celery_beat import declare_rows, read_django_celery_beat
 from redbeat.manifest.plan import entry_of
 
 #: of version 2.9, without what SQLite checks
@@ -38,6 +39,7 @@ INSERT INTO django_celery_beat_crontabschedule
     VALUES (1, '30', '4, 16', 'mon-fri', '*', '*', 'Europe/Berlin');
 """
 
+
 Database = Callable[..., str]
 
 
@@ -59,13 +61,6 @@ def database(tmp_path: Path) -> Database:
         return f"sqlite:///{path}"
 
     return make
-
-
-@pytest.fixture(scope="module")
-def app() -> Celery:
-    app = Celery("test", set_as_current=False)
-    app.conf.redbeat_redis_url = "redis://127.0.0.1:1"
-    return app
 
 
 ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -138,3 +133,27 @@ def test_other_databases_need_sqlalchemy_and_no_password_is_shown(monkeypatch: p
     with pytest.raises(ConfigurationError, match="pip install sqlalchemy") as caught:
         read_django_celery_beat("postgresql://django:secret@db/app")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:hunter2@host:hunter2/db", "postgresql://me:hunter2@[::1/db"]
+)
+def test_a_url_that_sqlalchemy_can_t_take_apart_is_told_without_its_password(url: str) -> None:
+    pytest.importorskip("sqlalchemy")
+    with pytest.raises(ConfigurationError, match="is no database URL") as caught:
+        read_django_celery_beat(url)
+    assert "me:hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["passwd=hunter2", "pwd=hunter2", "odbc_connect=UID%3Dme%3BPWD%3Dhunter2"])
+def test_passwords_that_drivers_take_from_the_query_are_masked(given: str) -> None:
+    url = f"mssql+pyodbc://host/db?charset=utf8&{given}&timeout=5"
+    name = given.partition("=")[0]
+    assert sanitize_url(url) == f"mssql+pyodbc://host/db?charset=utf8&{name}=**&timeout=5"
+
+
+def test_arguments_that_are_too_deep_are_told_with_their_task() -> None:
+    row = {"id": 1, "name": "deep", "task": "echo", "interval_id": 1, "args": "[" * 100_000, "enabled": 1}
+    rows = {"periodictask": [row], "intervalschedule": [{"id": 1, "every": 5, "period": "minutes"}]}
+    with pytest.raises(FileError, match="the task 'deep': maximum recursion depth"):
+        declare_rows(rows)

@@ -49,7 +49,8 @@ def test_no_rule_that_comes_true_is_called_impossible(freq: str, fields: dict[st
         *((freq, {"bymonth": 2, "bymonthday": 30}) for freq in FREQUENCIES),
         ("YEARLY", {"bymonth": 4, "bymonthday": [31]}),
         ("MONTHLY", {"bymonthday": 32}),
-        ("DAILY", {"byyearday": 366, "bymonth": 2}),
+        *((freq, {"byyearday": 366, "bymonth": 2}) for freq in FREQUENCIES),
+        *((freq, {"byyearday": -366, "bymonth": 12}) for freq in FREQUENCIES),
         ("DAILY", {"byweekno": 53, "bymonth": 6}),
         ("DAILY", {"byeaster": 0, "bymonth": 7}),
         ("YEARLY", {"byeaster": 0, "bymonth": 3, "bymonthday": [1, -11]}),
@@ -71,3 +72,10 @@ def test_days_that_do_not_exist_are_known(freq: str, fields: dict[str, Any]) -> 
 )
 def test_what_comes_seldom_is_not_never(fields: dict[str, Any]) -> None:
     assert rrule("DAILY", dtstart=START, **fields).occurrence(START.replace(tzinfo=UTC)) is not None
+
+
+@pytest.mark.parametrize("freq", ["DAILY", "HOURLY", "SECONDLY"])
+def test_a_rule_that_never_comes_true_ends_wherever_its_walk_begins(freq: str) -> None:
+    rule = rrule(freq, dtstart=START, bymonth=2, bymonthday=30)
+    for year in (9500, 9998):
+        assert rule.occurrence(START.replace(year=year, tzinfo=UTC)) is None

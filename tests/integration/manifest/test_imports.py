@@ -1,23 +1,50 @@
-"""What stands in a file by mistake or malice: an import stores all of it or nothing, and says why."""
+"""An import stores all of a file or nothing, and says why; what stands elsewhere becomes entries."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import crontab
 
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.ownership import StaticsPlan, note_statics
-from redbeat.errors import EntryError, FileError, StoreCorrupt
+from redbeat.errors import EntryChanged, EntryError, FileError, StoreCorrupt
 from redbeat.manifest.format import read_file, write_file
 from redbeat.manifest.plan import apply_plan, commit
-from redbeat.manifest.transfer import export_entries, plan_import
+from redbeat.manifest.transfer import declare_beat_schedule, export_entries, plan_import
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import time_of
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
+from tests.conftest import MakeApp
 from tests.support.applying import apply
-from tests.support.schedule import write_raw
+from tests.support.schedule import SCHEDULE, STATICS, meta_json, score_of, write_raw
+
+
+def test_existing_names_are_refused_or_replaced_whole(app: Celery, client: redis.Redis) -> None:
+    Entry("one", "echo", 60, app=app, jitter=5).save()
+    exported = export_entries(app).declared
+    Entry("one", "other", 60, app=app, max_runs=3).save()
+    client.hset("redbeat:one", "error", "{}")
+    with pytest.raises(FileError, match="one: is stored already; --replace writes over"):
+        plan_import(app, exported)
+    commit(plan_import(app, exported, replace_existing=True))
+    entry = Entry.get("one", app)
+    assert (entry.task, entry.jitter, entry.max_runs) == ("echo", 5, None)
+    assert not client.hexists("redbeat:one", "error")
+
+
+def test_a_name_that_appears_meanwhile_stops_the_import(app: Celery, client: redis.Redis) -> None:
+    declared = read_file("entries: {one: {task: echo, schedule: 60}, two: {task: echo, schedule: 60}}")
+    plan = plan_import(app, declared)
+    Entry("two", "mine", 60, app=app).save()
+    with pytest.raises(EntryChanged):
+        commit(plan)
+    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:two"]
 
 
 @pytest.mark.parametrize(
@@ -88,3 +115,37 @@ def test_statics_are_noted_in_both_sets_or_in_none(app: Celery, client: redis.Re
     with pytest.raises(StoreCorrupt, match=f"^{key} holds something that is no set"):
         note_statics(Store(app), Fence(), "proj", StaticsPlan(("a",), (), {}))
     assert client.keys() == [key]
+
+
+# -- from beat_schedule
+
+
+def test_beat_schedule_becomes_entries_that_beat_does_not_remove(
+    make_app: MakeApp, client: redis.Redis
+) -> None:
+    statics = {
+        "hourly": {"task": "echo", "schedule": 3600.0, "args": (1,)},
+        "daily": {
+            "task": "echo",
+            "schedule": crontab("0", "4"),
+            "options": {"queue": "q"},
+            "relative": False,
+        },
+    }
+    app = make_app(beat_schedule=statics, redbeat_lock_key=None)
+    RedBeatScheduler(app).close()
+    client.hset("redbeat:hourly", "meta", meta_json(datetime(2026, 1, 1), 7) + " ")
+    before = score_of(client, "daily")
+    declared, known = declare_beat_schedule(app)
+    commit(plan_import(app, declared, owner="imported", may_exist=known))
+    assert Entry.get("hourly", app).total_run_count == 7
+    assert score_of(client, "daily") == before
+    RedBeatScheduler(make_app(redbeat_lock_key=None)).close()  # beat_schedule is empty now
+    assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:daily", "redbeat:hourly"]
+    assert not client.exists(STATICS)
+
+
+def test_a_bad_beat_schedule_is_named(make_app: MakeApp) -> None:
+    app = make_app(beat_schedule={"odd": {"task": "echo", "schedule": "never ever"}})
+    with pytest.raises(FileError, match="beat_schedule: 'odd': "):
+        declare_beat_schedule(app)
