@@ -20,6 +20,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.task_ids import task_id_of
 from tests.support.apps import celery_beat, write_app
+from tests.support.command_line import run as run_command
 from tests.support.deadlines import patience
 from tests.support.documents import DOCUMENTS, json_examples
 from tests.support.polling import eventually
@@ -81,15 +82,7 @@ def recipe(request: pytest.FixtureRequest, server: Server) -> Recipe:
     url = f"redis://writer:secret@{server.host}:{server.port}/0"
 
     def run(subcommand: str) -> str:
-        environment = {**os.environ, "REDIS_URL": url, "TASK": TASK}
-        done = subprocess.run(
-            [*command, subcommand],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=patience(),
-            check=False,
-        )
+        done = run_command([*command, subcommand], env={"REDIS_URL": url, "TASK": TASK})
         assert done.returncode == 0, done.stderr
         # redis-cli ends with 0 although the server refused
         assert not re.search(r"(?m)^(\(error\)|ERR|NOPERM|WRONGTYPE)", done.stdout + done.stderr), done.stdout

@@ -39,7 +39,7 @@ def kill_beats_until_out(layout: Layout, chance: random.Random, directory: Path,
             while len(beats) < layout.beats:
                 beats.append(celery_beat(directory, "module"))
             if chance.random() < STARTING:
-                time.sleep(chance.uniform(0, 1))  # the instant of the fault, not a wait for something
+                time.sleep(chance.uniform(0, 0.2))  # the instant of the fault, not a wait for something
             else:
                 await_some_messages(burst, chance)
                 if burst.is_out():

@@ -37,11 +37,23 @@ def call(app: Any, *arguments: str, columns: int | None = None) -> Result:
     return runner.invoke(redbeat, list(arguments), obj=context)
 
 
-def run(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> CompletedProcess[str]:
-    """Run a command of its own to its end, with `env` laid over this process's environment."""
+def run(
+    command: Sequence[str],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = PATIENCE_SECONDS,
+) -> CompletedProcess[str]:
+    """Run a command of its own to its end, with `env` laid over this process's environment.
+
+    Raises subprocess.TimeoutExpired where it doesn't end.
+    """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         streams = (DEVNULL, output.fileno(), errors.fileno())
-        code = start(command, cwd, {**os.environ, **env}, streams).wait(patience())
+        process = start(command, cwd, {**os.environ, **(env or {})}, streams)
+        try:
+            code = process.wait(patience(timeout))
+        finally:
+            process.send_signal(signal.SIGKILL)
         texts = [os.pread(stream, os.fstat(stream).st_size, 0).decode() for stream in streams[1:]]
     return CompletedProcess(command, code, *texts)
 

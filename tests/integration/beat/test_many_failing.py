@@ -37,7 +37,6 @@ class Failing(Task):
 FAILURES: dict[str, Exception] = {
     "KeyError": KeyError("user"),
     "FileNotFoundError": FileNotFoundError(2, "No such file", "settings.ini"),
-    "ValueError": ValueError("no such customer"),
 }
 KINDS = ["serializer", "unpicklable", *FAILURES]
 

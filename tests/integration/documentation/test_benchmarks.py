@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.benchmarks.__main__ import PUBLISHED
 from tests.benchmarks.bench import QUICK, ROOT, Sizes
 from tests.benchmarks.results import FLOOR, LOOP, NOT_YET, OLD, OURS, Results
 from tests.benchmarks.table import figure_rows
-from tests.support.deadlines import patience
+from tests.support.command_line import run
 
 pytest.importorskip("matplotlib")
 
@@ -22,11 +22,8 @@ PNG_MARK = b"\x89PNG\r\n\x1a\n"
 TELEPHONE_PIXELS, LEAST_PIXELS = 380, 10
 
 
-def run_benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.benchmarks", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=patience(200), check=False
-    )
+def run_benchmarks(*arguments: str) -> CompletedProcess[str]:
+    return run([sys.executable, "-m", "tests.benchmarks", *arguments], ROOT, timeout=200)
 
 
 def check_readable_on_a_telephone(png: bytes) -> None:

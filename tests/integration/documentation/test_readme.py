@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -13,7 +12,7 @@ import redis
 
 from demo.story import STEPS
 from tests.support.apps import celery_beat
-from tests.support.deadlines import patience
+from tests.support.command_line import run
 from tests.support.documents import ROOT
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE
@@ -43,14 +42,7 @@ def test_the_first_steps_send_a_task_and_manage_an_entry(
         eventually(lambda: broker.llen("celery"))
         seen = 'print(app.redbeat_redis.zscore("redbeat::schedule", "redbeat:greet"))'
         code = "\n".join([steps[0], seen, *steps[1:], seen])
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=patience(),
-            check=False,
-        )
+        done = run([sys.executable, "-c", code], tmp_path)
         assert done.returncode == 0, done.stderr
         stored, gone = done.stdout.split()
         assert float(stored) > 0
@@ -60,14 +52,7 @@ def test_the_first_steps_send_a_task_and_manage_an_entry(
 
 
 def test_the_demo_tells_its_story_until_its_end() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "demo", "--seconds", "20"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience(120),
-        check=False,
-    )
+    done = run([sys.executable, "-m", "demo", "--seconds", "20"], ROOT, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     # the last step invites to stay, where there is no end

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat
-from tests.support.deadlines import patience
+from tests.support.command_line import run as run_command
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
@@ -35,20 +33,12 @@ def steps() -> list[tuple[str, str]]:
 @ONE_SERVER
 def test_the_walk_prints_what_the_page_shows(server: Server, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     (tmp_path / "proj.py").write_text(blocks("python")[0])
-    env = {**os.environ, "BROKER_URL": rabbitmq.url(), "REDIS_URL": server.url(1)}
+    env = {"BROKER_URL": rabbitmq.url(), "REDIS_URL": server.url(1)}
 
     def run(command: str) -> str:
         words = shlex.split(command)
         assert words[0] == "celery"
-        done = subprocess.run(
-            [sys.executable, "-m", *words],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=patience(),
-            check=False,
-        )
+        done = run_command([sys.executable, "-m", *words], tmp_path, env)
         assert done.returncode == 0, done.stderr
         return done.stdout.replace(f":{rabbitmq.port}//", ":5672//")
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
-from tests.support.deadlines import patience
+from tests.support.command_line import run
 from tests.support.documents import write_files
 
 
-def run_pytest(directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", ".", "-q"],
-        cwd=directory,
-        env={**os.environ, "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        timeout=patience(120),
-        check=False,
-    )
+def run_pytest(directory: Path) -> CompletedProcess[str]:
+    pytest = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--rootdir",
+        ".",
+        "-q",
+    ]
+    return run(pytest, directory, {"PYTEST_ADDOPTS": ""}, 120)
 
 
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import redis
 
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat
-from tests.support.deadlines import patience
+from tests.support.command_line import run as run_command
 from tests.support.documents import write_files
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, sent_names
@@ -135,15 +133,7 @@ def run(server: Server, tmp_path: Path) -> Any:
     write_files("docs/django-and-fastapi.rst", tmp_path)
 
     def execute(script: str, url: str | None = None) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=tmp_path,
-            env={**os.environ, "REDIS_URL": url or server.url(0)},
-            capture_output=True,
-            text=True,
-            timeout=patience(120),
-            check=False,
-        )
+        done = run_command([sys.executable, "-c", script], tmp_path, {"REDIS_URL": url or server.url(0)}, 120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

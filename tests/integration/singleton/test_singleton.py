@@ -272,7 +272,7 @@ def test_another_programs_lock_of_the_same_name_is_waited_for(server: Server, cl
 
 def test_it_waits_for_a_server_that_is_not_there_yet_and_says_so_once(server: Server, second: Server) -> None:
     second.kill()
-    with start_singleton(second.url(), "echo", "at work") as singleton:
+    with start_singleton(second.url(), "echo", "at work", options=FAST) as singleton:
         singleton.wait_for("Trying again until Redis is back")
         second.restart()
         assert singleton.wait() == 0
