@@ -1,4 +1,4 @@
 """What is wrong with a schedule, why a run did or did not happen, where a message goes.
 
-Never: a write, except in ``fixes`` and ``downgrade``.
+Never: writes, except in ``fixes``, ``orphans`` and ``downgrade``.
 """

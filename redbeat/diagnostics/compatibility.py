@@ -1,7 +1,7 @@
-"""What celery-redbeat 2.x makes of what stands in Redis: what it can't run, and what it doesn't know. Pure.
+"""Which entries celery-redbeat 2.x can't run, and what it ignores about the others. Pure.
 
-Everything here was seen in celery-redbeat 2.4.2 at work, and is tried with it again by tests/contract. It
-loads all that is due, and the first that isn't: one entry that it can't make ends it, with all others.
+Everything here was observed with celery-redbeat 2.4.2, and tests/contract tries it again. 2.x loads all
+entries that are due, and the first that isn't; one that it can't load ends it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ EFFECTS = {
     "unknown": "2.x may end with an error",
 }
 
-#: it counts the runs of a rule one by one from its start, at each look: more of them take seconds
+#: 2.x counts the steps of a rule one by one from its start each time it looks; more than this take seconds
 MAX_COUNTED = 100_000
 
-#: which is false for 2.x, and says nothing for RedBeat
+#: 2.x takes null for false, RedBeat for true
 _NULL_ENABLED = re.compile(r'"enabled":\s*null')
 
 _META_FIELDS = frozenset({"last_run_at", "total_run_count"})
@@ -44,7 +44,7 @@ _WEEKDAY_FIELDS = frozenset({"__type__", "wkday", "n"})
 _DATETIME_FIELDS = frozenset(
     {"__type__", "year", "month", "day", "hour", "minute", "second", "microsecond", "timezone"}
 )
-#: dateutil's numbers of frequencies to seconds, and how many days one has
+#: the length of a step of each of dateutil's frequencies: seconds, and days
 _UNIT_SECONDS = {0: 365 * 86_400, 1: 30 * 86_400, 2: 7 * 86_400, 3: 86_400, 4: 3_600, 5: 60, 6: 1}
 _UNIT_DAYS = {0: 365, 1: 30, 2: 7, 3: 1}
 _DAY_FIELDS = ("byweekday", "bymonthday", "byyearday", "byweekno", "byeaster")
@@ -56,7 +56,7 @@ class Trouble:
 
     Attributes:
         effect: one of ``EFFECTS``.
-        reason: what it can't deal with, a sentence.
+        reason: what it can't use, a sentence.
     """
 
     effect: str
@@ -67,8 +67,8 @@ def find_trouble(member: str, name: str, stored: Stored, problem: str, now: date
     """Return why celery-redbeat 2.x can't run an entry; None: it can.
 
     Arguments:
-        member: as it stands in the schedule, a key or a bare name.
-        problem: why RedBeat itself can't use it, '' where it can.
+        member: the member of the schedule, a key or a bare name.
+        problem: why RedBeat itself can't use it; '': it can.
     """
     if not stored.exists:
         return None  # both versions take it out of the schedule
@@ -130,7 +130,7 @@ def _troubles(name: str, stored: Stored, now: datetime) -> Iterator[Trouble]:
 
 
 def _objects_in(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield what 2.x makes objects of, wherever it stands."""
+    """Yield all JSON objects in ``value`` of which 2.x makes Python objects."""
     if isinstance(value, dict):
         if isinstance(value.get("__type__"), str):
             yield value
@@ -186,7 +186,7 @@ def _troubles_of_rule(encoded: dict[str, Any], now: datetime) -> Iterator[Troubl
 
 
 def _counted(encoded: dict[str, Any], start: float, interval: float, now: datetime) -> float:
-    """Return about how many steps of a rule there are from its start until ``now``."""
+    """Return roughly how many steps a rule has from its start to ``now``."""
     freq = encoded["freq"]
     if isinstance(freq, str):
         freq = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY").index(freq.upper())
@@ -200,9 +200,9 @@ def _counted(encoded: dict[str, Any], start: float, interval: float, now: dateti
 
 
 def find_ignored(entry: RedBeatSchedulerEntry, now: datetime) -> list[str]:
-    """Return what celery-redbeat 2.x, which runs ``entry``, would do otherwise than its policy says."""
+    """Return what celery-redbeat 2.x, which can run ``entry``, would do differently from its policy."""
     policy: Policy = entry.policy
-    if not entry.enabled:  # 2.x leaves it alone, whatever else is said
+    if not entry.enabled:  # 2.x doesn't run it, so the rest of its policy doesn't matter
         until = policy.paused_until if policy.paused else None
         return [f"would stay paused after {_time(until)}: it ends no pauses"] if until is not None else []
     found = list(_ignored(entry, policy, now))

@@ -1,8 +1,9 @@
-"""Going back to celery-redbeat 2.x: what it can't run is taken out of the schedule, and comes back by itself.
+"""Going back to celery-redbeat 2.x: entries that it can't run are taken out of the schedule, and come back
+later.
 
-Owns the list of such entries, and the step that puts them away. Their hashes stay as they are; only the
-schedule lets go of them, and ``redbeat::downgraded`` remembers when each was due. The next leader of version
-3 puts them back before its first claim; what they have missed is a matter of their misfire, as ever.
+Owns the list of such entries, and the step that takes them out. Their hashes stay as they are; they are only
+removed from the schedule, and ``redbeat::downgraded`` stores when each was due. The next leader of version 3
+puts them back before its first claim; each entry's misfire decides about missed runs.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Obstacle:
     """An entry that celery-redbeat 2.x can't run.
 
     Attributes:
-        member: as it stands in the schedule.
-        stored: what was read of it.
-        trouble: why it can't.
+        member: the member of the schedule, a key or a bare name.
+        stored: the entry as it was read.
+        trouble: why it can't be run.
     """
 
     name: str
@@ -44,10 +45,10 @@ class Findings:
     """What celery-redbeat 2.x would make of a schedule.
 
     Attributes:
-        obstacles: what it can't run.
-        ignored: names of entries that it runs, to what it would do otherwise than their policies say.
-        away: names of the entries that are taken out for it already, sorted.
-        seen: how many entries there are in the schedule.
+        obstacles: the entries that it can't run.
+        ignored: names of entries that it can run, to what it would do differently from their policies.
+        away: the names of entries that are taken out already, sorted.
+        seen: how many entries the schedule has.
     """
 
     obstacles: Sequence[Obstacle]
@@ -57,7 +58,7 @@ class Findings:
 
 
 def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findings:
-    """Look at every entry; nothing is written."""
+    """Look at every entry, and write nothing."""
     store, seen = Store(app), 0
     obstacles: list[Obstacle] = []
     ignored: dict[str, list[str]] = {}
@@ -76,9 +77,9 @@ def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findin
 
 
 def judge(store: Store, member: str, stored: Stored, now: datetime) -> tuple[Obstacle | None, list[str]]:
-    """Return why celery-redbeat 2.x can't run an entry, or what of its policy it would ignore.
+    """Return why celery-redbeat 2.x can't run an entry, or what it would do differently from its policy.
 
-    What never runs again, as its score is negative, isn't in the way: 2.x doesn't look at it.
+    An entry with a negative score is no obstacle, because 2.x doesn't look at it.
     """
     if stored.score is None or stored.score < 0:
         return None, []
@@ -102,7 +103,8 @@ def _decoded(store: Store, stored: Stored) -> tuple[Any, str]:
 def put_all_away(
     app: Any, obstacles: Sequence[Obstacle], progress: Callable[[int], object] | None = None
 ) -> Iterator[tuple[Obstacle, bool]]:
-    """Put ``obstacles`` away, 500 in a step; yield of each whether it was, and not changed meanwhile.
+    """Take ``obstacles`` out of the schedule, 500 in a step; yield each, and False if it has changed
+    meanwhile.
 
     Raises:
         LockError: a beat of version 3 leads, and would bring them back or run them.

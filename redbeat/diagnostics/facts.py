@@ -1,6 +1,6 @@
-"""What is known about an entry and its runs: what is stored and recorded, who leads, when it has times.
+"""The facts about an entry and its runs: what is stored and recorded, who leads, and the schedule's times.
 
-Invariant: reading it writes nothing.
+Invariant: reading them writes nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from redbeat.store.records import Stored
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 
-#: a time that is given is meant, and a run is the one of that time, when they are no further apart
+#: a time that a user gives means the schedule's time, or the run, that is less than this away from it
 TOLERANCE = timedelta(seconds=1)
-#: how far back a schedule's last time is looked for
+#: how far back a schedule's last time is searched, step by step
 _SPANS = tuple(timedelta(days=days) for days in (1 / 1440, 1 / 24, 1, 32, 400, 4000))
 
 
@@ -39,10 +39,10 @@ class Facts:
     """What is known about an entry.
 
     Attributes:
-        entry: with its calendar; None: what is stored can't be used, and ``problem`` says why.
+        entry: with its calendar; None: it can't be used, and ``problem`` says why.
         history: what became of its last runs, the newest first.
-        kept: how many of these are kept, 0: none.
-        misfire: the app's way, for an entry that doesn't say it.
+        kept: how many runs are kept (``redbeat_history``); 0: none.
+        misfire: the app's setting, for an entry without a misfire of its own.
     """
 
     key: str
@@ -87,7 +87,7 @@ def read_facts(app: Any, name: str) -> Facts:
 
 
 def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
-    """Return what is recorded of the run at ``at`` by itself: that it was sent, or else the latest."""
+    """Return the record of the single run at ``at``: that it was sent, or else the latest one."""
     about = [run for run in history if abs(run.due - at) < TOLERANCE and run.last is None]
     nearest = min((abs(run.due - at) for run in about), default=None)
     about = [run for run in about if abs(run.due - at) == nearest]
@@ -95,14 +95,14 @@ def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
 
 
 def span_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
-    """Return the record of several runs that weren't sent, if one was due at ``at``, or nearly."""
+    """Return the record of several unsent runs, one of which was due at ``at``; None: there is none."""
     spans = [run for run in history if run.last is not None]
     exact = next((run for run in spans if run.covers(at)), None)
     return exact or next((run for run in spans if run.covers(at, TOLERANCE)), None)
 
 
 def times_around(entry: RedBeatSchedulerEntry, at: datetime) -> tuple[datetime | None, datetime | None]:
-    """Return the schedule's last time until ``at``, and its first after that, whatever its policy says.
+    """Return the schedule's last time at or before ``at``, and the first after it, whatever the policy says.
 
     None: there is none, or it can't be found.
 

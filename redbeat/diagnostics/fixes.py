@@ -1,7 +1,7 @@
-"""Repairs that lose nothing: of the schedule's members, and of what deleted entries left behind.
+"""Repairs that lose nothing: of members of the schedule, and of what deleted entries have left behind.
 
-Invariant: no definition is touched. What a repair would remove is looked at a second time, some time after
-the doctor's look, and changed or removed in the very step that looks at it once more.
+Invariant: no definition is changed. Before anything is removed it is checked a second time, some time after
+    the doctor's check, and once more in the step that removes it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from redbeat.store.store import Store
 
 
 def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Iterator[str]:
-    """Mend what can be; yield a sentence for each repair that was made, or left.
+    """Carry out the repairs of ``findings``; yield a sentence for each that was made or left.
 
     Arguments:
-        is_dry: make none, and say what would be done.
+        is_dry: repair nothing; the sentences say what would be done.
     """
     wanted = [finding.repair for finding in findings if finding.repair is not None]
     if not wanted:
         return
     with Store.hasty(app) as store:
         if not is_dry:
-            time.sleep(MISSING_GRACE_SECONDS)  # some programs write the schedule first, and then the hash
+            time.sleep(MISSING_GRACE_SECONDS)  # some programs write the hash after the member
         for action, mend in _ACTIONS.items():
             chosen = [one for one in wanted if one.action == action]
             for chunk in in_chunks(chosen):
@@ -112,10 +112,10 @@ def _remove(
 
 
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
-    """Return those whose entry isn't there, looked at anew."""
+    """Return those whose entry doesn't exist, which is checked again."""
     found = {stored.key: stored for stored in store.read_entries([one.entry_key for one in repairs])[1]}
     gone = [one for one in repairs if not found[one.entry_key].exists]
-    if store.config.is_cluster:  # a node that is given a slot hasn't got all of it yet
+    if store.config.is_cluster:  # a node that is receiving a slot may not have all of its keys yet
         found_late = Server(store).which_exist([one.entry_key for one in gone])
         gone = [one for one, exists in zip(gone, found_late, strict=True) if not exists]
     return gone

@@ -1,7 +1,7 @@
-"""What is left over in Redis of entries that are gone: found, shown and removed.
+"""Orphans: what is left in Redis of entries that are gone, found, shown and removed.
 
-celery-redbeat 2.x, redis-cli and evictions remove an entry's hash and nothing else. Invariant: what belongs
-to an entry that is there, or is there again by the time of the removal, is left alone.
+celery-redbeat 2.x, redis-cli and evictions remove an entry's hash and nothing else. Invariant: nothing is
+removed that belongs to an entry which exists at the time of the removal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redbeat.store.owners import Owners
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-#: what may be left of an entry
+#: what may be left of an entry: each kind, and a sentence about it
 KINDS = {
     "member": "it is in the schedule, but its hash is gone",
     "static": "it is named as an entry of beat_schedule, but its hash is gone",
@@ -30,8 +30,8 @@ class Orphan(NamedTuple):
 
     Attributes:
         kind: one of ``KINDS``.
-        name: of the entry.
-        text: as it stands in Redis: the member, the name or the key.
+        name: the entry's name.
+        text: what is in Redis: the member, the name or the key.
     """
 
     kind: str
@@ -40,9 +40,9 @@ class Orphan(NamedTuple):
 
 
 def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> Iterator[Orphan]:
-    """Yield what is left over of entries that are gone.
+    """Yield what is left of entries that are gone.
 
-    All keys under the prefix are looked at, a thousand at a time; Redis goes on serving others meanwhile.
+    This looks at all keys under the prefix, a thousand at a time; Redis serves others meanwhile.
     """
     store = Store(app)
     looked_at, seen = 0, set[Orphan]()
@@ -50,7 +50,7 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
     for chunk in in_chunks(candidates):
         found = Server(store).which_exist([store.keys.about(one.name).entry for one in chunk])
         for one, exists in zip(chunk, found, strict=True):
-            if not exists and one not in seen:  # what is changed meanwhile may come twice
+            if not exists and one not in seen:  # a scan may return one twice
                 seen.add(one)
                 yield one
         looked_at += len(chunk)
@@ -61,7 +61,7 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
 def purge_orphans(
     app: Any, orphans: Sequence[Orphan], progress: Callable[[int], object] | None = None
 ) -> int:
-    """Remove ``orphans``, unless their entries are there by now; return how many it were."""
+    """Remove ``orphans`` whose entries still don't exist; return how many were removed."""
     store, removed = Store(app), 0
     keys, statics = store.keys, Owners(store).statics()
     members = {one.name: one.text for one in orphans if one.kind == "member"}

@@ -1,8 +1,8 @@
 """Where the message of a run goes, and which rule says so.
 
-Celery decides, by its ``task_routes``, the options of the call and the attributes of the task; what is here
-asks it. Invariant: nothing is sent or declared, and no handler of the application's is called, its routes
-excepted.
+Celery decides, by ``task_routes``, the options of the call and the attributes of the task; this module asks
+it.
+Invariant: nothing is sent or declared, and no code of the application's is called but its routes.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Route:
     """Where a message goes.
 
     Attributes:
-        queues: the names of those that it reaches, of all that the app knows; a broker may know more.
-        declared: the name of the queue that Celery declares before, which may be none of these; None: none,
-            as for a Broadcast.
-        exchange: where it is published; '' for the broker's own, which takes it to the queue that the
-            routing key names.
-        exchange_type: 'direct', 'topic', 'fanout', 'headers', or one of the broker's.
-        routing_key: what it is published with.
-        priority: None: it has none.
-        rules: which rule has decided each of these, in words.
+        queues: the names of the app's queues that it reaches; a broker may know more.
+        declared: the queue that Celery declares before, which may be none of these; None: none, as for a
+            Broadcast.
+        exchange: the exchange to which it is published; '': the broker's default one, which sends it to the
+            queue named by the routing key.
+        exchange_type: 'direct', 'topic', 'fanout', 'headers', or a type of the broker's.
+        routing_key: the routing key with which it is published.
+        priority: its priority; None: it has none.
+        rules: each of these to the rule that has decided it, in words.
     """
 
     queues: tuple[str, ...]
@@ -50,7 +50,7 @@ class Route:
     rules: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON has it."""
+        """Return it as a dict of plain JSON."""
         return asdict(self)
 
 
@@ -66,11 +66,11 @@ def find_route(
     """Return where Celery sends the message of a call of ``task``.
 
     Arguments:
-        options: of the entry; those of the task, where ``app`` has it, are added as Celery does it.
+        options: the entry's; those of the task are added as in Celery, if ``app`` has the task.
 
     Raises:
-        ConfigurationError: there is no such queue, and none may be made up; the application's routes may
-            raise anything.
+        ConfigurationError: there is no such queue, and Celery may not create one. The application's routes
+            may raise anything.
     """
     known = app.tasks.get(task)
     own = {} if known is None else known._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
@@ -89,7 +89,7 @@ def find_route(
         ) from exc
     rules = {}
     for name in _FIELDS:
-        if options.get(name) not in (None, ""):  # Celery takes no notice of an empty one
+        if options.get(name) not in (None, ""):  # Celery ignores an empty one
             rules[name] = f"the option {name}"
         elif own.get(name) not in (None, ""):
             # a task without a priority of its own is given the default one
@@ -108,7 +108,7 @@ def _ask_routes(
     options: Mapping[str, Any],
     known: Any,
 ) -> tuple[Mapping[str, Any], str]:
-    """Return what the first of ``task_routes`` that knows ``task`` says, and which of them that is."""
+    """Return the answer of the first of ``task_routes`` that knows ``task``, and which of them it is."""
     router, given = app.amqp.router, app.conf.task_routes or ()
     routers = given if isinstance(given, (list, tuple)) else [given]
     for number, (route, written) in enumerate(zip(router.routes, routers, strict=True)):
@@ -116,13 +116,13 @@ def _ask_routes(
         if found is not None:
             where = "task_routes" if len(routers) == 1 else f"task_routes[{number}]"
             shown = f"{where}{_shown(written, task)}"
-            # a copy: Celery takes the queue out of a dictionary that a route keeps
+            # a copy, as Celery removes the queue from the route's own dictionary
             return {"queue": found} if isinstance(found, str) else dict(found), shown
     return {}, ""
 
 
 def _shown(router: Any, task: str) -> str:
-    """Return which part of ``router`` it is that knows ``task``."""
+    """Return the part of ``router`` that knows ``task``, in words."""
     if isinstance(router, str):
         return f", {router}"
     if not isinstance(router, (Mapping, list, tuple)):
@@ -137,13 +137,13 @@ def _shown(router: Any, task: str) -> str:
 
 
 def _resolve(app: Any, options: Mapping[str, Any], rules: dict[str, str]) -> Route:
-    """Return what ``options`` that have been routed come to, as in Celery's ``send_task_message``."""
+    """Return the route of ``options`` that Celery's router has returned, as in its ``send_task_message``."""
     exchange, routing_key = options.get("exchange"), options.get("routing_key")
     exchange = getattr(exchange, "name", exchange)
     queue: Any = options.get("queue")
     if queue is None and exchange is None:
         queue = app.amqp.default_queue
-    # each listener has a queue of its own, and the application's is nobody's
+    # of a Broadcast each listener has a queue of its own, and none listens to the application's
     declared = None if queue is None or isinstance(queue, Broadcast) else queue.name
     of_queue = f"the queue {declared or getattr(queue, 'alias', None)}"
     kind = options.get("exchange_type")
@@ -162,16 +162,16 @@ def _resolve(app: Any, options: Mapping[str, Any], rules: dict[str, str]) -> Rou
     if rules.get("exchange") == of_queue:
         rules.setdefault("queue", "task_default_queue")
     else:
-        rules.pop("queue", None)  # it is declared, and has no say
+        rules.pop("queue", None)  # it is declared, but doesn't decide
     routing_key = str(routing_key or "")
     queues = tuple(_find_bound(app, queue, exchange, routing_key)) if exchange else (routing_key,)
     return Route(queues, declared, exchange, kind, routing_key, options.get("priority"), rules)
 
 
 def _find_bound(app: Any, declared: Any, exchange: str, routing_key: str) -> Iterator[str]:
-    """Yield the names of the app's queues that an exchange takes a message with this routing key to.
+    """Yield the names of the app's queues to which an exchange sends a message with this routing key.
 
-    ``declared``, the queue of the call, is one of them also where a router has made it up itself.
+    ``declared``, the queue of the call, may be one of them, also if a router has created it.
     """
     queues = {queue.name: queue for queue in app.amqp.queues.values()}
     if declared is not None:

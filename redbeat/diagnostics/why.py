@@ -79,7 +79,7 @@ def _explain(facts: Facts, at: datetime | None) -> Answer:
 
 
 def _of_no_time(facts: Facts, entry: RedBeatSchedulerEntry, problem: str, after: datetime | None) -> Answer:
-    """Return the answer where the schedule has had no time yet; the entry may be due all the same."""
+    """Return the answer if the schedule has had no time yet; the entry may be due all the same."""
     told = _Case(facts, entry, facts.now, problem).decide_by_now()
     if told is None:
         first = "." if after is None else f"; its first is {shown(after)}."
@@ -87,7 +87,7 @@ def _of_no_time(facts: Facts, entry: RedBeatSchedulerEntry, problem: str, after:
     return Answer(told[0], None, told[1], after=after)
 
 
-#: a leader that hasn't ticked for so long is dead, or hangs
+#: a leader that hasn't ticked for this long is dead, or hangs
 SILENT = timedelta(seconds=10)
 
 #: verdict, reason, record
@@ -96,7 +96,7 @@ _Told = tuple[str, str, PastRun | None]
 
 @dataclass(frozen=True)
 class _Case:
-    """One of the schedule's times, of which nothing is recorded by itself."""
+    """A time of the schedule whose run has no record of its own."""
 
     facts: Facts
     entry: RedBeatSchedulerEntry
@@ -121,7 +121,7 @@ class _Case:
         return self._unknown()
 
     def decide_by_now(self) -> _Told | None:
-        """Decide by how things are now alone."""
+        """Decide only by the present state."""
         return self._of_failure() or self._of_count() or self._of_state() or self._of_leader()
 
     @property
@@ -140,7 +140,7 @@ class _Case:
 
     @property
     def has_later(self) -> bool:
-        """Whether runs after this time are known of: then how things are now says nothing about it."""
+        """Whether later runs are known; then the present state says nothing about this time."""
         ran_at = self.entry.last_run_at
         has_run = self.entry.total_run_count > 0 and ran_at is not None and in_utc(ran_at) > self.at
         return bool(self.later) or has_run
@@ -323,5 +323,5 @@ def _quarantine(facts: Facts, problem: str) -> str:
 
 
 def _moment_of(failure: Failure) -> datetime:
-    """Return when the run was due that the failure is about."""
+    """Return when the run of ``failure`` was due."""
     return datetime.fromtimestamp(float(failure.due or 0), timezone.utc)

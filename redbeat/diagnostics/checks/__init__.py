@@ -1,7 +1,7 @@
-"""What is wrong with a schedule, and what to do about it: one function a check, here in their order.
+"""The doctor's checks: what is wrong with a schedule, and what to do about it. Each check is a function.
 
-Invariants: nothing is written; it ends in bounded time, whatever the schedule holds, and says what it has
-left unseen; a check that the server refuses is a note, and the others go on.
+Invariants: nothing is written; the checks end in bounded time, whatever the schedule holds, and say what they
+    haven't looked at; a check that the server refuses becomes a note, and the others go on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Diagnosis:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Take up findings."""
+        """Add findings."""
         for finding in findings:
             self._counts[finding.kind] += 1
             if self._counts[finding.kind] > MAX_OF_A_KIND:
@@ -60,14 +60,14 @@ class Diagnosis:
 
     @property
     def severity(self) -> Severity:
-        """The worst of the findings; NOTE for none."""
+        """The highest severity of the findings; NOTE if there are none."""
         return worst_of(self.findings)
 
 
 def examine(
     app: Any, *, has_tasks: bool = True, workers_seconds: float | None = None, max_seconds: float = 30.0
 ) -> Diagnosis:
-    """Look for all that may be wrong with the schedule of ``app``.
+    """Carry out all checks of the schedule of ``app``.
 
     Arguments:
         has_tasks: it is the user's app, with its tasks and routes.

@@ -1,4 +1,4 @@
-"""The schedule that is examined: what the checks have in common, read once, and in bounded time.
+"""What all checks have in common: the schedule that is examined, read once and in bounded time.
 
 Invariant: nothing here writes.
 """
@@ -32,8 +32,8 @@ class Row:
     """A member of the schedule.
 
     Attributes:
-        member: as it stands there: the entry's key, or its bare name.
-        entry: None: there is none that can be used, and ``problem`` says why.
+        member: the text in the schedule: the entry's key, or its bare name.
+        entry: None: it can't be used, and ``problem`` says why.
     """
 
     member: str
@@ -55,7 +55,7 @@ class Context:
         status: who leads, and what is due.
         has_tasks: the app is the user's own, so its tasks and routes are known.
         workers_seconds: how long workers are asked for their queues; None: they aren't asked.
-        deadline: monotonic; by then what is large is left.
+        deadline: monotonic; after it, what is large isn't looked at any further.
     """
 
     app: Any
@@ -64,7 +64,7 @@ class Context:
     has_tasks: bool
     workers_seconds: float | None
     deadline: float
-    #: what was left unseen, in words
+    #: what wasn't looked at, in words
     unseen: list[str] = field(default_factory=list)
     _calendars: dict[str, Excluded] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class Context:
 
     @cached_property
     def server(self) -> Server:
-        """The schedule's server, to be asked."""
+        """The schedule's server."""
         return Server(self.store)
 
     def rows(self) -> Iterator[Row]:
@@ -107,7 +107,7 @@ class Context:
                 return
 
     def row_of(self, member: str, stored: Stored) -> Row:
-        """Return what ``stored`` is."""
+        """Return the row of the entry ``stored``."""
         try:
             return Row(member, stored, decode_entry(RedBeatSchedulerEntry, stored, self.app), "")
         except (EntryCorrupt, EntryNotFound) as exc:
@@ -121,7 +121,7 @@ class Context:
         give_calendars(entries, self._calendars)
 
     def keys_of_prefix(self) -> Iterator[list[str]]:
-        """Yield the keys that begin as the schedule's do, some at a time, until there is no more time."""
+        """Yield the keys with the given beginning, page by page, until there is no more time."""
         pages = self.store.parts.read(lambda part: self.server.scan(part.keys.prefix))
         yield next(pages)
         for page in pages:

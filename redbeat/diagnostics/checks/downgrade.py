@@ -1,4 +1,4 @@
-"""What celery-redbeat 2.x would make of the schedule: for whoever may have to go back to it."""
+"""What celery-redbeat 2.x would do with the schedule, for those who may have to go back to it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_NAMED = 3
 
 @dataclass
 class Versions:
-    """The names of entries that celery-redbeat 2.x can't run, and of those that it would run otherwise."""
+    """The names of entries that celery-redbeat 2.x can't run, or would run differently."""
 
     unreadable: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
 
     def note_entry(self, context: Context, row: Row) -> Iterator[Finding]:
-        """Note an entry that RedBeat itself can use; what it can't is told elsewhere."""
+        """Note an entry that RedBeat itself can use; other checks report those that it can't."""
         if row.entry is None or row.stored.score is None or row.stored.score < 0:
             return
         name = context.name_of(row.key)

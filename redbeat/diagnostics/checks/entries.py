@@ -85,7 +85,7 @@ def check_calendar(context: Context, row: Row) -> Iterator[Finding]:
 
 
 def check_typos(context: Context, row: Row) -> Iterator[Finding]:
-    """Find keys that are nearly known ones."""
+    """Find unknown keys that resemble known ones."""
     if row.entry is None:
         return
     for typos in (row.entry.typos, getattr(row.entry.schedule, "typos", "")):
@@ -113,7 +113,7 @@ def check_future(context: Context, row: Row) -> Iterator[Finding]:
     if entry is None or score is None or not entry.is_enabled_at(context.now):
         return
     if isinstance(entry.policy.calendar, Unusable) or 0 <= score <= context.now.timestamp():
-        return  # told elsewhere, or its run is on its way
+        return  # another check reports it, or beat is about to send it
     name, since = context.name_of(row.key), in_utc(entry.last_run_at or context.now)
     try:
         following, has_time = limited_twice(row.key, _look_ahead, entry, context.now, since)
@@ -163,7 +163,7 @@ def check_future(context: Context, row: Row) -> Iterator[Finding]:
 
 
 def excerpt_of(stored: Stored, reason: str) -> str:
-    """Return the part of the stored text that ``reason`` is about, on one line; '' where that isn't known."""
+    """Return the part of the stored text that ``reason`` is about, on one line; '': not known."""
     said = _FIELD.search(reason)
     if said is None:
         return ""
@@ -187,7 +187,7 @@ def excerpt_of(stored: Stored, reason: str) -> str:
 
 
 def _shown(time: str) -> str:
-    """Return a time that beat has noted as sentences have it; as it is where somebody else wrote it."""
+    """Return a time that beat has stored as text for a sentence; unchanged if somebody else wrote it."""
     try:
         return shown(in_utc(time_of(time)))
     except (ValueError, OverflowError):

@@ -18,7 +18,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Repair:
-    """What would mend a finding, and loses no definition.
+    """What would repair a finding without losing a definition.
 
     Attributes:
         action: 'drop' a member of the schedule without an entry, 'schedule' an entry that isn't a member,
@@ -54,7 +54,7 @@ class Finding:
     repair: Repair | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON has it."""
+        """Return it as a dict of plain JSON."""
         return {
             "severity": self.severity.name.lower(),
             "kind": self.kind,
@@ -67,5 +67,5 @@ class Finding:
 
 
 def worst_of(findings: Iterable[Finding]) -> Severity:
-    """Return the highest severity among ``findings``, NOTE for none."""
+    """Return the highest severity among ``findings``; NOTE if there are none."""
     return max((finding.severity for finding in findings), default=Severity.NOTE)

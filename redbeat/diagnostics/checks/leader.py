@@ -1,4 +1,4 @@
-"""Checks of who leads: whether anybody does, whether that one is alive, and whether it is a RedBeat 3."""
+"""Checks of the leader: whether there is one, whether it is alive, and whether it is a RedBeat 3."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from redbeat.log.text import counted
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import in_utc
 
-#: what is due for so long isn't just being sent
+#: an entry that has been due for longer than this isn't just being sent; seconds
 LATE_SECONDS = 60.0
-#: a leader that ticked so lately is alive, whatever its process id says
+#: a leader that has ticked within this time is alive, whatever its process id says; seconds
 ALIVE_SECONDS = 10.0
 
 _TOKEN_OF_2X = re.compile("[0-9a-f]{32}")
@@ -50,7 +50,7 @@ def check_leader(context: Context) -> Iterator[Finding]:
 
 
 def check_lock_name(context: Context) -> Iterator[Finding]:
-    """Find a lock that is called like an entry: who may write entries may write it, too."""
+    """Find a lock whose key looks like an entry's, so that whoever may write entries may write it."""
     lock_key, keys = context.store.config.lock_key, context.store.keys
     if lock_key is not None and keys.may_be_entry(lock_key):
         yield Finding(
@@ -65,7 +65,7 @@ def check_lock_name(context: Context) -> Iterator[Finding]:
 
 
 def check_lock(context: Context) -> Iterator[Finding]:
-    """Find a lock that nobody alive holds."""
+    """Find a lock whose holder isn't alive."""
     leader, lock_key = context.status.leader, context.status.lock_key
     if leader is None or lock_key is None:
         return
@@ -111,7 +111,7 @@ def check_lock(context: Context) -> Iterator[Finding]:
 
 
 def _is_dead(leader: Leader, now: datetime) -> bool:
-    """Tell whether the process is gone; one that ticks has its id in another container of this name."""
+    """Tell whether the leader's process is gone; one that ticks may be in another container of that host."""
     if leader.last_tick is not None and now - leader.last_tick < timedelta(seconds=ALIVE_SECONDS):
         return False
     if os.name != "posix" or not leader.pid:
@@ -121,7 +121,7 @@ def _is_dead(leader: Leader, now: datetime) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        return False  # somebody else's, or no answer
+        return False  # it belongs to another user, or the system doesn't tell
     return False
 
 

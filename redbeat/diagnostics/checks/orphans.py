@@ -16,12 +16,12 @@ from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.records import Stored
 
-#: how keys end that show a schedule with another prefix, and what they hold
+#: the ends of keys that show a schedule with another prefix, and their types
 _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
 
 
 def check_statics(context: Context) -> Iterator[Finding]:
-    """Find names of static entries that there are none of."""
+    """Find names among the statics whose entries don't exist."""
     store = context.store
     for chunk in in_chunks(sorted(name for name in Owners(store).statics().names if is_utf8(name))):
         for stored in store.read_entries([store.keys.about(name).entry for name in chunk])[1]:
@@ -39,7 +39,7 @@ def check_statics(context: Context) -> Iterator[Finding]:
 
 
 def check_removed_statics(context: Context) -> Iterator[Finding]:
-    """Find entries of a beat_schedule that a program has removed which knows nothing of owners."""
+    """Find entries of a beat_schedule that a program has removed without their owners, as 2.x does."""
     statics = Owners(context.store).statics()
     for name in sorted(statics.owners.keys() - statics.names):
         owners = ", ".join(sorted(filter(None, statics.owners[name]))) or "an app"
@@ -72,7 +72,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
     is_complete = len(context.unseen) == unseen_before
     away = context.store.read_downgraded()  # what celery redbeat downgrade has taken out comes back
     ours = [key for key in unscheduled if not key.startswith(tuple(others)) and key not in away]
-    # again, now that some time has passed: programs write the hash first
+    # checked again after some time, as programs write the hash before the member
     for stored in _without_score(context, ours):
         key, problem = stored.key, context.row_of(stored.key, stored).problem
         useless = (
@@ -89,7 +89,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
 
 
 def _owner_of(context: Context, key: str, beside: dict[str, str]) -> str | None:
-    """Return the key of the entry that ``key`` is kept beside; None: beside none."""
+    """Return the key of the entry beside which ``key`` is kept; None: it is kept beside none."""
     for beginning in beside:
         if key.startswith(beginning):
             return context.store.keys.about(key.removeprefix(beginning)).entry
@@ -97,7 +97,7 @@ def _owner_of(context: Context, key: str, beside: dict[str, str]) -> str | None:
 
 
 def _of_wrong_type(context: Context, keys: Iterable[str], beside: dict[str, str]) -> dict[str, Finding]:
-    """Return by its key what is found about each that holds no record of runs, but something else."""
+    """Return findings about keys beside entries that have a wrong type, by these keys."""
     texts = list(keys)
     types = context.server.types_of(texts)
     wanted = [next(kind for start, kind in beside.items() if key.startswith(start)) for key in texts]
@@ -140,13 +140,13 @@ def _without_score(context: Context, keys: Iterable[str]) -> list[Stored]:
     lost = [stored for stored in found if stored.definition is not None and stored.score is None]
     if not lost:
         return []
-    # a bare name stands for the entry, too
+    # an entry may also be in the schedule by its bare name
     scores = Members(context.store).scores_of([context.name_of(stored.key) for stored in lost])
     return [stored for stored, score in zip(lost, scores, strict=True) if score is None]
 
 
 def _other_prefixes(context: Context, page: Iterable[str]) -> set[str]:
-    """Return the prefixes of other schedules that begin with ours, as their own keys on ``page`` show."""
+    """Return the prefixes of other schedules that begin with this one's, as keys on ``page`` show."""
     prefix, found = context.store.keys.prefix, set()
     for key in page:
         for mark, kind in _MARKS.items():

@@ -11,7 +11,7 @@ from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
 
-#: clocks that differ by less do no harm
+#: clocks that differ by less than this do no harm
 MAX_SKEW_SECONDS = 2.0
 
 _ACL_DOCS = "See 'Users with limited rights' in the documentation's page on configuration."
@@ -75,7 +75,7 @@ def check_persistence(context: Context) -> Iterator[Finding]:
 
 
 def check_clock(context: Context) -> Iterator[Finding]:
-    """Find a machine whose clock isn't the server's."""
+    """Find a machine whose clock differs from the server's."""
     before = time.time()
     server = context.server.now().timestamp()
     after = time.time()
@@ -169,7 +169,7 @@ _NEED = {
 
 
 def _needs(context: Context) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
-    """Yield the commands that beat sends, with keys as it has them, and how bad it is to lack one."""
+    """Yield the commands that beat sends, each with how bad it is to lack the right to it."""
     config, keys = context.config, context.store.keys
     entry, lock = keys.about("doctor").entry, config.lock_key
     needed: list[tuple[Any, ...]] = [

@@ -1,6 +1,6 @@
-"""Checks of what beat would send: whether it can be written as a message, and whether anybody takes it.
+"""Checks of the messages that beat would send: whether they can be encoded, and whether a worker takes them.
 
-Invariant: nothing is sent, and no handler of the application's is called, its routes excepted.
+Invariant: nothing is sent, and no code of the application's is called but its routes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, shorten
 
-#: what Celery takes for the message itself
+#: options that Celery writes into the message itself
 _MESSAGE_OPTIONS = ("countdown", "eta", "expires", "time_limit", "soft_time_limit", "shadow")
 
 
@@ -30,10 +30,10 @@ def check_message(context: Context, row: Row) -> Iterator[Finding]:
     if row.entry is None or not context.has_tasks:  # serializers are the application's own, too
         return
     if not row.entry.options and (row.stored.definition or "").count('"__type__"') <= 1:
-        return  # nothing but its schedule is more than plain JSON, so all the rest can be written
+        return  # everything but its schedule is plain JSON, so it can be encoded
     try:
         _write_message(context.app, row.entry)
-    except Exception as exc:  # noqa: BLE001 - whatever a serializer raises: it is this entry's
+    except Exception as exc:  # noqa: BLE001 - whatever a serializer raises is about this entry
         yield Finding(
             Severity.ERROR,
             "unserialisable",
@@ -67,14 +67,14 @@ def _said(exc: Exception) -> str:
 
 
 def _options_of(app: Any, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the options of a run: those of its task, where that is known, and over them the entry's."""
+    """Return the options of a run: those of its task, if that is known, overridden by the entry's."""
     task = app.tasks.get(entry.task)
     own = {} if task is None else task._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
     return {**own, **(entry.options or {})}
 
 
 class Tasks:
-    """What the application and its workers know; asked once."""
+    """What the application knows of its tasks, and the workers of their queues; asked once."""
 
     def __init__(self) -> None:
         self._is_known = False
@@ -96,7 +96,7 @@ class Tasks:
                 "Correct its settings imports and include; until then unknown tasks can't be found.",
             )
             return
-        # an application that imports none of its tasks where beat runs is none that has lost them
+        # if the application imports no tasks at all where beat runs, none of them is reported as unknown
         self._is_known = any(not name.startswith("celery.") for name in app.tasks)
 
     def check_task(self, context: Context, row: Row) -> Iterator[Finding]:
@@ -129,11 +129,11 @@ class Tasks:
                 "Correct its queue, or task_routes and task_queues.",
             )
             return
-        for queue in route.queues if route.exchange_type != "fanout" else ():  # who listens, does
+        for queue in route.queues if route.exchange_type != "fanout" else ():  # a fan-out needs no listeners
             self._queues.setdefault(queue, []).append(context.name_of(row.key))
 
     def check_queues(self, context: Context) -> Iterator[Finding]:
-        """Find queues that entries' runs go to, and no worker that answers takes from."""
+        """Find queues to which entries' runs go, and from which no worker that answers takes."""
         if context.workers_seconds is None or not self._queues:
             return
         try:
