@@ -1,6 +1,6 @@
 """``redbeat-singleton``: any command, on one machine at a time.
 
-Never: an entry.
+Never: entries.
 """
 
 from redbeat.singleton.command import main as main

@@ -1,7 +1,7 @@
-"""The ``beatcop.ini`` of BeatCop, read for those who come from it.
+"""The file ``beatcop.ini`` of BeatCop, read for its users.
 
-Owns the file's format and nothing else. Invariant: the same file means the same server, lock and command as
-it does there, so that both can run side by side while one replaces the other.
+Owns the file's format and nothing else. Invariant: a file means the same server, lock and command as for
+BeatCop, so that both can run side by side while one replaces the other.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class BeatCopSettings:
-    """What the file says; empty where it says nothing.
+    """The contents of the file; empty values for what isn't in it.
 
     Attributes:
         url: the server's URL, its password included.
         redis_options: as for ``redbeat_redis_options``.
-        lock: the lock's key, and
-        has_lock: whether the file itself names it, and it isn't just made of the command.
+        lock: the lock's key.
+        has_lock: whether the file names the lock; otherwise its key is made from the command.
         timeout_seconds: the lock's time to live.
         command: the program and its arguments.
     """
@@ -49,14 +49,14 @@ class BeatCopSettings:
 
 
 def read_beatcop(path: str) -> BeatCopSettings:
-    """Return what the file at ``path`` says.
+    """Return the contents of the file at ``path``.
 
     Sections and options: ``[redis]`` with host or startup_nodes (host:port, a line each), port, database and
     password; ``[beatcop]`` with command, shell, lockname and timeout in milliseconds.
 
     Raises:
-        OSError: it can't be read.
-        ConfigurationError: naming the file, the option and what is wrong.
+        OSError: the file can't be read.
+        ConfigurationError: it can't be used; the message names the file, the option and what is wrong.
     """
     parser = configparser.ConfigParser()
     try:
@@ -68,14 +68,14 @@ def read_beatcop(path: str) -> BeatCopSettings:
         problem = "a % is written %% there"
         raise ConfigurationError(f"{path}: [{exc.section}] {exc.option}: {problem}.", exc.option) from None
     except (configparser.Error, UnicodeDecodeError) as exc:
-        # not what Python says: it quotes the line, which may hold the password
+        # without Python's own message, which quotes the line, and so perhaps the password
         line = getattr(exc, "lineno", None) or next((line for line, _ in getattr(exc, "errors", ())), None)
         place = f"line {line} can't be understood" if line else "it isn't UTF-8"
         raise ConfigurationError(f"{path} is no beatcop.ini: {place}.") from None
 
 
 def _check_names(path: str, parser: configparser.ConfigParser) -> None:
-    """Raise ConfigurationError for an option that is nearly one: a misspelt lockname is another lock."""
+    """Raise ConfigurationError for a misspelt option: without its lockname the lock would be another one."""
     for section, known in OPTIONS.items():
         for option in parser.options(section) if parser.has_section(section) else ():
             nearest = None if option in known else nearest_to(option, known)

@@ -1,8 +1,7 @@
 """``redbeat-singleton``: any command, on one machine at a time.
 
 Owns the command line, also that of ``celery redbeat singleton`` and ``python -m redbeat.singleton``, and the
-default names of locks. Invariant: what is wrong with the input is said in one sentence, before anything
-starts.
+default names of locks. Invariant: wrong input ends with one sentence, before anything is started.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from redbeat.singleton.beatcop import BeatCopSettings, read_beatcop
 DEFAULT_TIMEOUT_SECONDS = 10.0
 DEFAULT_GRACE_SECONDS = 5.0
 
-#: read when there is no --url: what stands on a command line can be seen by everybody on the machine
+#: used if there is no --url: everybody on the machine can see a command line, but not this variable
 URL_VARIABLE = "REDBEAT_REDIS_URL"
 
 _OPTIONS = (
@@ -74,7 +73,7 @@ _OPTIONS = (
 
 
 def add_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a click command the options that every singleton has."""
+    """Give a click command the options of a singleton."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -133,12 +132,13 @@ def run_singleton(
     """Run the command and leave with its exit code.
 
     Arguments:
-        connection: the ``redbeat_*`` settings of a connection; a key prefix is that of the default lock.
-        settings: what isn't given is taken from here.
-        client: an injected redis client, which is used then.
+        connection: the ``redbeat_*`` settings of the connection; their key prefix is that of the default
+            lock.
+        settings: values for options that aren't given.
+        client: an injected redis client; None: one is made.
         command: the program and its arguments.
 
-    The others are the options of the same names.
+    All others are the options of the same names.
     """
     if os.name != "posix":
         raise CommandLineError(
@@ -183,7 +183,7 @@ def run_singleton(
 
 
 def _app(connection: dict[str, Any]) -> Celery:
-    """Return an app that has these settings, and nothing else to do."""
+    """Return an app with these settings and nothing else."""
     app = Celery("redbeat-singleton", set_as_current=False)
     options = {"retry_period": -1, **connection["redbeat_redis_options"]}
     app.conf.update(**{**connection, "redbeat_redis_options": options})
@@ -191,12 +191,12 @@ def _app(connection: dict[str, Any]) -> Celery:
 
 
 def _own_prefix(config: RedBeatConfig, key: str) -> str:
-    """Return what the names beside the lock begin with: in a cluster they must be in the lock's slot."""
+    """Return the prefix of the keys beside the lock; in a cluster they must be in the lock's slot."""
     return f"{{{key}}}:" if config.is_cluster and not has_hash_tag(key) else f"{key}:"
 
 
 def _default_key(config: RedBeatConfig, command: list[str]) -> str:
-    """Return a key for ``command``: the same on every machine, and no password that it may hold."""
+    """Return a key for ``command``: the same on every machine, and without a password that may be in it."""
     digest = hashlib.sha256(as_stored("\0".join(command))).hexdigest()
     return config.keys.singleton(f"{Path(command[0]).name}-{digest[:8]}")
 

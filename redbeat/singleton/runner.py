@@ -1,7 +1,6 @@
-"""The runner: holds a lock for a command, and tells its watchdog how long the command may live.
+"""The runner: holds a lock for a command, and tells the watchdog how long the command may live.
 
-Owns one ``redbeat-singleton``'s way from waiting to running and back. Each state is a class, and each step
-returns the next one::
+Owns the states of one ``redbeat-singleton``. Each state is a class, and each step returns the next state::
 
     Waiting   the lock is another's            -> Holding   it is free, released, or has run out
                                                -> Out       a signal
@@ -14,12 +13,13 @@ returns the next one::
     Stopped   ours, and is given back          -> Out       the command has ended by itself
                                                -> Waiting   it hasn't
 
-After a signal, and with ``lock_lost = "exit"``, Out comes in place of a second Waiting.
+After a signal, and with ``lock_lost = "exit"``, Out comes instead of a second Waiting.
 
-Invariant: the command runs only while the lock, by this machine's clock, can't be anybody else's. The lock is
-that of beat (``lock.py``), but nothing fences what the command does. So it is never taken from a holder that
-is silent, and one that has vanished before its time (data lost, deleted by hand) is held for its whole time
-before the command is started: by then whoever held it has stopped theirs.
+Invariant: the command runs only while, by this machine's clock, nobody else can hold the lock. The lock is
+    the same as beat's (``lock.py``), but what the command does isn't fenced. So the lock is never taken from
+    a silent holder. And if it has vanished before its time (data lost, deleted by hand), the new holder waits
+    for its full time before it starts the
+command: by then the former holder has stopped its own.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ from redbeat.store.store import Store
 
 Answer = TypeVar("Answer")
 
-#: what is passed on to the command
+#: signals that are passed on to the command
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-#: a lock that is another's is looked at so often: when it is about to run out, and otherwise; seconds
+#: the time between two looks at another's lock: when it is about to run out, and otherwise
 MIN_LOOK_SECONDS, LOOK_SECONDS = 0.02, 1.0
 
-#: until what Redis didn't answer is tried again, seconds
+#: how long to wait before a command that failed is sent to Redis again
 RETRY_SECONDS = 0.5
 
-#: looks further apart say nothing of what was between them, seconds
+#: looks at the lock that are further apart don't show what happened between them
 MAX_LOOK_GAP_SECONDS = 3.0
 
-#: how long a renewal may take, less where the lock itself lives shorter, and how long a look that has to
-#: connect first; seconds
+#: how long a renewal may take, unless the lock lives shorter, and how long a look that may have to connect
+#: first
 MAX_CALL_SECONDS, ACQUIRE_SECONDS = 2.5, 5.0
 
-#: one that waits says this often who for, seconds
+#: how often it is logged who holds the lock
 STANDBY_SECONDS = 60.0
 
 _REMEDY = (
     "What runs as another user can't be stopped in time: let the singleton run as that user, or as root."
 )
 
-#: what a shell adds to the number of a signal that has ended a program
+#: the exit code of a program that a signal has ended is this and the signal's number, as in a shell
 SIGNALLED = 128
 
 
@@ -90,7 +90,7 @@ class Times:
 
     @property
     def margin(self) -> float:
-        """So long before the lock's end the command must be gone."""
+        """How long before the lock's end the command must be gone."""
         return min(0.5, self.timeout / 10)
 
     @property
@@ -100,7 +100,7 @@ class Times:
 
     @property
     def is_sound(self) -> bool:
-        """Whether one renewal may fail, and the command still has its grace."""
+        """Whether one renewal may fail, and the command has its full grace all the same."""
         return self.timeout >= self.smallest_timeout()
 
     def smallest_timeout(self) -> float:
@@ -144,22 +144,22 @@ class Held:
 
 @dataclass
 class Holding(Held):
-    """The command doesn't run yet; somebody else's may, until ``start_at``."""
+    """The command doesn't run yet, as until ``start_at`` somebody else's may still run."""
 
     start_at: float
 
 
 class Running(Held):
-    """The command runs, or has just been ordered to."""
+    """The command runs, or the watchdog was told to start it."""
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """The command runs no more, and the lock is to be given back.
+    """The command has ended, and the lock is to be released.
 
     Attributes:
-        exit_code: the command's; None: that isn't to be the end.
-        is_clear: nobody's command can be running: whoever gets the lock may start it at once.
+        exit_code: the command's; None: the singleton goes on.
+        is_clear: nobody's command can be running, so the next holder may start it at once.
     """
 
     lock: LeaderLock
@@ -203,9 +203,9 @@ class Runner:
         self._state: State = Waiting(seen="")
         self._trouble = ""
         self._was_well = False
-        #: the one that ends this runner, 0: none has come
+        #: the signal that ends this runner; 0: none has come
         self._signal = 0
-        #: for a command that didn't run yet
+        #: signals that have come before the command was started
         self._early_signals: list[int] = []
 
     def run(self) -> int | None:
@@ -241,7 +241,7 @@ class Runner:
             self._watchdog.tell(f"signal {number}")
         else:
             self._early_signals.append(number)
-        if not is_running or number != signal.SIGHUP:  # many programs go on after that
+        if not is_running or number != signal.SIGHUP:  # many programs reload their settings and go on
             self._signal = number
 
     # -- waiting
@@ -265,22 +265,23 @@ class Runner:
             state.seen = _bounded(partial(lock.holder, self._mark), ACQUIRE_SECONDS)
             self._tell_holder(state, lock)
             self._note_well()
-        except LockLost:  # it ran out before the answer came
+        except LockLost:  # it was taken, and ran out before the answer came
             state.seen = None
             self._wait(RETRY_SECONDS)
         except RedBeatError as exc:
             self._note_trouble(exc)
-            # it may be ours, and ends by itself then: released, it would be taken for nobody's
+            # it may have been taken; it isn't released then but ends by itself, as a release says that
+            # nothing runs
             state.lock = state.seen = None
             self._wait(RETRY_SECONDS)
         else:
             state.looked_at = time.monotonic()
-            # when it runs out, and no earlier than that
+            # look again when it runs out, not earlier
             self._wait(min(max(lock.seen_until - state.looked_at, MIN_LOOK_SECONDS), LOOK_SECONDS))
         return state
 
     def _tell_holder(self, state: Waiting, lock: LeaderLock) -> None:
-        """Log, now and then, who is waited for."""
+        """Log, once a minute at most, who holds the lock."""
         if state.seen and now() >= state.tell_at:
             state.tell_at = now() + STANDBY_SECONDS
             logger.info("singleton: Standing by: %s.", _bounded(lock.describe_holder, ACQUIRE_SECONDS))
@@ -290,11 +291,12 @@ class Runner:
         return LeaderLock(store, self._key, self._times.timeout)
 
     def _find_start(self, lock: LeaderLock, before: Waiting) -> float:
-        """Return from when on nobody else's command can be running, by :func:`now`."""
+        """Return the time, by :func:`now`, after which nobody else's command can be running; 0.0: now."""
         moment = time.monotonic()
         is_fresh = moment - before.looked_at < MAX_LOOK_GAP_SECONDS
         has_run_out = lock.seen_until == 0 or (is_fresh and lock.seen_until <= moment)
-        # by the one that was seen: another's mark is old, and came back with a snapshot or from a replica
+        # only a mark of the holder that was seen counts: another one is old, from a snapshot or a late
+        # replica
         released_by = _bounded(lambda: lock.take_mark(self._mark), ACQUIRE_SECONDS)
         was_released = released_by and released_by == before.seen
         if before.seen is not None and (was_released or has_run_out):
@@ -317,7 +319,7 @@ class Runner:
         except LockLost as exc:
             return self._give_way(exc)
         if self._signal or now() >= state.lives_until:
-            # released before its time, it would be taken for nobody's
+            # not released before start_at, as a release says that nobody's command is running
             return Stopped(state.lock, None, is_clear=now() >= state.start_at)
         if now() >= state.start_at:
             return self._start(state)
@@ -327,7 +329,7 @@ class Runner:
     def _start(self, state: Holding) -> Running:
         self._watchdog.tell(f"start {state.lives_until!r}")
         self._state = running = Running(state.lock, state.lives_until, state.renew_at)
-        for number in self._early_signals:  # they came after the last look at them
+        for number in self._early_signals:  # those that came since _signal was checked
             self._watchdog.tell(f"signal {number}")
         self._early_signals.clear()
         return running
@@ -338,7 +340,7 @@ class Runner:
             self._renew(state, min(max(self._gone_at(state) - now(), MIN_LOOK_SECONDS), self._times.call))
         except LockLost as exc:
             return self._give_way(exc)
-        if now() >= self._gone_at(state):  # the watchdog itself is paused
+        if now() >= self._gone_at(state):  # the watchdog hasn't done it, as it is paused itself
             self._watchdog.kill()
         for word, value in self._wait_until(state.renew_at, self._gone_at(state)):
             if word == "failed":
@@ -380,7 +382,7 @@ class Runner:
         state.renew_at = now() + self._times.renewal
 
     def _give_way(self, loss: LockLost) -> Waiting | Out:
-        """End the command, if it runs, without grace: another may be starting it."""
+        """Kill the command at once, if it runs, as another machine may be starting it."""
         logger.error("singleton: The lock %s is another's now: %s.", self._key, loss.holder)
         if isinstance(self._state, Running):
             self._watchdog.kill()
@@ -391,7 +393,7 @@ class Runner:
     # -- stopped
 
     def _end(self, state: Stopped) -> Waiting | Out:
-        """Release the lock, if nobody can be running the command."""
+        """Release the lock, if nobody's command can be running."""
         if not state.is_clear:
             logger.info("singleton: The lock %s isn't released, it ends by itself.", self._key)
         is_released = state.is_clear and self._release(state.lock)
@@ -406,7 +408,7 @@ class Runner:
         return self._begin_waiting(seen)
 
     def _release(self, lock: LeaderLock) -> bool:
-        """Return whether the lock was this runner's, and is free now."""
+        """Release ``lock``; return whether this runner held it."""
         logger.info("singleton: Releasing lock %s", self._key)
         try:
             return bool(lock.give_up(self._mark))
@@ -417,7 +419,7 @@ class Runner:
     # -- what the watchdog tells
 
     def _note(self, word: str, value: str) -> None:
-        """Log what the watchdog has told.
+        """Log a report of the watchdog.
 
         Raises:
             CommandFailed: it was killed.
@@ -445,11 +447,11 @@ class Runner:
                 logger.error("singleton: A process that it has left can't be killed. %s", _REMEDY)
 
     def _wait_until(self, *moments: float) -> list[tuple[str, str]]:
-        """Wait until the first of ``moments``, by :func:`now`, or for news; return the news."""
+        """Wait until the first of ``moments``, by :func:`now`, or for a report; return the reports."""
         return self._wait(max(min(moments) - now(), MIN_LOOK_SECONDS))
 
     def _wait(self, seconds: float | None) -> list[tuple[str, str]]:
-        """Wait for the watchdog's news, a signal, or until ``seconds`` are over; return the news, logged."""
+        """Wait ``seconds`` for a report of the watchdog, or a signal; log the reports and return them."""
         news = self._watchdog.wait(seconds, self._wakeup)
         self._watchdog.reap_strangers()
         for word, value in news:
@@ -464,7 +466,7 @@ class Runner:
         self._trouble, self._was_well = "", True
 
     def _note_trouble(self, exc: RedBeatError) -> None:
-        """Log ``exc`` once, and go on; raise it where that never was better: the settings are wrong."""
+        """Log ``exc`` once, or raise it if Redis has always refused, as the settings are wrong then."""
         is_passing = isinstance(exc, StoreUnavailable) or (exc.__cause__ and is_transient(exc.__cause__))
         if not is_passing and not self._was_well:
             raise exc
@@ -474,20 +476,20 @@ class Runner:
 
 
 def _bounded(call: Callable[[], Answer], seconds: float) -> Answer:
-    """Return ``call()``, StoreUnavailable when Redis hasn't answered in time."""
+    """Return ``call()``; raise StoreUnavailable if that takes longer than ``seconds``."""
     return call_briefly(call, seconds)  # type: ignore[no-any-return]
 
 
 @contextmanager
 def _handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[int]:
-    """Let ``handler`` deal with what isn't ignored; yield a file that can be read when a signal has come."""
+    """Let ``handler`` handle signals; yield a file descriptor that is readable when one has come."""
     wakeup, waker = os.pipe()
     os.set_blocking(wakeup, False)
     os.set_blocking(waker, False)
     waker_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, previous in before.items():
-        if previous is not signal.SIG_IGN:  # nohup's hang-up
+        if previous is not signal.SIG_IGN:  # as nohup sets it for SIGHUP
             signal.signal(number, handler)
     try:
         yield wakeup
