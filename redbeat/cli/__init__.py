@@ -28,7 +28,7 @@ from redbeat.cli.timeline import timeline
 from redbeat.cli.triggering import backfill, trigger
 from redbeat.process.exit_codes import ExitingGroup
 
-#: what ``--help`` shows under which heading, each on one line of 80 columns
+#: the sections of ``--help``: commands with a line of at most 80 columns each
 SECTIONS: dict[str, dict[click.Command, str]] = {
     "See the schedule": {
         list_: "the entries, the next to run first",

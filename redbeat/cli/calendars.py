@@ -30,7 +30,7 @@ from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.store.store import Store
 
-#: characters of a name in the table, of all columns with numbers and times, and what else is worth a column
+#: widths in the table: of a name, of all columns with numbers and times, and the least for another column
 MAX_NAME, NUMBERS_WIDTH, MIN_ABOUT = 40, 52, 12
 #: how many days are shown on a terminal; --json has all of them
 MAX_DAYS_SHOWN = 100
@@ -236,7 +236,7 @@ def delete(
     what = counted(len(chosen), "calendar", "calendars")
     if not dry_run:
         ask(f"Delete {what} at {session.server} ({names_in_words(chosen)})?", is_yes=yes)
-        _users_of(session, chosen, is_forced=force)  # by now
+        _users_of(session, chosen, is_forced=force)  # again, as the question may have taken long
         for name in chosen:
             Calendar(name, app=session.app).delete()
     if is_json:
@@ -248,7 +248,7 @@ def delete(
 
 
 def _users_of(session: Session, names: Sequence[str], *, is_forced: bool) -> Mapping[str, Sequence[str]]:
-    """Return which entries name these calendars; an error if there are any, unless that is meant."""
+    """Return which entries name these calendars; an error if there are any, unless ``is_forced``."""
     users = find_users(Store(session.app), names)
     if users and not is_forced:
         name, entries = next(iter(users.items()))
@@ -277,7 +277,7 @@ def _exists(session: Session, name: str) -> bool:
 
 
 def _names(session: Session) -> list[str]:
-    """Return the names of the calendars; where nobody may look at every key, of those that entries name."""
+    """Return the names of the calendars; without the right to scan keys, of those that entries name."""
     try:
         return Calendar.names(session.app)
     except StoreRefused:
@@ -296,7 +296,7 @@ def _existing(session: Session, name: str) -> str:
 
 
 def _documents(session: Session, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what there is to know of calendars."""
+    """Return the documents of calendars, as ``--json`` prints them."""
     store, zone, now = Store(session.app), session.app.timezone, session.now()
     found = read_fields(store, names)
     with meter("Reading"):
@@ -326,12 +326,12 @@ def _documents(session: Session, names: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _count(fields: Iterable[str]) -> tuple[int, int]:
-    """Return how many days these fields exclude, all of a range, and how many spans of hours."""
+    """Return how many days and how many spans these fields exclude."""
     dates = [field for field in fields if not ("T" in field or ":" in field)]
     spans = sum("T" in field or ":" in field for field in fields)
     try:
         return Exclusions(dates).count_days(), spans
-    except ValueError:  # a broken one is listed, too
+    except ValueError:  # a broken calendar is listed, too
         return len(dates), spans
 
 

@@ -1,4 +1,4 @@
-"""Questions before much is changed or anything removed: asked on a terminal, else refused."""
+"""Questions before many entries are changed or anything is removed; without a terminal ``--yes``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ YES = click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 
 
 def is_somebody_there() -> bool:
-    """Tell whether there is a terminal to ask at."""
+    """Tell whether there is a terminal on which to ask."""
     return sys.stdin.isatty()
 
 
 def ask(question: str, *, is_yes: bool) -> None:
-    """Go on if ``--yes`` was given, or somebody says so; else end the command."""
+    """Go on if ``--yes`` was given, or the user agrees; else end the command."""
     if is_yes:
         return
     if not is_somebody_there():
@@ -28,7 +28,7 @@ def ask(question: str, *, is_yes: bool) -> None:
     try:
         is_yes = click.confirm(printable(question), err=True)
     except click.Abort:
-        click.echo(err=True)  # the error isn't to stand behind the question
+        click.echo(err=True)  # so that the error begins on a new line
         raise
     if not is_yes:
         raise CommandLineError("Nothing was done.", 1)

@@ -30,7 +30,7 @@ from redbeat.schedules.timezones import fraction_of
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
-#: how many findings of a kind are shown to people, unless they want all: notes mustn't drown errors
+#: how many findings of a kind are shown without --all, so that errors aren't lost among notes
 SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
 
 
@@ -120,7 +120,7 @@ def _document(session: Session, found: Diagnosis, repairs: list[str] | None) -> 
 def _server_of(session: Session) -> str | None:
     try:
         return session.server
-    except ConfigurationError:  # it is among the findings
+    except ConfigurationError:  # the findings have it
         return None
 
 

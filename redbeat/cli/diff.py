@@ -20,7 +20,7 @@ MAX_DAYS_SHOWN = 10
 #: fields that are times
 _TIMES = ("start_time", "end_time", "paused_until", "last_run_at", "next_run")
 
-#: a line that is shown, and its style
+#: a line and its style
 _Line = tuple[str, str]
 
 
@@ -69,7 +69,7 @@ def _gone(fields: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]
 
 
 def _calendars(changes: Mapping[str, Mapping[str, tuple[Any, Any]]]) -> dict[str, list[_Line]]:
-    """Return what is shown of calendars: their days, those that come and those that go, up to a number."""
+    """Return the lines about calendars: the days that are added and removed, up to a number."""
     shown: dict[str, list[_Line]] = {}
     for name, fields in changes.items():
         days = [(day, *pair) for day, pair in sorted(fields.items()) if day[:1].isdigit()]
@@ -83,7 +83,7 @@ def _calendars(changes: Mapping[str, Mapping[str, tuple[Any, Any]]]) -> dict[str
 
 
 def _field_line(what: str, before: str | None, after: str | None) -> _Line:
-    if not before or not after:  # of a new calendar, or of one that goes
+    if not before or not after:  # the calendar is new, or is removed
         return f"{what}: {_shown(after or before)}", "green" if after else "red"
     return f"{what}: {_shown(before)} -> {_shown(after)}", "yellow"
 
@@ -108,7 +108,7 @@ def _changes(fields: Mapping[str, tuple[Any, Any]], zone: tzinfo) -> list[_Line]
 
 
 def _field_shown(field: str, value: Any, zone: tzinfo) -> str:
-    """Return ``value``, a time on the clocks of ``zone``."""
+    """Return ``value``, a time, in ``zone``."""
     if field not in _TIMES or not isinstance(value, str):
         return _shown(value)
     try:

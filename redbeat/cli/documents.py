@@ -27,7 +27,7 @@ OBJECT_PER_ENTRY = json_option("JSON: one object per entry and line")
 
 
 def iso(moment: datetime | None) -> str | None:
-    """Return ``moment`` in ISO 8601, None for None."""
+    """Return ``moment`` in ISO 8601; None for None."""
     return None if moment is None else moment.isoformat()
 
 

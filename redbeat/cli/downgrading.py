@@ -20,7 +20,7 @@ from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 
-#: how many entries of a kind are shown to people, unless they want all
+#: how many entries of a kind are shown without --all
 MAX_SHOWN = 20
 
 

@@ -45,10 +45,10 @@ from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 
-#: so often somebody else may change an entry while it is changed here
+#: how often a change is tried again because somebody else has changed the entry meanwhile
 MAX_TRIES = 10
 
-#: what ``--unset`` brings back to nothing
+#: the fields that ``--unset`` removes
 UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
 
 
@@ -176,7 +176,7 @@ def _change(
     task: str | None,
     enabled: bool | None,
 ) -> None:
-    """Let ``entry``, which is stored then, be another one."""
+    """Change ``entry``, which is stored afterwards."""
     policy = {field: getattr(NO_POLICY, field) for field in removed & set(POLICY)}
     policy.update({field: changes.pop(field) for field in POLICY if field in changes})
     if enabled:
@@ -211,7 +211,7 @@ def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
 
 
 def _hint_at_task(session: Session, task: str) -> None:
-    """Say that the application has no such task, which may be right: it may be the workers' alone."""
+    """Warn that the application has no such task; it may be right, if only the workers have it."""
     if not session.has_own_app:
         return
     try:

@@ -31,10 +31,10 @@ from redbeat.manifest.transfer import declare_beat_schedule, export_entries, pla
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, not_empty
 
-#: what `plan` ends with where a file would change something
+#: the exit code of ``plan`` if a file would change something
 DIFFERS = 2
 
-#: whose the entries are that were in ``beat_schedule``: it tells beat to keep its hands off them
+#: the owner of entries that were imported from ``beat_schedule``, so that beat doesn't remove them
 IMPORTED = "imported"
 
 
@@ -250,7 +250,7 @@ def import_(
         return True
 
     made = make() if dry_run else apply_plan(make, confirm)
-    assert made is not None  # noqa: S101 - who says no ends the command
+    assert made is not None  # noqa: S101 - None would have ended the command
     if is_json:
         session.print_json({**_document(made), "is_applied": not dry_run})
         return
@@ -279,7 +279,7 @@ def _counted_changes(made: Plan) -> str:
 
 
 def _counted(made: Plan) -> str:
-    """Return how many stored entries and calendars would be others."""
+    """Return how many stored entries and calendars would change."""
     entries, calendars = len(made.difference.changed), len(made.calendars.difference.changed)
     words = [counted(entries, "entry", "entries")] if entries or not calendars else []
     return " and ".join([*words, *([counted(calendars, "calendar", "calendars")] if calendars else [])])
@@ -298,7 +298,7 @@ def _read(file: str) -> Declared:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the whole file, or leave the old one: a backup that was interrupted is none."""
+    """Write the whole file, or leave the old one unchanged if the command is interrupted."""
     try:
         if path.exists() and not path.is_file():  # a pipe, say
             path.write_text(text, encoding="utf-8")

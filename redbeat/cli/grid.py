@@ -15,15 +15,15 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-#: the width of what is no terminal
+#: the width where the output isn't a terminal
 UNLIMITED_WIDTH = 10_000
-#: how many rows the widths are chosen by; more are drawn as they come
+#: by how many rows the widths are chosen; all others are shown in these widths
 SAMPLE = 1000
-#: where there is no terminal, what is longer stands out of its column
+#: where the output isn't a terminal, a longer text extends beyond its column
 PIPED_COLUMN = 80
 GAP = 2
 INDENT = 2
-#: what is left of a column that has to share
+#: the least width of a column
 _LEAST = 4
 
 Cut = Callable[[str, int], str]
@@ -87,7 +87,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """The cells of a row, and what stands above and below it in lines of its own: nothing by default."""
+    """The cells of a row, and texts above and below it in lines of their own; by default there are none."""
 
     cells: Sequence[Text]
     below: Text = field(default_factory=Text)
@@ -133,10 +133,10 @@ def lines_of(
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
-    """Return how wide each column is: as its cells are, or what the terminal has for it."""
+    """Return the width of each column: that of its cells, or less if the terminal is too narrow."""
     longest = [max((cell_len(row.cells[at].plain) for row in rows), default=0) for at in range(len(columns))]
     natural = [max(cells, cell_len(one.title)) for cells, one in zip(longest, columns, strict=True)]
-    if width >= UNLIMITED_WIDTH:  # one endless text isn't to push all other rows aside
+    if width >= UNLIMITED_WIDTH:  # one very long text must not widen all rows
         return [
             min(wide, PIPED_COLUMN) if one.share else wide for wide, one in zip(natural, columns, strict=True)
         ]
@@ -206,7 +206,7 @@ def _line(
 
 
 def _cells_beside(row: Row) -> int:
-    """Return how wide what would stand above and below a row is beside it."""
+    """Return the width of the texts above and below a row, if they were beside it."""
     return sum(cell_len(text.plain) + GAP for text in (row.above, row.below) if text) - GAP
 
 

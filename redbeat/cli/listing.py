@@ -1,4 +1,4 @@
-"""``celery redbeat list``, ``show`` and ``count``: what stands in the schedule.
+"""``celery redbeat list``, ``show`` and ``count``: the stored entries.
 
 Invariant: a list that isn't sorted is printed as it is read, so that it needs no more memory than one page.
 """
@@ -34,18 +34,18 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
 from redbeat.errors import EntryError, StoreCorrupt
 
-#: rows on a terminal, unless somebody wants more: what is above the screen's edge isn't seen
+#: how many rows are shown on a terminal by default
 TERMINAL_ROWS = 50
 #: how many entries are counted for "50 of 230 shown"
 MOST_COUNTED = 10_000
 NEXT_RUNS, LAST_RUNS = 5, 10
 
-#: what somebody should look at comes first
+#: the order of states: those that need attention come first
 _BY_URGENCY = (
     *("quarantined", "missing", "unscheduled", "downgraded", "failing", "due"),
     *("scheduled", "paused", "disabled", "finished"),
 )
-#: by what a list is sorted: the smallest first
+#: the keys by which a list is sorted, the smallest first
 SORT_KEYS: dict[str, Callable[[Any], Any]] = {
     "next": lambda entry: _seconds(entry.next_due_at, never=inf),
     "name": lambda entry: str(entry.name),
@@ -136,7 +136,7 @@ def list_(
         return
     shown = _Counted(entries)
     lines = entries_lines(shown, session.now(), session.zone, session.console)
-    titles = list(islice(lines, 1))  # with them the first entries are read
+    titles = list(islice(lines, 1))  # this reads the first entries
     if not shown.number:
         session.note("There are no such entries.")
         return
@@ -161,7 +161,7 @@ def _more(offset: int, shown: int, total: str) -> str:
 
 
 class _Counted(Iterator[Any]):
-    """What it is made of, and how many of these were taken."""
+    """An iterator, and how many items were taken from it."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.number = 0
@@ -273,7 +273,7 @@ def _next_look(entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime) -> str
 
 
 def _next_runs(entry: RedBeatSchedulerEntry, zone: tzinfo) -> tuple[list[Any], str]:
-    """Return the next runs of ``entry``, and why there are none that can be told."""
+    """Return the next runs of ``entry``, and why they can't be computed."""
     if entry.schedule is None:
         return [], ""
     try:

@@ -1,4 +1,4 @@
-"""Entries by name on the command line: found, or nearly; completed by the shell; chosen by a pattern."""
+"""Names of entries on the command line: looked up, suggested, completed, matched by a pattern."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.store.store import Store
 
-#: how many names are looked at for the one that was meant, and for completion
+#: how many names are looked at for a suggestion, and for completion
 MAX_LOOKED_AT = 5000
 MAX_COMPLETED = 100
 COMPLETION_SECONDS = 2.0
@@ -38,10 +38,10 @@ class NameType(click.ParamType):  # type: ignore[type-arg]  # generic in new ver
     def shell_complete(
         self, ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the stored names that begin so; none where Redis is away: there is nobody to tell."""
+        """Return the stored names with this beginning; [] where Redis is away, as errors can't be shown."""
         try:
             names = call_briefly(lambda: _first_names(ctx), COMPLETION_SECONDS)
-        except Exception:  # noqa: BLE001 - in the middle of a line that somebody is typing
+        except Exception:  # noqa: BLE001 - an error would disturb the line that is being typed
             return []
         found = sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
         return [CompletionItem(name) for name in found[:MAX_COMPLETED]]
@@ -57,7 +57,7 @@ def _first_names(ctx: click.Context) -> list[str]:
 
 
 def _app_of(ctx: click.Context) -> Any:
-    """Return the app while a shell completes: then no command of the groups has run."""
+    """Return the app while a shell completes, as the group that sets it hasn't run then."""
     found = ctx.find_object(Session)
     if found is not None:
         return found.app
@@ -77,7 +77,7 @@ def no_such_entry(session: Session, name: str) -> CommandLineError:
     """Return the error about a name that isn't stored, with the nearest one that is."""
     try:
         hint = one_line(did_you_mean(name, islice(iter_names(session.app), MAX_LOOKED_AT)))
-    except StoreRefused:  # a viewer's rights are for entries that it knows
+    except StoreRefused:  # the user may not list the names
         hint = ""
     place = ensure_conf(session.app).keys.schedule
     sentence = f"There is no entry {one_line(name)!r} in {place} at {session.server}.{hint}"
@@ -85,7 +85,7 @@ def no_such_entry(session: Session, name: str) -> CommandLineError:
 
 
 def nothing_matches(match: str) -> CommandLineError:
-    """Return the error about a pattern that no entry's name matches: to change nothing is no success."""
+    """Return the error about a pattern that no entry's name matches, as changing nothing isn't a success."""
     return CommandLineError(f"No entry's name matches {one_line(match)!r}; nothing was done.", exits.NO_INPUT)
 
 
@@ -120,13 +120,13 @@ def chosen_names(session: Session, names: Sequence[str], match: str | None) -> l
 
 
 def check_stored(session: Session, names: Iterable[str]) -> None:
-    """Refuse before anything is done."""
+    """Raise the error about the first name that isn't stored, before anything is changed."""
     store = Store(session.app)
     given = list(names)
     _, found = store.read_entries([store.keys.about(name).entry for name in given])
     for name, stored in zip(given, found, strict=True):
         if not stored.exists:
-            listed_entry(session, name)  # it may stand in the schedule all the same
+            listed_entry(session, name)  # it may be in the schedule all the same
 
 
 def _matching(names: Iterable[str], pattern: str) -> Iterable[str]:

@@ -26,10 +26,10 @@ from redbeat.log.text import printable
 Run = tuple[datetime, str, Any]
 _INSTANT = timedelta(microseconds=1)
 _END = datetime.max.replace(tzinfo=timezone.utc)
-#: processor time for the runs of one entry
+#: how much processor time the runs of one entry may take; seconds
 MOST_SECONDS = 2.0
 MOST_NOTED = 3
-#: entries in these states are going to run; paused ones where they go on by themselves
+#: entries in these states are going to run; paused ones if their pause ends by itself
 RUNNING = ("scheduled", "due", "failing", "paused")
 
 
@@ -129,12 +129,12 @@ def first_of_all(session: Session, wanted: int, after: datetime | None, match: s
 
 
 def reason_of(entry: RedBeatSchedulerEntry, exc: Exception) -> str:
-    """Return the name of ``entry``, once, and why its runs can't be told."""
+    """Return the name of ``entry``, and why its runs can't be computed."""
     return f"{one_line(entry.name)}: {one_line(str(exc).removeprefix(f'{printable(entry.key)}: '))}"
 
 
 def note_untold(session: Session, untold: list[str]) -> None:
-    """Say of which entries not all runs are shown, and why."""
+    """Warn about entries of which not all runs are shown."""
     for words in untold[:MOST_NOTED]:
         session.note(f"Not all of its runs are shown: {words}")
     if len(untold) > MOST_NOTED:

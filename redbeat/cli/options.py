@@ -25,7 +25,7 @@ from redbeat.schedules.timezones import zone_called
 SCHEDULES = ("every", "cron", "at", "rrule", "solar")
 #: options of ``apply_async`` that have an option of their own here
 TASK_OPTIONS = ("queue", "exchange", "exchange_type", "routing_key", "priority", "expires")
-#: of the policy; what is left of it belongs to ``pause`` and ``resume``
+#: options for fields of the policy, without those of ``pause`` and ``resume``
 POLICY = tuple(field for field in FIELDS if field not in PAUSE_FIELDS)
 
 _ROUTING = (

@@ -1,4 +1,4 @@
-"""``celery redbeat pause`` and ``resume``: entries that rest for a while, by name or by what selects many.
+"""``celery redbeat pause`` and ``resume``: entries stopped for a while, by their names or by filters.
 
 An entry that is named is meant, whatever it is. Of many that are selected, only what runs is paused, and only
 what was paused is resumed.
@@ -29,7 +29,7 @@ from redbeat.entries.pauses import PauseResult, is_paused_for, pause_many
 from redbeat.errors import EntryError
 from redbeat.process.exit_codes import USAGE, CommandLineError
 
-#: changes all that were selected
+#: changes all selected entries
 ChangeAll = Callable[[list[str], Callable[[int], object]], PauseResult]
 
 
@@ -41,10 +41,10 @@ def _common_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _login_name() -> str | None:
-    """Return who types this; None where the machine doesn't know."""
+    """Return the name of the user; None: the machine doesn't know it."""
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a number without a name, as in a container
+    except (OSError, KeyError, ImportError):  # a user id without a name, as in a container
         return None
 
 
@@ -98,7 +98,7 @@ def pause(
         if entry.state in ("paused", "disabled", "missing"):
             return False
         if not entry.problem:
-            end_for(entry)  # refused before anything is done
+            end_for(entry)  # raises before anything is changed
         return True
 
     def rest(name: str) -> None:

@@ -1,4 +1,4 @@
-"""A bar for what takes longer than a second: on stderr, and on a terminal only."""
+"""A progress bar for what takes longer than a second, on stderr, and on a terminal only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-#: before that nobody wonders
+#: the bar isn't shown earlier
 PATIENCE_SECONDS = 1.0
 
 
@@ -41,14 +41,14 @@ class Meter:
         self._bar.update(self._task, completed=done)
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
 
 @contextmanager
 def meter(title: str, total: int | None = None) -> Iterator[Meter]:
-    """Yield what is to be called with the number of things that are done."""
+    """Yield a function to call with the number of things that are done."""
     made = Meter(title, total)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""``celery redbeat purge``: what is left over of entries that are gone, shown first and then removed."""
+"""``celery redbeat purge``: orphans, which are what is left of entries that are gone, shown and removed."""
 
 from __future__ import annotations
 

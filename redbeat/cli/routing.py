@@ -73,7 +73,7 @@ def _route_of(app: Any, task: str, args: Any, kwargs: Any, options: dict[str, An
 
 
 def _hint(app: Any, task: str) -> str:
-    """Return what is to be said of a name that is no entry's; '' for a task's."""
+    """Return the warning about a name that is neither an entry's nor a task's; '': it is one."""
     if task in app.tasks:
         return ""
     return (

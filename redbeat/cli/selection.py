@@ -1,4 +1,4 @@
-"""Many entries at once, by what selects them: counted, asked about, changed, and summed up in one line.
+"""Many entries at once, selected by filters: counted, confirmed, changed, and summed up in one line.
 
 Owns the steps of such a command. Invariant: nothing is changed before somebody has agreed, and one entry
 that can't be changed doesn't stop the others.
@@ -24,7 +24,7 @@ from redbeat.process.exit_codes import NO_INPUT, USAGE, CommandLineError
 
 #: how many names are shown before a question
 MAX_SHOWN = 10
-#: and how many of the entries that couldn't be changed
+#: how many of the entries that couldn't be changed are shown
 MAX_FAILURES = 20
 
 
@@ -41,7 +41,7 @@ ONLY_MATCHING = _match_option("Only")
 
 @dataclass
 class Selection:
-    """What a command has found to change.
+    """The entries that a command is going to change.
 
     Attributes:
         names: of the entries that it is about.
@@ -61,7 +61,7 @@ def select(
     state: str | None = None,
     without: Iterable[str] = (),
 ) -> Selection:
-    """Return the entries whose names match and that are meant, by their names; the others are counted.
+    """Return the entries that are selected, by their names; the other matching ones are counted.
 
     Raises:
         CommandLineError: no name matches, which is no success of a command that is to change something.
@@ -88,7 +88,7 @@ def names_in_words(names: Sequence[str]) -> str:
 
 
 def ask_about(session: Session, verb: str, names: Sequence[str], left: str = "", *, is_yes: bool) -> None:
-    """Go on if somebody agrees that these entries be paused, say; tell how many stay as they are."""
+    """Ask whether these entries are to be paused, say; tell how many stay as they are."""
     if left and not is_yes:
         session.note(left)
     what = counted(len(names), "entry", "entries")
@@ -103,7 +103,7 @@ def say_names(session: Session, names: Iterable[str], summary: str) -> None:
 
 
 def refuse_both_or_none(name: str | None, match: str | None) -> None:
-    """Let a command that takes one name or a pattern have one of them."""
+    """Refuse a call with neither a name nor a pattern, or with both."""
     if (name is None) == (match is None):
         raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
 
@@ -119,7 +119,7 @@ def change_selected(
     is_yes: bool,
     is_json: bool,
 ) -> None:
-    """Ask, let ``change`` change the entries one by one, and say how many were changed, and which not.
+    """Ask, call ``change`` for one entry after the other, and say how many were changed, and which not.
 
     Arguments:
         verb: begins the question: 'Change queue of'.
@@ -137,7 +137,7 @@ def change_selected(
 def change_each(
     names: Iterable[str], change: Callable[[str], object], progress: Callable[[int], object]
 ) -> tuple[list[str], Mapping[str, str]]:
-    """Let ``change`` change the entries one by one; return those that were, and why others couldn't be.
+    """Call ``change`` for one entry after the other; return those that were changed, and why others weren't.
 
     One that was deleted since it was found is neither.
     """
@@ -158,7 +158,7 @@ def change_each(
 
 
 def check_failures(session: Session, failed: Mapping[str, str], total: int) -> None:
-    """Say why entries couldn't be changed, and end the command with an error; nothing where all could."""
+    """If entries couldn't be changed, say why, and end the command with an error."""
     for reason in list(failed.values())[:MAX_FAILURES]:
         session.note(f"Error: {one_line(reason)}")
     if len(failed) > MAX_FAILURES:

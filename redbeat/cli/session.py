@@ -1,4 +1,4 @@
-"""What every command has: the application or a bare URL, where output goes, and errors in one sentence.
+"""What all commands have in common: the application or a URL, the output, and errors in one sentence.
 
 Owns the exit codes of errors. Invariant: no password is printed, and a wrong input ends in one sentence.
 """
@@ -42,16 +42,16 @@ from redbeat.store.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-#: what a shell says of a command that Ctrl-C has ended
+#: the exit code of a command that was ended by Ctrl-C
 INTERRUPTED = 130
-#: where the options of :mod:`redbeat.cli.zone` leave what they were given, among click's own
+#: the key in click's context for the values of the options of :mod:`redbeat.cli.zone`
 ZONE_GIVEN = "redbeat.zone"
 
 
 class SessionCommand(ExitingCommand):
-    """A command that says what went wrong in one sentence, whatever it was that may go wrong.
+    """A command that reports each expected error in one sentence.
 
-    A reader of its output that has seen enough, as ``head``, ends it without a word.
+    If the reader of its output, such as ``head``, stops reading, it ends silently.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -59,21 +59,21 @@ class SessionCommand(ExitingCommand):
         try:
             with stating_errors():
                 done = super().invoke(ctx)
-                if sys.stdout is not None:  # closed by whoever has called
+                if sys.stdout is not None:  # None: the caller has closed it
                     sys.stdout.flush()
                 return done
         except (KeyboardInterrupt, click.Abort):
             raise CommandLineError("Interrupted.", INTERRUPTED) from None
         except BrokenPipeError:
-            # Python writes what is left at its end, and would complain then
+            # Python writes the rest of the output when it ends, and would print an error then
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
 
 
 class _Paper(Console):
-    """A console that prints no orders to the terminal but its own colours.
+    """A console whose only control characters are its own colours.
 
-    What a broken pipe means it leaves to the command, as rich did before 13.8.
+    It leaves a broken pipe to the command, as rich did before 13.8.
     """
 
     def on_broken_pipe(self) -> None:
@@ -105,7 +105,7 @@ class Session:
             app.conf.redbeat_key_prefix = prefix
         self.app = app
         self._zone: tzinfo | None = None
-        for stream in (sys.stdout, sys.stderr):  # a name that the terminal has no letters for
+        for stream in (sys.stdout, sys.stderr):  # the terminal may be unable to show a name
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
         self.console = _Paper(no_color=no_color or None, highlight=False, soft_wrap=False, emoji=False)
@@ -116,14 +116,14 @@ class Session:
     def of(cls, ctx: click.Context) -> Session:
         """Return the session of the command that ``ctx`` belongs to."""
         found = ctx.find_object(cls)
-        if found is None:  # called without the group, as by a test
+        if found is None:  # the command was called without the group, as in a test
             found = ctx.obj = cls(ctx.obj.app, None, None, bool(ctx.obj.no_color))
         found._zone = ctx.meta.get(ZONE_GIVEN)
         return found
 
     @property
     def zone(self) -> tzinfo:
-        """The zone of all times that the command shows: that of ``--tz`` or ``--utc``, else the app's."""
+        """The time zone of all times in the output: that of ``--tz`` or ``--utc``, else the app's."""
         if self._zone is not None:
             return self._zone
         try:
@@ -134,12 +134,12 @@ class Session:
 
     @property
     def is_on_terminal(self) -> bool:
-        """Whether somebody looks at it, and can't scroll a thousand rows."""
+        """Whether the output is a terminal, on which a thousand rows are too many."""
         return self.console.is_terminal
 
     @property
     def server(self) -> str:
-        """Where the schedule is, without a password."""
+        """The URL of the schedule's server, without its password."""
         return sanitize_url(ensure_conf(self.app).redis_url)
 
     def print_json(self, document: Any) -> None:
@@ -156,7 +156,7 @@ class Session:
         click.echo(printable(words))
 
     def write(self, document: str) -> None:
-        """Print a document of several lines as it is: its form has seen to what doesn't print."""
+        """Print a document of several lines as it is; it is printable already."""
         click.echo(document.encode(), nl=False)
 
     def say(self, words: str | Text, style: str = "", indent: int = 0) -> None:
@@ -176,7 +176,7 @@ class Session:
         self.draw(lines)
 
     def draw(self, lines: Iterable[Text]) -> None:
-        """Print lines that fit already."""
+        """Print lines that were fitted to the width already."""
         for line in lines:
             self.console.print(line, soft_wrap=True)
 
@@ -189,13 +189,13 @@ class Session:
         click.echo("\n".join(lines), err=True)
 
     def now(self) -> datetime:
-        """Return the server's clock, UTC."""
+        """Return the time of the server's clock, in UTC."""
         return Server(Store(self.app)).now()
 
     def require_application(
         self, command: str, why: str = "sends messages, and needs the application's broker and tasks"
     ) -> None:
-        """Refuse what the application is needed for, as ``why`` says, where only a URL was given."""
+        """End the command if only a URL was given, but it needs the application, as ``why`` says."""
         if not self.has_own_app:
             raise CommandLineError(
                 f"{command} {why}: call it as celery -A APP redbeat {command}, without --url.", exits.USAGE
@@ -204,7 +204,7 @@ class Session:
 
 @contextmanager
 def stating_errors() -> Iterator[None]:
-    """End the command with one sentence, and the code that its cause has."""
+    """End the command with one sentence, and the exit code that belongs to its cause."""
     try:
         yield
     except RedBeatError as exc:

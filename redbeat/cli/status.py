@@ -145,7 +145,7 @@ def _describe_lock(found: Status) -> str:
 
 
 def _when(found: Status, moment: datetime | None) -> str:
-    """Return ``moment`` as a time and an age, '' for None."""
+    """Return ``moment`` as a time and an age; '' for None."""
     seconds = found.seconds_since(moment)
     if moment is None or seconds is None:
         return ""

@@ -48,16 +48,16 @@ STATE_STYLES = {
     "unscheduled": "red",
 }
 
-#: from which width on a list has what; names and schedules say most, and have the room first
+#: the width from which on a list has more columns; names and schedules come first
 WITH_SCHEDULES, WITH_LAST_RUNS, WITH_DATES, WITH_TASKS, WITH_BOTH = 70, 100, 120, 80, 160
-#: of a reason below a row; `show` has all of it
+#: how much of a reason is shown below a row; ``show`` has all of it
 _REASON = 300
-#: of any text of a row but the name, in a pipe as well: it may be megabytes, and JSON has all of it
+#: how much of any other text is shown, also in a pipe, as it may be megabytes; --json has all of it
 _PIPED = 1_000
 
 
 def zone_for(entry: RedBeatSchedulerEntry) -> tzinfo:
-    """Return the zone whose clocks the schedule of ``entry`` goes by."""
+    """Return the time zone that the schedule of ``entry`` goes by."""
     zone: tzinfo = entry.app.timezone if entry.schedule is None else zone_of(entry.schedule, entry.policy)
     return zone
 
@@ -115,10 +115,10 @@ def _cells_of(entry: RedBeatSchedulerEntry, now: datetime, zone: tzinfo, width: 
 
 
 def _error_of(entry: RedBeatSchedulerEntry, zone: tzinfo, width: int) -> Text:
-    """Return why an entry doesn't run or won't, nothing where it does."""
+    """Return why an entry doesn't run, or won't; '': it does."""
     is_told = entry.stored is not None and failure_of(entry.stored) is not None
     is_over = is_told and entry.state not in ("quarantined", "failing")
-    error = "" if is_over else entry.error  # what is stored of it is from before
+    error = "" if is_over else entry.error  # a stored error is older than that
     if not error:
         return Text()
     reason = in_words_of(printable(error.removeprefix(f"{printable(entry.key)}: ")), zone)
@@ -148,7 +148,7 @@ def fields_lines(
 
 
 def policy_rows(entry: RedBeatSchedulerEntry, zone: tzinfo) -> list[tuple[str, str]]:
-    """Return the fields of the policy that say something."""
+    """Return the fields of the policy that aren't defaults."""
     rows = []
     fields = set(FIELDS) - set(PAUSE_FIELDS if is_pause_over(entry, entry.seen_at) else ())
     for field in filter(fields.__contains__, FIELDS):
@@ -181,7 +181,7 @@ def runs_lines(
 
 
 def clock_changes(runs: Sequence[tuple[Any, datetime]], zone: tzinfo) -> Iterator[list[str]]:
-    """Yield for each run how clocks have changed since the run before it in the list, in words.
+    """Yield for each run, in words, how clocks have changed since the run before it in the list.
 
     Those of ``zone``, in which they are shown, and those that the entries go by.
     """
@@ -203,12 +203,12 @@ def clock_changes(runs: Sequence[tuple[Any, datetime]], zone: tzinfo) -> Iterato
 def _offset(moment: datetime, zone: tzinfo) -> timedelta | None:
     try:
         return moment.astimezone(zone).utcoffset()
-    except OverflowError:  # at the end of all years
+    except OverflowError:  # outside the years 1 to 9999
         return None
 
 
 def _reason_of(run: PastRun, zone: tzinfo) -> str:
-    """Return why a run wasn't sent, and which others weren't either."""
+    """Return why a run wasn't sent, and which other runs weren't, either."""
     if run.last is None:
         return run.why
     many = "" if run.count is None else f", {run.count} runs"
@@ -218,7 +218,7 @@ def _reason_of(run: PastRun, zone: tzinfo) -> str:
 def history_lines(
     history: Sequence[PastRun], now: datetime, zone: tzinfo, console: Console
 ) -> Iterator[Text]:
-    """Yield the table of the last runs, the newest first; the reasons stand below their rows."""
+    """Yield the table of the last runs, the newest first, with reasons below their rows."""
     with_dates = console.width >= WITH_DATES
     columns = [
         Column(_titled("due", zone, with_dates)),

@@ -1,4 +1,5 @@
-"""``celery redbeat timeline``: who runs when, as a chart of shaded cells, so that pile-ups can be seen.
+"""``celery redbeat timeline``: which entries run when, as a chart of shaded cells, which shows times with
+many runs.
 
 Invariant: the chart fits the terminal's width, and its total counts all entries, shown or not.
 """
@@ -32,18 +33,18 @@ from redbeat.errors import EntryError
 from redbeat.log.text import printable
 from redbeat.schedules.occurrences import is_own_kind
 
-#: lengths of a column, minutes
+#: possible lengths of a column, minutes
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_080)
 _BARS = " ▁▂▃▄▅▆▇█"
-#: cells without runs, and with more and more of them
+#: the cells: without runs, and with more and more of them
 _SHADES = "·░▒▓█"
 _SHADE_STYLES = ("dim", "blue", "cyan", "yellow", "red")
 MOST_FOR_NAMES = 44
 _TICK = timedelta(microseconds=1)
-#: columns where the output is no terminal
+#: how many columns there are where the output isn't a terminal
 PIPED_WIDTH = 120
 
-#: what a row is called that an entry belongs to
+#: the functions that name the row of an entry, by the value of --by
 GROUPS: dict[str, Callable[[Any], str]] = {
     "load": lambda entry: str(entry.name),
     "task": lambda entry: str(entry.task),
@@ -58,7 +59,7 @@ def _prefix_of(name: str) -> str:
     return f"{found[0]}*" if found is not None else name
 
 
-#: what it is called, and how many runs it has in which columns
+#: the name of a row, and its number of runs in each column
 Row = tuple[str, Counter[int]]
 
 
@@ -140,7 +141,7 @@ def timeline(
     chart = _empty_chart(since, zone, hours, max(width - name_width - 2, 5))
     untold: list[str] = []
     with meter("Looking") as progress:
-        # in the past also ran what is due later
+        # for the past, entries that are due later count, too
         last = chart.end if since >= now else None
         listed = RedBeatSchedulerEntry.list(session.app, match=match, due_before=last)
         for number, entry in enumerate(listed, start=1):
@@ -192,7 +193,7 @@ def _heading(chart: Chart, zone: tzinfo) -> str:
 
 
 def _empty_chart(since: datetime, zone: tzinfo, hours: float, room: int) -> Chart:
-    """Return a chart whose columns begin at full hours, or at parts of them, on the clocks of ``zone``."""
+    """Return a chart whose columns begin at full hours, or at parts of them, in ``zone``."""
     minutes = next((step for step in _STEPS if hours * 60 / step <= room), _STEPS[-1])
     step = timedelta(minutes=minutes)
     local = since.astimezone(zone)
@@ -217,7 +218,7 @@ def _count(
     most = 1 if policy.one_off else policy.max_runs
     left = None if most is None else most - entry.total_run_count
     last = chart.end - _TICK if policy.end_time is None else min(chart.end - _TICK, policy.end_time)
-    at_once = max(due, now)  # what is due already runs at once
+    at_once = max(due, now)  # an entry that is due already runs now
     if since < now and left is None:
         _count_past(counts, entry, since, due - _TICK, chart)
     if at_once >= chart.end or (left is not None and left <= 0):
@@ -237,7 +238,7 @@ def _count(
 
 
 def _interval_of(entry: RedBeatSchedulerEntry) -> timedelta | None:
-    """Return how often ``entry`` runs, where that is all that its schedule says."""
+    """Return the interval of ``entry``, if its schedule is only an interval."""
     schedule_ = entry.schedule
     is_interval = isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
     is_plain = is_interval and not schedule_.relative and not entry.policy.exclude
@@ -265,11 +266,11 @@ def _count_past(
 def _count_interval(
     counts: Counter[int], due: datetime, now: datetime, every: timedelta, end: datetime, chart: Chart
 ) -> None:
-    """Count the runs after ``due`` without making each: there may be many thousands."""
-    # in whole microseconds since the first column's beginning: timedeltas take ten times as long
+    """Count the runs after ``due`` by arithmetic, as there may be many thousands."""
+    # in whole microseconds from the beginning of the first column, as timedeltas take ten times as long
     step, length = chart.step // _TICK, every // _TICK
     start, stop = (due - chart.begin) // _TICK, (end - chart.begin) // _TICK
-    # what was missed before now isn't counted one by one
+    # runs that were missed before now aren't counted one by one
     before = max(((now - chart.begin) // _TICK - start) // length, 0)
     for column in range(max(start // step, 0), chart.columns):
         upto = max((min((column + 1) * step - 1, stop) - start) // length, 0)
@@ -326,7 +327,7 @@ def _peak(shown: list[Row]) -> int:
 
 
 def _legend(peak: int) -> str:
-    """Return which shade stands for how many runs."""
+    """Return the legend: each shade and its numbers of runs."""
     words, least = [f"{_SHADES[0]} none"], 1
     for shade, most in zip(_SHADES[1:], _edges(peak), strict=True):
         if least > peak:

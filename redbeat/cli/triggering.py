@@ -1,4 +1,4 @@
-"""``celery redbeat trigger`` and ``backfill``: runs that somebody asks for. They are sent from here."""
+"""``celery redbeat trigger`` and ``backfill``: runs that somebody asks for, sent by this process."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.timezones import in_utc
 
-#: a mistyped year must not flood the queues
+#: how many runs are sent at most by default, so that a mistyped year doesn't flood the queues
 MAX_BACKFILLED = 10_000
 
 
 @contextmanager
 def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
-    """Say in one sentence why a message can't be sent: the task, its serializer or the broker may object."""
-    # kombu counts KeyError among those of Redis, which is anybody's
+    """Turn any error of sending a message, of the task, the serializer or the broker, into one sentence."""
+    # kombu counts KeyError among the errors of Redis, but any code may raise one
     broken = tuple(kind for kind in app.connection_for_write().connection_errors if kind is not KeyError)
     try:
         yield
@@ -196,7 +196,7 @@ def backfill(
 
 @dataclass
 class _Span:
-    """Runs of an entry that were missed, as far as they are known, and the times that they lie between."""
+    """Missed runs of an entry, as far as they are known, and the span of time in which they are."""
 
     entry: RedBeatSchedulerEntry
     first: datetime
@@ -205,13 +205,13 @@ class _Span:
 
     @property
     def start_time(self) -> datetime | None:
-        """The entry's start_time, if it lies in the span: there are no runs before."""
+        """The entry's start_time, if it is in the span, as there are no runs before it."""
         start: datetime | None = self.entry.policy.start_time
         return start if start is not None and start > self.first else None
 
     @property
     def begun_at(self) -> datetime | None:
-        """When the entry was stored, as far as that is known: until its first run its last_run_at says it."""
+        """When the entry was stored, if known: before its first run that is its last_run_at."""
         began: datetime | None = None if self.entry.total_run_count else self.entry.last_run_at
         return None if began is None else in_utc(began)
 
@@ -238,7 +238,7 @@ def _find_runs(spans: Sequence[_Span], limit: int) -> None:
 
 
 def _question(spans: Sequence[_Span], zone: tzinfo) -> str:
-    """Return the question how many runs of which entries shall be sent, and from when to when."""
+    """Return the question: how many runs of which entries are to be sent, and from when to when."""
     found = [span for span in spans if span.dues]
     total = counted(sum(len(span.dues) for span in found), "run", "runs")
     earliest, latest = min(span.dues[0] for span in found), max(span.dues[-1] for span in found)
@@ -248,7 +248,7 @@ def _question(spans: Sequence[_Span], zone: tzinfo) -> str:
 
 
 def _told_of_beginnings(spans: Sequence[_Span], zone: tzinfo) -> str:
-    """Return what is to be said of the time before the entries began; '' for nothing."""
+    """Return the sentence about runs before the entries were stored; '': there are none."""
     words = ""
     started = [span.start_time for span in spans if span.start_time is not None]
     if started and len(spans) == 1:

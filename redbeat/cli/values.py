@@ -1,4 +1,4 @@
-"""What people type as values: lengths of time, times, JSON, schedules. Each knows how to say what is wrong.
+"""The types of values on the command line: lengths of time, times, JSON, schedules; with errors in words.
 
 Invariant: nothing here asks Redis, so a wrong value is refused before anything is read or written.
 """
@@ -28,7 +28,7 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic in new versio
         self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what ``value`` stands for."""
+        """Return the value of the text ``value``."""
         if not isinstance(value, str):
             return value
         try:
@@ -59,16 +59,16 @@ def _read_moment(text: str) -> datetime:
     return moment
 
 
-#: what says of a server's time and an entry's zone until when
+#: returns the end of a pause for the server's time and an entry's zone
 Future = Callable[[datetime, tzinfo], datetime]
 
 _DAY_AND_CLOCK = re.compile(r"(today|tomorrow)?(?:(?:^|\s+)(?:at\s+)?(\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
-#: nobody means more
+#: the longest time that is allowed
 _MAX_AHEAD = timedelta(days=36_525)
 
 
 def _read_future(text: str) -> Future:
-    """Return what says until when: '2h' from now, 'tomorrow', 'tomorrow 9:00', '18:30', or a time."""
+    """Return the end of '2h' (from now), 'tomorrow', 'tomorrow 9:00', '18:30', or a time, as a function."""
     words = " ".join(text.lower().split())
     if is_span(words):
         ahead = timedelta(seconds=min(read_seconds(words), _MAX_AHEAD.total_seconds() + 1))
@@ -89,7 +89,7 @@ def _read_future(text: str) -> Future:
 
 
 def _on_day(day: str | None, clock: time, now: datetime, zone: tzinfo) -> datetime:
-    """Return when clocks in ``zone`` show ``clock`` today or tomorrow; without a day, the next time."""
+    """Return when it is ``clock`` in ``zone``, today or tomorrow; without a day, the next time."""
     today, ahead = now.astimezone(zone).date(), timedelta(days=day == "tomorrow")
     moment = instant_of(datetime.combine(today + ahead, clock), zone)
     if day is None and moment <= now:
@@ -130,7 +130,7 @@ def _read_cron(text: str) -> Any:
 
 
 def _place_in(expression: str) -> str:
-    """Return where in ``expression`` the first element stands that is no cron's; '' where it isn't one's."""
+    """Return a sentence with the place of the first wrong element of a cron expression; '': not known."""
     fields = list(re.finditer(r"\S+", expression))
     if len(fields) != len(CRON_FIELDS):
         return ""

@@ -14,22 +14,22 @@ from redbeat.log.text import printable, shorten
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import zone_name
 
-#: how the modules below write a time in a sentence
+#: how other modules write a time in a sentence
 _IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? UTC\b", re.ASCII)
 
 
 def one_line(text: object, limit: int = 500) -> str:
-    """Return ``text`` on one line, without what a terminal takes for orders, cut to ``limit``."""
+    """Return ``text`` on one line, cut to ``limit`` characters, with control characters escaped."""
     return shorten(printable(str(text)), limit)
 
 
 def when_in(moment: datetime, zone: tzinfo) -> str:
-    """Return ``moment`` on the clocks of ``zone``, with the zone's name."""
+    """Return ``moment`` as text in ``zone``, with the zone's name."""
     return f"{clock(moment, zone)} {label_of(zone)}"
 
 
 def clock(moment: datetime, zone: tzinfo, fraction: str = "") -> str:
-    """Return what the clocks of ``zone`` show, with the offset from UTC where they show that twice.
+    """Return ``moment`` as wall time in ``zone``, with its offset from UTC if that time comes twice.
 
     Arguments:
         fraction: of the second, as '.25'.
@@ -41,7 +41,7 @@ def clock(moment: datetime, zone: tzinfo, fraction: str = "") -> str:
 
 
 def local_time(moment: datetime, zone: tzinfo) -> datetime:
-    """Return ``moment`` in ``zone``; at the end of all years as it is."""
+    """Return ``moment`` in ``zone``; unchanged if that is outside the years 1 to 9999."""
     try:
         return moment.astimezone(zone)
     except OverflowError:
@@ -49,12 +49,12 @@ def local_time(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def in_words_of(sentence: str, zone: tzinfo) -> str:
-    """Return ``sentence`` with its times, which are in UTC and say so, on the clocks of ``zone``."""
+    """Return ``sentence`` with its times, which are marked as UTC, in ``zone``."""
 
     def shown(found: re.Match[str]) -> str:
         try:
             moment = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
-        except ValueError:  # somebody's own words
+        except ValueError:  # not a time of RedBeat's
             return found[0]
         return f"{clock(moment, zone, found[2] or '')} {label_of(zone)}"
 
@@ -62,7 +62,7 @@ def in_words_of(sentence: str, zone: tzinfo) -> str:
 
 
 def label_of(zone: tzinfo) -> str:
-    """Return how ``zone`` is called beside its times: its name, or what it is ahead of UTC."""
+    """Return the name of ``zone`` as shown beside times, or its offset from UTC."""
     name = zone_name(zone) or str(zone).strip("<>")
     return "UTC" if name.upper() in ("UTC", "ETC/UTC") else name
 
@@ -74,7 +74,7 @@ def offset_of(moment: datetime) -> str:
 
 
 def relative(moment: datetime | None, now: datetime) -> str:
-    """Return how long it is until ``moment``, or since then; '' for None."""
+    """Return the time until ``moment``, or since then, in words; '' for None."""
     if moment is None:
         return ""
     seconds = (moment - now).total_seconds()
@@ -87,21 +87,21 @@ def relative(moment: datetime | None, now: datetime) -> str:
 def due_in_words(
     due: datetime | None, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
 ) -> tuple[str, str]:
-    """Return when something is due next by its score, and how long it is until then; None: never.
+    """Return when something is due next by its score, and the time until then, in words; None: never.
 
-    The second is '' where the first says all.
+    The second is '' if it adds nothing.
     """
     if due is None:
         return "never", ""
     if due.timestamp() == 0:
-        return "at once", ""  # 1970 is no date of anybody's
+        return "at once", ""  # a score of 0 isn't a date
     return tell(due, zone), relative(due, now)
 
 
 def next_run_in_words(
     entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
 ) -> tuple[str, str]:
-    """Return when beat sends ``entry`` next, and how long it is until then; why not where it doesn't."""
+    """Return when beat sends ``entry`` next, and the time until then; or why it doesn't."""
     due = entry.next_due_at
     if due is None and entry.state in ("paused", "disabled", "quarantined"):
         return entry.state, ""

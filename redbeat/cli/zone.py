@@ -39,5 +39,5 @@ def _note(ctx: click.Context, _parameter: click.Parameter, zone: tzinfo | None) 
 
 
 def _note_utc(ctx: click.Context, _parameter: click.Parameter, is_utc: bool) -> None:
-    if is_utc:  # --tz comes first, and wins
+    if is_utc:  # --tz takes precedence
         ctx.meta.setdefault(ZONE_GIVEN, timezone.utc)
