@@ -5,7 +5,8 @@ VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-LONG_FORMS := tests/faults tests/integration/beat/test_backlog.py tests/integration/cli/test_a_long_list.py
+LONG_FORMS := tests/faults tests/integration/beat/test_backlog.py tests/integration/beat/test_invariants.py \
+  tests/integration/cli/test_a_long_list.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest faults bench check docs screenshots clean
@@ -21,7 +22,7 @@ demo: $(STAMP)  ## a server, a worker and a beat at work, until Ctrl-C; or: make
 	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=4 --dist=loadfile --no-loadscope-reorder)
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=6 --dist=loadfile --no-loadscope-reorder)
 
 test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \

@@ -30,8 +30,11 @@ COSTLY = {
 }
 
 
-@pytest.mark.parametrize("kind", COSTLY)
-@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(kind, {"redbeat_lock_key": None} if number % 2 else {}) for number, kind in enumerate(COSTLY)],
+    ids=COSTLY,
+)
 def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
     make_scheduler: MakeScheduler,
     client: redis.Redis,

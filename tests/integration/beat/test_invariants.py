@@ -33,7 +33,7 @@ from tests.support.servers import Server
 from tests.support.witness import SOON_SECONDS, Beat, Witness
 
 #: how many times as many examples as usual
-EFFORT = int(os.environ.get("REDBEAT_EXAMPLES_FACTOR", "1"))
+EFFORT = 10 if os.environ.get("REDBEAT_FAULTS") == "long" else 1
 
 beats = st.integers(0, 2)
 ends = st.tuples(st.sampled_from(["kill", "terminate", "break_broker"]))
@@ -300,7 +300,7 @@ def test_every_step_of_every_beat_keeps_the_invariants(
     run_state_machine_as_test(
         lambda: Machine(valkey, second, monkeypatch),
         settings=settings(
-            max_examples=200 * EFFORT,
+            max_examples=120 * EFFORT,
             stateful_step_count=25,
             deadline=None,
             print_blob=True,

@@ -22,9 +22,11 @@ from redbeat.diagnostics.why import explain
 from redbeat.history import PastRun
 from redbeat.manifest.format import Declared
 from redbeat.schedules.timezones import shown
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.applying import apply
 from tests.support.schedule import SCHEDULE, messages, server_now, write_raw
+
+pytestmark = ONE_SERVER
 
 UTC = timezone.utc
 EVERY = 100  # seconds between two runs
