@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from celery import Celery
 
 from redbeat.config import SETTINGS, RedBeatConfig, ensure_conf
 from redbeat.config.urls import sanitize_url
+from redbeat.connection import get_redis
 from redbeat.errors import ConfigurationError
+from tests.support.ticks import memory_app
 
 REDIS = "redis://127.0.0.1:1/0"
 ROOT = Path(__file__).parents[3]
@@ -211,6 +214,33 @@ def test_a_password_is_masked_however_badly_the_url_is_quoted(
 )
 def test_a_url_is_shown_as_it_is_but_for_the_password(url: str, shown: str) -> None:
     assert sanitize_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "Password", "PASSWORD", "ssl_password", "SSL_Password", "sentinel_password"]
+)
+@pytest.mark.parametrize("separator", ["?", "?db=1&"])
+def test_a_password_in_the_query_of_a_url_is_masked(name: str, separator: str) -> None:
+    masked = sanitize_url(f"rediss://h:1/2{separator}{name}=hunter2&ssl_cert_reqs=none")
+    assert masked == f"rediss://h:1/2{separator}{name}=**&ssl_cert_reqs=none"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hunter2@h:1/abc",
+        "redis://user:hunter2@h/1x",
+        "redis://:hunter2@h/abc?password=hunter2",
+        "redis://:hunter2/more@h:1/1",
+        "rediss://:more/hunter2@h/abc",
+    ],
+)
+def test_a_database_that_is_no_number_is_refused_without_the_password(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="redbeat_redis_url") as caught:
+        get_redis(memory_app(redbeat_redis_url=url))
+    shown = "".join(traceback.format_exception(caught.value, chain=True))
+    assert "number" in str(caught.value)
+    assert "hunter2" not in shown + repr(caught.value)
 
 
 @pytest.mark.parametrize(

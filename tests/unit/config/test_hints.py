@@ -14,10 +14,13 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.log import Reports
 from redbeat.beat.planner import Run, plan_run
 from redbeat.config.suggestions import did_you_mean, find_typos
+from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY
 from redbeat.schedules import timezones as zones
 from redbeat.store.records import Claimed
+
+INTERVAL = {"__type__": "interval", "every": 60}
 
 
 def entry(app: Celery, **arguments: Any) -> RedBeatSchedulerEntry:
@@ -73,12 +76,30 @@ def run_of(
     app: Celery, name: str = "x", policy: dict[str, Any] | None = None, extra: dict[str, Any] | None = None
 ) -> Run:
     """What a beat makes of an entry that stands in Redis so."""
-    definition = {"task": "t", "schedule": {"__type__": "interval", "every": 60}, **(extra or {})}
+    definition = {"task": "t", "schedule": INTERVAL, **(extra or {})}
     text = None if policy is None else json.dumps(policy)
     claimed = Claimed(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text, score="1.5")
     run = plan_run(RedBeatSchedulerEntry, app, claimed, 1_800_000_000)
     assert isinstance(run, Run)
     return run
+
+
+@pytest.mark.parametrize(
+    ("schedule", "key", "nearest"),
+    [
+        ({"__type__": "crontab", "minutes": "5"}, "minutes", "minute"),
+        ({"__type__": "crontab", "day_of_weeks": "1"}, "day_of_weeks", "day_of_week"),
+        ({"__type__": "crontab", "Hour": "1"}, "Hour", "hour"),
+        ({**INTERVAL, "relativ": True}, "relativ", "relative"),
+        ({"__type__": "rrule", "freq": 3, "byweekdays": [1]}, "byweekdays", "byweekday"),
+        ({"__type__": "rrule", "freq": 3, "untill": 4e9}, "untill", "until"),
+    ],
+)
+def test_a_mistyped_key_of_a_schedule_is_found_with_the_nearest_name(
+    schedule: dict[str, Any], key: str, nearest: str
+) -> None:
+    decoded = json.loads(json.dumps(schedule), cls=RedBeatJSONDecoder)
+    assert decoded.typos == f"{key} (did you mean {nearest}?)"
 
 
 @pytest.mark.parametrize("place", ["policy", "extra"])
@@ -98,12 +119,15 @@ def test_a_key_that_is_nearly_known_is_one_warning_for_each_entry(
         )
         for name in "xy"
     ]
+    caplog.clear()
+    reports.report_typos(run_of(app, "x", **{place: {"jittr": 1}}))
+    assert len(caplog.records) == 1, "another one is news"
 
 
 def test_all_mistyped_keys_of_an_entry_are_in_one_warning(
     app: Celery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rule = {"__type__": "interval", "every": 60, "relativ": True}
+    rule = {**INTERVAL, "relativ": True}
     Reports().report_typos(run_of(app, policy={"jiter": 5}, extra={"max_run": 1, "schedule": rule}))
     [line] = [record.getMessage() for record in caplog.records]
     for typo in ("jiter (did you mean jitter?)", "max_run (did you mean max_runs?)", "relativ (did you"):
@@ -121,10 +145,11 @@ def test_all_mistyped_keys_of_an_entry_are_in_one_warning(
         {"time": "9:00", "expires": 5},
     ],
 )
+@pytest.mark.parametrize("rule", [INTERVAL, {"__type__": "crontab"}, {"__type__": "rrule", "freq": 3}])
 def test_keys_of_somebody_else_are_not_reported(
-    app: Celery, caplog: pytest.LogCaptureFixture, keys: dict[str, Any]
+    app: Celery, caplog: pytest.LogCaptureFixture, rule: dict[str, Any], keys: dict[str, Any]
 ) -> None:
-    Reports().report_typos(run_of(app, policy=keys, extra=keys))
+    Reports().report_typos(run_of(app, policy=keys, extra={**keys, "schedule": {**keys, **rule}}))
     assert not caplog.records
 
 

@@ -161,6 +161,21 @@ def test_every_error_is_exported_and_drawn_in_the_tree() -> None:
     assert all(name in (errors.__doc__ or "") for name in defined)
 
 
+@pytest.mark.parametrize("name", sorted(errors.__all__))
+def test_the_repr_of_an_error_has_its_message(name: str) -> None:
+    kind = getattr(errors, name)
+    with_key = (errors.EntryError, errors.StoreCorrupt, errors.CalendarError, errors.FileError)
+    needs_key = issubclass(kind, with_key)
+    error = kind("what happened", *(["redbeat:x"] if needs_key else []))
+    assert isinstance(error, errors.RedBeatError)
+    assert repr(error) == f"{name}('what happened')"
+    assert str(error) == "what happened"
+
+
+def test_the_repr_of_a_lost_lock_has_its_message_only() -> None:
+    assert repr(errors.LockLost("gone", "redbeat::lock", "another")) == "LockLost('gone')"
+
+
 def test_an_error_about_a_missing_entry_reads_as_a_sentence() -> None:
     assert str(errors.EntryNotFound("redbeat:x: there is no such entry.", "redbeat:x")) == (
         "redbeat:x: there is no such entry."

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from redbeat.errors import EntryCorrupt, LockLost, RedBeatError
-from redbeat.log.text import is_utf8, printable, printable_json, printable_lines
+from redbeat.log.text import is_utf8, printable, printable_json, printable_lines, shorten
 from redbeat.manifest.format import Declared, read_file, write_file
 from redbeat.process.exit_codes import CommandLineError
 from tests.conftest import SEED
@@ -81,3 +81,10 @@ def test_sentences_of_errors_are_printable_and_their_data_is_as_it_was(error: Ex
     assert str(error) == f"a {HOSTILE_SHOWN}"
     assert repr(error).isprintable()
     assert getattr(error, "key", HOSTILE) == getattr(error, "holder", HOSTILE) == HOSTILE
+
+
+def test_a_long_text_is_cut_and_a_short_one_is_not() -> None:
+    assert shorten("x" * 500) == "x" * 500
+    assert shorten("x" * 501) == "x" * 500 + "..."
+    assert shorten("abc", 2) == "ab..."
+    assert len(shorten("x" * 3_000_000)) < 600
