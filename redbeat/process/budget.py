@@ -1,17 +1,18 @@
-"""Processor time: how much of it one computation may take, and who interrupts one that takes more.
+"""Processor time: how much one computation for an entry may take, and the thread that interrupts longer ones.
 
-A schedule is a program of sorts, and some never end. What computes for an entry is called by :func:`limited`.
-Owns the thread that looks after such calls; it sleeps while there are none. It measures the processor time of
-the calling thread alone, so that a busy machine is nobody's fault; where there is no such clock, the time on
-the wall.
+Some schedules take very long to compute, or never end. So everything that is computed for an entry is called
+by :func:`limited`. A thread watches such calls, and sleeps while there are none. It measures the processor
+time of the calling thread only, so that a busy machine doesn't count; where the system has no such clock, it
+measures wall time.
 
-Invariant: a call is interrupted amid its computing or not at all. The interruption is no ``Exception``, comes
-again where it was swallowed, waits while the call logs, imports or talks to a server, and never arrives
-later than :func:`limited` has ended. Nor does it hit a destructor, or the handler of a signal: in the main
-thread handlers are called between two calls, or when one has kept a signal waiting, without interruption.
+Invariants: a call is interrupted while it computes, or not at all. The interruption isn't an ``Exception``.
+    If the call swallows it, it is raised again. It waits while the call logs, imports or talks to a server,
+    and never arrives after :func:`limited` has ended. It doesn't hit a destructor or a signal handler: in the
+    main thread handlers are called between two calls, or, when a call has kept a signal waiting, at once and
+    without interruptions.
 
-Where threads are switched by gevent or eventlet, nothing can be interrupted, nor can in Python 3.11 what a
-debugger or a profiler follows; there a call that took too long fails when it has ended.
+With gevent or eventlet nothing can be interrupted, and in Python 3.11 nothing that is traced or profiled.
+There a call that took too long fails when it has ended.
 """
 
 from __future__ import annotations
@@ -32,28 +33,28 @@ from redbeat.process.signals import Postponed
 
 Result = TypeVar("Result")
 
-#: what the reason says of an entry whose plan took too long
+#: the phrase in the reason of an entry whose plan took too long
 TOO_EXPENSIVE = "too expensive to compute"
 
-#: processor time for one plan, or for finding out when an entry runs next
+#: how much processor time one plan may take, or finding out when an entry runs next
 PLAN_SECONDS = 0.05
 
-#: how often a call is looked at, so it may take this much longer than its limit
+#: how often a call is checked, so how much longer than its limit it may take
 LOOK_SECONDS = 0.02
 
-#: how many times as long a call may take by a clock on the wall: others may be at work
+#: how many times as long a call may take in wall time, as other threads and processes use the processor, too
 WALL_FACTOR = 5
 
-#: the same by the clock of a thread in which others work as well: greenlets
+#: how many times as long a call may take in a thread with greenlets, as others of them use its time, too
 SHARED_FACTOR = 5
 
-#: a call that isn't interrupted, as it waits for a server or another, keeps a signal waiting no longer
+#: how long a call that isn't interrupted, as it waits for a server, say, may keep a signal waiting
 SIGNAL_SECONDS = 0.5
 
-#: and isn't interrupted then before the handler has had this much processor time
+#: how much processor time the signal's handler then has before the call may be interrupted
 HANDLER_SECONDS = 5.0
 
-#: amid these modules nothing is interrupted: they hold locks that others wait for, or end the process
+#: nothing is interrupted inside these modules: they hold locks that others wait for, or end the process
 _LEFT_ALONE = (
     *("logging", "threading", "queue", "importlib", "_frozen_importlib"),
     *("redis", "kombu", "amqp", "celery.app", "celery.apps", "celery.utils.log"),
@@ -65,21 +66,21 @@ _STOPS_WHEN_FOLLOWED = sys.version_info[:2] == (3, 11)
 
 
 class _Interruption(BaseException):
-    """Is raised in a thread whose call has taken too long."""
+    """Raised in a thread whose call has taken too long."""
 
 
 class _Nothing(BaseException):
-    """Is raised in the place of an interruption that has come too late."""
+    """Raised in place of an interruption that would come too late."""
 
 
 class _Call:
-    """A call that is looked after.
+    """A call that is watched.
 
     Attributes:
-        limit_seconds: when it is interrupted next, seconds after it was seen first.
-        seen_at: on the clock it is measured by, when it was seen first; None: it wasn't yet.
+        limit_seconds: when it is interrupted next, counted from ``seen_at``.
+        seen_at: when it was first checked, on its thread's clock; None: it wasn't yet.
         is_over: it has taken longer than it may.
-        was_disturbed: its thread was told to raise something, or not to.
+        was_disturbed: its thread was told to raise an exception, or not to raise it after all.
     """
 
     seen_at: float | None = None
@@ -92,47 +93,48 @@ class _Call:
 
 
 class _Watchdog:
-    """The thread that looks after calls, one in each thread at the most.
+    """The thread that watches calls, at most one in each thread.
 
-    A call that begins or ends while nobody looks takes no lock: each side says first what it is about to do,
-    and then looks what the other one does.
+    A call that begins or ends while the watchdog isn't checking takes no lock: each side first writes what it
+    is about to do, and then reads what the other one is doing.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, as after a fork, which leaves the thread behind."""
+        """Begin anew, as after a fork, in which the thread doesn't exist."""
         self.calls: dict[int, _Call] = {}
         self.is_awake = False
         self.is_looking = False
-        self._signal_at: float | None = None  # when one was first seen to wait
+        self._signal_at: float | None = None  # when a signal was first seen waiting
         self._lock = threading.RLock()
         self._wanted = threading.Lock()
         self._wanted.acquire()
         self._has_thread = False
 
     def wake(self) -> None:
-        """Let the thread look, from now on until it sees no call any more."""
+        """Let the thread check calls, until there are none."""
         with self._lock:
             if self.is_awake:
                 return
             if not self._has_thread:
                 try:
                     threading.Thread(target=self._run, name="redbeat-budget", daemon=True).start()
-                except RuntimeError:  # the interpreter ends, or there are too many threads
+                except RuntimeError:  # the interpreter is ending, or there are too many threads
                     return
                 self._has_thread = True
             self.is_awake = True
             self._wanted.release()
 
     def take_back(self, thread_id: int, call: _Call) -> None:
-        """Return when no interruption is on its way to a thread whose ``call`` has ended."""
-        with self._lock:  # whoever looks has looked
+        """Wait until no interruption is on its way to a thread whose ``call`` has ended."""
+        with self._lock:  # the check that is under way has ended
             if not call.was_disturbed:
                 return
-        # A thread that was told not to raise after all goes on asking itself whether to, at each step, until
-        # it has raised something: in Python 3.12 all that it does would take half as long again.
+        # A thread that was told not to raise after all checks at each step whether to raise, until it has
+        # raised something. In Python 3.12 everything that it does would take half as long again. So it raises
+        # something.
         with suppress(_Nothing):
             _interrupt(thread_id, _Nothing)
             while True:
@@ -165,7 +167,7 @@ class _Watchdog:
             if call.seen_at is None:
                 call.seen_at = now
             elif now - call.seen_at >= call.limit_seconds and not _is_left_alone(thread_id):
-                call.limit_seconds = 2 * (now - call.seen_at)  # swallowed, it comes again
+                call.limit_seconds = 2 * (now - call.seen_at)  # the next one, if this is swallowed
                 call.is_over = call.was_disturbed = True
                 if self.calls.get(thread_id) is call:
                     _interrupt(thread_id, _Interruption)
@@ -173,7 +175,7 @@ class _Watchdog:
                         _interrupt(thread_id, None)
 
     def _note_signal(self, postponed: Postponed) -> None:
-        """Let a signal through that waits too long, and interrupt nothing while it may be handled."""
+        """Let a signal that has waited too long be handled, without interruptions meanwhile."""
         now = time.monotonic()
         if self._signal_at is None:
             self._signal_at = now
@@ -193,7 +195,7 @@ class _Watchdog:
 
 
 def _seconds_of(thread_id: int) -> float:
-    """Return what a thread's clock shows; it is alive, or was a moment ago."""
+    """Return the processor time of a thread, or the wall time where the system doesn't tell."""
     try:
         return time.clock_gettime(time.pthread_getcpuclockid(thread_id))
     except (AttributeError, OSError):
@@ -201,10 +203,7 @@ def _seconds_of(thread_id: int) -> float:
 
 
 def _is_left_alone(thread_id: int) -> bool:
-    """Tell whether a thread is where nothing is interrupted.
-
-    That is amid certain modules, in a signal's handler, and in a destructor, which would only be cut short.
-    """
+    """Tell whether a thread must not be interrupted: in ``_LEFT_ALONE``, a signal handler, a destructor."""
     postponed = _postponed
     frame = _frame_of(thread_id)
     while frame is not None and frame.f_globals.get("__name__") != __name__:
@@ -214,21 +213,21 @@ def _is_left_alone(thread_id: int) -> bool:
         if postponed is not None and postponed.is_handler(frame.f_code):
             return True
         frame = frame.f_back
-    return frame is None  # about to begin or to end
+    return frame is None  # the call is about to begin or to end
 
 
 def _frame_of(thread_id: int) -> FrameType | None:
-    """Return what a thread is at.
+    """Return the present frame of a thread.
 
-    Python 3.11 makes objects amid that. If it were to look for garbage then, and found a ``threading.local``,
-    it would wait for itself for ever.
+    Python 3.11 creates objects meanwhile. If it looked for garbage then, and found a ``threading.local``, it
+    would wait for itself for ever.
     """
     with garbage_kept():
         return sys._current_frames().get(thread_id)  # noqa: SLF001 - there is no other way
 
 
 def _interrupt(thread_id: int, kind: type[BaseException] | None) -> None:
-    """Let a thread raise ``kind`` at its next step; None: what it was to raise, it need not."""
+    """Let a thread raise ``kind`` at its next step; None: let it not raise what it was told to."""
     import ctypes
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -239,14 +238,14 @@ def _interrupt(thread_id: int, kind: type[BaseException] | None) -> None:
 def _is_followed() -> bool:
     """Tell whether this thread would stop for ever if it were told not to raise after all.
 
-    Under a debugger, a profiler or a measuring of coverage Python 3.11 asks again and again whether there is
-    something to raise, until there is.
+    Under a debugger, a profiler or coverage, Python 3.11 checks again and again whether there is something to
+    raise, until there is.
     """
     return _STOPS_WHEN_FOLLOWED and (sys.gettrace() is not None or sys.getprofile() is not None)
 
 
 def _can_interrupt() -> bool:
-    """Tell whether threads are the interpreter's own, and one may raise in another."""
+    """Tell whether threads are the interpreter's own, and one can raise an exception in another."""
     if not isinstance(_thread.get_ident, BuiltinFunctionType):  # gevent's or eventlet's
         return False
     try:
@@ -259,22 +258,22 @@ def _can_interrupt() -> bool:
 
 _watchdog = _Watchdog()
 _postponed: Postponed | None = None  # signals of the main thread, while it calls
-_is_preemptive: bool | None = None  # found out at the first call: a process is patched before
+_is_preemptive: bool | None = None  # found out at the first call, when gevent has patched the process
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watchdog.reset)
 
 
 def limited(key: str, call: Callable[..., Result], *args: Any, seconds: float = PLAN_SECONDS) -> Result:
-    """Return what ``call(*args)`` returns, if it doesn't take too long.
+    """Return ``call(*args)``, if it doesn't take too long.
 
     Arguments:
-        key: the entry that it is about.
-        seconds: of processor time; it is interrupted a little later.
+        key: the entry's key.
+        seconds: how much processor time it may take; it is interrupted a little later.
 
     Raises:
         EntryTooExpensive: it took longer.
     """
-    global _is_preemptive  # noqa: PLW0603 - the one fact about this process
+    global _is_preemptive  # noqa: PLW0603 - a fact about this process
     if _is_preemptive is None:
         _is_preemptive = _can_interrupt()
     if not _is_preemptive or _is_followed():
@@ -294,7 +293,7 @@ def limited(key: str, call: Callable[..., Result], *args: Any, seconds: float = 
         finally:
             _end(thread_id, looked_after, outer)
     except _Interruption:
-        # it may have come while the end was under way, which is made up for: the next one is far
+        # it may have interrupted _end, which is called again; the next interruption isn't due soon
         _end(thread_id, looked_after, outer)
         raise _too_expensive(key, seconds) from None
     except Exception as exc:
@@ -308,11 +307,11 @@ def limited(key: str, call: Callable[..., Result], *args: Any, seconds: float = 
 
 @contextmanager
 def postpone_signals() -> Iterator[Callable[[], None]]:
-    """Let signals be handled between calls of :func:`limited`, where what is yielded is called.
+    """Note signals in the block; they are handled when the function that this yields is called.
 
-    It spares each of these calls to see to it by itself; no handler is hit by an interruption either way.
+    Without it, each call of :func:`limited` does this for itself, which takes longer.
     """
-    global _postponed  # noqa: PLW0603 - the handlers are the process's, too
+    global _postponed  # noqa: PLW0603 - the process has one set of handlers
     is_main = threading.current_thread() is threading.main_thread()
     if (
         _postponed is not None
@@ -330,7 +329,7 @@ def postpone_signals() -> Iterator[Callable[[], None]]:
 
 
 def _end(thread_id: int, call: _Call, outer: _Call | None) -> None:
-    """Let ``call`` be looked after no more: when this returns, no interruption is on its way."""
+    """End watching ``call``: when this returns, no interruption is on its way."""
     if outer is not None:
         _watchdog.calls[thread_id] = outer
     else:
@@ -340,7 +339,7 @@ def _end(thread_id: int, call: _Call, outer: _Call | None) -> None:
 
 
 def limited_twice(key: str, call: Callable[..., Result], *args: Any, seconds: float = PLAN_SECONDS) -> Result:
-    """Return what :func:`limited` does, at the second try if need be: one slow moment does no harm.
+    """Return what :func:`limited` does, at a second try if need be, as the machine may have been slow once.
 
     Raises:
         EntryTooExpensive: it took longer both times.
@@ -352,7 +351,7 @@ def limited_twice(key: str, call: Callable[..., Result], *args: Any, seconds: fl
 
 
 def _measured(key: str, seconds: float, call: Callable[..., Result], args: tuple[Any, ...]) -> Result:
-    began_at = time.thread_time()  # a call may wait for a server meanwhile
+    began_at = time.thread_time()  # without the time that the call waits for a server
     result = call(*args)
     if time.thread_time() - began_at > SHARED_FACTOR * seconds:
         raise _too_expensive(key, seconds)
@@ -368,10 +367,10 @@ def _too_expensive(key: str, seconds: float) -> EntryTooExpensive:
 
 
 def limited_steps(key: str, steps: Iterator[Result], seconds: float = PLAN_SECONDS) -> Iterator[Result]:
-    """Yield what ``steps`` yields, each of them :func:`limited`.
+    """Yield what ``steps`` yields, each step :func:`limited`.
 
     Raises:
-        EntryTooExpensive: one took longer; an iterator that is a generator has ended then.
+        EntryTooExpensive: a step took longer; if ``steps`` is a generator, it has ended then.
     """
     nothing: Any = object()
     while (found := limited(key, next, steps, nothing, seconds=seconds)) is not nothing:
@@ -379,5 +378,5 @@ def limited_steps(key: str, steps: Iterator[Result], seconds: float = PLAN_SECON
 
 
 def what_is_computed() -> str | None:
-    """Return the key of an entry that a thread computes for just now; None: of none."""
+    """Return the key of an entry for which a thread is computing now; None: there is none."""
     return next((call.key for call in list(_watchdog.calls.values())), None)
