@@ -1,4 +1,4 @@
-"""Every Redis command and script; wake-ups, replicas.
+"""All Redis commands and scripts about the schedule; wake-ups, replicas.
 
-Never: a decision.
+Never: decisions.
 """

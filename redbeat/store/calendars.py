@@ -1,4 +1,4 @@
-"""Calendars as they stand in Redis: a hash of days and their labels each."""
+"""Calendars as they are in Redis: each is a hash of days and their labels."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Calendars:
     def read(
         self, names: Sequence[str], known: Sequence[str] | None = None
     ) -> list[tuple[str, dict[str, str] | str | None]]:
-        """Return of each its digest and its fields, or what else its key is ('none': no key); one round trip.
+        """Return for each its digest, and its fields or the type of its key ('none': no key); one round trip.
 
         Arguments:
-            known: for each the digest of what the caller has, 'none' for nothing: there are no fields but
-                None where it is still that. Without it there are no digests.
+            known: the digest of each that the caller has, 'none' if it has none; the fields of those that are
+                still the same are None. Without it no digests are returned.
         """
         keys = [self._store.keys.calendar(name) for name in names]
         with self._store.translating():
@@ -32,10 +32,10 @@ class Calendars:
     def replace(
         self, name: str, fields: Mapping[str, str], read: Mapping[str, str] | str | None = None
     ) -> bool:
-        """Let a calendar have just these fields, and with none be removed; tell whether that was done.
+        """Replace a calendar's fields; without fields it is removed. Tell whether that was done.
 
         Arguments:
-            read: only while it still has these fields, or its key is still this ('none': no key).
+            read: do it only if it still has these fields, or its key still has this type ('none': no key).
         """
         key, wake = self._store.keys.calendar(name), self._store.keys.wake
         with self._store.translating():
@@ -43,7 +43,7 @@ class Calendars:
         return found is not None
 
     def names(self) -> list[str]:
-        """Return the names of all; every key under the prefix is looked at for them."""
+        """Return the names of all; this looks at every key under the prefix."""
 
         def read(part: Part) -> Iterator[str]:
             start = part.keys.calendar("")

@@ -1,4 +1,4 @@
-"""Many things in chunks: how many are written, read or removed in one step, and the one loop over them."""
+"""The one loop over many things in chunks, and the size of a chunk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK_SIZE = 500
 
 
 def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield the items in lists of 500, the last one shorter; nothing is read before it is asked for."""
+    """Yield the items in lists of 500, the last one perhaps shorter; items are read when needed."""
     remaining = iter(items)
     while chunk := list(islice(remaining, CHUNK_SIZE)):
         yield chunk

@@ -1,6 +1,6 @@
 """The key of a lock: a string with a time to live that holds its owner's token.
 
-Invariant: a lock is taken, and given up, in the step that compares its token.
+Invariant: a lock is taken and released in the same step that compares its token.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from redbeat.store.records import text_of
 from redbeat.store.scripts import release_lock, take_lock
 from redbeat.store.store import Store
 
-#: what stands for a time to live where there is no key, and where it has none
+#: the time to live of a key that doesn't exist, and of one that lives for ever
 NO_KEY, FOR_EVER = -2, -1
 
 
 class LockKey:
     """The lock under ``name``; each method is one round trip.
 
-    All raise StoreCorrupt where something else stands there.
+    All raise StoreCorrupt if the key isn't a string.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -31,7 +31,7 @@ class LockKey:
         return self._store.ask(call, self.name, "string")
 
     def token(self) -> str | None:
-        """Return what it holds; None: nobody has it."""
+        """Return the token in it; None: nobody holds it."""
         token: str | None = text_of(self._ask(lambda client: client.get(self.name)))
         return token
 
@@ -43,18 +43,20 @@ class LockKey:
         """Take it for ``taken_ms`` when it is free, or ``token`` has it; tell whether it is the caller's.
 
         Arguments:
-            silent: the token of a holder that has fallen silent, and is replaced; '': of none.
-            rest_ms: how long that one's lock would still live if it wasn't renewed.
-            slack_ms: so much longer or shorter counts as not renewed, too.
+            silent: the token of a silent holder, which is replaced; '': there is none.
+            rest_ms: how long the silent holder's lock lives if it hasn't been renewed.
+            slack_ms: by how much longer or shorter it may live and still count as not renewed.
         """
         times = {"taken_ms": taken_ms, "rest_ms": rest_ms, "slack_ms": slack_ms}
         return bool(self._ask(lambda client: take_lock(client, self.name, token, silent=silent, **times)))
 
     def release(self, token: str, mark: str = "") -> bool:
-        """Give it up, and wake who waits for it; tell whether ``token`` had it. Redis isn't waited for long.
+        """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for
+        long.
 
         Arguments:
-            mark: a key that says for a minute who has released the lock: it hasn't vanished; '': none.
+            mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
+                vanished; '': none.
         """
         wake = self._store.keys.wake
 

@@ -1,4 +1,4 @@
-"""The members of the schedule, entries' keys or their bare names, and their scores: the zset itself."""
+"""The members of the schedule's zset, which are entries' keys or their bare names, and their scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Members:
             return sum(self._store.parts.read(lambda part: [int(client.zcard(part.keys.schedule))]))
 
     def scores_of(self, members: Sequence[str]) -> list[float | None]:
-        """Return the score of each, None for what isn't a member."""
+        """Return the score of each; None: it isn't a member."""
         client, part_of = self._store.client, self._store.parts.of
         with self._store.translating():
             return [client.zscore(part_of(one).keys.schedule, as_stored(one)) for one in members]
@@ -40,12 +40,13 @@ class Members:
         return rank
 
     def in_order(self, last_score: float | None = None) -> Iterator[list[tuple[str, float]]]:
-        """Yield the members with their scores, the lowest score first and negative ones last, by the page.
+        """Yield the members with their scores, page by page: the lowest score first, negative ones last.
 
-        Those with one score come in the order of their bytes. What is moved meanwhile may come twice.
+        Members with the same score are in the order of their bytes. One that is moved meanwhile may come
+        twice.
 
         Arguments:
-            last_score: only those from 0 to this.
+            last_score: only those with a score from 0 to this; None: all.
         """
 
         def read(part: Part) -> Iterator[tuple[str, float]]:
@@ -56,10 +57,10 @@ class Members:
         return in_chunks(self._store.parts.read(read, _place_of))
 
     def _range(self, part: Part, begin: str, last: str) -> Iterator[tuple[str, float]]:
-        at_begin = 0  # how many with that score were seen
+        at_begin = 0  # how many members with the score ``begin`` were seen
         latest = (-inf, b"")
         while True:
-            # some of them may have moved on
+            # some of these may have been moved meanwhile
             options = {"start": max(at_begin - CHUNK_SIZE, 0), "num": 2 * CHUNK_SIZE}
             found = self._scored(part, begin, last, options)
             page = [one for one in found if (one[1], as_stored(one[0])) > latest][:CHUNK_SIZE]
@@ -82,7 +83,7 @@ class Members:
         return [(text_of(member), score) for member, score in found]
 
     def first(self, count: int) -> list[str]:
-        """Return ``count`` members of one part, the lowest score first; none: there are none at all."""
+        """Return at most ``count`` members of one part, the lowest score first; []: no part has any."""
 
         def read(part: Part) -> Iterator[list[Any]]:
             yield self._store.ask(lambda client: client.zrange(part.keys.schedule, 0, count - 1))
@@ -90,9 +91,9 @@ class Members:
         return [*map(text_of, next(filter(None, self._store.parts.read(read)), []))]
 
     def scan(self) -> Iterator[list[tuple[str, float]]]:
-        """Yield all members with their scores in no order, about 500 at a time.
+        """Yield all members with their scores in any order, about 500 at a time.
 
-        What is there all the while comes at least once, what is moved meanwhile perhaps twice.
+        A member that is there all the time comes at least once; one that is moved meanwhile may come twice.
         """
 
         def read(part: Part) -> Iterator[list[tuple[Any, float]]]:
@@ -103,13 +104,13 @@ class Members:
             yield [(text_of(member), score) for member, score in page]
 
     def remove(self, members: Sequence[str]) -> None:
-        """Take members out of the schedule; what stands under their keys is left."""
+        """Remove members from the schedule; the entries under their keys stay."""
         for part, chunk in self._store.parts.chunks(members):
             with self._store.translating():
                 self._store.client.zrem(part.keys.schedule, *map(as_stored, chunk))
 
     def repair(self, repairs: Sequence[MemberRepair]) -> list[bool]:
-        """Make each repair if it is still one; tell of each whether it was made."""
+        """Make each repair that is still needed; tell of each whether it was made."""
         done: list[bool] = []
         for part, chunk in self._store.parts.chunks(repairs, lambda one: one.key):
             with self._store.translating():
@@ -118,6 +119,6 @@ class Members:
 
 
 def _place_of(row: tuple[str, float]) -> tuple[bool, float, bytes]:
-    """Return by what members come in order."""
+    """Return the key by which members are ordered."""
     member, score = row
     return score < 0, score, as_stored(member)

@@ -1,8 +1,8 @@
 """Waiting, and being woken: a beat with nothing to do listens on the wake-up channel.
 
-Every write of ours announces itself there, writers in other languages may. A message carries no data that
-matters: who is woken looks at the schedule. Without the channel (a broken connection, an ACL that forbids
-it) waiting still works, woken by nothing but time.
+Every write of RedBeat's publishes there, and writers in other languages may. A message carries no data: a
+beat that is woken looks at the schedule. Without the channel (a broken connection, a missing right) waiting
+works, too, and ends only when its time is over.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.rights import WAKE_UPS, Rights
 
-#: seconds without the channel after it failed, before it is tried again
+#: how long after a failure the channel is tried again
 RECONNECT_SECONDS = 5.0
 
-#: how many messages one wait swallows: a storm of writes is one wake-up, but not for ever
+#: how many messages one wait takes for one wake-up at most
 MAX_MESSAGES = 1_000
 
 
@@ -76,7 +76,7 @@ class WakeChannel:
 
     def _fail(self, exc: Exception) -> None:
         is_cut = isinstance(exc, (ConnectionError, TimeoutError, OSError)) and self._pubsub is not None
-        if is_cut:  # a connection that had worked; the next one fails, too, where there is more to say
+        if is_cut:  # the connection had worked; if the next one fails, too, that is logged
             logger.debug("beat: The wake-up channel has broken: %s", exc)
         elif is_no_permission(exc) and self._rights is not None:
             self._rights.note(WAKE_UPS, exc)

@@ -1,7 +1,7 @@
-"""All reading and writing of the schedule; the rest of RedBeat sees rows and times, no Redis commands.
+"""Reading and writing the schedule: the rest of RedBeat sees rows and times, and no Redis commands.
 
-Invariant: nothing is written over a value that the writer hasn't read (compare and set), so that entries
-deleted, saved or re-timed by somebody else meanwhile stay as that somebody left them.
+Invariant: a value is overwritten only if it is the one that the writer has read (compare and set). So an
+    entry that somebody else has deleted, saved or re-timed meanwhile stays as they left it.
 """
 
 from __future__ import annotations
@@ -56,20 +56,19 @@ from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 
-#: bytes of large entries in a claim, whatever the batch size; small ones don't wait for them, and have four
-#: times as many at the most
+#: how many bytes of large entries one claim returns at most; small ones may have four times as many together
 CLAIM_MAX_BYTES = 2 * 1024 * 1024
 
-#: for so long the server's clock isn't read again: the local one tells how much has passed
+#: how long after reading the server's clock its time is computed by the local clock
 CLOCK_SECONDS = 1.0
 
-#: a save that finds the entry changed reads and decides again, so often at the most
+#: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
 
 
 Item = TypeVar("Item")
 
-#: what a write was: the entry wasn't there, it was another one, or it was this very one and is left alone
+#: what a write did: the entry was new, was changed, or was the same already and wasn't written
 Outcome = Literal["new", "changed", "same"]
 
 
@@ -77,9 +76,9 @@ class Store:
     """The schedule of one app.
 
     Attributes:
-        client: the redis client: the app's, made when it is first asked for.
-        has_retaken_lock: the scheduler's lock was gone, perhaps with all data, and a write took it back;
-            whoever deals with that sets it to False.
+        client: the redis client: the app's, made when it is first needed.
+        has_retaken_lock: the scheduler's lock was gone, perhaps with all data, and a write has taken it back;
+            whoever handles that sets it to False.
 
     Every method raises StoreUnavailable when Redis can't be reached.
     """
@@ -93,9 +92,9 @@ class Store:
         self.replicas = Replicas(self.config)
         self._portions = Portions()
         self.has_retaken_lock = False
-        #: the local clock and the server's when that was last read
+        #: the local clock and the server's, when that was last read
         self._clock = (-math.inf, datetime.now(timezone.utc))
-        #: called after each round trip: whoever makes them isn't stuck
+        #: called after each round trip, which shows that the scheduler isn't stuck
         self.on_progress: Callable[[], None] = lambda: None
 
     @cached_property
@@ -104,9 +103,10 @@ class Store:
 
     @classmethod
     def hasty(cls, app: Any, patience_seconds: float = 2) -> Store:
-        """Return a store for what mustn't wait: its client gives up soon, unless the app has a given one.
+        """Return a store whose client gives up soon, unless the app was given a client, which is used as it
+        is.
 
-        A context manager: its client is closed at the end, unless it is the app's.
+        It is a context manager: its client is closed at the end, unless it is the app's.
 
         Raises:
             ConfigurationError: the settings don't make a connection.
@@ -125,7 +125,7 @@ class Store:
             self.client.close()
 
     def without_retry(self) -> Store:
-        """Return a store of the same client that doesn't wait for a server that is away."""
+        """Return a store with the same client that doesn't try again while the server is away."""
         return Store(self.config.app, without_retry(self.client))
 
     def wake_channel(self) -> WakeChannel:
@@ -133,16 +133,16 @@ class Store:
         return WakeChannel(self.client, self.keys.wake, self.rights)
 
     def connect(self) -> None:
-        """Make the client now; that of a cluster looks for its nodes at once.
+        """Make the client now; a cluster's client connects at once.
 
         Raises:
             ConfigurationError: the settings don't make a connection.
         """
-        self.client  # noqa: B018 - it is made when it is asked for
+        self.client  # noqa: B018 - this makes it
 
     @property
     def keys(self) -> Keys:
-        """The names of everything, as they are configured now."""
+        """The names of all keys, as configured now."""
         return self.config.keys
 
     @property
@@ -151,10 +151,10 @@ class Store:
         return Parts([Part(self.keys)])
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
-        """Read what is due, oldest first, and when the next entry will be; one round trip.
+        """Claim and read the entries that are due, oldest first, and the next due time, in one round trip.
 
-        Where the answer ends the connection they are claimed first and then read in portions, and of one that
-        does so alone nothing is read.
+        Where the answer ends the connection, they are claimed by their names, and then read in portions; an
+        entry that ends the connection by itself isn't read.
 
         Raises:
             LockLost: another beat holds the lock.
@@ -162,7 +162,7 @@ class Store:
         if self._portions.are_wanted:
             return self._claim_and_read(fence, limit, lease_ms, sizes)
         try:
-            # with a lease each try claims others than the one before
+            # with a lease a second try would claim other entries
             claim = self._claim_due(fence, limit, lease_ms, sizes, max_breaks=1 if lease_ms else 2)
         except StoreRefused as exc:
             if not is_broken(exc):
@@ -209,7 +209,7 @@ class Store:
             return lua.read_entries(client, self.keys.schedule, keys, entry_bytes=entry_bytes)[1]
 
     def _without_moving(self, claim: Claim) -> Claim:
-        """Leave out what only seems to be missing: a node that is given a slot hasn't got all of it yet."""
+        """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
         missing = [row.key for row in claim.rows if row.type == "none"]
         with self.translating():
             if not missing or not self.client.exists(*missing):  # there may be thousands
@@ -219,10 +219,10 @@ class Store:
         return replace(claim, rows=rows, is_partial=True)
 
     def renew_lock(self, fence: Fence, idle_seconds: float = 0) -> None:
-        """Let the lock live for its whole time from now on.
+        """Let the lock live for its full time from now on.
 
         Arguments:
-            idle_seconds: how long ago the scheduler has done something.
+            idle_seconds: how long ago the scheduler last did something.
 
         Raises:
             LockLost: another beat holds the lock.
@@ -239,14 +239,14 @@ class Store:
     ) -> Committed:
         """Record ``commits`` and make their pushes at ``target``; one round trip.
 
-        With ``redbeat_wait_replicas`` replicas are waited for in it, a second at the most.
+        With ``redbeat_wait_replicas`` it also waits for replicas, a second at most.
 
         Raises:
             LockLost: another beat holds the lock; nothing was written.
         """
         if not commits:
             return Committed("ok", is_moved=False, results=[])
-        # of several none is blamed: they are sent in halves
+        # of several none is known to be at fault: the caller sends them in halves
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
@@ -259,14 +259,14 @@ class Store:
 
     @property
     def watched(self) -> Any:
-        """A client for what may be large: if it ends the connection each time, that is a StoreRefused."""
+        """A client for large requests: one that ends its connection each time raises StoreRefused."""
         return self._watched(BREAKS_OF_THE_REQUEST)
 
     def _watched(self, max_breaks: int) -> Any:
         return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule), max_breaks)
 
     def look(self) -> Head:
-        """Return the server's clock and when the first entry is due: the cheap look of a waiting beat."""
+        """Return the server's clock, and when the first entry is due: a cheap look for a waiting beat."""
         with self.translating():
             return lua.read_head(self.client, self.keys.schedule)
 
@@ -282,10 +282,11 @@ class Store:
         return now, stored
 
     def _read_chunk(self, part: Part, keys: Sequence[str]) -> tuple[float, list[Stored]]:
-        """Read entries; what only stands among them, and mayn't be read by this user, counts as missing.
+        """Read entries; keys among them that aren't entries', and that this user may not read, count as
+        missing.
 
-        The schedule is everybody's to write: a member ``redbeat::lock`` would else end every list of a user
-        who may read entries, and no keys of RedBeat's own.
+        Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
+        of a user who may read entries, but not RedBeat's own keys.
         """
         try:
             return self._ask_for(part, keys)
@@ -315,7 +316,7 @@ class Store:
         return now, stored
 
     def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
-        """Return what ``read_entries`` does where there is none of them, without asking."""
+        """Return what ``read_entries`` returns if none of them exists, without asking the server."""
         read_at, now = self._clock
         elapsed = time.monotonic() - read_at
         if elapsed > CLOCK_SECONDS:
@@ -330,21 +331,21 @@ class Store:
         *,
         are_new: bool = False,
     ) -> list[Outcome]:
-        """Read the entries, let ``decide(stored, now)`` say what to write, and write that.
+        """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
 
-        Entries are written in chunks of 500, each whole or not at all: where somebody else has written
-        one of a chunk's entries in between, all of them are read and decided again. ``decide`` returns None
-        to leave an entry as it is, and may raise; what would change nothing isn't written.
+        Entries are written in chunks of 500, each of them all or nothing: if somebody else has written one of
+            a chunk's entries in between, all of them are read and decided again. ``decide`` returns None to
+            leave an entry as it is, and may raise; a write that changes nothing isn't made.
 
-        With ``are_new`` they are taken for new entries at first, and written unread; of a chunk with one that
-        isn't, nothing is, and it is read and decided again.
+        With ``are_new`` they are assumed to be new, and written without being read. If one of a chunk isn't,
+        none is written, and the chunk is read and decided again.
 
         Returns what became of each entry, in the order of ``keys``.
 
         Raises:
             EntryNotFound: ``must_exist``, and there is no entry.
             EntryCorrupt: the key holds something that is no hash.
-            EntryError: somebody else changes the entries all the time.
+            EntryError: somebody else has changed the entries at each attempt.
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         outcomes: list[Outcome] = []
@@ -392,7 +393,7 @@ class Store:
         )
 
     def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
-        """Add what ``writes`` have for histories, if that may be: who writes entries needs no right to it."""
+        """Add the records of ``writes`` to histories; without the right to do so, leave them out."""
         records = [(stored.key, write.record) for stored, write in writes if write.record]
         if not self.config.history or not records:
             return
@@ -409,7 +410,7 @@ class Store:
     def record_with(self, client: Any, key: str, record: str, at: datetime) -> None:
         """Add a record to the history of one entry by ``client``, which may be a pipeline."""
         kept, (history, _) = self.config.history, self.keys.beside(key)
-        # room first: who may not make any must not let it grow
+        # cut first, so that a user with the right to push only can't let it grow
         client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
         client.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')
 
@@ -443,10 +444,10 @@ class Store:
             return lua.delete_entries(self.client, schedule, fence, keys, beside, wake=wake)
 
     def read_downgraded(self) -> dict[str, float | None]:
-        """Return the keys of the entries that were taken out for celery-redbeat 2.x, and the scores they had.
+        """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
 
-        None for a score: something else stands there, and the entry will be due at once. Nothing at all where
-        it can't be read, or something else stands under the key: it isn't needed to run the schedule.
+        A score of None: the value isn't a score, so the entry will be due at once. {}: the key can't be read,
+            or has another type, as it isn't needed to run the schedule.
         """
 
         def read(part: Part) -> Iterable[tuple[Any, Any]]:
@@ -460,11 +461,13 @@ class Store:
         return self.rights.ask(DOWNGRADED, read_all, dict)
 
     def put_away(self, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
-        """Put entries out of celery-redbeat 2.x's way that haven't changed since they were read.
+        """Take entries out of the schedule, for celery-redbeat 2.x, if they haven't changed since they were
+        read.
 
         Arguments:
-            entries: of each its member in the schedule, and what was read.
-            mark: how the token of a leader begins who would bring them back; where there is one, none is.
+            entries: the member of each in the schedule, and the entry as it was read.
+            mark: the beginning of the token of a leader that would bring them back. If there is such a
+                leader, no entry is taken out.
         """
         results: list[bool] = []
         for part, chunk in self.parts.chunks(entries, lambda one: one[1].key):
@@ -488,7 +491,7 @@ class Store:
         return found
 
     def window(self, limit: int) -> list[Stored]:
-        """Return the entries that are due now and the next one after, at most ``limit``."""
+        """Return the entries that are due now, and the next one after them, at most ``limit``."""
         with self.translating():
             seconds, micros = self.client.time()
             members = self.client.zrangebyscore(
@@ -512,14 +515,14 @@ class Store:
         return found[0]._replace(due=sum(one.due for one in found), oldest=oldest)
 
     def check_lock(self, status: str, fence: Fence) -> None:
-        """Note what a script has found the lock to be.
+        """Handle the state in which a script has found the lock.
 
         Raises:
             LockLost: another beat holds it.
         """
         if status == "retaken":
             self.has_retaken_lock = True
-            self.renew_lock(fence)  # it was taken back for a moment only
+            self.renew_lock(fence)  # it was taken back for 10 seconds only
         if status != "lost":
             return
         with self.translating():
@@ -533,10 +536,10 @@ class Store:
 
     @staticmethod
     def on_round_trip() -> None:
-        """Do nothing, before and after every round trip: tests end a beat here, exactly between two."""
+        """Do nothing; called before and after every round trip, so that tests can end a beat between two."""
 
     def scan(self, step: Callable[[Any, Any], tuple[Any, Item]]) -> Iterator[Item]:
-        """Yield the pages that a scan has; ``step(client, cursor)`` returns the next cursor and a page."""
+        """Yield the pages of a scan; ``step(client, cursor)`` returns the next cursor and a page."""
         cursor: Any = 0
         while True:
             with self.translating():
@@ -555,7 +558,7 @@ class Store:
         *,
         sets: Iterable[str] = (),
     ) -> Any:
-        """Return ``call(client)``, the client's errors turned into ours as :meth:`translating` says."""
+        """Return ``call(client)``; its errors become RedBeat's, as :meth:`translating` says."""
         with self.translating(key, expected, sets=sets):
             return call(self.client)
 
@@ -563,9 +566,10 @@ class Store:
     def translating(
         self, key: str = "", expected: str = "sorted set", *, sets: Iterable[str] = ()
     ) -> Iterator[None]:
-        """Turn the client's errors into ours: no server, ``key`` has another type, or a name is no text.
+        """Turn the client's errors into RedBeat's: Redis is away, ``key`` has another type, a name isn't
+        UTF-8.
 
-        ``sets``: keys of sets that are touched besides.
+        ``sets``: keys of sets that are used, too.
         """
         try:
             with naming_the_server(self.config):
@@ -596,7 +600,7 @@ class Store:
             ) from exc.__cause__
 
     def _type_of(self, key: str) -> str:
-        """Return the type of ``key``; 'none' where this user may not know it, and can't have touched it."""
+        """Return the type of ``key``; 'none' if this user may not ask, as it can't have used the key then."""
         try:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
@@ -604,7 +608,7 @@ class Store:
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:
-    """Return what ``write`` makes of ``stored``, where it may be made."""
+    """Return the outcome of ``write``; raise if it may not be made."""
     if stored.exists:
         if stored.is_hash:
             return "changed"
