@@ -14,7 +14,7 @@ import redis
 from celery import Celery
 
 from redbeat.config.timing import MIN_LOCK_SECONDS, Timing
-from redbeat.errors import StoreUnavailable
+from redbeat.errors import LockLost, StoreUnavailable
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.store import scripts as lua
 from redbeat.store.records import Fence
@@ -72,6 +72,16 @@ def test_an_error_nobody_has_thought_of_is_logged_once_and_renewing_goes_on(
         "beat: The heartbeat failed, and goes on: RuntimeError: a bug",
         "beat: The heartbeat failed, and goes on: ValueError: another",
     ]
+
+
+def test_it_tells_the_scheduler_that_another_beat_holds_the_lock_and_leaves_it_alone(
+    fake_app: Celery, beating: Callable[..., Heartbeat]
+) -> None:
+    fake_app.redbeat_redis.set(FENCE.lock_key, "another", px=60_000)
+    made = beating()
+    eventually(lambda: made.lost is not None)
+    assert isinstance(made.lost, LockLost)
+    assert fake_app.redbeat_redis.get(FENCE.lock_key) == "another"
 
 
 def test_a_client_that_cannot_be_made_ends_nothing_and_is_made_later(
