@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.support import daemons, topologies
-from tests.support.apps import celery_beat, celery_worker, runs, write_app
+from tests.support.apps import celery_beat, celery_command, celery_worker, runs, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
 from tests.support.servers import Kind, Server
@@ -97,6 +97,47 @@ def test_a_server_dies_with_its_parent(tmp_path: Path) -> None:
         pid = int(parent.wait_for(re.compile(r"server (\d+)"))[1])
         assert parent.wait() == -signal.SIGKILL
     eventually(lambda: not is_alive(pid), message="the server outlived its parent")
+
+
+BEAT_OF_A_KILLED_PARENT = """
+import os, signal, sys
+from pathlib import Path
+from tests.support.apps import celery_beat
+
+beat = celery_beat(Path(sys.argv[1]), "module")
+beat.wait_for("beat: Starting")
+print("beat", beat.pid)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
+def test_a_beat_dies_with_its_parent(valkey: Server, tmp_path: Path) -> None:
+    write_app(tmp_path, "module", valkey.url(0))
+    with Process([sys.executable, "-c", BEAT_OF_A_KILLED_PARENT, str(tmp_path)], cwd=ROOT) as parent:
+        pid = int(parent.wait_for(re.compile(r"beat (\d+)"))[1])
+        assert parent.wait() == -signal.SIGKILL
+    eventually(lambda: not is_alive(pid), message="the beat outlived its parent")
+
+
+#: another locale is known to a program from its start
+@pytest.mark.parametrize("env", [{}, {"LC_ALL": "C.UTF-8"}], ids=["forked", "started anew"])
+def test_a_command_of_celery_has_its_own_session_environment_directory_and_end(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    told = """
+import os, signal, sys
+print("told", os.environ["GIVEN"], os.getcwd(), sys.argv[1:], os.getsid(0) == os.getpid(), sys.stdin.isatty())
+if os.environ["GIVEN"] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+raise SystemExit(7)
+"""
+    write_app(tmp_path, "module", "memory://", extra=told)
+    for given, code in (("ended", 7), ("killed", -signal.SIGKILL)):
+        with celery_command(tmp_path, "module", "report", env={"GIVEN": given, **env}) as command:
+            assert command.wait() == code
+            words = f"told {given} {tmp_path} ['-A', 'module', 'report'] True False"
+            assert words in command.output().splitlines()
 
 
 def test_tls_needs_the_authority_that_signed(tls: Server) -> None:
