@@ -1,6 +1,7 @@
-"""What is kept beside entries: the histories of their runs, and which runs of the past were sent by hand.
+"""What is kept beside entries: the histories of their runs, and which past runs were sent by ``backfill``.
 
-Invariant: nothing here is needed to run the schedule; a key that is missing or broken costs a record.
+Invariant: nothing here is needed to run the schedule; if a key is missing or has a wrong type, only records
+    are lost.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from redbeat.store.rights import HISTORIES
 from redbeat.store.scripts import read_history
 from redbeat.store.store import Store
 
-#: no record of ours is longer, in bytes: its reason is cut
+#: the longest record that RedBeat writes, in bytes; longer ones aren't read
 RECORD_BYTES = 16 * 1024
 
 #: how long the lock of a backfill that was killed lives on, milliseconds
@@ -26,7 +27,7 @@ BACKFILLING_MS = 30_000
 
 
 class Histories:
-    """What is kept beside the entries of ``store``, by their keys. Due times are texts, as scores are."""
+    """What is kept beside the entries of ``store``, by their keys. Due times are texts like scores."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -38,9 +39,9 @@ class Histories:
             return read_history(self._store.client, history, limit=limit, record_bytes=RECORD_BYTES)
 
     def pasts_of(self, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-        """Return of each entry the records of its history, and the due times that were sent by hand.
+        """Return for each entry the records of its history, and the due times that ``backfill`` has sent.
 
-        A key that holds something else has none.
+        A key of another type counts as empty.
         """
         with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
             for key in keys:
@@ -52,9 +53,9 @@ class Histories:
         return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
 
     def add(self, key: str, record: str, at: datetime) -> None:
-        """Add a record to one history, where histories are kept.
+        """Add a record to one history, if histories are kept.
 
-        One that can't be added is logged only: its run was sent, and who is told of an error sends it again.
+        If that fails it is only logged: the run was sent, and after an error the caller might send it again.
         """
         if not self._store.config.history:
             return
@@ -68,7 +69,7 @@ class Histories:
             self._store.record_with(self._store.client, key, record, at)
 
     def are_backfilled(self, key: str, dues: Sequence[str]) -> list[bool]:
-        """Tell of each due time of an entry whether that run was sent by ``backfill`` before."""
+        """Tell of each due time of an entry whether ``backfill`` has sent that run before."""
         _, backfilled = self._store.keys.beside(key)
         found = self._store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled, "set")
         return [*map(bool, found)]
@@ -80,10 +81,10 @@ class Histories:
 
     @contextmanager
     def backfilling(self, key: str) -> Iterator[Callable[[], None]]:
-        """Let nobody else backfill the entry; yields what is to be called before each run.
+        """Keep other backfills of the entry out; yields a function to call before each run.
 
         Raises:
-            LockNotAcquired: somebody does it already, or by now.
+            LockNotAcquired: another backfill of the entry is running.
         """
         keys, token = self._store.keys, secrets.token_hex(16)
         lock = LockKey(self._store, keys.about(keys.name(key)).backfilling)

@@ -1,10 +1,11 @@
-"""Whose entries and calendars are, as it stands in Redis, and the one step that changes both with them.
+"""The owners of entries and calendars in Redis, and the step that changes entries and calendars with their
+owners.
 
-An entry's own field ``owner`` says from whose file it comes, so that it goes with the entry; the set of an
-owner's names only helps to find them, and may hold names that aren't the owner's any more. The entries of
-``beat_schedule`` stand in a set of plain names, which celery-redbeat 2.x reads and writes, too, and beside it
-in a set of pairs, the owner, a tab and the name: several apps may have the same one. A calendar may be
-several owners', too; a set has the pairs of all.
+An entry's own field ``owner`` names the owner of the file from which it was applied. The set of an owner's
+names only helps to find them, and may have names that aren't the owner's any more. The names of
+``beat_schedule``'s entries are in a set that celery-redbeat 2.x reads and writes, too. Beside it is a set of
+pairs, the owner, a tab and the name, as several apps may own the same name. A calendar may have several
+owners, too, and one set has the pairs of all.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ class StaticNames:
     """Which entries come from ``beat_schedule``.
 
     Attributes:
-        names: of these entries.
-        owners: name to those whose it is. celery-redbeat 2.x notes none.
+        names: the names of these entries.
+        owners: the name of an entry to its owners; celery-redbeat 2.x stores none.
     """
 
     names: frozenset[str]
     owners: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def pairs_of(self, name: str) -> list[str]:
-        """Return what stands in Redis of the owners of ``name``."""
+        """Return the pairs in Redis for the owners of ``name``."""
         return [f"{owner}\t{name}" for owner in sorted(self.owners.get(name, ()))]
 
 
 class Owners:
-    """Whose the entries and the calendars of ``store`` are."""
+    """The owners of the entries and the calendars of ``store``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def read(self, keys: Sequence[str]) -> list[str]:
-        """Return of each entry from whose file it comes, '' for nobody's."""
+        """Return the owner of each entry; '': it wasn't applied from a file."""
         owners: list[str] = []
         for _, chunk in self._store.parts.chunks(keys):
             with self._store.translating():
@@ -55,22 +56,22 @@ class Owners:
         return owners
 
     def names_of(self, owner: str) -> set[str]:
-        """Return the names that ``owner`` has applied; some may be another's by now."""
+        """Return the names that ``owner`` has applied; some may belong to another owner by now."""
         return set(self._members(lambda keys: keys.owner(owner)))
 
     def calendars(self) -> dict[str, set[str]]:
-        """Return who has applied calendars: their names to the owners, of which there may be several."""
+        """Return the names of applied calendars, each to its owners."""
         return _by_name(self._members(lambda keys: keys.calendar_owners))
 
     def statics(self) -> StaticNames:
-        """Return which entries were stored from ``beat_schedule``."""
-        # one by one, as redis-py 4 doesn't send a pipeline again whose connection has gone stale
+        """Return the names of entries that were stored from ``beat_schedule``, and their owners."""
+        # not in a pipeline, which redis-py 4 doesn't send again if its connection has gone stale
         names = frozenset(self._members(lambda keys: keys.statics))
         owners = _by_name(self._members(lambda keys: keys.static_owners))
         return StaticNames(names, {name: frozenset(found) for name, found in owners.items()})
 
     def change_statics(self, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
-        """Make the ``change``, 'add', 'release' or 'remove', for what ``statics`` returns.
+        """Make a ``change`` of what ``statics`` returns: 'add', 'release' or 'remove'.
 
         Raises:
             LockLost: ``fence`` has a token that isn't the lock's value.
@@ -85,7 +86,7 @@ class Owners:
     def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> str | None:
         """Make all changes or none of them, in one step.
 
-        Returns None, or the key of an entry or a calendar that is another one than was read.
+        Returns None, or the key of an entry or a calendar that has changed since it was read.
         """
         keys = self._store.keys
         owned = {keys.owner(change.noted_for) for change in changes if change.noted_for}

@@ -1,9 +1,10 @@
-"""Reading what is due in portions, where a large answer has ended the connection: a proxy has a limit, say.
+"""Reading due entries in portions, after a large answer has ended the connection, as a proxy has a limit,
+say.
 
-What beats that share the work have claimed is hidden for a while, so an answer that doesn't arrive keeps it
-from being sent, and the next claim takes something else. Invariant: once an answer was lost, entries are
-claimed by their names, in a small answer, and then read, as often as it takes. One that ends the connection
-by itself stays unread, and so is known by its name.
+Beats without a lock hide what they have claimed for a while. If the answer doesn't arrive, those entries
+wait, and the next claim takes others. Invariant: once an answer was lost, entries are claimed by their names,
+which is a small answer, and then read in portions, again and again. An entry that ends the connection by
+itself isn't read, but known by its name.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from redbeat.connection.retry import RequestBroken
 from redbeat.errors import StoreRefused
 from redbeat.store.records import Claimed, Stored
 
-#: for so long after a lost answer entries are claimed by their names; it costs a round trip for a batch
+#: how long after a lost answer entries are claimed by their names, which costs one more round trip for a
+#: batch
 CAREFUL_SECONDS = 3600.0
 
-#: how many entries one answer has at the most,
+#: how many entries one answer has at most
 MAX_ENTRIES = 500
-#: and how many bytes, before it was found out that fewer fit
+#: how many bytes one answer has at most, until fewer are found to fit
 MAX_BYTES = 8 * 1024 * 1024
 
-#: what fits may be a little more each time: the limit may be another one now
+#: by what the next answer may be larger than one that has fitted
 GROWTH = 1.1
 
 
 class Portions:
-    """One beat's knowledge of how large an answer may be."""
+    """What one beat knows about how large an answer may be."""
 
     def __init__(self) -> None:
         self._until = -math.inf
@@ -37,18 +39,20 @@ class Portions:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether an answer was lost lately."""
+        """Whether an answer was lost within the last hour."""
         return time.monotonic() < self._until
 
     def note_lost(self) -> None:
-        """Take notice that an answer has ended its connection."""
+        """Note that an answer has ended its connection."""
         self._until = time.monotonic() + CAREFUL_SECONDS
 
     def fill(self, rows: Sequence[Claimed], read: Callable[[list[str], bool], list[Stored]]) -> None:
-        """Read what ``rows`` lack, of which only names and sizes are known.
+        """Read the entries of ``rows``, of which only names and sizes are known, and put their fields into
+        the rows.
 
         Arguments:
-            read: returns what stands under keys; it is told whether it is one that will be blamed.
+            read: returns the entries under some keys; its second argument says that it is only one, which is
+                at fault if the connection ends.
         """
         waiting = list(reversed(rows))
         while waiting:
@@ -68,7 +72,7 @@ class Portions:
                 row.error, row.type, row.unread_bytes = stored.error, stored.type, stored.unread_bytes
 
     def _take(self, waiting: list[Claimed]) -> list[Claimed]:
-        """Take from the end of ``waiting`` what one answer may have: one row, or more."""
+        """Take as many rows from the end of ``waiting`` as fit into one answer, one at least."""
         portion = [waiting.pop()]
         left = self._bytes - _size_of(portion[0])
         while waiting and len(portion) < MAX_ENTRIES and _size_of(waiting[-1]) <= left:
@@ -78,7 +82,7 @@ class Portions:
 
 
 def is_broken(exc: StoreRefused) -> bool:
-    """Tell whether what was refused has ended its connection each time."""
+    """Tell whether the refused request has ended its connection each time."""
     return isinstance(exc.__cause__, RequestBroken)
 
 

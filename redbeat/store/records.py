@@ -1,4 +1,4 @@
-"""What the scripts take and return, as Python values. Scores and times stand as the server writes them."""
+"""Arguments and replies of the scripts as Python values. Scores and times are as the server writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redbeat.log.text import sha1_of_text
 
 @dataclass(frozen=True)
 class Fence:
-    """What a write of the scheduler is checked against: its lock, its token and the lock's time to live."""
+    """What a write of the scheduler is checked against: the lock's key, its token, its time to live."""
 
     lock_key: str | None = None
     token: str = ""
@@ -28,16 +28,16 @@ class Fence:
         return [self.token, self.lock_ms]
 
 
-@dataclass(slots=True)  # not frozen: that would take five times as long to make
+@dataclass(slots=True)  # not frozen, as making one would take five times as long
 class Claimed:
-    """One due entry as it stands in Redis. Scores are the server's own text: it compares them.
+    """One due entry as it is in Redis. Scores are the server's own text, which it compares.
 
     Attributes:
-        type: what the key holds, 'hash' where all is well, 'none' where it is gone.
-        nominal: the score it was due at.
-        score: the score it has now (another one only where claims are leased).
-        is_asked: somebody wrote the score 0 to run it now.
-        unread_bytes: how many bytes it has when it is too large to be read; 0: it was read.
+        type: the type of the key: 'hash' if all is well, 'none' if it is gone.
+        nominal: the score at which it was due.
+        score: the score that it has now, another one only if claims are leased.
+        is_asked: somebody has written the score 0 to run it now.
+        unread_bytes: its size if it was too large to be read; 0: it was read.
     """
 
     key: str
@@ -53,7 +53,7 @@ class Claimed:
 
 
 class Sizes(NamedTuple):
-    """Which entries are claimed, by their size in bytes; ``to_bytes`` 0: however large."""
+    """The sizes of entries that are claimed, in bytes; ``to_bytes`` 0: no upper limit."""
 
     from_bytes: int
     to_bytes: int
@@ -64,16 +64,17 @@ ALL_SIZES = Sizes(0, 0)
 
 @dataclass(frozen=True)
 class Claim:
-    """What one look at the schedule found.
+    """What claim_due has found.
 
     Attributes:
         status: 'ok'; 'retaken': the lock was gone, perhaps with the data, and is the caller's again; 'lost':
             another beat holds it, and nothing was read.
         now: the server's clock in UNIX seconds.
-        next_score: when the first entry that isn't due yet will be, None when there is none.
-        has_more: more is due than was returned, besides what is larger than was asked for.
-        is_held: something that is larger than was asked for is due.
-        is_partial: entries that are due are left out: their slot is being moved to another node.
+        next_score: when the next entry is due that isn't due yet; None: there is none.
+        has_more: more entries are due than were returned, not counting those that are too large for this
+            claim.
+        is_held: entries are due that are too large for this claim.
+        is_partial: due entries are left out, because their slot is being moved to another node.
     """
 
     status: str
@@ -108,8 +109,8 @@ class Histories:
     """Where records of runs go.
 
     Attributes:
-        keys_of: the keys of what is kept beside an entry, by its own key: the history first.
-        kept: how many records of an entry are, 0: none.
+        keys_of: returns the keys of what is kept beside the entry under a key: its history first.
+        kept: how many records of an entry are kept; 0: none.
     """
 
     keys_of: Callable[[str], Sequence[str]]
@@ -118,7 +119,7 @@ class Histories:
 
 NO_HISTORIES = Histories(lambda _key: (), 0)
 
-#: longer texts, in characters, are compared by their SHA-1: to send them once more would take longer
+#: texts with more characters are compared by their SHA-1, as sending them again would take longer
 MAX_COMPARED = 4_096
 
 #: for commits that push no message
@@ -126,11 +127,11 @@ NOWHERE = Target("", 0, 0)
 
 
 class Ending(Enum):
-    """How an entry leaves the schedule; what is kept beside it goes, too."""
+    """How an entry leaves the schedule; what is kept beside it is deleted in both cases."""
 
-    #: its key is left as it is
+    #: its key stays as it is
     UNSCHEDULE = auto()
-    #: its hash goes with it
+    #: its hash is deleted
     DELETE = auto()
 
 
@@ -145,11 +146,11 @@ class Commit:
     """What to record about one claimed entry. A field of its hash whose new text is None stays as it is.
 
     Attributes:
-        new_score: the next due time as the server writes it; or how the entry leaves the schedule.
-        is_for_this_definition: nothing is recorded when the entry has another definition by then.
-        pushes: made in the same step, if nothing about the entry has changed by then.
-        records: what goes into the history, the oldest first.
-        new_policy: stands beside a ``new_definition`` only.
+        new_score: the next due time as the server writes it, or how the entry leaves the schedule.
+        is_for_this_definition: record nothing if the entry's definition has changed meanwhile.
+        pushes: messages that are pushed in the same step, if the entry hasn't changed meanwhile.
+        records: what is added to the history, the oldest first.
+        new_policy: only together with a ``new_definition``.
     """
 
     claimed: Claimed
@@ -182,11 +183,11 @@ class Committed:
     """What became of commits.
 
     Attributes:
-        status: as a Claim's.
-        is_moved: the server isn't the one that the pushes were for: none was made.
-        results: for each commit True: recorded (and pushed); False: the entry was left alone; or the server's
-            words when a push was refused, and the entry was left alone.
-        unrecorded: the server's words when a record couldn't be added to a history, '' when all were.
+        status: as in a Claim.
+        is_moved: the pushes were for another server, so none was made.
+        results: for each commit True: it was recorded, and its messages pushed; False: the entry has changed,
+            and was left alone; or the server's error, if a push was refused, and the entry was left alone.
+        unrecorded: the server's error if a record couldn't be added to a history; '': all were.
     """
 
     status: str
@@ -197,13 +198,13 @@ class Committed:
 
 @dataclass(slots=True)
 class Stored:
-    """One entry as it stands in Redis; all None where there is none.
+    """One entry as it is in Redis; if there is none, all fields are None.
 
     Attributes:
         score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
-        type: what the key holds, 'hash' where all is well.
-        unread_bytes: how many bytes it has when it is too large to be read; 0: it was read.
-        is_away: it was taken out for celery-redbeat 2.x, and ``score`` is what it had and will have again.
+        type: the type of the key, 'hash' if all is well.
+        unread_bytes: its size if it was too large to be read; 0: it was read.
+        is_away: it was taken out for celery-redbeat 2.x; ``score`` is the one that it had.
     """
 
     key: str
@@ -218,20 +219,22 @@ class Stored:
 
     @property
     def is_hash(self) -> bool:
-        """Whether the key holds what it should, or nothing."""
+        """Whether the key is a hash, or doesn't exist."""
         return self.type in ("hash", "none")
 
     @property
     def exists(self) -> bool:
-        """Whether there is something under the key."""
+        """Whether the key exists."""
         return self.type != "none" or self.definition is not None or self.meta is not None
 
 
 @dataclass(slots=True)
 class Write:
-    """What to store of an entry; an empty field is left as it is, and None as policy; '' removes that.
+    """What to store of an entry.
 
-    ``score`` is UNIX seconds. ``record`` goes into the entry's history, if it can, once the rest is written.
+    An empty definition or meta stays as it is, and so do a policy or a score of None; a policy of '' is
+    removed. ``score`` is UNIX seconds. ``record`` is added to the entry's history afterwards, if that is
+    possible.
     """
 
     definition: str = ""
@@ -242,7 +245,7 @@ class Write:
     record: str = ""
 
     def changes(self, stored: Stored) -> bool:
-        """Tell whether ``stored`` is another one after this write."""
+        """Tell whether this write would change ``stored``."""
         if self.definition and (self.definition != stored.definition or stored.error is not None):
             return True
         if self.meta and self.meta != stored.meta:
@@ -274,11 +277,11 @@ class Vitals(NamedTuple):
 
     Attributes:
         now: the server's clock in UNIX seconds.
-        token: what the lock holds, '' for no lock.
+        token: the token in the lock; '': there is no lock.
         rest_ms: how long the lock lives, milliseconds; -1: for ever.
-        tick: when the leader last did something, UNIX seconds as text, '' when it isn't known.
+        tick: when the leader last did something, UNIX seconds as text; '': not known.
         due: how many entries are due.
-        oldest: since when the first of them is, UNIX seconds; None: there is none with a time.
+        oldest: since when the first of them is due, UNIX seconds; None: none is due at a time.
     """
 
     now: float
@@ -289,26 +292,26 @@ class Vitals(NamedTuple):
     oldest: float | None
 
 
-@lru_cache(maxsize=1024)  # entries that are saved or run together have a few
+@lru_cache(maxsize=1024)  # entries that are saved or run together share a few scores
 def score_text(score: float | None) -> str:
     """Return ``score`` as the scripts take it, to the microsecond; '' for None."""
     return "" if score is None else f"{score:.6f}"
 
 
 def text_of(value: Any) -> Any:
-    """Return ``value`` as text also where an injected client doesn't decode its replies."""
+    """Return ``value`` as text, also if an injected client doesn't decode its replies."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
 def digest_of(text: str) -> str:
-    """Return ``text`` as a script compares it: itself, and of a long one '#' and its SHA-1."""
+    """Return ``text`` as a script compares it: itself, or for a long one '#' and its SHA-1."""
     if len(text) <= MAX_COMPARED:
         return text
     return f"#{sha1_of_text(text)}"
 
 
 def claimed_of(row: Sequence[Any]) -> Claimed:
-    """Return the entry that a row of claim_due is."""
+    """Return the entry of a row of claim_due."""
     claimed = Claimed(*map(text_of, row))
     claimed.is_asked = bool(claimed.is_asked)
     claimed.score = claimed.score or claimed.nominal
@@ -318,7 +321,7 @@ def claimed_of(row: Sequence[Any]) -> Claimed:
 
 
 def stored_of(key: str, row: Sequence[Any] | None) -> Stored:
-    """Return the entry that a row of read_entries is."""
+    """Return the entry of a row of read_entries."""
     if row is None:
         return Stored(key)
     values = [*map(text_of, row), *_ALL_MISSING[len(row) :]]

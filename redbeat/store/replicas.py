@@ -1,7 +1,7 @@
-"""Waiting for replicas: what was committed shall survive the loss of the server that it was committed to.
+"""Waiting for replicas, so that commits survive the loss of the server.
 
-Owns the setting ``redbeat_wait_replicas``. Invariant: replicas that are away cost a batch a moment, never its
-commit: that stands on the server already, and isn't taken back.
+Owns the setting ``redbeat_wait_replicas``. Invariant: replicas that are away delay a batch, but never undo
+its commit, which the server has made already.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from redbeat.log.logger import logger
 from redbeat.store.rights import REPLICAS, Rights
 from redbeat.store.scripts import Script
 
-#: how long replicas are waited for after a commit, milliseconds,
+#: how long to wait for replicas after a commit
 WAIT_MS = 1_000
-#: and while they are known to be too few, so that a backlog leaves all the same,
+#: how long to wait while too few replicas are there, so that a backlog is sent all the same
 SHORT_WAIT_MS = 100
-#: which is done once in this many seconds
+#: how often to wait then
 SHORT_SECONDS = 1.0
 
 
 class Replicas:
-    """The replicas of the schedule's server, as many as are wanted.
+    """The replicas of the schedule's server.
 
     Attributes:
-        wanted: how many must have a commit; 0: nobody waits.
+        wanted: how many replicas must have a commit; 0: beat doesn't wait for them.
     """
 
     def __init__(self, config: RedBeatConfig) -> None:
@@ -41,23 +41,23 @@ class Replicas:
         self._asked_at = 0.0
 
     def call(self, script: Script, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Return the script's reply, when enough replicas have what it wrote or have been waited for."""
+        """Call the script, and wait until enough replicas have what it wrote; return its reply."""
         if self._is_short and time.monotonic() < self._asked_at + SHORT_SECONDS:
             return script(client, keys, args)
         wait = ("WAIT", self.wanted, self._patience_ms(client))
-        if self._is_cluster:  # its pipelines take no WAIT
+        if self._is_cluster:  # its pipelines don't allow WAIT
             reply, acknowledged = script(client, keys, args), None
         else:
             reply, acknowledged = script.call_and_wait(client, keys, args, wait)
         if acknowledged is None:
-            # the connection that a single thread has used last is the one that it gets next
+            # WAIT must use the same connection: a single thread gets the one that it used last
             acknowledged = self._wait(client, keys[0], wait)
         self._note(acknowledged)
         self._asked_at = time.monotonic()
         return reply
 
     def _patience_ms(self, client: Any) -> int:
-        """Return how long to wait: no longer than the client waits for a reply."""
+        """Return how long to wait: less than the client waits for a reply."""
         patience_ms = SHORT_WAIT_MS if self._is_short else WAIT_MS
         pool = getattr(without_retry(client), "connection_pool", None)
         timeout_seconds = getattr(pool, "connection_kwargs", {}).get("socket_timeout")
@@ -68,11 +68,11 @@ class Replicas:
         options = {"target_nodes": client.get_node_from_key(key)} if self._is_cluster else {}
         try:
             return client.execute_command(*wait, **options)
-        except RedisError as exc:  # the commit has been made, whatever this is
+        except RedisError as exc:  # the commit has been made in any case
             return exc
 
     def _note(self, acknowledged: Any) -> None:
-        """Log it when replicas begin, or cease, to be too few."""
+        """Log when too few replicas have a commit, and when enough have one again."""
         count = acknowledged if isinstance(acknowledged, int) else 0
         was_short, self._is_short = self._is_short, count < self.wanted
         if is_no_permission(acknowledged):

@@ -1,6 +1,6 @@
-"""What the schedule's server says of itself, of the user that asks, and of any key under the prefix.
+"""Questions to the schedule's server: about itself, the user that asks, and any key under the prefix.
 
-Invariant: asking writes nothing. In a cluster it is the node that has the schedule which is asked.
+Invariant: nothing is written. In a cluster the node that has the schedule is asked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SCAN_SIZE = 1000
 
 
 class Server:
-    """The server of ``store``. Every method raises StoreRefused where this user mayn't ask."""
+    """The server of ``store``. Every method raises StoreRefused if this user may not ask."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @cached_property
     def _on_node(self) -> dict[str, Any]:
-        """What a command without a key needs to reach the node of the schedule in a cluster."""
+        """The option by which a command without a key reaches the node of the schedule in a cluster."""
         return self._on_node_of(self._store.keys.schedule)
 
     def _on_node_of(self, key: str) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Server:
         return {"target_nodes": self._store.client.get_node_from_key(key)}
 
     def now(self) -> datetime:
-        """Return its clock, UTC."""
+        """Return the time of its clock, in UTC."""
         seconds, micros = self._store.ask(lambda client: client.time(**self._on_node))
         return datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
 
@@ -49,23 +49,23 @@ class Server:
         return found
 
     def setting(self, name: str) -> str:
-        """Return a value of its CONFIG, '' for one that it doesn't have."""
+        """Return a value of its CONFIG; '': it has no such setting."""
         found = self._store.ask(lambda client: client.config_get(name, **self._on_node))
         return next((str(text_of(value)) for value in found.values()), "")
 
     def id(self) -> str | None:
-        """Return its run id; None where it has none to tell, as in a cluster, or may not tell it."""
+        """Return its run id; None: in a cluster, or if this user may not ask."""
         if self._store.config.is_cluster:
             return None
         try:
             return text_of(self.info("server").get("run_id")) or None
         except StoreRefused as exc:
-            if is_refusal(exc.__cause__):  # the server is busy, say, and will tell later
+            if is_refusal(exc.__cause__):  # it may answer later: it is busy, say
                 raise
             return None  # an ACL without INFO
 
     def eviction_policy(self) -> str | None:
-        """Return its maxmemory-policy when it may evict the schedule, else None."""
+        """Return its maxmemory-policy if that may evict the schedule; None: it can't."""
         policy = self.setting("maxmemory-policy")
         # the volatile-* policies evict only keys with a time to live, and the schedule has none
         return policy if policy.startswith("allkeys") else None
@@ -77,11 +77,11 @@ class Server:
         return None if options is None else int(options.get("db") or 0)
 
     def configured_user(self) -> str:
-        """Return the name of the user that the schedule is read and written as, by the settings."""
+        """Return the name of the schedule's user by the settings."""
         return user_of(without_retry(self._store.client))
 
     def user(self) -> str:
-        """Return that name as the server has it; as the settings have it where the server doesn't tell."""
+        """Return the name of the schedule's user by the server; if it doesn't tell, by the settings."""
         try:
             return str(text_of(self._execute("ACL WHOAMI")))
         except StoreRefused:  # an old server, or a user that may not ask
@@ -95,11 +95,11 @@ class Server:
         return self._store.ask(lambda client: client.execute_command(*words, **self._on_node))
 
     def types_of(self, keys: Sequence[str]) -> list[str]:
-        """Return what kind of value each key holds, 'none' for no key; one round trip."""
+        """Return the type of each key, 'none' for no key; one round trip."""
         return [str(text_of(kind)) for kind in self._of_each("type", keys)]
 
     def which_exist(self, keys: Sequence[str]) -> list[bool]:
-        """Tell of each key whether it is there; one round trip."""
+        """Tell of each key whether it exists; one round trip."""
         return [bool(found) for found in self._of_each("exists", keys)]
 
     def _of_each(self, command: str, keys: Sequence[str]) -> Any:
@@ -109,9 +109,9 @@ class Server:
             return pipeline.execute()
 
     def scan(self, beginning: str, kind: str | None = None) -> Iterator[list[str]]:
-        """Yield the keys that begin so, perhaps only those that hold this kind of value; some at a time.
+        """Yield the keys with this beginning, and perhaps only of one type, page by page.
 
-        All keys of the server are looked at; it goes on serving others meanwhile.
+        This looks at all keys of the server, which serves others meanwhile.
         """
         options = {"match": f"{glob_of(beginning)}*", "count": SCAN_SIZE, "_type": kind}
         options |= self._on_node_of(beginning)
