@@ -1,20 +1,20 @@
--- apply_entries: store and remove entries and calendars, and note whose they are, all of it or nothing: only
--- while each entry and each calendar is still what the caller read.
+-- apply_entries: store and remove entries and calendars, and their owners, all of it or nothing: only if each
+-- entry and each calendar is still what the caller has read.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2..] entries  the entries' keys, and after them
--- KEYS[..] gone      what is removed: what was kept beside entries, calendars in their old form
+-- KEYS[..] gone      keys that are removed: what was kept beside entries, and calendars in their old form
 -- KEYS[..] owned     sets of the names that belong to an owner
--- ARGV[1] wake       channel that is told
+-- ARGV[1] wake       channel on which the change is announced
 -- ARGV[2] count      how many entries there are
 -- ARGV[3] gone       how many keys are removed
 -- ARGV[4..] eleven for each entry:
---   change      'save', 'replace': nothing of before stays, 'delete', or 'keep': it is only looked at
---   read        what the caller read: '' for no key, else the SHA-1 of definition, policy and owner with NULs
---               between; of an entry that wasn't read '=' and its bytes
---   read_meta   '' for whatever it is by now, else the SHA-1 of the meta that the caller read
+--   change      'save'; 'replace': delete everything of it first; 'delete'; or 'keep': only compare it
+--   read        what the caller has read: '' for no key, else the SHA-1 of definition, policy and owner with NULs
+--               between; for an entry that was too large to be read '=' and its size in bytes
+--   read_meta   '': don't compare it; else the SHA-1 of the meta that the caller has read
 --   name        its name
---   owned       which of KEYS is the set of its owner's names, 0 for none
+--   owned       which of KEYS is the set of its owner's names; 0: none
 --   owner       '' to leave it, else '=' and the owner; '=' alone removes it
 --   definition  '' to leave it
 --   meta        '' to leave it
@@ -22,14 +22,14 @@
 --   error       '' to leave it, else '=' and the error; '=' alone removes it
 --   score       '' to leave it, 'remove' to unschedule it, else the next due time
 -- ARGV[..] three for each thing beside the entries:
---   kind        'calendar', 'history' or 'backfilled': one of gone that is stored anew; 'read': a calendar that
---               must still be so; 'own' or 'disown': names come into a set of owned, or leave it
+--   kind        'calendar', 'history' or 'backfilled': store one of gone; 'read': compare a calendar with what the
+--               caller has read; 'own' or 'disown': add names to a set of owned, or remove them
 --   place       which of KEYS it is
---   content     JSON: an array of texts; for a calendar an object, days or spans or 'about' to labels, and for
+--   content     JSON: an array of texts; for a calendar an object of days, spans and 'about' to their labels; for
 --               'read' also the type of the key as a text, 'none' for no key
 --
--- Returns 0, or which entry, counted from 1, is another one than was read, or as a negative number which of
--- KEYS is a calendar that is another one (then nothing was written)
+-- Returns 0, or which entry, counted from 1, has changed since it was read, or as a negative number which of
+-- KEYS is a calendar that has changed (then nothing was written)
 local schedule = KEYS[1]
 local wake, count, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -59,7 +59,7 @@ for place, content in pairs(contents) do
   end
 end
 
--- these are checked before the first write, as a script that fails leaves what it has written
+-- these are checked before the first write, as what a failing script has written stays written
 redis.call('ZCARD', schedule)
 for i = 2 + count + gone, #KEYS do redis.call('SCARD', KEYS[i]) end
 for i = 2, 1 + count do
@@ -100,6 +100,6 @@ for place, content in pairs(contents) do
     for _, text in ipairs(content) do redis.call(commands[kind], key, text) end
   end
 end
--- a wake-up only makes it quicker: who may not publish may still apply
+-- without the right to publish the change is made all the same, and noticed a little later
 redis.pcall('PUBLISH', wake, 'applied')
 return 0

@@ -1,4 +1,4 @@
--- bring_back: put the entries back into the schedule that were put away from celery-redbeat 2.x, all of them.
+-- bring_back: put all entries back into the schedule that were taken out for celery-redbeat 2.x.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
@@ -7,15 +7,15 @@
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] prefix     what every entry's key starts with
--- Looks whether the entries are there, whose names stand in the hash. One that was deleted meanwhile is forgotten;
--- one that was saved again keeps its newer score. One whose score is none that a zset takes is due at once.
+-- Reads whether these entries' hashes exist; their keys are in the hash. An entry that was deleted meanwhile is
+-- forgotten; one that was saved again keeps its newer score. One whose value isn't a valid score is due at once.
 --
 -- Returns {status, returned, gone, scoreless}
---   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then nothing was written)
 --   returned  how many entries are in the schedule again
 --   gone      how many were deleted meanwhile
---   scoreless  the keys of those that are back without the score they had
+--   scoreless  the keys of those that are back without their old score
 local schedule, lock, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, lock_ms, prefix = ARGV[1], ARGV[2], ARGV[3]
 

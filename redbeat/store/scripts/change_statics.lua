@@ -1,16 +1,16 @@
--- change_statics: note which entries come from beat_schedule, and from whose.
+-- change_statics: store which entries come from beat_schedule, and who owns them.
 --
 -- KEYS[1] statics  set of those entries' names
 -- KEYS[2] lock     the leader's token (the set's key again when no lock is configured)
 -- KEYS[3] owners   set of 'owner, tab, name': whose beat_schedule has an entry
 -- ARGV[1] token    the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms  time to live the lock is renewed to, milliseconds
--- ARGV[3] change   'add'; 'release': they aren't the owner's any more; 'remove': nor anybody else's
--- ARGV[4] owner    whose they are
+-- ARGV[3] change   'add'; 'release': the owner doesn't own them any more; 'remove': nobody does
+-- ARGV[4] owner    their owner
 -- ARGV[5..] one for each entry:
 --   name           its name
 --
--- Returns 'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+-- Returns 'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 -- holds it (then nothing was written)
 local statics, lock, owners = KEYS[1], KEYS[2], KEYS[3]
 local token, lock_ms, change, owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -18,7 +18,7 @@ local token, lock_ms, change, owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return status end
 
--- at first, as these may be no sets: then nothing is written. Nobody's name is ''
+-- first of all, as this fails before anything is written if these aren't sets; no name is ''
 redis.call('SREM', owners, '')
 if change ~= 'release' then redis.call(change == 'add' and 'SADD' or 'SREM', statics, unpack(ARGV, 5)) end
 local owned = {}

@@ -4,7 +4,7 @@
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
--- ARGV[3] limit      how many entries at the most
+-- ARGV[3] limit      how many entries at most
 -- ARGV[4] max_bytes  what goes beyond this many bytes of large entries stays due, but one is returned; and small
 --                    ones are, until there are four times as many bytes of them
 -- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
@@ -15,14 +15,14 @@
 -- ARGV[10] to_bytes  one of more bytes stays due, unless it isn't read in any case
 -- What stays due, and members without a hash, take nobody's place: the limit is for entries that are returned, and
 -- these are looked for among the next 200,000 members, 10,000 of them with a hash. Of members without one 5,000
--- are returned at the most.
+-- are returned at most.
 -- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
 -- the entry's key. A score of 0 is how people write "now", and is rewritten to that, so that the run has one
 -- due time at every try. What is hidden or asked for so has a field lease, '<score it has> <nominal>', and
 -- ' now' after it: when the beat that claimed it has died, it surfaces as the same run.
 --
 -- Returns {status, now, next, has_more, is_held, rows}
---   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then the rest is empty)
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none

@@ -40,7 +40,7 @@
 --   value            the message, or milliseconds
 --
 -- Returns {status, is_moved, results, unrecorded}
---   status    'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then nothing was written)
 --   is_moved  1 when this isn't the server that the messages are for, else 0
 --   results   for each entry 1 when its score was written as decided and its messages are pushed, 0 when it

@@ -1,4 +1,4 @@
--- delete_entries: remove entries from the schedule, hash and all, and tell the beat.
+-- delete_entries: remove entries from the schedule with their hashes, and wake the beat.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when the caller needs none)
@@ -6,11 +6,11 @@
 -- KEYS[..] beside    what is kept beside these entries, and goes with them
 -- ARGV[1] token      '' for an application; the scheduler's token when beat removes statics
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
--- ARGV[3] wake       channel that is told
+-- ARGV[3] wake       channel on which the change is announced
 -- ARGV[4] count      how many entries there are
 --
 -- Returns {status, deleted}
---   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--   status   'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --            holds it (then nothing was removed)
 --   deleted  how many keys there were
 local schedule, lock = KEYS[1], KEYS[2]
@@ -25,6 +25,6 @@ for i = 3, 2 + count do
   deleted = deleted + redis.call('DEL', KEYS[i])
 end
 for i = 3 + count, #KEYS do redis.call('DEL', KEYS[i]) end
--- a wake-up only makes it quicker: who may not publish may still delete
+-- without the right to publish the change is made all the same, and noticed a little later
 redis.pcall('PUBLISH', wake, 'deleted')
 return {status, deleted}

@@ -1,10 +1,10 @@
--- hold_lock(lock, token, lock_ms): the fence before every write of the scheduler; not a script of its own,
--- but put in front of those that need it.
--- Returns 'ok' when the caller may write: no lock is configured (token ''), or it is the holder (the lock is
--- renewed); 'retaken' when it may because the lock was gone and nobody's (it is taken back); 'lost' when
--- another token holds it.
--- It is taken back for 10 seconds at the most, and the caller renews it at once: this may be the last command
--- of a beat that has released its lock and ended, and arrive late. Nobody would renew or release it then.
+-- hold_lock(lock, token, lock_ms): the fence in front of every script by which the scheduler writes; not a script of
+-- its own, but put in front of those that need it.
+-- Returns 'ok' when the caller may write: no lock is configured (token ''), or the caller holds it (it is renewed);
+-- 'retaken' when the caller may write, as the lock was gone and has been taken back; 'lost' when another token holds
+-- it, so that the caller must not write.
+-- The lock is taken back for 10 seconds at most, and the caller renews it at once. This may be the last command of a
+-- beat that has released its lock and ended, and arrive late; nobody would renew or release the lock then.
 local function hold_lock(lock, token, lock_ms)
   if token == '' then return 'ok' end
   local holder = redis.call('GET', lock)

@@ -1,6 +1,6 @@
--- match_calendar(key, read): whether a calendar is what the caller read; not a script of its own, but put in
--- front of those that need it.
--- `read` is what was read, decoded: its fields, or the type of its key as a text, 'none' for no key.
+-- match_calendar(key, read): tell whether a calendar is still what the caller has read; not a script of its own, but
+-- put in front of those that need it.
+-- `read` is decoded: the calendar's fields, or the type of its key as a text, 'none' for no key.
 local function match_calendar(key, read)
   local kind = redis.call('TYPE', key).ok
   if kind ~= 'hash' or type(read) ~= 'table' then return read == kind end

@@ -1,10 +1,9 @@
--- measure_entry(key): how many bytes an entry's definition, meta and policy have together, and its error and
--- lease; read_fields(key, entry_bytes, bytes, own_bytes): its fields, where it was measured so.
--- The fields are definition, meta, policy, error and lease: of an entry of more than entry_bytes the first three
--- are false, and where error and lease can't be RedBeat's own, as they are long, the error is 'too large'.
+-- measure_entry(key): return how many bytes an entry's definition, meta and policy have together, and how many its
+-- error and lease. read_fields(key, entry_bytes, bytes, own_bytes): return the fields of an entry of these sizes:
+-- definition, meta, policy, error and lease. If the first three have more than entry_bytes, they are false; if error
+-- and lease are too long to be RedBeat's own, the error is 'too large'.
 -- Not scripts of their own, but put in front of those that read entries.
--- Nothing is read to measure it, unless the caller may not ask for lengths, as by rules for users of an earlier
--- version.
+-- Measuring doesn't read the fields, unless the caller lacks the right to ask for lengths (HSTRLEN).
 local may_measure, long_bytes = true, 16384
 local function measure_entry(key)
   local bytes = may_measure and redis.pcall('HSTRLEN', key, 'definition')

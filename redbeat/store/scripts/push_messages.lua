@@ -1,7 +1,7 @@
--- push_messages(first, pushes, before_queues, home_db, broker_db): one entry's writes to its queues, all or
--- none; not a script of its own, but put in front of the one that needs it.
+-- push_messages(first, pushes, before_queues, home_db, broker_db): make one entry's writes to its queues, all or none;
+-- not a script of its own, but put in front of the one that needs it.
 -- The writes are ARGV[first..], three each: command, queue (KEYS[before_queues + queue]), value.
--- Returns nil, or the server's words when one was refused; what was pushed before it is then taken back.
+-- Returns nil, or the server's error when a write was refused; the writes before it are then undone.
 local function push_messages(first, pushes, before_queues, home_db, broker_db)
   if broker_db ~= home_db then
     local selected = redis.pcall('SELECT', broker_db)

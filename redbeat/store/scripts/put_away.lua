@@ -1,5 +1,5 @@
--- put_away: take entries out of the schedule that celery-redbeat 2.x can't run, and remember their due times, while
--- no beat of version 3 leads.
+-- put_away: take entries out of the schedule that celery-redbeat 2.x can't run, and store their due times, if no beat
+-- of version 3 leads.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
@@ -8,14 +8,14 @@
 -- KEYS[5..] entries  the entries' keys
 -- ARGV[1] mark       how a token of version 3 begins, '' when no lock is configured
 -- ARGV[2..] three for each entry:
---   member           as it stands in the schedule: its key or its bare name
+--   member           the member of the schedule: its key or its bare name
 --   name             its name
---   read             what the caller read: SHA-1 of definition, policy and meta with NULs between, or the type of a
---                    key that is no hash; '' where it is too large to be read
+--   read             what the caller has read: the SHA-1 of definition, policy and meta with NULs between, or the type
+--                    of a key that isn't a hash; '' if it was too large to be read
 --
 -- Returns {token, results}
---   token    '', or that of the leader of version 3 (then nothing was written)
---   results  for each entry 1 when it was put away, 0 when it has changed or left the schedule meanwhile
+--   token    '', or the token of a leader of version 3 (then nothing was written)
+--   results  for each entry 1 when it was taken out, 0 when it has changed or left the schedule meanwhile
 local schedule, lock, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local mark = ARGV[1]
 
@@ -23,7 +23,7 @@ if mark ~= '' then
   local token = redis.call('GET', lock)
   if token and string.sub(token, 1, #mark) == mark then return {token, {}} end
 end
-redis.call('SREM', statics, '')  -- nobody's name; it fails here, before the first write, where that is no set
+redis.call('SREM', statics, '')  -- no name is ''; this fails before the first write if the key isn't a set
 
 local results = {}
 for i = 5, #KEYS do

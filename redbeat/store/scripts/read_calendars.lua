@@ -1,12 +1,11 @@
--- read_calendars: calendars as they stand, those that the caller doesn't have already.
+-- read_calendars: return those calendars that the caller doesn't have already.
 --
 -- KEYS[1..] calendars  the calendars' keys
 -- ARGV[1..] one for each calendar:
---   known              the digest of what the caller has; 'none' when it has nothing, '' when it wants no digest
+--   known              the digest of the one that the caller has; 'none': it has none; '': it wants no digest
 --
--- Returns for each calendar its digest ('' where none is wanted) and its fields, digest, day, label, day, label
--- ...; the digest alone where it is the known one; or what else its key holds: a type, 'none' where there is no
--- such key
+-- Returns for each calendar a list: its digest ('' if none is wanted), then day, label, day, label and so on; only the
+-- digest if it is the known one; or instead of a list the type of its key, 'none' if there is no key
 local calendars = {}
 for i = 1, #KEYS do
   local key, at = KEYS[i], 1 + (i - 1) * 1

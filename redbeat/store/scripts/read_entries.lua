@@ -1,4 +1,4 @@
--- read_entries: entries as they stand, when each is due, and the server's clock.
+-- read_entries: return entries, when each is due, and the server's clock.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2..] entries  the entries' keys
@@ -6,16 +6,16 @@
 --
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
---   rows  {definition, meta, score, policy, error, type, unread_bytes} for each entry; unread_bytes is how many it
---         has when it wasn't read; what is missing is nil, the type of a hash, too. A row ends with the last that
---         isn't nil, and is nil when there is no such key. No rows at all: there is none of the keys.
+--   rows  {definition, meta, score, policy, error, type, unread_bytes} for each entry; unread_bytes is its size if it
+--         wasn't read. What is missing is nil, and so is the type of a hash. A row ends with its last value that isn't
+--         nil, and is nil if there is no such key. If none of the keys exists, there are no rows at all.
 local schedule = KEYS[1]
 local entry_bytes = tonumber(ARGV[1])
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local rows = {}
--- many new entries are seen to be new at a glance
+-- one command finds out that many new entries don't exist
 if #KEYS == 1 or redis.call('EXISTS', unpack(KEYS, 2)) == 0 then return {now, rows} end
 for i = 2, #KEYS do
   local key, row = KEYS[i], false
@@ -25,7 +25,7 @@ for i = 2, #KEYS do
     local fields = read_fields(key, entry_bytes, size, own_size)
     row = {fields[1], fields[2], redis.call('ZSCORE', schedule, key), fields[3], fields[4], false}
     row[7] = size > entry_bytes and size
-    -- most have neither policy nor error, and each nil costs the reader as much as a value
+    -- most have neither policy nor error, and reading a nil takes as long as reading a value
     for last = 7, 1, -1 do
       if row[last] then break end
       row[last] = nil

@@ -1,4 +1,4 @@
--- read_head: the server's clock, and when the first entry is due; nothing is written.
+-- read_head: return the server's clock, and when the first entry is due; nothing is written.
 --
 -- KEYS[1] schedule  zset of entry keys, scored by due time
 --

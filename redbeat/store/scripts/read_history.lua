@@ -1,4 +1,4 @@
--- read_history: the records of an entry's runs; those that are too long to be RedBeat's own are left out, unread.
+-- read_history: return the records of an entry's runs, without those that are too long to be RedBeat's own.
 --
 -- KEYS[1] history       list of records, the newest first
 -- ARGV[1] limit         how many of them

@@ -1,4 +1,4 @@
--- read_status: who leads, and how much is due; nothing is written.
+-- read_status: return who leads, and how many entries are due; nothing is written.
 --
 -- KEYS[1] schedule  zset of entry keys, scored by due time
 -- KEYS[2] lock      the leader's token (the schedule's key again when no lock is configured)
@@ -6,11 +6,11 @@
 --
 -- Returns {now, token, rest_ms, ticked, due, oldest}
 --   now      the server's clock, UNIX seconds with microseconds, a string
---   token    what the lock holds, '' when nobody leads or no lock is configured
---   rest_ms  how long the lock lives, milliseconds; -1 for ever, -2 when there is none
---   ticked   when the leader last did something, UNIX seconds, a string, '' when it isn't known
+--   token    the token in the lock; '': nobody leads, or no lock is configured
+--   rest_ms  how long the lock lives, milliseconds; -1: for ever; -2: there is none
+--   ticked   when the leader last did something, UNIX seconds, a string; '': not known
 --   due      how many entries are due
---   oldest   the lowest score of those, a string, '' for none; not 0, which is how people write "now"
+--   oldest   the lowest score of these, a string, '' for none; scores of 0 don't count, as they mean "now"
 local schedule, lock, tick = KEYS[1], KEYS[2], KEYS[3]
 
 local time = redis.call('TIME')
@@ -20,7 +20,7 @@ if lock ~= schedule then
   token, rest_ms = redis.call('GET', lock), redis.call('PTTL', lock)
 end
 local ticked = redis.pcall('GET', tick)
-if type(ticked) == 'table' then ticked = '' end -- whatever stands there, the leader writes over it
+if type(ticked) == 'table' then ticked = '' end -- a key of another type, which the leader overwrites
 local due = redis.call('ZCOUNT', schedule, 0, now)
 local oldest = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
 return {now, token or '', rest_ms, ticked or '', due, oldest[2] or ''}

@@ -1,11 +1,11 @@
--- release_lock: give the lock up, when it is the caller's, and tell the standbys.
+-- release_lock: release the lock, if the caller holds it, and wake the standbys.
 --
 -- KEYS[1] lock   the leader's token
--- KEYS[2] mark   says for a minute who has released the lock, so that it hasn't vanished; the lock again: nothing does
+-- KEYS[2] mark   says for a minute who has released the lock; the lock again: nothing does
 -- ARGV[1] token  the caller's token
--- ARGV[2] wake   channel that is told
+-- ARGV[2] wake   channel on which the change is announced
 --
--- Returns 1 when it was released, 0 when it wasn't the caller's
+-- Returns 1 when it was released, 0 when the caller didn't hold it
 local lock, mark = KEYS[1], KEYS[2]
 local token, wake = ARGV[1], ARGV[2]
 

@@ -8,13 +8,13 @@
 -- KEYS[..] beside    two for each entry: its history, and its runs that were sent by hand
 -- ARGV[1] count      how many entries there are
 -- ARGV[2..] two for each entry:
---   member           as it stands in the schedule
---   name             as it stands in the statics
+--   member           the member of the schedule: its key or its bare name
+--   name             its name among the statics
 -- ARGV[..] two for each member of owners that has an entry's name:
 --   entry            which of KEYS is the entry's
 --   owned            the member
 --
--- Returns how many members, names and keys were removed; of an entry that is there by now none are
+-- Returns how many members, names and keys were removed; for an entry that exists by now nothing is
 local schedule, statics, owners, away = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local count = tonumber(ARGV[1])
 
@@ -35,7 +35,7 @@ for i = 5, 4 + count do
     if redis.call('SREM', statics, name) == 1 or is_owned[i] then removed = removed + 1 end
     removed = removed + redis.call('ZREM', schedule, member)
     if redis.call('TYPE', away).ok == 'hash' then removed = removed + redis.call('HDEL', away, key) end
-    -- what holds anything else is somebody's
+    -- a key of another type isn't RedBeat's
     if redis.call('TYPE', history).ok == 'list' then removed = removed + redis.call('DEL', history) end
     if redis.call('TYPE', backfilled).ok == 'set' then removed = removed + redis.call('DEL', backfilled) end
   end

@@ -1,12 +1,12 @@
--- renew_lock: let the lock live for its whole time from now on, and note when its holder last did something.
+-- renew_lock: let the lock live for its full time from now on, and store when its holder last did something.
 --
 -- KEYS[1] tick      when the leader's last tick was
 -- KEYS[2] lock      the leader's token
--- ARGV[1] token     the caller's, '' when no lock is configured: nothing is written
+-- ARGV[1] token     the caller's token; '': no lock is configured, so nothing is written
 -- ARGV[2] lock_ms   time to live the lock is renewed to, milliseconds
 -- ARGV[3] idle_ms   how long ago the last tick was, milliseconds
 --
--- Returns 'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+-- Returns 'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 -- holds it (then nothing was written)
 local tick, lock = KEYS[1], KEYS[2]
 local token, lock_ms, idle_ms = ARGV[1], ARGV[2], ARGV[3]

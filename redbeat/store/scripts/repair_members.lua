@@ -1,12 +1,12 @@
--- repair_members: drop members of the schedule that have no entry, and add entries that aren't members.
+-- repair_members: remove members of the schedule that have no entry, and add entries that aren't members.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2..] entries  the entries' keys
--- ARGV[1] wake       the channel on which a change is announced
+-- ARGV[1] wake       channel on which the change is announced
 -- ARGV[2..] two for each entry:
---   member           what stands in the schedule for it, its key or its bare name
---   score            '' to drop the member if there is no such key; else to add it, due then, if there is a
---                    hash, and it isn't in the schedule
+--   member           the member of the schedule: its key or its bare name
+--   score            '': remove the member if its key doesn't exist; else add it with this score, if its key is a hash
+--                    and it isn't in the schedule
 --
 -- Returns a list: for each entry 1 when that was done, 0 when it has changed meanwhile and was left alone
 local schedule = KEYS[1]
@@ -25,6 +25,6 @@ for i = 2, #KEYS do
   end
   results[i - 1] = done
 end
--- a wake-up only makes it quicker: who may not publish may still repair
+-- without the right to publish the change is made all the same, and noticed a little later
 if is_announced then redis.pcall('PUBLISH', wake, 'repaired') end
 return results

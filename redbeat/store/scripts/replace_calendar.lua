@@ -1,14 +1,14 @@
--- replace_calendar: store a calendar in place of what its key holds, or remove it, and tell the beat.
+-- replace_calendar: store a calendar in place of what is under its key, or remove it, and wake the beat.
 --
 -- KEYS[1] calendar  the calendar's key
--- ARGV[1] wake      channel that is told
--- ARGV[2] read      JSON of what the caller read: its fields, or the type of its key; '' for whatever it is
+-- ARGV[1] wake      channel on which the change is announced
+-- ARGV[2] read      JSON of what the caller has read: its fields, or the type of its key; '': don't compare
 -- ARGV[3..] two for each field:
---   day             a day or span, or 'about'; none of them at all: the calendar is removed
---   label           what it is called
+--   day             a day or a span, or 'about'; without any field the calendar is removed
+--   label           its label
 --
--- Returns 1 when there was something under the key, else 0; -1 when it is another one than was read (then nothing
--- was written)
+-- Returns 1 when the key existed, else 0; -1 when the calendar has changed since it was read (then nothing was
+-- written)
 local calendar = KEYS[1]
 local wake, read = ARGV[1], ARGV[2]
 
@@ -18,6 +18,6 @@ for at = 3, #ARGV, 2 do
   local day, label = ARGV[at], ARGV[at + 1]
   redis.call('HSET', calendar, day, label)
 end
--- a wake-up only makes it quicker: who may not publish may still save
+-- without the right to publish the change is made all the same, and noticed a little later
 redis.pcall('PUBLISH', wake, 'calendar')
 return removed

@@ -1,11 +1,11 @@
--- save_entries: store entries, all of them or none: only while each is still what the caller read.
+-- save_entries: store entries, all of them or none: only if each is still what the caller has read.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when the caller needs none)
 -- KEYS[3..] entries  the entries' keys
 -- ARGV[1] token      '' for an application; the scheduler's token when beat stores its statics
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
--- ARGV[3] wake       channel that is told, '' for none
+-- ARGV[3] wake       channel on which the change is announced, '': none
 -- ARGV[4..] two for each entry:
 --   state       which of the states, 1 for the first
 --   definition  '' to leave it
@@ -17,9 +17,9 @@
 --   policy      '' to leave it, else '=' and the policy; '=' alone removes it
 --
 -- Returns {status, changed}
---   status   'ok', 'retaken' when the lock was gone and is the caller's again, or 'lost' when another token
+--   status   'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --            holds it (then nothing was written)
---   changed  0, or which entry, counted from 1, is another one than was read (then nothing was written)
+--   changed  0, or which entry, counted from 1, has changed since it was read (then nothing was written)
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, wake = ARGV[1], ARGV[2], ARGV[3]
 
@@ -34,7 +34,7 @@ for place = 4 + (#KEYS - 2) * 2, #ARGV, 4 do
 end
 
 local states_of, is_hash = {}, {}
--- many new entries are seen to be new at a glance
+-- one command finds out that many new entries don't exist
 local is_any_there = #KEYS > 2 and redis.call('EXISTS', unpack(KEYS, 3)) > 0
 for i = 3, #KEYS do
   local key, at = KEYS[i], 4 + (i - 3) * 2
@@ -78,6 +78,6 @@ for i = 3, #KEYS do
   end
 end
 if #scored > 0 then redis.call('ZADD', schedule, unpack(scored)) end
--- a wake-up only makes it quicker: who may not publish may still save
+-- without the right to publish the change is made all the same, and noticed a little later
 if wake ~= '' then redis.pcall('PUBLISH', wake, 'saved') end
 return {status, 0}

@@ -1,11 +1,11 @@
--- take_lock: become the holder of a lock that is free, or whose holder has fallen silent.
+-- take_lock: take a lock that is free, or whose holder is silent.
 --
 -- KEYS[1] lock      the leader's token
--- ARGV[1] token     the caller's
+-- ARGV[1] token     the caller's token
 -- ARGV[2] taken_ms  time to live, milliseconds
 -- ARGV[3] silent    the token of a holder that may be replaced, '' for none
--- ARGV[4] rest_ms   how long the silent holder's lock would still live if it wasn't renewed, milliseconds
--- ARGV[5] slack_ms  what is this much longer or shorter counts as not renewed, too, milliseconds
+-- ARGV[4] rest_ms   how long the silent holder's lock lives if it hasn't been renewed, milliseconds
+-- ARGV[5] slack_ms  by how much longer or shorter it may live and still count as not renewed, milliseconds
 --
 -- Returns 1: the caller holds the lock; 0: another one does.
 local lock = KEYS[1]
@@ -15,7 +15,7 @@ local holder = redis.call('GET', lock)
 if holder and holder == silent then
   local is_renewed = math.abs(redis.call('PTTL', lock) - tonumber(rest_ms)) > tonumber(slack_ms)
   if is_renewed then return 0 end
-elseif holder and holder ~= token then -- the caller's own stands there when an earlier reply was lost
+elseif holder and holder ~= token then -- the caller's own token is there when an earlier reply was lost
   return 0
 end
 redis.call('SET', lock, token, 'PX', taken_ms)
