@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import re
 from datetime import datetime, timedelta, timezone
@@ -34,27 +35,85 @@ def test_it_is_made_with_arguments_in_the_order_of_2x(app: Celery) -> None:
     assert made.key == "redbeat:x" == RedBeatSchedulerEntry.generate_key(app, "x")
 
 
-@pytest.mark.parametrize("every", [60, 60.0, timedelta(minutes=1), schedule(60)])
-def test_a_number_of_seconds_is_a_schedule(app: Celery, every: Any) -> None:
-    assert entry(app, schedule=every).schedule == schedule(60)
+VALUES: list[tuple[Any, BaseSchedule, dict[str, Any]]] = [
+    (3600, schedule(3600), {"__type__": "interval", "every": 3600, "relative": False}),
+    (0.5, schedule(0.5), {"__type__": "interval", "every": 0.5, "relative": False}),
+    (timedelta(hours=1), schedule(3600), {"__type__": "interval", "every": 3600, "relative": False}),
+    (schedule(60), schedule(60), {"__type__": "interval", "every": 60, "relative": False}),
+    ("0 9 LW * *", cron("0 9 LW * *"), {"__type__": "cron", "expression": "0 9 LW * *"}),
+    (
+        "0 9 * * wed",
+        crontab("0", "9", "wed"),
+        {
+            "__type__": "crontab",
+            "minute": "0",
+            "hour": "9",
+            "day_of_week": "wed",
+            "day_of_month": "*",
+            "month_of_year": "*",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "made", "stored"), VALUES)
+def test_what_is_given_or_assigned_is_made_a_schedule_and_can_be_saved(
+    app: Celery, value: Any, made: Any, stored: dict[str, Any]
+) -> None:
+    changed = entry(app)
+    changed.schedule = value
+    assert type(changed.schedule) is type(made)
+    assert changed.schedule == made == entry(app, schedule=value).schedule
+    assert changed.schedule.app is app
+    write = changed.plan_save(Stored("redbeat:x"), NOON)
+    assert write is not None
+    assert json.loads(write.definition)["schedule"] == stored
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         ("hourly", "schedule: cron 'hourly': it has 1 field instead of five"),
-        ({"evry": 5}, "schedule: must have just one of {cron: ...}, {every: ...}, "),
+        ({"evry": 60}, "schedule: must have just one of {cron: ...}, {every: ...}, "),
         ([60], "schedule must be a schedule, a timedelta, a number of seconds, a cron expression, "),
+        *((value, "") for value in (True, object(), 1e300, float("nan"))),
     ],
 )
-def test_what_is_no_schedule_is_refused_in_words(app: Celery, wrong: Any, words: str) -> None:
-    with pytest.raises(EntryError, match=f"^x: {re.escape(words)}"):
+def test_what_is_no_schedule_is_refused_in_words_and_changes_nothing(
+    app: Celery, wrong: Any, words: str
+) -> None:
+    made = entry(app)
+    with pytest.raises(EntryError, match=f"^x: {re.escape(words)}") as caught:
+        made.schedule = wrong
+    assert caught.value.key == "x"
+    assert made.schedule == schedule(60)
+    with pytest.raises(EntryError) as at_first:
         entry(app, schedule=wrong)
+    assert str(at_first.value) == str(caught.value)
 
 
-def test_five_fields_are_a_schedule(app: Celery) -> None:
-    assert entry(app, schedule="30 7 * * mon-fri").schedule == crontab("30", "7", "mon-fri")
-    assert entry(app, schedule="30 7 L * *").schedule == cron("30 7 L * *")
+def test_a_relative_interval_is_made_in_the_constructor(app: Celery) -> None:
+    assert [entry(app, schedule=60, relative=relative).schedule.relative for relative in (True, False)] == [
+        True,
+        False,
+    ]
+
+
+def test_an_entry_may_be_without_a_schedule_until_it_is_saved(app: Celery) -> None:
+    made = entry(app, schedule=None)
+    assert made.schedule is None
+    made.schedule = 60
+    made.schedule = None
+    with pytest.raises(EntryError, match="redbeat:x: schedule must be"):
+        made.plan_save(Stored("redbeat:x"), NOON)
+
+
+def test_an_update_from_another_entry_takes_its_schedule(app: Celery) -> None:
+    made, other = entry(app), entry(app, schedule="0 9 LW * *", args=[1])
+    made.update(other)
+    assert (made.schedule, made.args) == (cron("0 9 LW * *"), [1])
+    made.schedule = 5
+    assert other.schedule == cron("0 9 LW * *")
 
 
 def test_options_that_are_not_given_are_empty(app: Celery) -> None:
@@ -157,32 +216,25 @@ def test_an_error_about_an_entry_has_its_key() -> None:
     assert (error.key, isinstance(error, KeyError)) == ("redbeat:x", True)
 
 
-SCHEDULES = [schedule(60), crontab(hour=[7, 13]), rrule("DAILY", dtstart=NOON, byhour=7)]
-
-
-@pytest.mark.parametrize("rule", SCHEDULES, ids=repr)
 @pytest.mark.parametrize(
-    "duplicate", [copy.copy, lambda made: pickle.loads(pickle.dumps(made))], ids=["copy", "pickle"]
+    "rule", [3600, "0 9 LW * *", crontab(hour=[7, 13]), rrule("DAILY", dtstart=NOON, byhour=7)], ids=repr
+)
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))],
+    ids=["copy", "deepcopy", "pickle"],
 )
 def test_it_can_be_copied_and_pickled(rule: Any, duplicate: Any) -> None:
-    made = entry(pickled_app, schedule=rule, args=[1], options={"headers": {"a": 1}}, enabled=False)
-    made.total_run_count = 5
+    made = entry(pickled_app, args=[1], options={"headers": {"a": 1}}, enabled=False)
+    made.schedule, made.total_run_count = rule, 5
     found = duplicate(made)
     assert type(found) is RedBeatSchedulerEntry
     assert found.app.main == "pickled"
-    for name in (
-        "name",
-        "task",
-        "schedule",
-        "args",
-        "kwargs",
-        "options",
-        "enabled",
-        "total_run_count",
-        "key",
-    ):
+    names = "name task schedule args kwargs options enabled total_run_count key last_run_at"
+    for name in names.split():
         assert getattr(found, name) == getattr(made, name)
-    assert found.last_run_at == made.last_run_at
+    found.schedule = 5
+    assert (found.schedule, made.schedule) == (schedule(5), entry(pickled_app, schedule=rule).schedule)
 
 
 def test_what_it_is_due_by_is_counted_from_its_last_run(app: Celery) -> None:
