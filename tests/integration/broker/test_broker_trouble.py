@@ -99,7 +99,7 @@ def test_runs_wait_for_a_second_server_in_trouble(
     trouble: str,
 ) -> None:
     caplog.set_level(logging.INFO)
-    scheduler = make_proxied(redbeat_publish_timeout=TIMEOUT_SECONDS, redbeat_lock_timeout=5)
+    scheduler = make_proxied(redbeat_publish_timeout=TIMEOUT_SECONDS, redbeat_lock_timeout=60)
     write_burst(client, ["before"])
     scheduler.tick()
     second.flush()
@@ -109,10 +109,11 @@ def test_runs_wait_for_a_second_server_in_trouble(
     with trouble_of(second, proxy, trouble):
         write_burst(client, names)
         for _ in range(4):
+            client.pexpire(LOCK, 30_000)
             with Stopwatch() as watch:
                 assert scheduler.tick() == 1.0
             slowest = max(slowest, watch.asleep_seconds)
-            assert client.pttl(LOCK) > 2500
+            assert client.pttl(LOCK) > 30_000, "it isn't renewed"
         assert client.get(LOCK) == token
         assert due_count(client) == 100
     print(f"redbeat_publish_timeout is {TIMEOUT_SECONDS} s, the longest tick slept for {slowest:.2f} s")
