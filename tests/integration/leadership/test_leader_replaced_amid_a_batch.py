@@ -64,7 +64,7 @@ def make_replaced(make_scheduler: MakeScheduler, client: redis.Redis, monkeypatc
 
 @pytest.mark.parametrize(
     ("last_act", "acts", "sent"),
-    [("connect", ["connect"], 0), ("send first", ["connect", "send first"], 1)],
+    [("connect", ["connect"], 0), ("send first", ["connect", "send first", "connect"], 1)],
     ids=["the-first-message", "each-later-one"],
 )
 def test_it_looks_at_the_lock_before(make_replaced: Any, last_act: str, acts: list[str], sent: int) -> None:
