@@ -102,7 +102,13 @@ class Keys:
 
     def about(self, name: str) -> EntryKeys:
         """Return all keys about the entry called ``name``: nothing else makes one."""
-        return _entry_keys(self.prefix, str(name))  # what is no text is refused later, by a sentence
+        prefix = self.prefix
+        return EntryKeys(
+            f"{prefix}{name}",
+            f"{prefix}{HISTORY_NAMES}{name}",
+            f"{prefix}{BACKFILLED_NAMES}{name}",
+            f"{prefix}{BACKFILLING_NAMES}{name}",
+        )
 
     def entry_of(self, member: str) -> str:
         """Return the key of the entry that ``member`` of the schedule means: its key, or its bare name."""
@@ -137,16 +143,6 @@ class Keys:
     def prefixed(self, key: str) -> str:
         """Return ``key`` itself where it has the prefix, else with the prefix in front."""
         return key if key.startswith(self.prefix) else f"{self.prefix}{key}"
-
-
-@lru_cache(maxsize=4096)  # a tick asks for the keys of an entry several times
-def _entry_keys(prefix: str, name: str) -> EntryKeys:
-    return EntryKeys(
-        f"{prefix}{name}",
-        f"{prefix}{HISTORY_NAMES}{name}",
-        f"{prefix}{BACKFILLED_NAMES}{name}",
-        f"{prefix}{BACKFILLING_NAMES}{name}",
-    )
 
 
 @lru_cache(maxsize=64)
