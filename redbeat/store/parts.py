@@ -1,7 +1,7 @@
-"""The parts that a schedule is in, and the one loop over them; today there is one, which has all entries.
+"""The parts of a schedule, and the one loop over them; today there is one part, which has all entries.
 
-Invariant: whatever covers many entries is read, or split, by this loop, and comes as an iterator, which alone
-knows how far it has read.
+Invariant: everything about many entries is read, or split, by this loop. It is an iterator; how far it has
+    read is known to it alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Item = TypeVar("Item")
 
 
 class Part(NamedTuple):
-    """One part of a schedule: an entry is in one of them, with all that is kept for it.
+    """One part of a schedule. An entry is in one part, with everything that is kept for it.
 
     Attributes:
-        keys: the names of what it has in Redis.
+        keys: the names of its keys in Redis.
     """
 
     keys: Keys
@@ -33,16 +33,16 @@ class Parts(tuple[Part, ...]):
     __slots__ = ()
 
     def of(self, _key: str) -> Part:
-        """Return the part of the entry that a key, a bare name or a member of the schedule means."""
+        """Return the part of an entry, by its key, its bare name or its member of the schedule."""
         return self[0]
 
     def read(
         self, read: Callable[[Part], Iterable[Item]], order: Callable[[Item], Any] | None = None
     ) -> Iterator[Item]:
-        """Yield what ``read`` finds in each part, as it is asked for.
+        """Yield what ``read`` yields for each part.
 
         Arguments:
-            order: each part's items come in this order, and so do all; None: one part comes after the other.
+            order: the key by which each part's items are ordered, and then all of them; None: part by part.
         """
         found = map(read, self)
         return chain.from_iterable(found) if order is None else heapq.merge(*found, key=order)
@@ -50,10 +50,10 @@ class Parts(tuple[Part, ...]):
     def chunks(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
     ) -> Iterator[tuple[Part, list[Item]]]:
-        """Yield items in their order, at most 500 of one part at a time, and which part it is.
+        """Yield items in their order, at most 500 of one part at a time, with that part.
 
         Arguments:
-            key_of: returns the key or the name of an item's entry; None: the item is that.
+            key_of: returns the key or the name of an item's entry; None: the item itself is it.
         """
         part_of: Any = self.of if key_of is None else lambda item: self.of(key_of(item))
         for part, those in groupby(items, part_of):

@@ -1,7 +1,8 @@
-"""What a user of Redis may have no right to: the features that can be off, and the one way to say so.
+"""Features that are off if the user of Redis lacks the right to them, and the warning about each.
 
-Invariant: whoever has the rights that version 3.0 has documented can do all that 3.0 could. What takes
-another one is a feature: without the right it is off, which is said once, and everything else goes on.
+Invariant: a user with the rights that version 3.0 has documented can do everything that 3.0 could. What needs
+    another
+right is a feature: without the right it is off, which is logged once, and everything else goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Feature(NamedTuple):
     """Something that RedBeat can do without.
 
     Attributes:
-        is_off: what is so without it, the beginning of a sentence.
+        is_off: the beginning of a sentence that says what is off.
         rights: what it takes, as Redis' access control list has it.
         docs: the page with the whole rule.
     """
@@ -49,7 +50,7 @@ class Rights:
         self._said = config.said
 
     def ask(self, feature: Feature, call: Callable[[], Item], instead: Callable[[], Item]) -> Item:
-        """Return what ``call`` does, or ``instead`` where the feature takes a right that this user lacks."""
+        """Return ``call()``, or ``instead()`` if this user lacks the right to the feature."""
         try:
             return call()
         except StoreRefused as exc:
@@ -60,7 +61,7 @@ class Rights:
             return found
 
     def note(self, feature: Feature, reason: object) -> None:
-        """Say once that a feature is off; ``reason``: what Redis has said."""
+        """Log once that a feature is off; ``reason``: the error of Redis."""
         if self._said.is_news(feature.is_off, ""):
             logger.warning(
                 "beat: %s, as the user of Redis seems to lack rights (%s; docs: %s): %s",

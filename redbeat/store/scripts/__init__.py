@@ -34,7 +34,7 @@ from redbeat.store.records import (
 )
 from redbeat.store.scripts.script import Script as Script
 
-#: calls a script with a client, KEYS and ARGV, in whichever way, and returns its reply
+#: calls a script with a client, KEYS and ARGV, and returns its reply
 Call = Callable[[Script, Any, Sequence[str], Sequence[Any]], Any]
 
 
@@ -67,8 +67,8 @@ def claim_due(
 ) -> Claim:
     """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time.
 
-    Of an entry of more than ``entry_bytes`` nothing is read; with ``is_reading`` False of none. One of other
-    ``sizes`` stays due.
+    An entry larger than ``entry_bytes`` isn't read; with ``is_reading`` False, none is. Entries of other ``sizes``
+    stay due.
     """
     args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix, int(is_reading), *sizes]
     status, now, upcoming, has_more, is_held, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
@@ -82,7 +82,7 @@ def claim_due(
     )
 
 
-#: what a field of a commit that is no text is in ARGV
+#: values of a commit's fields that aren't texts, and their words in ARGV
 _WORDS: dict[object, str] = {
     None: "",
     Clear.FIELD: "clear",
@@ -143,7 +143,7 @@ def read_entries(
 ) -> tuple[float, list[Stored]]:
     """Read the entries under ``keys``, in their order; return the server's clock in UNIX seconds, too.
 
-    Of an entry of more than ``entry_bytes`` nothing is read.
+    An entry larger than ``entry_bytes`` isn't read.
     """
     now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [entry_bytes])
     if not rows:
@@ -158,14 +158,14 @@ def read_head(client: Any, schedule_key: str) -> Head:
 
 
 def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int) -> list[str]:
-    """Read at most ``limit`` records of a history, the newest first; those of more bytes are left out."""
+    """Read at most ``limit`` records of a history, the newest first, none longer than ``record_bytes``."""
     return [text_of(record) for record in _READ_HISTORY(client, [history_key], [limit, record_bytes])]
 
 
 def save_entries(
     client: Any, schedule_key: str, fence: Fence, writes: Iterable[tuple[Stored, Write]], *, wake: str = ""
 ) -> tuple[str, int]:
-    """Make each write over what was read, or none; return the lock's status and which has changed, or 0."""
+    """Make all writes, or none if an entry has changed; return the lock's status, and which one, or 0."""
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
     states: dict[tuple[str, str, str, str], str] = {}
     for stored, write in writes:
@@ -225,12 +225,12 @@ def take_lock(
 
 
 def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> str:
-    """Let the lock live for its whole time; return its status."""
+    """Let the lock live for its full time; return its status."""
     return str(text_of(_RENEW_LOCK(client, fence.keys(tick_key), [*fence.args(), idle_ms])))
 
 
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:
-    """Give the lock up, and leave a ``mark`` that says so, if given; return whether it was the caller's."""
+    """Release the lock, and write the ``mark``, if given; return whether the caller held it."""
     return bool(_RELEASE_LOCK(client, [lock_key, mark or lock_key], [token, wake]))
 
 

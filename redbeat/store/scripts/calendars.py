@@ -43,7 +43,7 @@ def replace_calendar(
     wake: str,
     read: Mapping[str, str] | str | None = None,
 ) -> bool | None:
-    """Let a calendar have just these fields, and with none be removed; return whether there was one.
+    """Replace a calendar's fields; without fields it is removed. Return whether there was one.
 
     Arguments:
         read: only while it still has these fields, or its key this type ('none' for no key); else None is

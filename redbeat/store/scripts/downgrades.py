@@ -1,4 +1,4 @@
-"""The scripts about entries that are put away from celery-redbeat 2.x: their KEYS, ARGV and replies."""
+"""The scripts about entries that are taken out for celery-redbeat 2.x: their KEYS, ARGV and replies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from redbeat.store.scripts.script import Script
 _PUT_AWAY = Script("put_away")
 _BRING_BACK = Script("hold_lock", "bring_back")
 
-#: what bring_back takes for a score, and after it perhaps that the entry was a static one
+#: a score as bring_back reads it, perhaps followed by ' static'
 _REMEMBERED = re.compile(r"([-+0-9.eE]+|inf)(?: .*)?", re.DOTALL)
 
 
 class PutAway(NamedTuple):
-    """What became of entries that were to be put away.
+    """What became of entries that were to be taken out.
 
     Attributes:
         token: that of a leader of version 3, who has kept all of it from happening; '': there was none.
@@ -32,7 +32,7 @@ class PutAway(NamedTuple):
 
 
 class BroughtBack(NamedTuple):
-    """What became of entries that were put away.
+    """What became of entries that had been taken out.
 
     Attributes:
         returned: how many are back.
@@ -49,7 +49,7 @@ class BroughtBack(NamedTuple):
 def put_away(
     client: Any, keys: Keys, lock_key: str | None, mark: str, entries: Sequence[tuple[str, Stored]]
 ) -> PutAway:
-    """Put entries away that haven't changed since they were read: of each its member, and what was read."""
+    """Take out entries that haven't changed since they were read: each is its member and what was read."""
     names = [keys.schedule, lock_key or keys.schedule, keys.downgraded, keys.statics]
     args: list[Any] = [mark if lock_key else ""]
     for member, stored in entries:
@@ -60,14 +60,14 @@ def put_away(
 
 
 def bring_back(client: Any, keys: Keys, fence: Fence) -> BroughtBack:
-    """Put all that was put away back into the schedule."""
+    """Put all entries back into the schedule that were taken out."""
     names = [*fence.keys(keys.schedule), keys.downgraded, keys.statics]
     status, returned, gone, scoreless = _BRING_BACK(client, names, [*fence.args(), keys.prefix])
     return BroughtBack(text_of(status), int(returned), int(gone), [str(text_of(key)) for key in scoreless])
 
 
 def score_of(text: str) -> float | None:
-    """Return the score that stands in ``text``, a value of what was put away; None: bring_back finds none."""
+    """Return the score in ``text``, the stored value of an entry that was taken out; None: it has none."""
     found = _REMEMBERED.fullmatch(text)
     try:
         score = float(found[1]) if found else math.nan

@@ -13,7 +13,7 @@ _REMOVE_ORPHANS = Script("remove_orphans")
 
 
 class Remains(NamedTuple):
-    """What shall be removed of one entry that is gone.
+    """What is to be removed of one entry that is gone.
 
     Attributes:
         key: the entry's.
@@ -31,9 +31,9 @@ class Remains(NamedTuple):
 
 
 def remove_orphans(client: Any, names: Keys, remains: Sequence[Remains]) -> int:
-    """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
+    """Remove all of it, except of entries that exist by now; return how many texts and keys were removed."""
     common = [names.schedule, names.statics, names.static_owners, names.downgraded]
-    beside = [  # in place of a key that stays the entry's, which isn't there
+    beside = [  # a key that is to stay is replaced by the entry's, which doesn't exist
         key if key in one.beside else one.key for one in remains for key in names.beside(one.key)
     ]
     keys = [*common, *(one.key for one in remains), *beside]

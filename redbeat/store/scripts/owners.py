@@ -16,7 +16,7 @@ from redbeat.store.scripts import Script
 _READ_OWNERS = Script("read_owners")
 _APPLY_ENTRIES = Script("measure_entry", "match_calendar", "apply_entries")
 
-#: what apply_entries calls the keys beside an entry, in their order
+#: the names of the keys beside an entry in apply_entries, in their order
 PAST = ("history", "backfilled")
 
 
@@ -69,18 +69,18 @@ class Change:
 
     @property
     def kind(self) -> str:
-        """What apply_entries calls it."""
+        """The word for it in apply_entries."""
         if self.is_deleted or self.is_replaced:
             return "delete" if self.is_deleted else "replace"
         return "keep" if self.write is None and self.owner in (None, self.read_owner) else "save"
 
     @property
     def noted_for(self) -> str:
-        """The owner whose set of names it comes into, or leaves where it is deleted; '': none."""
+        """The owner to whose names it is added, or from which it is removed if it is deleted; '': none."""
         return self.read_owner if self.is_deleted else self.owner or ""
 
     def args(self, place_of: Mapping[str, int]) -> list[Any]:
-        """Return its group of ARGV; ``place_of`` says which of KEYS the set of an owner's names is."""
+        """Return its group of ARGV; ``place_of``: the place in KEYS of the set of each owner's names."""
         kind, stored, write = self.kind, self.stored, self.write
         read = ""
         if stored.unread_bytes:
@@ -115,22 +115,22 @@ class Change:
 
 
 def _exact(score: float | None) -> str:
-    """Return ``score`` as scripts take it, with all its digits where somebody else has written more."""
+    """Return ``score`` as scripts take it, with all its digits if it has more than RedBeat writes."""
     text = score_text(score)
     return text if score is None or float(text) == score else repr(score)
 
 
 def read_owners(client: Any, keys: Sequence[str]) -> list[str]:
-    """Read whose the entries under ``keys`` are, '' for nobody's."""
+    """Read the owners of the entries under ``keys``; '': none."""
     return [text_of(owner) for owner in _READ_OWNERS(client, keys, [])] if keys else []
 
 
 def apply_entries(
     client: Any, names: Keys, changes: Sequence[Change], calendars: Sequence[CalendarChange] = ()
 ) -> str | None:
-    """Make all ``changes`` and those of ``calendars``, or none of it.
+    """Make all ``changes`` and those of ``calendars``, or none of them.
 
-    Returns None, or the key of an entry or a calendar that is another one than was read.
+    Returns None, or the key of an entry or a calendar that has changed since it was read.
     """
     pasts = [change for change in changes if change.past is not None]
     written = [one for one in calendars if one.fields is not None]

@@ -1,4 +1,4 @@
-"""The script that repairs what stands in the schedule: the only place that knows its KEYS, ARGV and reply."""
+"""The script that repairs members of the schedule: the only place that knows its KEYS, ARGV and reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REPAIR_MEMBERS = Script("repair_members")
 
 
 class MemberRepair(NamedTuple):
-    """One repair: the ``member`` for the entry under ``key`` is dropped, or added with ``score``."""
+    """One repair: the ``member`` for the entry under ``key`` is removed, or added with ``score``."""
 
     key: str
     member: str
@@ -22,7 +22,7 @@ class MemberRepair(NamedTuple):
 def repair_members(
     client: Any, schedule_key: str, repairs: Sequence[MemberRepair], *, wake: str
 ) -> list[bool]:
-    """Make each repair if it is still one; tell of each whether it was made."""
+    """Make each repair that is still needed; tell of each whether it was made."""
     keys = [schedule_key, *(repair.key for repair in repairs)]
     args: list[Any] = [wake]
     for repair in repairs:

@@ -1,6 +1,6 @@
-"""One script: made of files, sent by its SHA-1.
+"""One script: made from files, and sent by its SHA-1.
 
-Invariant: its source is files only; what a caller gives it is KEYS and ARGV.
+Invariant: its source comes from files only; all values of a caller are KEYS and ARGV.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redbeat.log.text import as_stored, sha1_of_text
 
 
 class Script:
-    """A script that is sent by its SHA-1, and whole when the server doesn't know it (any more)."""
+    """A script that is sent by its SHA-1, or as a whole if the server doesn't know it."""
 
     def __init__(self, *names: str) -> None:
         self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
@@ -46,5 +46,5 @@ class Script:
 
 
 def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
-    # text as it stood in Redis, bytes that are no UTF-8 included: hiredis would refuse those
+    # text is sent as the bytes that it was in Redis, also if they aren't UTF-8, which hiredis refuses
     return [as_stored(value) if isinstance(value, str) else value for value in (*keys, *args)]
