@@ -67,8 +67,8 @@ def claim_due(
 ) -> Claim:
     """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time.
 
-    An entry larger than ``entry_bytes`` isn't read; with ``is_reading`` False, none is. Entries of other ``sizes``
-    stay due.
+    An entry larger than ``entry_bytes`` isn't read; with ``is_reading`` False, none is. Those of other
+    ``sizes`` stay due.
     """
     args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix, int(is_reading), *sizes]
     status, now, upcoming, has_more, is_held, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
