@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from celery.app import app_or_default
@@ -214,12 +215,16 @@ class Calendar(Exclusions):
         """Return the names of the stored calendars; this looks at all keys under the prefix."""
         return Calendars(Store(app_or_default(app))).names()
 
-    def retime(self, before: Excluded) -> None:
-        """Give the entries of the calendar, which is stored and was ``before`` until now, new due times."""
+    def retime(self, before: Excluded, new: Collection[str] = ()) -> None:
+        """Give the entries of the calendar, which is stored and was ``before`` until now, new due times.
+
+        Arguments:
+            new: keys of entries that were stored with it: beat has decided nothing about them yet.
+        """
         store = Store(self.app)
         for page in Members(store).scan():
             keys = [member for member, _ in page]
-            store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before))
+            store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before, new))
 
     def delete(self) -> None:
         """Remove the calendar; it is no error if there is none.
@@ -231,7 +236,7 @@ class Calendar(Exclusions):
 
 
 def _plan_retiming(
-    app: Any, calendar: Calendar, before: Excluded, stored: Stored, now: datetime
+    app: Any, calendar: Calendar, before: Excluded, new: Collection[str], stored: Stored, now: datetime
 ) -> Write | None:
     """Decide on the new due time of an entry, now that ``calendar`` has replaced ``before``."""
     texts = (stored.policy, stored.definition)
@@ -255,14 +260,7 @@ def _plan_retiming(
         logger.exception("beat: %s keeps its due time: a new one can't be computed.", printable(stored.key))
         return None
     # a beat that has read the old calendar for it just now shall not record what it decided by that
-    if stored.policy:
-        return Write(policy=_touched(stored.policy), score=score, must_exist=True)
-    return Write(definition=_touched(stored.definition or ""), score=score, must_exist=True)
-
-
-def _touched(text: str) -> str:
-    """Return the same JSON as another text."""
-    return text[:-1] if text.endswith("\n") else f"{text}\n"
+    return Write(score=score, must_exist=True, revision="" if stored.key in new else token_hex(4))
 
 
 def _is_never(entry: RedBeatSchedulerEntry, calendar: Excluded) -> bool:

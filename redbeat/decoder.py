@@ -40,7 +40,6 @@ __all__ = [
     "encode_definition",
     "encode_meta",
     "from_timestamp",
-    "is_sealed",
     "objects_of",
     "plain_json",
     "read_cron",
@@ -52,11 +51,8 @@ DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "options", "schedule", "e
 
 #: a meta that holds nothing but keys of ours
 _OWN_META = re.compile(
-    r'\{"last_run_at": (null|\{"__type__": "datetime"[^{}\[\]]*\}), "total_run_count": \d+\} ?'
+    r'\{"last_run_at": (null|\{"__type__": "datetime"[^{}\[\]]*\}), "total_run_count": \d+\}\s*'
 )
-#: what a meta that RedBeat wrote ends with. Whoever else writes one leaves it out, and so says that the next
-#: run is due as the new last_run_at has it, whatever its score. No reader of JSON sees it.
-_SEAL = " "
 _DATETIME_JSON = (
     '{"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, "minute": %d, "second": %d, '
     '"microsecond": %%d, "timezone": "UTC"}'
@@ -252,19 +248,13 @@ def _unknown_of_schedule(encoded: Any) -> tuple[str, dict[str, Any]]:
 
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str | None = None) -> str:
-    """Return a meta's JSON, sealed, its time in UTC; what else ``stored`` holds is kept."""
+    """Return a meta's JSON, its time in UTC; what else ``stored`` holds is kept."""
     is_aware = last_run_at is not None and last_run_at.tzinfo is not None
     moment = last_run_at.astimezone(timezone.utc) if last_run_at and is_aware else last_run_at
     if not stored or _OWN_META.fullmatch(stored):
         # the encoder would take ten times as long to write the same, and this is done for every run
-        return f'{{"last_run_at": {_moment_json(moment)}, "total_run_count": {total_run_count}}}{_SEAL}'
-    meta = {**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count}
-    return _ENCODER.encode(meta) + _SEAL
-
-
-def is_sealed(meta: str) -> bool:
-    """Tell whether RedBeat wrote ``meta``; then it wrote a score that goes with it, too."""
-    return meta.endswith(_SEAL)
+        return f'{{"last_run_at": {_moment_json(moment)}, "total_run_count": {total_run_count}}}'
+    return _ENCODER.encode({**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count})
 
 
 @lru_cache(maxsize=64)  # entries that are saved or run together have one

@@ -101,7 +101,8 @@ def plan_run(
     is_asked = _is_asked(claimed, failure)
     moment = _moment(now)
     dropped: list[Dropped] = []
-    if not (is_retried or is_asked) and is_moved(entry, float(claimed.nominal), claimed.meta, due.at, moment):
+    is_trusted = is_retried or is_asked
+    if not is_trusted and is_moved(entry, float(claimed.nominal), claimed.is_meta_foreign, due.at, moment):
         own_time = entry.due_by_schedule()
         if own_time is None or own_time.timestamp() > now:
             return _put_off(entry, claimed, own_time, _records_of_excluded(entry, bounds, due))
@@ -198,7 +199,7 @@ def _put_off(
     """Return the commit that makes ``entry`` due at ``to``; None: never, so ``after_finish`` applies."""
     commit = _commit(claimed, score_text(entry.score_of(to)))
     commit.records = records
-    # saving a calendar rewrites the policy of its entries, and this commit is then refused
+    # saving a calendar gives its entries another revision, and this commit is then refused
     commit.is_for_this_definition = entry.policy.exclude is not None
     if to is None and entry.policy.after_finish == "delete":
         commit.new_score = Ending.DELETE

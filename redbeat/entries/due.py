@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import crontab, schedule
 
 from redbeat.config.config import ensure_conf
-from redbeat.decoder import is_sealed
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.policy.misfires import choose_run
@@ -98,7 +97,7 @@ def score_after_pause(entry: RedBeatSchedulerEntry, bounds: Policy, anchor: date
 
 
 def is_moved(
-    entry: RedBeatSchedulerEntry, nominal: float, meta: str | None, due_at: datetime, now: datetime
+    entry: RedBeatSchedulerEntry, nominal: float, is_meta_foreign: bool, due_at: datetime, now: datetime
 ) -> bool:
     """Tell whether the schedule makes it due later than its score says, which is ``due_at``.
 
@@ -108,11 +107,11 @@ def is_moved(
 
     Arguments:
         nominal: the score, UNIX seconds.
-        meta: as it stands in Redis.
+        is_meta_foreign: somebody else wrote the meta. RedBeat writes a score that goes with it, too.
     """
     if entry.last_run_at is None:
         return False
-    if not nominal.is_integer() and is_sealed(meta or ""):
+    if not (is_meta_foreign or nominal.is_integer()):
         return False
     if due_at <= in_utc(entry.last_run_at) <= now:
         return False  # somebody has asked for a run now by this score
@@ -198,7 +197,7 @@ def _next_due(entry: RedBeatSchedulerEntry, stored: Stored, due: datetime, now: 
         and float(failure.retry_at) == stored.score
     ):
         return due
-    if stored.score and is_moved(entry, stored.score, stored.meta, due, now):
+    if stored.score and is_moved(entry, stored.score, stored.is_meta_foreign, due, now):
         return _at_score(entry.score_of(entry.due_by_schedule()))
     if policy.end_time is not None and due > policy.end_time + timedelta(seconds=policy.jitter):
         return None

@@ -381,7 +381,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
                 must_exist=True,
             )
             if self.stored is not None:  # definition and policy stay as loaded, for save(if_unchanged=True)
-                self.stored = replace(self.stored, meta=write.meta, score=write.score)
+                self.stored = replace(self.stored, meta=write.meta, score=write.score, is_meta_foreign=False)
                 self.seen_at = now
             return write
 

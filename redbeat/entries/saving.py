@@ -207,12 +207,12 @@ def check_unchanged(key: str, loaded: Stored | None, stored: Stored) -> None:
         return
     if not stored.exists:
         raise EntryChanged(f"{key}: it has been removed since it was loaded.", key)
-    if _revision_of(loaded) != _revision_of(stored):
+    if _texts_of(loaded) != _texts_of(stored):
         raise EntryChanged(f"{key}: somebody has changed it since it was loaded; load it again.", key)
 
 
-def _revision_of(stored: Stored) -> tuple[str, str]:
-    # a calendar that changes leaves or takes a newline at the end
+def _texts_of(stored: Stored) -> tuple[str, str]:
+    # 3.0.0.dev0 adds or removes a newline when a calendar changes
     return (stored.definition or "").strip(), (stored.policy or "").strip()
 
 
@@ -222,6 +222,7 @@ def stored_after(stored: Stored, write: Write) -> Stored:
         stored,
         definition=write.definition or stored.definition,
         meta=write.meta or stored.meta,
+        is_meta_foreign=write.is_meta_foreign if write.meta else stored.is_meta_foreign,
         policy=stored.policy if write.policy is None else write.policy or None,
         score=stored.score if write.score is None else write.score,
         error=None,

@@ -305,10 +305,11 @@ def commit(plan: Plan) -> None:
         writes = [(change.stored, change.write) for change in plan.changes if change.write is not None]
         store.add_records(writes, plan.read_at)
     plan.outcome += put_back_named(store, plan.calendars)
+    new = {change.stored.key for change in plan.changes if not change.stored.exists}
     # entries that aren't in the file may refer to a calendar that was changed
     for calendar_name, before in read_calendars(store, plan.calendars.before).items():
         if before != plan.calendars.before[calendar_name] and not isinstance(before, Unusable):
-            Calendar.load(calendar_name, plan.app).retime(plan.calendars.before[calendar_name])
+            Calendar.load(calendar_name, plan.app).retime(plan.calendars.before[calendar_name], new)
 
 
 def _stands(store: Store, plan: Plan) -> bool:

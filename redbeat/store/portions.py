@@ -70,6 +70,7 @@ class Portions:
             for row, stored in zip(portion, found, strict=True):
                 row.definition, row.meta, row.policy = stored.definition, stored.meta, stored.policy
                 row.error, row.type, row.unread_bytes = stored.error, stored.type, stored.unread_bytes
+                row.is_meta_foreign, row.revision = stored.is_meta_foreign, stored.revision
 
     def _take(self, waiting: list[Claimed]) -> list[Claimed]:
         """Take as many rows from the end of ``waiting`` as fit into one answer, one at least."""

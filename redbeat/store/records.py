@@ -38,6 +38,9 @@ class Claimed:
         score: the score that it has now, another one only if claims are leased.
         is_asked: somebody has written the score 0 to run it now.
         unread_bytes: its size if it was too large to be read; 0: it was read.
+        is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it. Always False
+            if nominal is a whole second: such a score isn't trusted in any case.
+        revision: changes as soon as what was decided about the entry doesn't hold any more; '' for none.
     """
 
     key: str
@@ -50,6 +53,8 @@ class Claimed:
     type: str = "hash"
     is_asked: bool = False
     unread_bytes: int = 0
+    is_meta_foreign: bool = False
+    revision: str = ""
 
 
 class Sizes(NamedTuple):
@@ -205,6 +210,8 @@ class Stored:
         type: the type of the key, 'hash' if all is well.
         unread_bytes: its size if it was too large to be read; 0: it was read.
         is_away: it was taken out for celery-redbeat 2.x; ``score`` is the one that it had.
+        is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it.
+        revision: as of a Claimed.
     """
 
     key: str
@@ -216,6 +223,8 @@ class Stored:
     type: str = "none"
     unread_bytes: int = 0
     is_away: bool = False
+    is_meta_foreign: bool = False
+    revision: str = ""
 
     @property
     def is_hash(self) -> bool:
@@ -234,7 +243,7 @@ class Write:
 
     An empty definition or meta stays as it is, and so do a policy or a score of None; a policy of '' is
     removed. ``score`` is UNIX seconds. ``record`` is added to the entry's history afterwards, if that is
-    possible.
+    possible. ``is_meta_foreign``: the meta comes from a file, and somebody else had written it.
     """
 
     definition: str = ""
@@ -243,12 +252,14 @@ class Write:
     must_exist: bool = False
     policy: str | None = None
     record: str = ""
+    revision: str = ""
+    is_meta_foreign: bool = False
 
     def changes(self, stored: Stored) -> bool:
         """Tell whether this write would change ``stored``."""
         if self.definition and (self.definition != stored.definition or stored.error is not None):
             return True
-        if self.meta and self.meta != stored.meta:
+        if self.revision or (self.meta and (self.meta != stored.meta or stored.is_meta_foreign)):
             return True
         if self.policy is not None and self.policy != (stored.policy or ""):
             return True
@@ -310,6 +321,11 @@ def digest_of(text: str) -> str:
     return f"#{sha1_of_text(text)}"
 
 
+def texts_of(row: Claimed | Stored) -> str:
+    """Return what decisions about an entry rest on, as the scripts compare it."""
+    return f"{row.definition or ''}\0{row.policy or ''}\0{row.revision}"
+
+
 def claimed_of(row: Sequence[Any]) -> Claimed:
     """Return the entry of a row of claim_due."""
     claimed = Claimed(*map(text_of, row))
@@ -317,6 +333,7 @@ def claimed_of(row: Sequence[Any]) -> Claimed:
     claimed.score = claimed.score or claimed.nominal
     claimed.type = claimed.type or "hash"
     claimed.unread_bytes = claimed.unread_bytes or 0
+    claimed.is_meta_foreign = bool(claimed.is_meta_foreign)
     return claimed
 
 
@@ -325,8 +342,19 @@ def stored_of(key: str, row: Sequence[Any] | None) -> Stored:
     if row is None:
         return Stored(key)
     values = [*map(text_of, row), *_ALL_MISSING[len(row) :]]
-    definition, meta, score, policy, error, kind, unread = values
-    return Stored(key, definition, meta, score and float(score), policy, error, kind or "hash", unread or 0)
+    definition, meta, score, is_foreign, policy, error, kind, unread, revision = values
+    return Stored(
+        key,
+        definition,
+        meta,
+        score and float(score),
+        policy,
+        error,
+        kind or "hash",
+        unread or 0,
+        is_meta_foreign=bool(is_foreign),
+        revision=revision or "",
+    )
 
 
-_ALL_MISSING = (None,) * 7
+_ALL_MISSING = (None,) * 9

@@ -631,4 +631,6 @@ def read_claimed(claimed: Claimed) -> Stored:
         claimed.error,
         claimed.type,
         claimed.unread_bytes,
+        is_meta_foreign=claimed.is_meta_foreign,
+        revision=claimed.revision,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.store.store import Store
 from tests.contract import kinds
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
@@ -168,8 +170,14 @@ def test_it_goes_on_with_what_we_ran_and_we_with_what_it_ran(
     for name in names:
         RedBeatSchedulerEntry(name, app=app, **kinds.entries()[name]).save()
     tick_all(app)
-    legacy("next", *names)
     with server.client(db=1) as client:
+        digests = {name: client.hget(f"redbeat:{name}", "meta_sha1") for name in names}
+        assert not any(Store(app).read_entry(f"redbeat:{name}")[1].is_meta_foreign for name in names)
+        legacy("next", *names)
+        assert {name: client.hget(f"redbeat:{name}", "meta_sha1") for name in names} == digests, (
+            "it left it alone"
+        )
+        assert all(Store(app).read_entry(f"redbeat:{name}")[1].is_meta_foreign for name in names)
         client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
     tick_all(app)
     sent = runs_sent(server)
@@ -189,7 +197,8 @@ def test_the_json_we_write_has_the_known_keys_and_no_others(app: Celery, client:
             tick_all(app)
         for name in kinds.entries():
             stored = client.hgetall(f"redbeat:{name}")
-            assert stored.keys() == {"definition", "meta"}, name
+            assert stored.keys() == {"definition", "meta", "meta_sha1"}, name
+            assert stored.pop("meta_sha1") == hashlib.sha1(stored["meta"].encode()).hexdigest()
             assert json.loads(stored["definition"]).keys() == DEFINITION_KEYS
             assert json.loads(stored["meta"]).keys() == {"last_run_at", "total_run_count"}
             for text in stored.values():

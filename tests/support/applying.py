@@ -35,4 +35,5 @@ def state_of(client: redis.Redis) -> dict[str, Any]:
             if (kind == "zset")
             else sorted(client.smembers(key))
         )
-    return {key: {**value, "meta": ""} if isinstance(value, dict) else value for key, value in found.items()}
+    unlike = {"meta": "", "meta_sha1": ""}
+    return {key: {**value, **unlike} if isinstance(value, dict) else value for key, value in found.items()}

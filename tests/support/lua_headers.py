@@ -10,7 +10,7 @@ from redbeat.store import scripts as lua
 
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
-FRAGMENTS = ["hold_lock", "match_calendar", "match_text", "measure_entry", "push_messages"]
+FRAGMENTS = ["entry_texts", "hold_lock", "match_calendar", "measure_entry", "push_messages"]
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - set(FRAGMENTS))
 NUMBERS = {
     "one": 1,

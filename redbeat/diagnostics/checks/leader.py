@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from redbeat.decoder import is_sealed
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.leadership.status import Leader
@@ -128,7 +127,7 @@ def _is_dead(leader: Leader, now: datetime) -> bool:
 def check_writer(context: Context, row: Row) -> Iterator[Finding]:
     """Find runs that a celery-redbeat 2.x seems to have recorded while a RedBeat 3 leads.
 
-    What it leaves is a meta without our seal, a whole-second score, and a run that was counted. An
+    What it leaves is a meta that isn't our own, a whole-second score, and a run that was counted. An
     application that moves last_run_at leaves the count as it was, but that can't be seen: hence "seems".
     """
     leader, entry = context.status.leader, row.entry
@@ -137,7 +136,7 @@ def check_writer(context: Context, row: Row) -> Iterator[Finding]:
     score = row.stored.score
     if (
         entry.total_run_count > 0
-        and not is_sealed(row.stored.meta or "")
+        and row.stored.is_meta_foreign
         and score is not None
         and score > 0
         and float(score).is_integer()

@@ -31,6 +31,7 @@ from redbeat.store.records import (
     score_text,
     stored_of,
     text_of,
+    texts_of,
 )
 from redbeat.store.scripts.script import Script as Script
 
@@ -38,10 +39,10 @@ from redbeat.store.scripts.script import Script as Script
 Call = Callable[[Script, Any, Sequence[str], Sequence[Any]], Any]
 
 
-_CLAIM_DUE = Script("hold_lock", "measure_entry", "claim_due")
-_COMMIT_RUNS = Script("hold_lock", "match_text", "push_messages", "commit_runs")
-_READ_ENTRIES = Script("measure_entry", "read_entries")
-_SAVE_ENTRIES = Script("hold_lock", "match_text", "measure_entry", "save_entries")
+_CLAIM_DUE = Script("hold_lock", "entry_texts", "measure_entry", "claim_due")
+_COMMIT_RUNS = Script("hold_lock", "entry_texts", "push_messages", "commit_runs")
+_READ_ENTRIES = Script("entry_texts", "measure_entry", "read_entries")
+_SAVE_ENTRIES = Script("hold_lock", "entry_texts", "measure_entry", "save_entries")
 _DELETE_ENTRIES = Script("hold_lock", "delete_entries")
 _CHANGE_STATICS = Script("hold_lock", "change_statics")
 _TAKE_LOCK = Script("take_lock")
@@ -110,7 +111,7 @@ def commit_runs(
         is_strict = commit.is_for_this_definition or commit.pushes or new_score is Ending.DELETE
         texts = ""
         if is_strict or commit.new_definition:
-            texts = digest_of(f"={claimed.definition or ''}\0{claimed.policy or ''}")
+            texts = digest_of(f"={texts_of(claimed)}")
         entries += [claimed.type, texts if is_strict else "", claimed.score, _WORDS.get(new_score, new_score)]
         entries += [digest_of(claimed.meta or ""), commit.new_meta or ""]
         entries += [_WORDS.get(commit.new_error, commit.new_error), commit.new_definition or ""]
@@ -167,19 +168,19 @@ def save_entries(
 ) -> tuple[str, int]:
     """Make all writes, or none if an entry has changed; return the lock's status, and which one, or 0."""
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
-    states: dict[tuple[str, str, str, str], str] = {}
+    states: dict[tuple[str, ...], str] = {}
     for stored, write in writes:
         read = ""
         if stored.unread_bytes:
             read = f"={stored.unread_bytes}"
         elif stored.exists:
-            read = digest_of(f"{stored.definition or ''}\0{stored.meta or ''}\0{stored.policy or ''}")
+            read = digest_of(f"{texts_of(stored)}\0{stored.meta or ''}")
         policy = (
             ""
             if write.policy is None or not (write.policy or stored.policy or stored.unread_bytes)
             else f"={write.policy}"
         )
-        state = (read, write.meta, score_text(write.score), policy)
+        state = (read, write.meta, score_text(write.score), policy, write.revision)
         keys.append(stored.key)
         args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
     args += chain.from_iterable(states)

@@ -10,14 +10,14 @@
 -- ARGV[3] gone       how many keys are removed
 -- ARGV[4..] eleven for each entry:
 --   change      'save'; 'replace': delete everything of it first; 'delete'; or 'keep': only compare it
---   read        what the caller has read: '' for no key, else the SHA-1 of definition, policy and owner with NULs
---               between; for an entry that was too large to be read '=' and its size in bytes
+--   read        what the caller has read: '' for no key, else the SHA-1 of definition, policy, revision and owner with
+--               NULs between; for an entry that was too large to be read '=' and its size in bytes
 --   read_meta   '': don't compare it; else the SHA-1 of the meta that the caller has read
 --   name        its name
 --   owned       which of KEYS is the set of its owner's names; 0: none
 --   owner       '' to leave it, else '=' and the owner; '=' alone removes it
 --   definition  '' to leave it
---   meta        '' to leave it
+--   meta        '' to leave it, else '=' and the meta, or '~' and one that was somebody else's where it comes from
 --   policy      '' to leave it, else '=' and the policy; '=' alone removes it
 --   error       '' to leave it, else '=' and the error; '=' alone removes it
 --   score       '' to leave it, 'remove' to unschedule it, else the next due time
@@ -41,9 +41,9 @@ for i = 2, 1 + count do
   if kind == 'hash' and string.sub(read, 1, 1) == '=' then
     found = '=' .. measure_entry(key)
   elseif kind == 'hash' then
-    local fields = redis.call('HMGET', key, 'definition', 'policy', 'owner', 'meta')
-    found = redis.sha1hex((fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or ''))
-    found_meta = redis.sha1hex(fields[4] or '')
+    local fields = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'owner', 'meta')
+    found = redis.sha1hex(texts_of(fields) .. '\0' .. (fields[4] or ''))
+    found_meta = redis.sha1hex(fields[5] or '')
   elseif kind ~= 'none' then
     found = kind
   end
@@ -80,7 +80,9 @@ for i = 2, 1 + count do
       redis.call('ZADD', schedule, score, key)
     end
     if definition ~= '' then redis.call('HSET', key, 'definition', definition) end
-    if meta ~= '' then redis.call('HSET', key, 'meta', meta) end
+    local mark, text = string.sub(meta, 1, 1), string.sub(meta, 2)
+    if mark ~= '' then redis.call('HSET', key, 'meta', text) end
+    if mark == '=' then redis.call('HSET', key, 'meta_sha1', sha1_of_meta(text)) end
     for field, value in pairs({policy = policy, error = error, owner = owner}) do
       if value == '=' then
         redis.call('HDEL', key, field)

@@ -28,10 +28,11 @@
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned, and not only for to_bytes
 --   is_held   1 when an entry stays due for to_bytes
---   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes} each; nominal
---             is the score the entry was due at, score is what it has now, is_asked 1 when that was 0,
---             unread_bytes how many it has when it wasn't read; what is missing is nil, as are a score that is
---             the nominal one and the type of a hash. A row ends with the last that isn't nil.
+--   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes, is_meta_foreign,
+--             revision} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
+--             that was 0, unread_bytes how many it has when it wasn't read, is_meta_foreign 1 when somebody else
+--             wrote the meta, and nominal is no whole second (where it is, nobody asks); what is missing is nil, as
+--             are a score that is the nominal one and the type of a hash. A row ends with the last that isn't nil.
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -140,8 +141,10 @@ repeat
       row[8] = kind ~= 'hash' and kind
       row[9] = is_asked and 1
       row[10] = kind == 'hash' and not (is_read and is_reading == 1) and size
+      row[11] = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7]) and 1
+      row[12] = fields[6] and revision_of(fields[6])
       -- most end with the meta, and each nil costs the reader as much as a value
-      for last = 10, 3, -1 do
+      for last = 12, 3, -1 do
         if row[last] then break end
         row[last] = nil
       end

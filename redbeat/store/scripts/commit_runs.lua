@@ -17,8 +17,8 @@
 -- ARGV[8] kept       how many records of an entry are kept
 -- ARGV[9..] twelve for each entry:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
---   decided_on       '' or '=' and the definition and policy it was decided on, a NUL between; others now: leave
---                    the entry alone. A long text, as this and claimed_meta, is '#' and its SHA-1
+--   decided_on       '' or '=' and definition, policy and revision it was decided on, NULs between; others now:
+--                    leave the entry alone. A long text, as this and claimed_meta, is '#' and its SHA-1
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
 --   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
@@ -70,12 +70,13 @@ for i = 3, 2 + count do
   local record, pushes = ARGV[at + 10], tonumber(ARGV[at + 11])
 
   local is_end = new_score == 'remove' or new_score == 'delete'
-  local is_unchanged, has_meta, has_lease, meta = redis.call('TYPE', key).ok == kind, false, false, false
+  local is_unchanged, has_meta = redis.call('TYPE', key).ok == kind, false
+  local has_lease, meta, meta_sha1 = false, false, false
   if is_unchanged and kind == 'hash' then
     if decided_on ~= '' then
-      local stored = redis.call('HMGET', key, 'definition', 'meta', 'lease', 'policy')
-      is_unchanged = match_text('=' .. (stored[1] or '') .. '\0' .. (stored[4] or ''), decided_on)
-      meta, has_lease = stored[2], stored[3]
+      local stored = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'meta', 'lease', 'meta_sha1')
+      is_unchanged = match_text('=' .. texts_of(stored), decided_on)
+      meta, has_lease, meta_sha1 = stored[4], stored[5], stored[6]
     elseif new_meta ~= '' then
       meta, has_lease = unpack(redis.call('HMGET', key, 'meta', 'lease'))
     else  -- what isn't compared may be very large
@@ -87,7 +88,9 @@ for i = 3, 2 + count do
   if pushes > 0 then is_unchanged = has_meta and has_score and is_moved == 0 end
   local result = 0
   if is_unchanged then
-    if new_meta ~= '' and has_meta then redis.call('HSET', key, 'meta', new_meta) end
+    if new_meta ~= '' and has_meta then
+      redis.call('HSET', key, 'meta', new_meta, 'meta_sha1', sha1_of_meta(new_meta))
+    end
     if has_score then
       if is_end then
         redis.call('ZREM', schedule, key)
@@ -100,10 +103,12 @@ for i = 3, 2 + count do
     if refused then
       -- recorded first and taken back, not pushed first: whoever may push and not record would send for ever
       redis.call('ZADD', schedule, claimed_score, key)
-      if new_meta ~= '' and not meta then
-        redis.call('HDEL', key, 'meta')
-      elseif new_meta ~= '' then
-        redis.call('HSET', key, 'meta', meta)
+      for field, before in pairs(new_meta ~= '' and {meta = meta, meta_sha1 = meta_sha1} or {}) do
+        if before then
+          redis.call('HSET', key, field, before)
+        else
+          redis.call('HDEL', key, field)
+        end
       end
       result = refused
     elseif has_score and new_score == 'delete' then
@@ -114,8 +119,7 @@ for i = 3, 2 + count do
       redis.call('HSET', key, 'error', new_error)
     end
     if not refused and has_score and new_definition ~= '' then
-      local texts = redis.call('HMGET', key, 'definition', 'policy')
-      if match_text('=' .. (texts[1] or '') .. '\0' .. (texts[2] or ''), claimed_texts) then
+      if match_text('=' .. texts_of(redis.call('HMGET', key, 'definition', 'policy', 'revision')), claimed_texts) then
         redis.call('HSET', key, 'definition', new_definition)
         if new_policy == 'clear' then
           redis.call('HDEL', key, 'policy')

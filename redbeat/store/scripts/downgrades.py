@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.log.text import sha1_of_text
-from redbeat.store.records import Fence, Stored, text_of
+from redbeat.store.records import Fence, Stored, text_of, texts_of
 from redbeat.store.scripts.script import Script
 
-_PUT_AWAY = Script("put_away")
+_PUT_AWAY = Script("entry_texts", "put_away")
 _BRING_BACK = Script("hold_lock", "bring_back")
 
 #: a score as bring_back reads it, perhaps followed by ' static'
@@ -81,4 +81,4 @@ def _read_of(stored: Stored) -> str:
         return stored.type
     if stored.unread_bytes:
         return ""
-    return sha1_of_text(f"{stored.definition or ''}\0{stored.policy or ''}\0{stored.meta or ''}")
+    return sha1_of_text(f"{texts_of(stored)}\0{stored.meta or ''}")

@@ -10,11 +10,11 @@ from typing import Any
 
 from redbeat.keys import Keys
 from redbeat.log.text import sha1_of_text
-from redbeat.store.records import Stored, Write, score_text, text_of
+from redbeat.store.records import Stored, Write, score_text, text_of, texts_of
 from redbeat.store.scripts import Script
 
 _READ_OWNERS = Script("read_owners")
-_APPLY_ENTRIES = Script("measure_entry", "match_calendar", "apply_entries")
+_APPLY_ENTRIES = Script("entry_texts", "measure_entry", "match_calendar", "apply_entries")
 
 #: the names of the keys beside an entry in apply_entries, in their order
 PAST = ("history", "backfilled")
@@ -86,7 +86,7 @@ class Change:
         if stored.unread_bytes:
             read = f"={stored.unread_bytes}"
         elif stored.exists:
-            read = sha1_of_text(f"{stored.definition or ''}\0{stored.policy or ''}\0{self.read_owner}")
+            read = sha1_of_text(f"{texts_of(stored)}\0{self.read_owner}")
         owned = place_of.get(self.noted_for, 0)
         if kind in ("keep", "delete"):
             return [kind, read, "", self.name, owned, "", "", "", "", "", ""]
@@ -96,6 +96,7 @@ class Change:
         owner = "" if self.owner is None else f"={self.owner}"
         write = write or Write()
         policy = "" if write.policy is None else f"={write.policy}"
+        meta = write.meta and f"{'~' if write.is_meta_foreign else '='}{write.meta}"
         error = "" if self.error is None else f"={self.error}"
         if self.error is None and (write.definition or policy):
             error = "="
@@ -107,7 +108,7 @@ class Change:
             owned,
             owner,
             write.definition,
-            write.meta,
+            meta,
             policy,
             error,
             "remove" if self.is_unscheduled else _exact(write.score),

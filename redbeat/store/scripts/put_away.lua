@@ -10,8 +10,8 @@
 -- ARGV[2..] three for each entry:
 --   member           the member of the schedule: its key or its bare name
 --   name             its name
---   read             what the caller has read: the SHA-1 of definition, policy and meta with NULs between, or the type
---                    of a key that isn't a hash; '' if it was too large to be read
+--   read             what the caller has read: the SHA-1 of definition, policy, revision and meta with NULs between, or
+--                    the type of a key that isn't a hash; '' if it was too large to be read
 --
 -- Returns {token, results}
 --   token    '', or the token of a leader of version 3 (then nothing was written)
@@ -32,8 +32,8 @@ for i = 5, #KEYS do
   local kind = redis.call('TYPE', key).ok
   local found, score = kind, redis.call('ZSCORE', schedule, member)
   if kind == 'hash' and read ~= '' then
-    local fields = redis.call('HMGET', key, 'definition', 'policy', 'meta')
-    found = redis.sha1hex((fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or ''))
+    local fields = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'meta')
+    found = redis.sha1hex(texts_of(fields) .. '\0' .. (fields[4] or ''))
   end
   results[i - 4] = 0
   if score and (found == read or (read == '' and kind == 'hash')) then

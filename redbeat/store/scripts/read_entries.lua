@@ -6,9 +6,10 @@
 --
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
---   rows  {definition, meta, score, policy, error, type, unread_bytes} for each entry; unread_bytes is its size if it
---         wasn't read. What is missing is nil, and so is the type of a hash. A row ends with its last value that isn't
---         nil, and is nil if there is no such key. If none of the keys exists, there are no rows at all.
+--   rows  {definition, meta, score, is_meta_foreign, policy, error, type, unread_bytes, revision} for each entry;
+--         is_meta_foreign is 1 if somebody else has written the meta, unread_bytes is its size if it wasn't read. What
+--         is missing is nil, and so is the type of a hash. A row ends with its last value that isn't nil, and is nil if
+--         there is no such key. If none of the keys exists, there are no rows at all.
 local schedule = KEYS[1]
 local entry_bytes = tonumber(ARGV[1])
 
@@ -23,15 +24,16 @@ for i = 2, #KEYS do
   if kind == 'hash' then
     local size, own_size = measure_entry(key)
     local fields = read_fields(key, entry_bytes, size, own_size)
-    row = {fields[1], fields[2], redis.call('ZSCORE', schedule, key), fields[3], fields[4], false}
-    row[7] = size > entry_bytes and size
+    row = {fields[1], fields[2], redis.call('ZSCORE', schedule, key), is_meta_foreign(fields[2], fields[7]) and 1}
+    row[5], row[6], row[7], row[8] = fields[3], fields[4], false, size > entry_bytes and size
+    row[9] = fields[6] and revision_of(fields[6])
     -- most have neither policy nor error, and reading a nil takes as long as reading a value
-    for last = 7, 1, -1 do
+    for last = 9, 1, -1 do
       if row[last] then break end
       row[last] = nil
     end
   elseif kind ~= 'none' then
-    row = {false, false, redis.call('ZSCORE', schedule, key), false, false, kind}
+    row = {false, false, redis.call('ZSCORE', schedule, key), false, false, false, kind}
   end
   rows[i - 1] = row
 end

@@ -9,12 +9,13 @@
 -- ARGV[4..] two for each entry:
 --   state       which of the states, 1 for the first
 --   definition  '' to leave it
--- ARGV[..] four for each state; new entries that are saved together share a few:
---   read        what the caller read: '' for no entry, else definition, meta and policy with NULs between, of a
---               long text '#' and its SHA-1; of an entry that wasn't read '=' and its bytes
+-- ARGV[..] five for each state; new entries that are saved together share a few:
+--   read        what the caller read: '' for no entry, else definition, policy, revision and meta with NULs between,
+--               of a long text '#' and its SHA-1; of an entry that wasn't read '=' and its bytes
 --   meta        '' to leave it
 --   score       '' to leave it, else the next due time
 --   policy      '' to leave it, else '=' and the policy; '=' alone removes it
+--   revision    '' to leave it, else another one: what was decided about the entry by now isn't recorded any more
 --
 -- Returns {status, changed}
 --   status   'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
@@ -27,10 +28,10 @@ local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
 local states, count = {}, 0
-for place = 4 + (#KEYS - 2) * 2, #ARGV, 4 do
-  local read, meta, score, policy = ARGV[place], ARGV[place + 1], ARGV[place + 2], ARGV[place + 3]
+for place = 4 + (#KEYS - 2) * 2, #ARGV, 5 do
+  local read, meta, score, policy, revision = unpack(ARGV, place, place + 4)
   count = count + 1
-  states[tostring(count)] = {read = read, meta = meta, score = score, policy = policy}
+  states[tostring(count)] = {read = read, meta = meta, score = score, policy = policy, revision = revision}
 end
 
 local states_of, is_hash = {}, {}
@@ -45,8 +46,8 @@ for i = 3, #KEYS do
     if string.match(states[state].read, '^=%d+$') then
       found = '=' .. measure_entry(key)
     else
-      local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy')
-      found = (fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. (fields[3] or '')
+      local fields = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'meta')
+      found = texts_of(fields) .. '\0' .. (fields[4] or '')
     end
   end
   states_of[i] = states[state]
@@ -59,19 +60,20 @@ for i = 3, #KEYS do
   local key, at, meta, score = KEYS[i], 4 + (i - 3) * 2, states_of[i].meta, states_of[i].score
   local definition = ARGV[at + 1]
   if definition ~= '' and meta ~= '' then
-    redis.call('HSET', key, 'definition', definition, 'meta', meta)
+    redis.call('HSET', key, 'definition', definition, 'meta', meta, 'meta_sha1', sha1_of_meta(meta))
   elseif definition ~= '' then
     redis.call('HSET', key, 'definition', definition)
   elseif meta ~= '' then
-    redis.call('HSET', key, 'meta', meta)
+    redis.call('HSET', key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta))
   end
-  local policy = states_of[i].policy
+  local policy, revision = states_of[i].policy, states_of[i].revision
   if policy == '=' then
     redis.call('HDEL', key, 'policy')
   elseif policy ~= '' then
     redis.call('HSET', key, 'policy', string.sub(policy, 2))
   end
-  if (definition ~= '' or policy ~= '') and is_hash[i] then redis.call('HDEL', key, 'error') end
+  if revision ~= '' then redis.call('HSET', key, 'revision', revision) end
+  if definition .. policy .. revision ~= '' and is_hash[i] then redis.call('HDEL', key, 'error') end
   if score ~= '' then
     scored[#scored + 1] = score
     scored[#scored + 1] = key

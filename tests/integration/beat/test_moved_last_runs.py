@@ -63,7 +63,7 @@ def test_a_score_of_0_runs_it_now_whatever_its_last_run(
     client.zadd(SCHEDULE, {"redbeat:entry": 0})
     scheduler.tick()
     assert sent_names(broker) == ["entry"]
-    assert set(client.hkeys("redbeat:entry")) == {"definition", "meta"}
+    assert set(client.hkeys("redbeat:entry")) == {"definition", "meta", "meta_sha1"}
 
 
 @pytest.mark.parametrize(("settings", "lease_ms"), [({}, 0), ({"redbeat_lock_key": None}, 1)])
@@ -101,4 +101,4 @@ def test_a_run_asked_for_that_is_given_back_is_still_asked_for(
     [again] = store.claim_due(Fence(), 10, lease_ms=60_000).rows
     assert (again.is_asked, again.nominal) == (True, first.nominal)
     store.commit_runs(Fence(), [Commit(again, "4000000000.5")])
-    assert set(client.hkeys("redbeat:entry")) == {"definition", "meta"}
+    assert set(client.hkeys("redbeat:entry")) == {"definition", "meta", "meta_sha1"}

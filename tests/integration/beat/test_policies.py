@@ -35,7 +35,7 @@ def dues(broker: redis.Redis) -> list[datetime]:
 def test_a_policy_stands_in_a_field_of_its_own_and_is_read_again(app: Celery, client: redis.Redis) -> None:
     start = datetime(2033, 1, 1, tzinfo=UTC)
     Entry("e", "t", crontab(), app=app, timezone="Europe/Berlin", start_time=start, jitter=5).save()
-    assert set(client.hkeys("redbeat:e")) == {"definition", "meta", "policy"}
+    assert set(client.hkeys("redbeat:e")) == {"definition", "meta", "meta_sha1", "policy"}
     assert field(client, "e", "policy").keys() == {"timezone", "start_time", "jitter"}
     assert field(client, "e", "definition").keys() == {
         "name", "task", "args", "kwargs", "options", "schedule", "enabled"
@@ -44,7 +44,7 @@ def test_a_policy_stands_in_a_field_of_its_own_and_is_read_again(app: Celery, cl
     assert (found.timezone, found.start_time, found.jitter) == ("Europe/Berlin", start, 5)
     found.set_policy(dict.fromkeys(("timezone", "start_time"), None) | {"jitter": 0})
     found.save()
-    assert set(client.hkeys("redbeat:e")) == {"definition", "meta"}
+    assert set(client.hkeys("redbeat:e")) == {"definition", "meta", "meta_sha1"}
 
 
 def test_extensions_in_a_definition_written_by_hand_count_and_move_to_the_policy(

@@ -34,7 +34,7 @@ def test_save_returns_the_entry_and_stores_exactly_what_2x_knows(app: Celery, cl
     before = server_now(client)
     assert entry.save() is entry
     after = server_now(client)
-    assert sorted(client.hkeys("redbeat:entry")) == ["definition", "meta"]
+    assert sorted(client.hkeys("redbeat:entry")) == ["definition", "meta", "meta_sha1"]
     assert field(client, "entry", "definition") == {
         "name": "entry",
         "task": "echo",

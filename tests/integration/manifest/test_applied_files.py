@@ -121,7 +121,7 @@ def test_what_was_deleted_and_made_anew_by_hand_is_not_pruned(app: Celery, clien
 
 def test_an_entry_of_nobody_becomes_the_owners(app: Celery, client: redis.Redis) -> None:
     Entry("one", "echo", 3600, app=app).save()
-    before = {name: client.hget("redbeat:one", name) for name in ("definition", "meta")}
+    before = {name: client.hget("redbeat:one", name) for name in ("definition", "meta", "meta_sha1")}
     assert apply(app, FILE).difference.changed == {"one": {"owner": (None, "billing")}}
     assert client.hgetall("redbeat:one") == {**before, "owner": "billing"}
 

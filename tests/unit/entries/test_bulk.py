@@ -91,7 +91,7 @@ def test_an_entry_that_save_would_mend_is_not_the_same(fake_app: Celery, spoil: 
     SPOILS[spoil](client)
     result = Entry.save_many([made(fake_app, 0), made(fake_app, 1)])
     assert (result.new + result.changed, result.same) == (names(0), names(1))
-    assert sorted(client.hkeys("redbeat:entry-0")) == ["definition", "meta"]
+    assert sorted(client.hkeys("redbeat:entry-0")) == ["definition", "meta", "meta_sha1"]
     assert Entry.from_key("redbeat:entry-0", app=fake_app).score == client.zscore(
         "redbeat::schedule", "redbeat:entry-0"
     )

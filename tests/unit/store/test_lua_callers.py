@@ -29,7 +29,7 @@ COMMIT = records.Commit(
 TARGET = records.Target("the-server", 3, 4)
 WRITE = (
     records.Stored("k", "read", type="hash"),
-    records.Write("definition", "the-meta", 1.5, policy="the-policy"),
+    records.Write("definition", "the-meta", 1.5, policy="the-policy", revision="the-revision"),
 )
 CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
 
@@ -74,7 +74,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4, "histories": 2, "kept": 6},
         {
             "type": "hash",
-            "decided_on": "=definition\0",
+            "decided_on": "=definition\0\0",
             "claimed_score": "claimed-score",
             "new_score": "new-score",
             "claimed_meta": "the-meta",
@@ -188,13 +188,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"schedule": "the-schedule", "wake": "the-:wake", "count": 2, "gone": 1},
         {
             "change": "save",
-            "read": hashlib.sha1(b"read\0\0").hexdigest(),
+            "read": hashlib.sha1(b"read\0\0\0").hexdigest(),
             "read_meta": hashlib.sha1(b"").hexdigest(),
             "name": "the-name",
             "owned": 0,
             "owner": "=",
             "definition": "definition",
-            "meta": "the-meta",
+            "meta": "=the-meta",
             "policy": "=the-policy",
             "error": "=",
             "score": "1.500000",
@@ -263,7 +263,13 @@ BESIDE = {
 
 #: script to what it is sent after all entries, once, as these two share it
 SHARED = {
-    "save_entries": {"read": "read\0\0", "meta": "the-meta", "score": "1.500000", "policy": "=the-policy"},
+    "save_entries": {
+        "read": "read\0\0\0",
+        "meta": "the-meta",
+        "score": "1.500000",
+        "policy": "=the-policy",
+        "revision": "the-revision",
+    },
     "remove_orphans": {"entry": 5, "owned": "o"},
     "apply_entries": {"kind": "calendar", "place": 4, "content": '{"d": "l"}'},
 }
@@ -350,7 +356,7 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
     writes = [records.Write("d1", "m1", 5), records.Write("d2", "m2"), records.Write("d3", "m1", 5.0)]
     lua.save_entries(client, "s", records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
     assert sent[1:6] == ["s", "s", "k0", "k1", "k2"]
-    assert sent[9:] == ["1", "d1", "2", "d2", "1", "d3", "", "m1", "5.000000", "", "", "m2", "", ""]
+    assert sent[9:] == ["1", "d1", "2", "d2", "1", "d3", "", "m1", "5.000000", "", "", "", "m2", "", "", ""]
 
 
 class Replying:
@@ -406,7 +412,7 @@ def test_a_commit_for_any_definition_sends_none() -> None:
 
 @pytest.mark.parametrize(
     ("ending", "word", "decided_on"),
-    [(records.Ending.UNSCHEDULE, "remove", ""), (records.Ending.DELETE, "delete", "=definition\0")],
+    [(records.Ending.UNSCHEDULE, "remove", ""), (records.Ending.DELETE, "delete", "=definition\0\0")],
 )
 @pytest.mark.parametrize("kept", [0, 6])
 def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
@@ -434,7 +440,7 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
     histories = records.Histories(lambda key: [f"history of {key}", f"misses of {key}"], 6)
     lua.commit_runs(client, "s", records.Fence(), [commit], histories=histories)
     assert sent[1 : 1 + sent[0]] == ["s", "s", "k", "history of k"]
-    texts = "=definition\0"
+    texts = "=definition\0\0"
     assert sent[-7:] == ["", "clear", "new", "clear", texts, "first\nlast", 0]
 
 
@@ -455,7 +461,7 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
     assert args[6:8] == [0, 0]
-    decided = ["hash", "=definition\0", "claimed-score", "new-score", "the-meta"]
+    decided = ["hash", "=definition\0\0", "claimed-score", "new-score", "the-meta"]
     assert args[8:20] == [*decided, *[""] * 6, 2]
     assert args[-9:] == ["lpush", 1, "m1", "lpush", 2, "m2", "pexpire", 1, 5]
 

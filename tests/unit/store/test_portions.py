@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import fields
 
 import pytest
 
@@ -52,6 +53,14 @@ def test_each_entry_is_read_but_those_that_are_too_much_by_themselves() -> None:
         assert [key for answer in server.answers for key in answer] == [
             row.key for row in rows if sizes[row.key] <= limit
         ]
+
+
+def test_what_is_read_so_is_all_that_a_claim_tells() -> None:
+    found = Stored("k", "d", "m", 2.5, "p", "e", "hash", is_meta_foreign=True, revision="r")
+    [row] = rows = rows_of({"k": 5})
+    Portions().fill(rows, lambda *_: [found])
+    names = [field.name for field in fields(Claimed) if hasattr(found, field.name) and field.name != "score"]
+    assert {name: getattr(row, name) for name in names} == {name: getattr(found, name) for name in names}
 
 
 def test_what_is_known_to_fit_is_not_tried_larger_at_each_batch() -> None:

@@ -1,0 +1,35 @@
+-- match_text(text, claimed): tell whether a text is still what the caller has read.
+-- texts_of(fields): definition, policy and revision of an entry, the first three fields, with NULs between.
+-- revision_of(revision): a revision as the caller knows it: its SHA-1, however long it is, '' for none.
+-- sha1_of_meta(meta): what stands in the field meta_sha1 beside a meta of RedBeat's own.
+-- is_meta_foreign(meta, meta_sha1): whether somebody else has written the meta.
+-- Not scripts of their own, but put in front of those that need them.
+-- claimed is the text itself, or '#' and its SHA-1: to send a long one once more would take longer. A program that
+-- doesn't know meta_sha1 leaves it as it is, and its meta is told by that. Instead of that field 3.0.0.dev0 wrote a
+-- space behind the meta.
+local function match_text(text, claimed)
+  if text == claimed then return true end
+  return string.sub(claimed, 1, 1) == '#' and '#' .. redis.sha1hex(text) == claimed
+end
+
+-- where a fake takes the server's place it may have no SHA-1: a text then stands for itself
+local sha1hex = redis.sha1hex or function(text) return text end
+
+local function revision_of(revision) return revision and sha1hex(revision) or '' end
+
+local function texts_of(fields)
+  return (fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. revision_of(fields[3])
+end
+
+-- entries that are saved or run together often have the same meta
+local known_sha1s = {}
+local function sha1_of_meta(meta)
+  known_sha1s[meta] = known_sha1s[meta] or sha1hex(meta)
+  return known_sha1s[meta]
+end
+
+local function is_meta_foreign(meta, meta_sha1)
+  if not meta or string.sub(meta, -1) == ' ' then return false end
+  return not meta_sha1 or meta_sha1 ~= sha1_of_meta(meta)
+end
+
