@@ -41,6 +41,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -72,6 +73,30 @@ def wait_readable(files: list[int], seconds: float | None) -> list[int]:
     return [file for file, _ in poll.poll(None if seconds is None else math.ceil(seconds * 1000))]
 
 
+class Running:
+    """The command, once it was started, and until all of its group is gone.
+
+    Attributes:
+        group: id of its process, and of the group that it leads.
+        lives_until: when the lock ends.
+        status: what the command has ended with; None: it hasn't yet.
+        cause: why it has ended.
+        is_denied: the runner was told that it can't be signalled.
+        kill_at: when the group is killed; None: nobody ends it yet.
+        killed_at: when it was killed first; None: it wasn't.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes], lives_until: float) -> None:
+        self.popen = popen
+        self.group = popen.pid
+        self.lives_until = lives_until
+        self.status: int | None = None
+        self.cause = "itself"
+        self.is_denied = False
+        self.kill_at: float | None = None
+        self.killed_at: float | None = None
+
+
 class Watchdog:
     """Runs one command after the other, always the same one.
 
@@ -94,6 +119,7 @@ class Watchdog:
         self._margin_seconds = margin_seconds
         self._unread = b""
         self._is_orphan = False
+        self._running: Running | None = None
         self._wakeup, waker = os.pipe()
         os.set_blocking(self._wakeup, False)
         os.set_blocking(waker, False)
@@ -101,24 +127,14 @@ class Watchdog:
         self._prctl = _find_prctl()
         if self._prctl is not None:
             self._prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a dead command leaves behind is reaped here
-        self._forget()
-
-    def _forget(self) -> None:
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._group = 0
-        self._status: int | None = None
-        self._cause = "itself"
-        self._is_denied = False
-        self._lives_until = 0.0
-        self._kill_at: float | None = None
-        self._killed_at: float | None = None
 
     def run(self) -> None:
         """Do what the runner says, until it is gone and the group is, too."""
-        while not (self._is_orphan and not self._group):
+        while not self._is_orphan or self._running is not None:
             self._wait()
             self._reap()
-            self._watch()
+            if self._running is not None:
+                self._watch(self._running)
 
     def _wait(self) -> None:
         sources = [self._wakeup] if self._is_orphan else [self._wakeup, self._control]
@@ -129,15 +145,16 @@ class Watchdog:
             self._read()
 
     def _seconds_to_sleep(self) -> float | None:
-        if not self._group:
+        running = self._running
+        if running is None:
             return None
-        if self._kill_at is not None or self._status is not None:
+        if running.kill_at is not None or running.status is not None:
             return LOOK_SECONDS
-        return max(min(self._latest() - self._grace_seconds - now(), MAX_SLEEP_SECONDS), 0)
+        return max(min(self._end_by(running.lives_until) - now(), MAX_SLEEP_SECONDS), 0)
 
-    def _latest(self) -> float:
-        """Return when the group must be gone."""
-        return self._lives_until - self._margin_seconds
+    def _end_by(self, lives_until: float) -> float:
+        """Return when the command must be told to end, where the lock lives until then."""
+        return lives_until - self._margin_seconds - self._grace_seconds
 
     def _read(self) -> None:
         read = b""
@@ -149,38 +166,29 @@ class Watchdog:
         for line in lines:
             word, _, value = line.decode().partition(" ")
             self._obey(word, value)
-        if self._is_orphan:
-            self._end("order")
+        if self._is_orphan and self._running is not None:
+            self._end(self._running, "order")
 
     def _obey(self, word: str, value: str) -> None:
+        running = self._running
         if word == "start":
             self._start(float(value))
+        elif running is None:
+            pass  # it has ended by itself meanwhile
         elif word == "lives":
-            self._lives_until = float(value)
-        elif word == "signal" and self._group and self._status is None:
-            self._pass_on(int(value))
-        elif word == "kill":
-            self._end("order", grace_seconds=0)
-
-    def _pass_on(self, number: int) -> None:
-        try:
+            running.lives_until = float(value)
+        elif word == "signal" and running.status is None:
             # a shell that waits for its child goes on after Ctrl-C unless that has got it, too
-            if number == signal.SIGINT:
-                os.killpg(self._group, number)
-            else:
-                os.kill(self._group, number)
-        except ProcessLookupError:
-            pass
-        except PermissionError:
-            self._deny()
+            self._signal(running, int(value), os.killpg if int(value) == signal.SIGINT else os.kill)
+        elif word == "kill":
+            self._end(running, "order", grace_seconds=0)
 
     def _start(self, lives_until: float) -> None:
-        self._lives_until = lives_until
-        if now() >= self._latest() - self._grace_seconds:  # the runner was paused before it said so
+        if now() >= self._end_by(lives_until):  # the runner was paused before it said so
             self._tell("ended 0 deadline")
             return
         try:
-            self._popen = subprocess.Popen(  # noqa: S603 - the command is what this is for
+            popen = subprocess.Popen(  # noqa: S603 - the command is what this is for
                 self._command,
                 start_new_session=True,
                 preexec_fn=self._die_with_parent,  # noqa: PLW1509 - the watchdog has one thread
@@ -188,8 +196,8 @@ class Watchdog:
         except OSError as exc:
             self._tell(f"failed {exc.strerror}")
             return
-        self._group = self._popen.pid
-        self._tell(f"started {self._group}")
+        self._running = Running(popen, lives_until)
+        self._tell(f"started {popen.pid}")
 
     def _die_with_parent(self) -> None:
         """In the child: be killed when the watchdog is."""
@@ -205,61 +213,58 @@ class Watchdog:
                 pid, wait_status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                if pid == self._group and self._popen is not None:
+                if self._running is not None and pid == self._running.group:
                     code = os.waitstatus_to_exitcode(wait_status)
-                    self._status = code if code >= 0 else 128 - code
-                    self._popen.returncode = code  # or it would look for its process when it is dropped
+                    self._running.status = code if code >= 0 else 128 - code
+                    self._running.popen.returncode = (
+                        code  # or it would look for its process when it is dropped
+                    )
 
-    def _watch(self) -> None:
-        if not self._group:
-            return
+    def _watch(self, running: Running) -> None:
         moment = now()
-        if self._kill_at is None and moment >= self._latest() - self._grace_seconds:
+        if running.kill_at is None and moment >= self._end_by(running.lives_until):
             self._tell("ending")
-            self._end("deadline")
-        if self._kill_at is not None and moment >= min(self._kill_at, self._latest()):
-            self._killed_at = self._killed_at or moment
-            self._signal_group(signal.SIGKILL)
-        if self._status is None:
+            self._end(running, "deadline")
+        latest = running.lives_until - self._margin_seconds
+        if running.kill_at is not None and moment >= min(running.kill_at, latest):
+            running.killed_at = running.killed_at or moment
+            self._signal(running, signal.SIGKILL)
+        if running.status is None:
             return
-        is_over = self._killed_at is not None and moment > self._killed_at + LINGER_SECONDS
-        is_alive = self._is_group_alive()
+        is_over = running.killed_at is not None and moment > running.killed_at + LINGER_SECONDS
+        is_alive = self._is_alive(running)
         if is_alive and not is_over:
-            self._end(self._cause)  # what the command has left running
+            self._end(running, running.cause)  # what the command has left running
             return
-        status, cause = self._status, self._cause
-        self._forget()
-        self._tell(f"ended {Ended(status, cause, is_alive)}")
+        self._running = None
+        self._tell(f"ended {Ended(running.status, running.cause, is_alive)}")
 
-    def _end(self, cause: str, grace_seconds: float | None = None) -> None:
+    def _end(self, running: Running, cause: str, grace_seconds: float | None = None) -> None:
         """Send SIGTERM to the group, and SIGKILL later; a second time only the latter may come sooner."""
-        if not self._group:
-            return
         kill_at = now() + (self._grace_seconds if grace_seconds is None else grace_seconds)
-        if self._kill_at is not None:
-            self._kill_at = min(self._kill_at, kill_at)
+        if running.kill_at is not None:
+            running.kill_at = min(running.kill_at, kill_at)
             return
-        self._kill_at = kill_at
-        if self._status is None:
-            self._cause = cause
-        self._signal_group(signal.SIGTERM)
+        running.kill_at = kill_at
+        if running.status is None:
+            running.cause = cause
+        self._signal(running, signal.SIGTERM)
 
-    def _signal_group(self, number: int) -> None:
+    def _signal(self, running: Running, number: int, send: Callable[[int, int], None] = os.killpg) -> None:
+        """Send a signal to the group, or by ``send``."""
         try:
-            os.killpg(self._group, number)
+            send(running.group, number)
         except ProcessLookupError:
             pass
-        except PermissionError:  # all of it has changed its user
-            self._deny()
+        except PermissionError:  # it has changed its user
+            if not running.is_denied:
+                self._tell("denied")
+            running.is_denied = True
 
-    def _deny(self) -> None:
-        if not self._is_denied:
-            self._tell("denied")
-        self._is_denied = True
-
-    def _is_group_alive(self) -> bool:
+    @staticmethod
+    def _is_alive(running: Running) -> bool:
         try:
-            os.killpg(self._group, 0)
+            os.killpg(running.group, 0)
         except ProcessLookupError:
             return False
         except PermissionError:
