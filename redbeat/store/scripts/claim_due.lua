@@ -81,9 +81,9 @@ repeat
       if not seen[full_key] then redis.call('ZADD', schedule, 'LT', nominal, full_key) end
       key, kind = full_key, redis.call('TYPE', full_key).ok
     end
-    local size, own_size = 0, 0
+    local size, error_size = 0, 0
     if kind == 'hash' then
-      size, own_size = measure_entry(key)
+      size, error_size = measure_entry(key)
       measured = measured + 1
     end
     local is_read = kind == 'hash' and size <= entry_bytes
@@ -119,11 +119,12 @@ repeat
       local fields = {false, false, false, false}
       if kind == 'hash' then
         if is_reading == 1 then
-          fields = read_fields(key, entry_bytes, size, own_size)
-        elseif own_size <= small_bytes then
+          fields = read_fields(key, entry_bytes, size, error_size)
+        else
           fields[5] = redis.call('HGET', key, 'lease')
         end
-        local hidden_by, hidden_nominal, asked = string.match(fields[5] or '', '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
+        local lease = string.sub(fields[5] or '', 1, 99)  -- one of ours is shorter
+        local hidden_by, hidden_nominal, asked = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
         local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
         if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
           nominal, is_asked = hidden_nominal, asked == ' now'
@@ -151,7 +152,7 @@ repeat
       if is_read and size > small_bytes then
         bytes = bytes + size
       else
-        bytes_of_small = bytes_of_small + #key + (is_read and size or 0) + math.min(own_size, small_bytes)
+        bytes_of_small = bytes_of_small + #key + (is_read and size or 0) + math.min(error_size, small_bytes)
       end
       rows[#rows + 1] = row
     end

@@ -22,10 +22,12 @@ local function texts_of(fields)
 end
 
 -- entries that are saved or run together often have the same meta
-local known_sha1s = {}
+local last_meta, last_sha1 = '', ''
 local function sha1_of_meta(meta)
-  known_sha1s[meta] = known_sha1s[meta] or sha1hex(meta)
-  return known_sha1s[meta]
+  if meta ~= last_meta then
+    last_meta, last_sha1 = meta, sha1hex(meta)
+  end
+  return last_sha1
 end
 
 local function is_meta_foreign(meta, meta_sha1)

@@ -22,8 +22,8 @@ for i = 2, #KEYS do
   local key, row = KEYS[i], false
   local kind = redis.call('TYPE', key).ok
   if kind == 'hash' then
-    local size, own_size = measure_entry(key)
-    local fields = read_fields(key, entry_bytes, size, own_size)
+    local size, error_size = measure_entry(key)
+    local fields = read_fields(key, entry_bytes, size, error_size)
     row = {fields[1], fields[2], redis.call('ZSCORE', schedule, key), is_meta_foreign(fields[2], fields[7]) and 1}
     row[5], row[6], row[7], row[8] = fields[3], fields[4], false, size > entry_bytes and size
     row[9] = fields[6] and revision_of(fields[6])
