@@ -134,7 +134,7 @@ def test_beat_schedule_becomes_entries_that_beat_does_not_remove(
     }
     app = make_app(beat_schedule=statics, redbeat_lock_key=None)
     RedBeatScheduler(app).close()
-    client.hset("redbeat:hourly", "meta", meta_json(datetime(2026, 1, 1), 7) + " ")
+    client.hset("redbeat:hourly", "meta", meta_json(datetime(2026, 1, 1), 7))
     before = score_of(client, "daily")
     declared, known = declare_beat_schedule(app)
     commit(plan_import(app, declared, owner="imported", may_exist=known))
