@@ -38,8 +38,8 @@ class Claimed:
         score: the score that it has now, another one only if claims are leased.
         is_asked: somebody has written the score 0 to run it now.
         unread_bytes: its size if it was too large to be read; 0: it was read.
-        is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it. Always False
-            if nominal is a whole second: such a score isn't trusted in any case.
+        is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it. Always
+            False if nominal is a whole second: such a score isn't trusted in any case.
         revision: changes as soon as what was decided about the entry doesn't hold any more; '' for none.
     """
 
