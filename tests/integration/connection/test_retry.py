@@ -219,14 +219,17 @@ def test_a_connection_that_the_server_closed_meanwhile_is_replaced_even_without_
     save_and_delete(app)
 
 
-def test_a_wrong_password_is_not_retried(guarded: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_neither_retried_nor_shown(
+    guarded: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     app = memory_app(
-        redbeat_redis_url=f"redis://:wrong@{guarded.host}:{guarded.port}/1",
+        redbeat_redis_url=f"redis://:wr%40ng-secret@{guarded.host}:{guarded.port}/1",
         redbeat_redis_options={"retry_period": 30},
     )
-    with pytest.raises(StoreRefused):
+    with pytest.raises(StoreRefused, match=str(guarded.port)) as caught:
         save_and_delete(app)
     assert "Retrying" not in caplog.text
+    assert "secret" not in str(caught.value) + caplog.text
 
 
 def test_an_outage_is_logged_once(guarded: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,8 +18,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryNotFound
 from redbeat.schedules import rrule
 from tests.faults.children import run_children
-from tests.integration.conftest import MakeScheduler
-from tests.support.schedule import SCHEDULE, field, meta_json, score_of, sent_names, server_now, write_raw
+from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_now, write_raw
 from tests.support.servers import Server
 
 HOUR = 3600.0
@@ -122,17 +121,6 @@ def test_saving_again_keeps_meta_and_is_scored_from_it(app: Celery, client: redi
     assert score_of(client, "entry") == pytest.approx(due, abs=1e-3)
     assert again.due_at
     assert again.due_at.timestamp() == pytest.approx(due, abs=1e-3)
-
-
-def test_saving_more_often_than_the_interval_does_not_starve_it(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    scheduler = make_scheduler()
-    end = server_now(client) + 1
-    while server_now(client) < end:
-        Entry("often", "echo", 0.25, app=scheduler.app).save()
-        scheduler.tick()
-    assert 3 <= len(sent_names(broker)) <= 5
 
 
 def test_a_changed_schedule_counts_from_now(app: Celery, client: redis.Redis) -> None:

@@ -66,12 +66,6 @@ def test_a_run_is_recorded_at_its_nominal_time_and_the_next_keeps_the_phase(app:
     assert (run.nominal, run.failure) == (seconds(), None)
 
 
-def test_missed_runs_are_one_run(app: Celery) -> None:
-    run = plan(app, claimed(), now=NOW + 3600)
-    assert run.sent.new_score == seconds(3660)
-    assert run.sent.new_meta == encode_meta(NOON + timedelta(hours=1), 1)
-
-
 def test_a_run_carries_its_name_and_nominal_time_beside_the_users_headers(app: Celery) -> None:
     entry = claimed(seconds(0.25), options={"queue": "q", "headers": {"mine": 1}}, name="another")
     assert plan(app, entry).entry.options == {

@@ -15,7 +15,7 @@ from celery.app import app_or_default
 from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound
+from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError
 from redbeat.schedules import cron, rrule
 from redbeat.store.records import Stored
 
@@ -209,11 +209,6 @@ def test_a_definition_given_is_decoded_without_a_look_at_the_server(app: Celery)
 @pytest.mark.parametrize("meta", ["", None])
 def test_a_missing_meta_is_an_entry_that_never_ran(meta: str | None) -> None:
     assert RedBeatSchedulerEntry.decode_meta(meta) == {"last_run_at": None}
-
-
-def test_an_error_about_an_entry_has_its_key() -> None:
-    error = EntryNotFound("redbeat:x: there is no such entry.", "redbeat:x")
-    assert (error.key, isinstance(error, KeyError)) == ("redbeat:x", True)
 
 
 @pytest.mark.parametrize(

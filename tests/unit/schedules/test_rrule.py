@@ -233,10 +233,6 @@ def test_is_due_answers_as_celerys_schedules_do(now: datetime, expected: tuple[b
     assert rule.remaining_estimate(last_run_at) == NOON - now
 
 
-def test_a_rule_that_has_ended_is_never_due() -> None:
-    assert rrule("DAILY", dtstart=NOON, count=1).is_due(NOON) == (False, None)
-
-
 @pytest.mark.parametrize(
     ("zone", "fields", "longest_days"),
     [
