@@ -140,10 +140,10 @@ def apply_entries(
     owners = sorted({one.noted_for for one in changes} - {""})
     owned = [names.owner(owner) for owner in owners]
     if any(one.is_owned is not None for one in calendars):
-        owners.append("")
         owned.append(names.calendar_owners)
     keys = [names.schedule, *(change.stored.key for change in changes), *gone, *owned]
-    place_of = {owner: len(keys) - len(owned) + number for number, owner in enumerate(owners, 1)}
+    place_of = {owner: place for place, owner in enumerate(owners, len(keys) - len(owned) + 1)}
+    calendar_owners = len(keys)
     args: list[Any] = [names.wake, len(changes), len(gone)]
     for change in changes:
         args += change.args(place_of)
@@ -163,7 +163,7 @@ def apply_entries(
     for calendar in calendars:
         if calendar.is_owned is not None:
             pair = f"{calendar.owner}\t{calendar.name}"
-            add("own" if calendar.is_owned else "disown", place_of[""], [pair])
+            add("own" if calendar.is_owned else "disown", calendar_owners, [pair])
     other = int(_APPLY_ENTRIES(client, keys, args))
     if not other:
         return None

@@ -17,6 +17,8 @@ from redbeat.calendars import Calendar
 from redbeat.errors import EntryChanged, EntryError
 from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import commit, make_plan
+from redbeat.store.owners import CalendarChange, Change, Owners
+from redbeat.store.store import Store, Stored, Write
 from tests.support.applying import apply, state_of
 from tests.support.command_line import call
 from tests.support.servers import Server
@@ -188,3 +190,14 @@ def test_a_calendar_that_somebody_changes_meanwhile_is_planned_anew(
         assert Calendar.load("holidays", app).days == {"2098-12-25": "Xmas", "2099-01-01": "New Year"}
     else:
         assert Calendar.names(app) == []
+
+
+@pytest.mark.parametrize("owner", ["", None])
+def test_an_entry_of_nobody_beside_an_owned_calendar_is_not_noted_among_the_calendars(
+    app: Celery, client: redis.Redis, owner: str | None
+) -> None:
+    change = Change("one", Stored("redbeat:one"), Write('{"task": "echo"}'), owner=owner)
+    calendar = CalendarChange("holidays", "billing", fields={"about": "days off"}, is_owned=True)
+    assert Owners(Store(app)).apply([change], [calendar]) is None
+    assert client.smembers("redbeat::owner:") == {"billing\tholidays"}
+    assert Owners(Store(app)).calendars() == {"holidays": {"billing"}}
