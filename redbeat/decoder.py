@@ -1,7 +1,7 @@
-"""The JSON in which entries stand in Redis: celery-redbeat 2.x's, read tolerantly.
+"""The JSON of entries in Redis: the same as that of celery-redbeat 2.x, read tolerantly.
 
-Each schedule and each datetime is an object with a ``__type__``. What is read leniently here is still
-written strictly: exactly the keys that 2.x writes and knows, and those that stood there already.
+Each schedule and each datetime is an object with a ``__type__``. Reading is tolerant. Writing is strict:
+exactly the keys that 2.x writes and knows, besides unknown keys that were there already.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 #: the keys of a definition, in the order in which they are written
 DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "options", "schedule", "enabled")
 
-#: a meta that holds nothing but keys of ours
+#: a meta without unknown keys
 _OWN_META = re.compile(
     r'\{"last_run_at": (null|\{"__type__": "datetime"[^{}\[\]]*\}), "total_run_count": \d+\}\s*'
 )
@@ -60,7 +60,7 @@ _DATETIME_JSON = (
 
 
 class RedBeatJSONEncoder(json.JSONEncoder):
-    """Writes datetimes, schedules and weekdays; TypeError for what has no form in JSON."""
+    """Writes datetimes, schedules and weekdays; TypeError: a value has no form in JSON."""
 
     def default(self, o: Any) -> Any:
         if isinstance(o, datetime):
@@ -76,14 +76,14 @@ class RedBeatJSONEncoder(json.JSONEncoder):
 class RedBeatJSONDecoder(json.JSONDecoder):
     """Reads what the encoder writes, and what people write by hand.
 
-    Raises ValueError (bad JSON included), TypeError or KeyError for an object it can't make.
+    Raises ValueError, TypeError or KeyError for bad JSON, and for an object of which it can't make a value.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, object_hook=self.dict_to_object, **kwargs)
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
-        """Return the datetime, schedule or weekday that ``d`` stands for, or ``d`` itself."""
+        """Return the datetime, schedule or weekday that ``d`` describes, or ``d`` itself."""
         kind = d.get("__type__")
         if not isinstance(kind, str):
             return d
@@ -102,7 +102,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
     @staticmethod
     def _decoded(kind: str, d: dict[str, Any]) -> Any:
         decode = decoder_of(kind)
-        if decode is None:  # maybe a task's own argument; whoever needs a schedule here will say so
+        if decode is None:  # perhaps a task's own argument; if it should be a schedule, the reader finds out
             return d
         try:
             decoded = decode(d)
@@ -115,15 +115,15 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         return decoded
 
 
-#: thousands of entries have a few schedules, and copying one takes a tenth of making it
+#: types of which schedules are remembered: many entries share a few, and copying takes a tenth of making one
 _SHARED_KINDS = frozenset({"interval", "crontab", "cron", "rrule"})
 _SHARED: dict[str, BaseSchedule] = {}
-#: how many are remembered, and of how many characters at the most
+#: how many schedules are remembered, and the most characters of their JSON
 MAX_SHARED, MAX_SHARED_LENGTH = 1024, 1000
 
 
 def _copied(schedule_: BaseSchedule) -> BaseSchedule:
-    """Return a schedule of its own: whoever changes it, or a list in it, changes no other one."""
+    """Return a copy of a schedule, with copies of the lists and sets in it."""
     copied: BaseSchedule = object.__new__(type(schedule_))
     copied.__dict__.update(
         (name, value.copy() if type(value) in (list, set) else value)
@@ -132,18 +132,18 @@ def _copied(schedule_: BaseSchedule) -> BaseSchedule:
     return copied
 
 
-#: making one takes longer than using it
+# made once, as making one takes longer than using it
 _ENCODER = RedBeatJSONEncoder()
 _STRICT_ENCODER = RedBeatJSONEncoder(allow_nan=False)
 _DECODER = RedBeatJSONDecoder()
 
 
 def _prepared(encoder: json.JSONEncoder) -> Callable[[Any], str]:
-    """Return ``encoder.encode``, ready: it makes itself a writer at each call, as costly as the writing."""
+    """Return a fast ``encoder.encode``, which itself makes a new writer at each call."""
     make_writer: Any = getattr(json.encoder, "c_make_encoder", None)
     if make_writer is None:  # a Python without C
         return encoder.encode
-    # without a note of what it is in: whoever contains himself is found out by encode, which says so
+    # without a check for values that contain themselves; encode below raises the error for those
     options = (None, ": ", ", ", encoder.sort_keys, encoder.skipkeys, encoder.allow_nan)
     write = make_writer(None, encoder.default, _encode_text, *options)
 
@@ -160,24 +160,24 @@ _encode_plain = _prepared(_STRICT_ENCODER)
 
 
 def plain_json(value: Any) -> Any:
-    """Return ``value`` as JSON has it: objects with a ``__type__`` for schedules and datetimes.
+    """Return ``value`` as plain JSON, with objects with a ``__type__`` for schedules and datetimes.
 
-    Raises TypeError, ValueError or RecursionError for what has no form in JSON.
+    Raises TypeError, ValueError or RecursionError if a value has no form in JSON.
     """
     return json.loads(_ENCODER.encode(value))
 
 
 def objects_of(value: Any) -> Any:
-    """Return ``value`` with its schedules and datetimes as objects, however they stand there.
+    """Return ``value`` with its schedules and datetimes as Python objects, also those that are JSON objects.
 
-    Raises TypeError, ValueError or RecursionError for what has no form in JSON, or stands for nothing.
+    Raises TypeError, ValueError or RecursionError if a value has no form in JSON, or can't be decoded.
     """
     text = _ENCODER.encode(value)
     return decode(text) if '"__type__"' in text else json.loads(text)
 
 
 def decode(text: str) -> Any:
-    """Return what ``text`` stands for, schedules and datetimes as objects; ValueError for bad JSON."""
+    """Return the value of JSON ``text``, with schedules and datetimes as objects; ValueError: bad JSON."""
     return _DECODER.decode(text)
 
 
@@ -192,9 +192,9 @@ def encode_definition(
     stored: str | None = None,
     moved: Collection[str] = (),
 ) -> str:
-    """Return a definition's JSON; what ``stored`` holds besides keys of ours and those ``moved`` is kept.
+    """Return a definition's JSON, with the unknown keys of ``stored``, except those ``moved`` to the policy.
 
-    Raises TypeError, ValueError or RecursionError for what has no form in JSON.
+    Raises TypeError, ValueError or RecursionError if a value has no form in JSON.
     """
     encoded = (
         f'{{"name": {_encode_text(name)}, "task": {_encode_text(task)}, '
@@ -219,7 +219,7 @@ def encode_definition(
 
 
 def _schedule_json(schedule_: Any) -> str:
-    """Return a schedule's JSON. Thousands of entries share a few of Celery's own: theirs is remembered."""
+    """Return a schedule's JSON. That of Celery's own schedules is remembered, as many entries share a few."""
     if type(schedule_) is schedule:
         return _interval_json(schedule_.run_every, bool(schedule_.relative))
     if type(schedule_) is crontab:
@@ -234,13 +234,13 @@ def _interval_json(every: timedelta, relative: bool) -> str:
     return _STRICT_ENCODER.encode(encode_interval(every, relative))
 
 
-@lru_cache(maxsize=1024, typed=True)  # True is written as true, and equal to 1
+@lru_cache(maxsize=1024, typed=True)  # True equals 1, but is written as true
 def _crontab_json(*specs: int | str) -> str:
     return _STRICT_ENCODER.encode(encode_crontab(*specs))
 
 
 def _unknown_of_schedule(encoded: Any) -> tuple[str, dict[str, Any]]:
-    """Return a schedule's kind and what its JSON holds besides keys of ours; '' and {} for no schedule."""
+    """Return a schedule's type and the unknown keys of its JSON; '' and {}: it isn't a schedule."""
     kind = encoded.get("__type__") if isinstance(encoded, dict) else None
     if not isinstance(kind, str) or kind not in SCHEDULE_FIELDS:
         return "", {}
@@ -248,22 +248,22 @@ def _unknown_of_schedule(encoded: Any) -> tuple[str, dict[str, Any]]:
 
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str | None = None) -> str:
-    """Return a meta's JSON, its time in UTC; what else ``stored`` holds is kept."""
+    """Return a meta's JSON, with its time in UTC, and the unknown keys of ``stored``."""
     is_aware = last_run_at is not None and last_run_at.tzinfo is not None
     moment = last_run_at.astimezone(timezone.utc) if last_run_at and is_aware else last_run_at
     if not stored or _OWN_META.fullmatch(stored):
-        # the encoder would take ten times as long to write the same, and this is done for every run
+        # the same as the encoder writes, in a tenth of the time, as this is done for every run
         return f'{{"last_run_at": {_moment_json(moment)}, "total_run_count": {total_run_count}}}'
     return _ENCODER.encode({**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count})
 
 
-@lru_cache(maxsize=64)  # entries that are saved or run together have one
+@lru_cache(maxsize=64)  # entries that are saved or run together share one
 def _moment_json(moment: datetime | None) -> str:
     return "null" if moment is None else _DATETIME_JSON % moment.timetuple()[:6] % moment.microsecond
 
 
 def _plain(text: str | None) -> dict[str, Any]:
-    """Return ``text`` as an object of plain JSON, {} when it is none."""
+    """Return the JSON object in ``text``; {}: there is none."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):

@@ -1,22 +1,22 @@
 """The watchdog: a small process that runs the command of ``redbeat-singleton``, and ends it in time.
 
-Both ends of what it and its runner say to each other are here. It owns the command and its process group,
-and is a process of its own so that it can act when the runner can't: that one may be paused, wait for a
-network that is dead, or have been killed. Invariant: whatever becomes of the runner, the group is gone before
-the lock may be another's.
+Both ends of the protocol between it and its runner are here. It owns the command and its process group. It is
+a process of its own so that it can act when the runner can't, because that is paused, waits for a dead
+network, or was killed.
+Invariant: whatever happens to the runner, the group is gone before another machine may hold the lock.
 
-It is run as a file, and imports nothing but the standard library: no redis, no Celery, no settings.
+It is run as a file, and imports only the standard library: no redis, no Celery, no settings.
 
-The runner tells it, a line each; the end of the file means that the runner is gone:
+The runner sends these lines; the end of the file means that the runner is gone:
 
 ``start UNTIL``, ``lives UNTIL``
-    Run the command; the lock lives until then, by :func:`now`.
+    Run the command; the lock lives until that time, by :func:`now`.
 ``signal NUMBER``
     Pass a signal on to the command; SIGINT to its whole group, as a terminal does.
 ``kill``
-    End the whole group without grace: the lock is another's.
+    Kill the whole group at once: another machine has the lock.
 
-And is told:
+It sends these lines:
 
 ``started PID``
     The command runs.
@@ -25,10 +25,10 @@ And is told:
 ``denied``
     It runs as another user now, and can't be signalled.
 ``ending``
-    The lock's life runs out: the command is being ended.
+    The lock runs out, so the command is being ended.
 ``ended STATUS CAUSE``
-    The group is gone. STATUS is the command's exit code, 128 and the number for a signal; CAUSE is
-    ``itself``, ``deadline`` or ``order``. A third word, ``survived``: a part of the group can't be killed.
+    The group is gone. STATUS is the command's exit code, or 128 and the signal's number; CAUSE is ``itself``,
+    ``deadline`` or ``order``. A third word, ``survived``, means that a part of the group can't be killed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-#: the longest sleep while a command runs, seconds: a machine that was suspended is noticed so soon
+#: the longest sleep while a command runs, and so the time after which a suspended machine is noticed
 MAX_SLEEP_SECONDS = 0.25
 
-#: how often a group that is being ended is looked at, seconds
+#: how often a group that is being ended is checked
 LOOK_SECONDS = 0.02
 
-#: so long a group may outlive its SIGKILL (a process in the kernel, on a dead disk) before it is given up
+#: how long to wait for a group to end after SIGKILL; a process may hang in the kernel, on a dead disk, say
 LINGER_SECONDS = 2.0
 
 #: from linux/prctl.h
@@ -61,29 +61,29 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def now() -> float:
-    """Return seconds of a clock that all processes share, and that goes on while the machine is suspended."""
+    """Return the seconds of a clock that all processes share, and that runs while the machine sleeps."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def wait_readable(files: list[int], seconds: float | None) -> list[int]:
     """Return which of the file descriptors can be read, after ``seconds`` at the most (None: no limit)."""
-    poll = select.poll()  # select() takes no descriptor above 1023, and many may have been inherited
+    poll = select.poll()  # not select(), which can't use descriptors above 1023
     for file in files:
         poll.register(file, select.POLLIN)
     return [file for file, _ in poll.poll(None if seconds is None else math.ceil(seconds * 1000))]
 
 
 class Running:
-    """The command, once it was started, and until all of its group is gone.
+    """A command that was started and whose group isn't gone yet.
 
     Attributes:
-        group: id of its process, and of the group that it leads.
+        group: the id of its process, and of the group that it leads.
         lives_until: when the lock ends.
-        status: what the command has ended with; None: it hasn't yet.
+        status: the command's exit code; None: it hasn't ended.
         cause: why it has ended.
         is_denied: the runner was told that it can't be signalled.
-        kill_at: when the group is killed; None: nobody ends it yet.
-        killed_at: when it was killed first; None: it wasn't.
+        kill_at: when the group is killed; None: it isn't being ended.
+        killed_at: when SIGKILL was first sent; None: it wasn't.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], lives_until: float) -> None:
@@ -102,10 +102,10 @@ class Watchdog:
 
     Arguments:
         command: the program and its arguments.
-        control: file descriptor that the runner's lines are read from.
-        report: file descriptor that it is told through.
-        grace_seconds: from SIGTERM to SIGKILL.
-        margin_seconds: so long before the lock's end nothing may live any more.
+        control: the file descriptor from which the runner's lines are read.
+        report: the file descriptor to which lines for the runner are written.
+        grace_seconds: the time from SIGTERM to SIGKILL.
+        margin_seconds: how long before the lock's end the group must be gone.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Watchdog:
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         self._prctl = _find_prctl()
         if self._prctl is not None:
-            self._prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a dead command leaves behind is reaped here
+            self._prctl(PR_SET_CHILD_SUBREAPER, 1)  # processes that a command leaves behind are reaped here
 
     def run(self) -> None:
-        """Do what the runner says, until it is gone and the group is, too."""
+        """Follow the runner's orders, until the runner and the group are gone."""
         while not self._is_orphan or self._running is not None:
             self._wait()
             self._reap()
@@ -153,12 +153,12 @@ class Watchdog:
         return max(min(self._end_by(running.lives_until) - now(), MAX_SLEEP_SECONDS), 0)
 
     def _end_by(self, lives_until: float) -> float:
-        """Return when the command must be told to end, where the lock lives until then."""
+        """Return when the command must be told to end, for a lock that lives until ``lives_until``."""
         return lives_until - self._margin_seconds - self._grace_seconds
 
     def _read(self) -> None:
         read = b""
-        with suppress(BlockingIOError):  # all of it: after a pause the last line is the one that counts
+        with suppress(BlockingIOError):  # all lines, as after a pause the last one counts
             while more := os.read(self._control, 65536):
                 read += more
             self._is_orphan = True
@@ -174,17 +174,17 @@ class Watchdog:
         if word == "start":
             self._start(float(value))
         elif running is None:
-            pass  # it has ended by itself meanwhile
+            pass  # the command has ended meanwhile
         elif word == "lives":
             running.lives_until = float(value)
         elif word == "signal" and running.status is None:
-            # a shell that waits for its child goes on after Ctrl-C unless that has got it, too
+            # SIGINT goes to the group: a shell that waits for its child goes on unless the child gets it, too
             self._signal(running, int(value), os.killpg if int(value) == signal.SIGINT else os.kill)
         elif word == "kill":
             self._end(running, "order", grace_seconds=0)
 
     def _start(self, lives_until: float) -> None:
-        if now() >= self._end_by(lives_until):  # the runner was paused before it said so
+        if now() >= self._end_by(lives_until):  # the runner was paused before it sent the line
             self._tell("ended 0 deadline")
             return
         try:
@@ -200,7 +200,7 @@ class Watchdog:
         self._tell(f"started {popen.pid}")
 
     def _die_with_parent(self) -> None:
-        """In the child: be killed when the watchdog is."""
+        """In the child: let the kernel kill it when the watchdog dies."""
         if self._prctl is not None:
             watchdog = os.getppid()
             self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -234,13 +234,13 @@ class Watchdog:
         is_over = running.killed_at is not None and moment > running.killed_at + LINGER_SECONDS
         is_alive = self._is_alive(running)
         if is_alive and not is_over:
-            self._end(running, running.cause)  # what the command has left running
+            self._end(running, running.cause)  # ends processes that the command has left behind
             return
         self._running = None
         self._tell(f"ended {Ended(running.status, running.cause, is_alive)}")
 
     def _end(self, running: Running, cause: str, grace_seconds: float | None = None) -> None:
-        """Send SIGTERM to the group, and SIGKILL later; a second time only the latter may come sooner."""
+        """Send SIGTERM to the group, and SIGKILL later; a second call can only make SIGKILL come earlier."""
         kill_at = now() + (self._grace_seconds if grace_seconds is None else grace_seconds)
         if running.kill_at is not None:
             running.kill_at = min(running.kill_at, kill_at)
@@ -251,12 +251,12 @@ class Watchdog:
         self._signal(running, signal.SIGTERM)
 
     def _signal(self, running: Running, number: int, send: Callable[[int, int], None] = os.killpg) -> None:
-        """Send a signal to the group, or by ``send``."""
+        """Send a signal to the group, or to the process with ``os.kill`` as ``send``."""
         try:
             send(running.group, number)
         except ProcessLookupError:
             pass
-        except PermissionError:  # it has changed its user
+        except PermissionError:  # the command runs as another user now
             if not running.is_denied:
                 self._tell("denied")
             running.is_denied = True
@@ -272,12 +272,12 @@ class Watchdog:
         return True
 
     def _tell(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # nobody listens any more
+        with suppress(BrokenPipeError):  # the runner is gone
             os.write(self._report, f"{line}\n".encode())
 
 
 class Ended(NamedTuple):
-    """How a command has ended: what ``ended`` tells."""
+    """How a command has ended: the words of the line ``ended``."""
 
     status: int
     cause: str
@@ -293,7 +293,7 @@ class Ended(NamedTuple):
 
 
 class WatchdogProcess:
-    """The watchdog as its runner sees it; a context manager at whose end the command is gone, too.
+    """The watchdog as its runner sees it; a context manager that ends the command at its end.
 
     Arguments:
         command, grace_seconds, margin_seconds: as for :class:`Watchdog`.
@@ -302,13 +302,13 @@ class WatchdogProcess:
     def __init__(self, command: list[str], grace_seconds: float, margin_seconds: float) -> None:
         self._patience_seconds = grace_seconds + LINGER_SECONDS + 1
         control, self._control = os.pipe()
-        os.set_blocking(self._control, False)  # a watchdog that is paused must not stop its runner
+        os.set_blocking(self._control, False)  # a paused watchdog must not block its runner
         self._report, report = os.pipe()
         options = [str(control), str(report), str(grace_seconds), str(margin_seconds)]
         self._popen = subprocess.Popen(  # noqa: S603 - this file, and the command as a list
             [sys.executable, "-I", "-S", __file__, *options, *command],
             pass_fds=(control, report),
-            start_new_session=True,  # Ctrl-C and Ctrl-Z are the runner's
+            start_new_session=True,  # so that Ctrl-C and Ctrl-Z reach the runner only
         )
         os.close(control)
         os.close(report)
@@ -326,7 +326,7 @@ class WatchdogProcess:
         os.close(self._report)
 
     def reap_strangers(self) -> None:
-        """In process 1 reap the orphans it was given, as of ``docker exec``; the watchdog is left alone."""
+        """In process 1, reap other processes that became its children, as after ``docker exec``."""
         if os.getpid() != 1:
             return
         with suppress(ChildProcessError):
@@ -335,13 +335,13 @@ class WatchdogProcess:
                 os.waitpid(found.si_pid, os.WNOHANG)
 
     def tell(self, line: str) -> None:
-        """Send one line; one write, so that a signal handler may do it at any time."""
-        # it was killed, which the next wait tells; or is paused, and has thousands of lines to read
+        """Send one line, in one write, so that a signal handler may do it at any time."""
+        # broken: it was killed, which the next wait reports; blocking: it is paused, and the pipe is full
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._control, f"{line}\n".encode())
 
     def kill(self) -> None:
-        """End the command at once, whatever the watchdog is doing."""
+        """Kill the command at once, whatever the watchdog is doing."""
         self._has_killed = True
         self.tell("kill")
         self._kill_group()
@@ -352,10 +352,10 @@ class WatchdogProcess:
                 os.killpg(self._group, signal.SIGKILL)
 
     def wait(self, seconds: float | None, wakeup: int) -> list[tuple[str, str]]:
-        """Return what it has told, (word, value) each.
+        """Return the watchdog's lines, (word, value) each.
 
-        ("gone", ""): it was killed, which has killed the command, and whoever was left of its group is now.
-        Waits for news at most ``seconds``, None: for ever, or until the file ``wakeup`` can be read.
+        ("gone", ""): it was killed, and the command with it; this kills the rest of its group. Waits at most
+        ``seconds``, None: for ever, for a line, or until the file ``wakeup`` can be read.
         """
         patience = None if seconds is None else max(seconds, 0)
         ready = wait_readable([self._report, wakeup], patience)
@@ -375,25 +375,25 @@ class WatchdogProcess:
             self._group, self._has_killed = int(value), False
         elif word == "ended":
             self._group = 0
-            if self._has_killed:  # the watchdog was paused, and hasn't seen the order
+            if self._has_killed:  # the watchdog was paused, and hasn't read the order
                 value = str(Ended.of(value)._replace(cause="order"))
         return word, value
 
 
 def _find_prctl() -> Any:
-    """Return Linux's prctl, None elsewhere."""
+    """Return Linux's prctl; None: another system."""
     return getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Do nothing. Not SIG_IGN: the command would inherit that."""
+    """Do nothing; used instead of SIG_IGN, which the command would inherit."""
 
 
 def _main(arguments: list[str]) -> None:
     control, report, grace_seconds, margin_seconds, *command = arguments
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
-            signal.signal(number, _ignore)  # the runner passes on what is meant for the command
+            signal.signal(number, _ignore)  # the runner passes signals for the command on
     watchdog = Watchdog(command, int(control), int(report), float(grace_seconds), float(margin_seconds))
     watchdog.run()
 

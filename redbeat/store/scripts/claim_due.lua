@@ -1,25 +1,24 @@
--- claim_due: read the entries that are due, oldest first, and when the next one is.
+-- claim_due: read the entries that are due, oldest first, and when the next one is due.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at most
--- ARGV[4] max_bytes  what goes beyond this many bytes of large entries stays due, but one is returned; and small
---                    ones are, until there are four times as many bytes of them
+-- ARGV[4] max_bytes  large entries beyond this many bytes stay due, but one is returned in any case; small entries
+--                    are returned up to four times as many bytes
 -- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
--- ARGV[6] lease_ms   > 0: hide what is claimed for so long (several beats share the work); 0: leave it
+-- ARGV[6] lease_ms   > 0: hide claimed entries from other beats for this time; 0: don't hide them
 -- ARGV[7] prefix     what every entry's key starts with
 -- ARGV[8] is_reading  1: read the entries; 0: only tell how large they are
 -- ARGV[9] from_bytes  an entry of fewer bytes stays due
 -- ARGV[10] to_bytes  one of more bytes stays due, unless it isn't read in any case
--- What stays due, and members without a hash, take nobody's place: the limit is for entries that are returned, and
--- these are looked for among the next 200,000 members, 10,000 of them with a hash. Of members without one 5,000
--- are returned at most.
--- Reads the entries' hashes, whose names stand in the zset; a member that is a bare name is rewritten to
--- the entry's key. A score of 0 is how people write "now", and is rewritten to that, so that the run has one
--- due time at every try. What is hidden or asked for so has a field lease, '<score it has> <nominal>', and
--- ' now' after it: when the beat that claimed it has died, it surfaces as the same run.
+-- The limit counts entries that are returned, not those that stay due, nor members without a hash. Entries are looked
+-- for among the next 200,000 members, 10,000 of them with a hash. At most 5,000 members without one are returned.
+-- Reads the entries' hashes, whose keys are in the zset; a member that is a bare name is rewritten to the entry's key.
+-- A score of 0 means "now", and is rewritten to the time, so that the run has the same due time at every try. An entry
+-- that is hidden, or was asked for by 0, gets a field lease, '<score it has> <nominal>', and ' now' after it if it was
+-- asked for: if the beat that has claimed it dies, it becomes due again as the same run.
 --
 -- Returns {status, now, next, has_more, is_held, rows}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
@@ -42,7 +41,7 @@ local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * lim
 local small_limit, look_limit, measure_limit, chunk = 4 * max_bytes, 200000, 10000, 4000
 
 local time = redis.call('TIME')
--- never a whole second: such a score may be taken for one that celery-redbeat 2.x has rounded
+-- never a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, now, '', 0, 0, {}} end

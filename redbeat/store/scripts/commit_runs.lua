@@ -4,13 +4,13 @@
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3..] entries  the entries' keys, and after them
--- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record;
---                    for one that is removed all that is kept beside it, two
+-- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record; for
+--                    an entry that is removed two: everything that is kept beside it
 -- KEYS[..] queues    the lists that messages are pushed to, in the broker's database
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] count      how many entries there are
--- ARGV[4] server     run id of the server that the messages are for; another one pushes nothing
+-- ARGV[4] server     run id of the server that the messages are for; on another server nothing is pushed
 -- ARGV[5] home_db    the schedule's database
 -- ARGV[6] broker_db  the broker's database
 -- ARGV[7] histories  how many histories there are
@@ -32,8 +32,8 @@
 --   record           '' for none, else the members of a JSON object about the run, to which the time is added;
 --                    of several objects each on a line of its own, the oldest first;
 --                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
---   pushes           how many writes to queues it takes with it. With any, the entry is left alone as soon as
---                    one thing about it is another than claimed
+--   pushes           how many writes to queues are made with it. If there are any, the entry is left alone if
+--                    anything about it has changed since its claim
 -- ARGV[..] three for each write to a queue, in the order of the entries:
 --   command          'lpush' or 'pexpire'
 --   queue            which of the queues, 1 for the first
@@ -44,8 +44,8 @@
 --             holds it (then nothing was written)
 --   is_moved  1 when this isn't the server that the messages are for, else 0
 --   results   for each entry 1 when its score was written as decided and its messages are pushed, 0 when it
---             was left alone, and the server's words when a message couldn't be pushed (and it was left alone)
---   unrecorded  '', or the server's words when a record couldn't be added to a history
+--             was left alone, and the server's error when a message couldn't be pushed (and it was left alone)
+--   unrecorded  '', or the server's error when a record couldn't be added to a history
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -79,7 +79,7 @@ for i = 3, 2 + count do
       meta, has_lease, meta_sha1 = stored[4], stored[5], stored[6]
     elseif new_meta ~= '' then
       meta, has_lease = unpack(redis.call('HMGET', key, 'meta', 'lease'))
-    else  -- what isn't compared may be very large
+    else  -- the texts aren't read unless they are compared, as they may be very large
       has_lease = redis.call('HGET', key, 'lease')
     end
     has_meta = is_unchanged and match_text(meta or '', claimed_meta)
@@ -101,7 +101,7 @@ for i = 3, 2 + count do
     end
     local refused = pushes > 0 and push_messages(next_push, pushes, 2 + count + histories, home_db, broker_db)
     if refused then
-      -- recorded first and taken back, not pushed first: whoever may push and not record would send for ever
+      -- recorded before it is pushed, and taken back: else a user without the right to record would send for ever
       redis.call('ZADD', schedule, claimed_score, key)
       for field, before in pairs(new_meta ~= '' and {meta = meta, meta_sha1 = meta_sha1} or {}) do
         if before then
