@@ -1,8 +1,8 @@
 """Calendars: named sets of days and spans at which the entries that refer to them don't run.
 
 Owns a calendar as it is in Redis, a hash of days and their labels, and what happens when it changes: the
-    entries that refer to it get new due times. Beat doesn't depend on that: it skips a run that has become
-    excluded, whoever wrote the calendar.
+entries that refer to it get new due times. Beat doesn't depend on that: it skips a run that has become
+excluded, whoever wrote the calendar.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Calendar(Exclusions):
         """Store the calendar, replacing a stored one, and compute the next runs of its entries; return it.
 
         After an interruption call it again: the calendar itself is stored as a whole or not at all, but some
-            of its entries may still have their old due times.
+        of its entries may still have their old due times.
 
         Raises:
             CalendarError: ``days`` was changed, and can't be stored (a ValueError, too).

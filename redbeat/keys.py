@@ -120,7 +120,7 @@ class Keys:
 
     @property
     def beside_types(self) -> dict[str, str]:
-        """How keys beside entries begin, and of which type they are; one of another type is somebody's."""
+        """The beginnings of keys beside entries, and their types; a key of another type isn't RedBeat's."""
         return dict(zip(self.about("").beside, ("list", "set"), strict=True))
 
     def owner(self, owner: str) -> str:

@@ -7,7 +7,7 @@
     redbeat_delivery = 'at_most_once'         record first, message after it         at most once
 
 Invariant: two connections lead to one server if it tells both the same run id. That is asked again for each
-    new connection, and the script that pushes checks it in the same step.
+new connection, and the script that pushes checks it in the same step.
 """
 
 from __future__ import annotations

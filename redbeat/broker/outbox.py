@@ -141,7 +141,7 @@ class Outbox:
             raise LookupError(
                 f"Redis can't take a message by the exchange {exchange!r}: kombu has no {exc} there"
             ) from exc
-        if not queues:  # kombu would drop the message without a word
+        if not queues:  # kombu would silently drop the message
             raise no_queue(exchange, routing_key)
         return queues
 

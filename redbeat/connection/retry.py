@@ -176,7 +176,7 @@ class RetryingConnection:
     """A proxy of a client that goes on trying when Redis can't be reached.
 
     It does so with every command, script and pipeline: a pipeline records its commands, and sends all of them
-        again at each try.
+    again at each try.
 
     Arguments:
         retry_period: seconds to go on trying; -1: for ever.

@@ -1,7 +1,7 @@
 """Repairs that lose nothing: of members of the schedule, and of what deleted entries have left behind.
 
 Invariant: no definition is changed. Before anything is removed it is checked a second time, some time after
-    the doctor's check, and once more in the step that removes it.
+the doctor's check, and once more in the step that removes it.
 """
 
 from __future__ import annotations

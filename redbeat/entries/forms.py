@@ -1,7 +1,7 @@
 """An entry as a dict of plain JSON, for forms, admin pages and files: each argument under its own name. Pure.
 
 Invariant: ``from_dict`` makes the same entry of what ``to_dict`` returns. The dict also has the entry's
-    state, its next run and its error, which ``from_dict`` ignores.
+state, its next run and its error, which ``from_dict`` ignores.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class Managed:
         """Send the runs that its schedule has from ``start`` to ``end``; return their due times.
 
         Each is sent once, however often this is called: it has the run's task id, and Redis remembers it.
-            Future runs aren't sent.
+        Future runs aren't sent.
 
         Arguments:
             start, end: both included. Naive datetimes are UTC.

@@ -1,7 +1,7 @@
 """What a save writes: from an entry and its stored state to a write. Pure.
 
 Invariant: a stored entry keeps its bookkeeping. It gets a new due time only if its schedule or its policy has
-    changed, or if it is enabled again.
+changed, or if it is enabled again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is wrong with an entry's values, in words: with values that were read or given, or are to be written.
 
 Invariant: what may be written can be used when it is read again. Pure: values in, a sentence or None out. The
-    fields of a policy are checked in ``redbeat.policy.policy``.
+fields of a policy are checked in ``redbeat.policy.policy``.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Leadership:
             if not self.candidacy.acquire():
                 return False
         except LockLost as exc:  # it was taken, and ended before it was renewed; nothing was done meanwhile
-            logger.debug("beat: The lock was ours for a moment: %s", exc)
+            logger.debug("beat: The lock was held for a moment only: %s", exc)
             self.candidacy.forget()
             return False
         self.lock, self.candidacy = self.candidacy, None

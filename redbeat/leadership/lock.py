@@ -6,7 +6,7 @@
     standby ------------------------> leader -----------------------> out
      ^   |                              |  ^
      |   | looks (Timing.look):         |  | the heartbeat renews it in time, and so does every claim and
-     +---+ held, and renewed            |  | every commit; gone and nobody's, it is taken back
+     +---+ held, and renewed            |  | every commit; if it is gone, it is taken back
                                         |  +--------------------------------------------------------
           free, released or silent      v
           for takeover_seconds:        lost: another token stands there
@@ -17,7 +17,7 @@ scheduler checks the token in the same step (``hold_lock.lua``). So a beat that 
 ended writes nothing more, however late it notices, and a takeover that comes too early does no harm.
 
 A lock is taken, and taken back, for 10 seconds only, and then renewed to its full time: if that command
-    arrives late, when the beat that sent it has ended, the others don't wait for long.
+arrives late, when the beat that sent it has ended, the others don't wait for long.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class LeaderLock:
         full time soon after.
 
         Raises:
-            LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
+            LockLost: this object doesn't hold it (also redis-py's LockNotOwnedError).
         """
         if self.is_released or not self.owned():
             raise self._not_owned("extended")
@@ -257,7 +257,7 @@ class LeaderLock:
         """Let it live for its full time from now on, and return True.
 
         Raises:
-            LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
+            LockLost: this object doesn't hold it (also redis-py's LockNotOwnedError).
         """
         return self.extend(self.timeout)
 
@@ -265,7 +265,7 @@ class LeaderLock:
         """Release it, and wake the standbys. A beat that runs stands by for it from its next tick on.
 
         Raises:
-            LockLost: it isn't ours (a LockNotOwnedError of redis-py, too).
+            LockLost: this object doesn't hold it (also redis-py's LockNotOwnedError).
         """
         self.on_release()
         was_released, self.is_released = self.is_released, True

@@ -1,7 +1,7 @@
 """Plans: what a file of entries would change in the schedule, and making that change in one step.
 
 Invariant: a plan is carried out as a whole or not at all, and only if nothing that it was made from has
-    changed. Entries of other owners aren't touched.
+changed. Entries of other owners aren't touched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Taking a schedule out of Redis and putting it back: export, import, and import from ``beat_schedule``.
 
 Invariant: an entry that is exported and imported again is the same, with its counts, times, policy, and
-    unknown keys. What a file's fields can't express is in a field ``stored``, as it is in Redis.
+unknown keys. What a file's fields can't express is in a field ``stored``, as it is in Redis.
 """
 
 from __future__ import annotations

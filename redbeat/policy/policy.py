@@ -43,11 +43,11 @@ class Policy:
         max_runs: how often it runs at most, counted by total_run_count.
         one_off: it runs once.
         after_finish: what becomes of an entry that never runs again: 'keep', 'disable' or 'delete'.
-        jitter: each run is sent later by an amount of its own, at most so many seconds.
-        expires_after: a run's message expires so many seconds after its due time.
+        jitter: seconds; each run is sent later by an amount of its own, this much at most.
+        expires_after: seconds; a run's message expires this long after its due time.
         misfire: what becomes of missed runs: 'latest', 'all', 'earliest' or 'skip'.
         misfire_limit: how many missed runs are made up for at most, with 'all'.
-        misfire_grace_time: a run that is later than so many seconds is skipped.
+        misfire_grace_time: seconds; a run that is later than this is skipped.
         run_missed: when it is enabled again or changed, it makes up for the runs that were missed meanwhile.
         paused: it is paused; ``enabled`` is false then, too.
         pause_note: why it is paused.

@@ -6,10 +6,10 @@ time of the calling thread only, so that a busy machine doesn't count; where the
 measures wall time.
 
 Invariants: a call is interrupted while it computes, or not at all. The interruption isn't an ``Exception``.
-    If the call swallows it, it is raised again. It waits while the call logs, imports or talks to a server,
-    and never arrives after :func:`limited` has ended. It doesn't hit a destructor or a signal handler: in the
-    main thread handlers are called between two calls, or, when a call has kept a signal waiting, at once and
-    without interruptions.
+If the call swallows it, it is raised again. It waits while the call logs, imports or talks to a server, and
+never arrives after :func:`limited` has ended. It doesn't hit a destructor or a signal handler: in the main
+thread handlers are called between two calls, or, when a call has kept a signal waiting, at once and without
+interruptions.
 
 With gevent or eventlet nothing can be interrupted, and in Python 3.11 nothing that is traced or profiled.
 There a call that took too long fails when it has ended.

@@ -1,7 +1,7 @@
 """How a command ends: exit codes, and errors of the command line that carry them.
 
 Invariant: every mistake of the user's ends with one sentence and a code of sysexits.h. Click's own code for
-    wrong options, 2, isn't used: it means "late" in ``celery redbeat status``.
+wrong options, 2, isn't used: it means "late" in ``celery redbeat status``.
 """
 
 from __future__ import annotations

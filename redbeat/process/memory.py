@@ -1,7 +1,7 @@
 """A dict with a limit, for what a process remembers: what it has logged, met or computed.
 
 Invariant: when there is too much to remember, all of it is forgotten. So its users must be able to log, meet
-    or compute anything again.
+or compute anything again.
 """
 
 from __future__ import annotations

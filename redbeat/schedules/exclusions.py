@@ -1,8 +1,8 @@
 """Excluded times: the days and spans of a calendar, and when the exclusion around an instant ends. Pure.
 
 Owns how they are written: the day ``2026-12-25``; the days ``2026-12-24/2026-12-31``, both included; or the
-    span ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``, whose end isn't included. A day is meant in the
-    time zone of the entry that asks; a span is the same in all of them.
+span ``2026-12-24T18:00+01:00/2026-12-25T06:00+01:00``, whose end isn't included. A day is meant in the time
+zone of the entry that asks; a span is the same in all of them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
 #: (a crontab's fields as they were given, a time zone, an instant) to its first run after that instant
 _crontab_runs = Memory[tuple[Any, ...], datetime | None](limit=4096)
 
-#: a solar event that doesn't occur for so many days, such as a sunrise at a pole, never does
+#: a solar event that doesn't occur for this many days, such as a sunrise at a pole, never does
 _SOLAR_DAYS = 400
 
 #: how many excluded runs in a row are looked at one by one; then the whole exclusion is skipped

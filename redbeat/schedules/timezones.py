@@ -33,7 +33,7 @@ _DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
 
 _INSTANT = timedelta(microseconds=1)
 _SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
-#: a zone has each of its offsets at some time within so many weeks
+#: within this many weeks a zone has each of its offsets at some time
 _WEEKS = 53
 
 

@@ -4,22 +4,21 @@ Owns the states of one ``redbeat-singleton``. Each state is a class, and each st
 
     Waiting   the lock is another's            -> Holding   it is free, released, or has run out
                                                -> Out       a signal
-    Holding   ours, nothing is started yet     -> Running   nobody else's command can be running any more
+    Holding   held, nothing is started yet     -> Running   nobody else's command can be running any more
                                                -> Stopped   a signal, or the lock couldn't be renewed
                                                -> Waiting   the lock is another's
-    Running   ours, the command runs           -> Stopped   it has ended, by itself or by the watchdog, as the
+    Running   held, the command runs           -> Stopped   it has ended, by itself or by the watchdog, as the
                                                             lock couldn't be renewed
                                                -> Waiting   the lock is another's: the command is killed first
-    Stopped   ours, and is given back          -> Out       the command has ended by itself
+    Stopped   held, and to be released         -> Out       the command has ended by itself
                                                -> Waiting   it hasn't
 
 After a signal, and with ``lock_lost = "exit"``, Out comes instead of a second Waiting.
 
 Invariant: the command runs only while, by this machine's clock, nobody else can hold the lock. The lock is
-    the same as beat's (``lock.py``), but what the command does isn't fenced. So the lock is never taken from
-    a silent holder. And if it has vanished before its time (data lost, deleted by hand), the new holder waits
-    for its full time before it starts the
-command: by then the former holder has stopped its own.
+the same as beat's (``lock.py``), but what the command does isn't fenced. So the lock is never taken from a
+silent holder. And if it has vanished before its time (data lost, deleted by hand), the new holder waits for
+its full time before it starts the command: by then the former holder has stopped its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is kept beside entries: the histories of their runs, and which past runs were sent by ``backfill``.
 
 Invariant: nothing here is needed to run the schedule; if a key is missing or has a wrong type, only records
-    are lost.
+are lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parts of a schedule, and the one loop over them; today there is one part, which has all entries.
 
 Invariant: everything about many entries is read, or split, by this loop. It is an iterator; how far it has
-    read is known to it alone.
+read is known to it alone.
 """
 
 from __future__ import annotations

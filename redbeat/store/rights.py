@@ -1,8 +1,7 @@
 """Features that are off if the user of Redis lacks the right to them, and the warning about each.
 
 Invariant: a user with the rights that version 3.0 has documented can do everything that 3.0 could. What needs
-    another
-right is a feature: without the right it is off, which is logged once, and everything else goes on.
+another right is a feature: without the right it is off, which is logged once, and everything else goes on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading and writing the schedule: the rest of RedBeat sees rows and times, and no Redis commands.
 
 Invariant: a value is overwritten only if it is the one that the writer has read (compare and set). So an
-    entry that somebody else has deleted, saved or re-timed meanwhile stays as they left it.
+entry that somebody else has deleted, saved or re-timed meanwhile stays as they left it.
 """
 
 from __future__ import annotations
@@ -334,8 +334,8 @@ class Store:
         """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
 
         Entries are written in chunks of 500, each of them all or nothing: if somebody else has written one of
-            a chunk's entries in between, all of them are read and decided again. ``decide`` returns None to
-            leave an entry as it is, and may raise; a write that changes nothing isn't made.
+        a chunk's entries in between, all of them are read and decided again. ``decide`` returns None to leave
+        an entry as it is, and may raise; a write that changes nothing isn't made.
 
         With ``are_new`` they are assumed to be new, and written without being read. If one of a chunk isn't,
         none is written, and the chunk is read and decided again.
@@ -447,7 +447,7 @@ class Store:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
 
         A score of None: the value isn't a score, so the entry will be due at once. {}: the key can't be read,
-            or has another type, as it isn't needed to run the schedule.
+        or has another type, as it isn't needed to run the schedule.
         """
 
         def read(part: Part) -> Iterable[tuple[Any, Any]]:

@@ -1,7 +1,7 @@
 """The doctor's checks: what is wrong with a schedule, and what to do about it. Each check is a function.
 
 Invariants: nothing is written; the checks end in bounded time, whatever the schedule holds, and say what they
-    haven't looked at; a check that the server refuses becomes a note, and the others go on.
+haven't looked at; a check that the server refuses becomes a note, and the others go on.
 """
 
 from __future__ import annotations

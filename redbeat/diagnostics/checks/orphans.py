@@ -1,6 +1,6 @@
 """Checks of keys that belong to no entry, and of entries that aren't in the schedule.
 
-Invariant: another schedule's keys, whose prefix begins with ours, are left out.
+Invariant: keys of another schedule, whose prefix begins with this one's, are left out.
 """
 
 from __future__ import annotations

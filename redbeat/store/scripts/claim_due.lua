@@ -46,7 +46,7 @@ local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, now, '', 0, 0, {}} end
 
--- before any lease of ours is in the way
+-- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local rows, bytes, bytes_of_small, seen = {}, 0, 0, {}
 local has_more, is_held, taken, missing, measured, offset, looked, due = false, false, 0, 0, 0, 0, 0, {}
@@ -122,7 +122,7 @@ repeat
         else
           fields[5] = redis.call('HGET', key, 'lease')
         end
-        local lease = string.sub(fields[5] or '', 1, 99)  -- one of ours is shorter
+        local lease = string.sub(fields[5] or '', 1, 99)  -- RedBeat's own are shorter
         local hidden_by, hidden_nominal, asked = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
         local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
         if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then

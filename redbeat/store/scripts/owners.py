@@ -47,7 +47,7 @@ class Change:
         stored: what the caller read of it, and
         read_owner: whose it was.
         write: what is written; None: nothing.
-        owner: whose it is from now on, '' for nobody's; None: that stays.
+        owner: its owner from now on; '': none; None: the owner stays.
         past: the texts of its history, and the due times that were sent by hand, in place of what there is of
             both; None: that stays.
         error: the field of that name; '' removes it; None: so does a new definition or policy.
