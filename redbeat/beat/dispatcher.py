@@ -64,7 +64,7 @@ from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.records import NOWHERE, Claim, Claimed, Commit, Committed, Fence, Push, Target
+from redbeat.store.records import NOWHERE, Claim, Claimed, Commit, Committed, Fence, LockStatus, Push, Target
 from redbeat.store.store import Store
 
 #: with at_most_once, how many runs are recorded before they are sent: a crash loses at most these
@@ -434,7 +434,7 @@ class Dispatcher:
             if is_refusal(exc.__cause__) or exc.is_login or is_no_permission(exc):
                 raise
             results = self._commit_halves(batch, commits, target, str(exc))
-            return Committed("ok", is_moved=False, results=results)
+            return Committed(LockStatus.HELD, is_moved=False, results=results)
 
     def _commit_halves(
         self, batch: Batch, commits: Sequence[Commit], target: Target, reason: str

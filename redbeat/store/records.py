@@ -28,6 +28,17 @@ class Fence:
         return [self.token, self.lock_ms]
 
 
+class LockStatus(Enum):
+    """What a script has found the lock of the scheduler to be."""
+
+    #: the caller's, or none is configured
+    HELD = auto()
+    #: it was gone, perhaps with the data; the caller has it again, for 10 seconds
+    RETAKEN = auto()
+    #: another beat's; nothing was read or written
+    LOST = auto()
+
+
 @dataclass(slots=True)  # not frozen, as making one would take five times as long
 class Claimed:
     """One due entry as it is in Redis. Scores are the server's own text, which it compares.
@@ -72,8 +83,6 @@ class Claim:
     """What claim_due has found.
 
     Attributes:
-        status: 'ok'; 'retaken': the lock was gone, perhaps with the data, and is the caller's again; 'lost':
-            another beat holds it, and nothing was read.
         now: the server's clock in UNIX seconds.
         next_score: when the next entry is due that isn't due yet; None: there is none.
         has_more: more entries are due than were returned, not counting those that are too large for this
@@ -82,7 +91,7 @@ class Claim:
         is_partial: due entries are left out, because their slot is being moved to another node.
     """
 
-    status: str
+    status: LockStatus
     now: float
     next_score: float | None
     has_more: bool
@@ -188,14 +197,13 @@ class Committed:
     """What became of commits.
 
     Attributes:
-        status: as in a Claim.
         is_moved: the pushes were for another server, so none was made.
         results: for each commit True: it was recorded, and its messages pushed; False: the entry has changed,
             and was left alone; or the server's error, if a push was refused, and the entry was left alone.
         unrecorded: the server's error if a record couldn't be added to a history; '': all were.
     """
 
-    status: str
+    status: LockStatus
     is_moved: bool
     results: list[bool | str]
     unrecorded: str = ""

@@ -45,6 +45,7 @@ from redbeat.store.records import (
     Fence,
     Head,
     Histories,
+    LockStatus,
     Sizes,
     Stored,
     Target,
@@ -245,7 +246,7 @@ class Store:
             LockLost: another beat holds the lock; nothing was written.
         """
         if not commits:
-            return Committed("ok", is_moved=False, results=[])
+            return Committed(LockStatus.HELD, is_moved=False, results=[])
         # of several none is known to be at fault: the caller sends them in halves
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
@@ -438,7 +439,7 @@ class Store:
         keys: Sequence[str],
         fence: Fence,
         beside: Callable[[str], Sequence[str]] = lambda _key: (),
-    ) -> tuple[str, int]:
+    ) -> tuple[LockStatus, int]:
         schedule, wake = part.keys.schedule, part.keys.wake
         with self.translating():
             return lua.delete_entries(self.client, schedule, fence, keys, beside, wake=wake)
@@ -514,16 +515,16 @@ class Store:
         oldest = min((one.oldest for one in found if one.oldest is not None), default=None)
         return found[0]._replace(due=sum(one.due for one in found), oldest=oldest)
 
-    def check_lock(self, status: str, fence: Fence) -> None:
+    def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
 
         Raises:
             LockLost: another beat holds it.
         """
-        if status == "retaken":
+        if status is LockStatus.RETAKEN:
             self.has_retaken_lock = True
             self.renew_lock(fence)  # it was taken back for 10 seconds only
-        if status != "lost":
+        if status is not LockStatus.LOST:
             return
         with self.translating():
             holder = text_of(self.client.get(fence.lock_key))

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redbeat.store import scripts as lua
-from redbeat.store.records import Claimed, Commit, Fence, Push, Target
+from redbeat.store.records import Claimed, Commit, Fence, LockStatus, Push, Target
 from tests.support.schedule import LOCK, SCHEDULE, TICK
 
 __all__ = ["Exploration", "Scripts", "explore"]
@@ -182,7 +182,7 @@ def _wait(state: State, number: int, scripts: Scripts) -> Iterator[Step]:
     verb = "takes over" if beat.silent else "takes the lock"
     yield from _send_late(state, number, asking, command)
     after, reply, violation = _execute(_put(state, number, asking), command, scripts)
-    is_refused = reply == "lost"
+    is_refused = reply is LockStatus.LOST
     now = asking._replace(silent=0, looks=0, is_stale=False) if is_refused else Beat("leader", token=token)
     yield f"{who} {verb}" + (", in vain" if is_refused else ""), _put(after, number, now), violation
 
@@ -194,7 +194,7 @@ def _lead(state: State, number: int, scripts: Scripts) -> Iterator[Step]:
         command = Command("renew", beat.token)
         yield from _send_late(state, number, beat, command)
         after, reply, violation = _execute(state, command, scripts)
-        yield f"{who} renews", _put(after, number, beat._replace(is_told=reply == "lost")), violation
+        yield f"{who} renews", _put(after, number, beat._replace(is_told=reply is LockStatus.LOST)), violation
     if beat.claimed >= 0:
         command = Command("commit", beat.token, beat.claimed)
     elif beat.is_told:
@@ -207,7 +207,7 @@ def _lead(state: State, number: int, scripts: Scripts) -> Iterator[Step]:
         yield f"{who} releases", _put(after, number, Beat("dead")), violation
     yield from _send_late(state, number, beat, command)
     after, reply, violation = _execute(state, command, scripts)
-    if reply == "lost":
+    if reply is LockStatus.LOST:
         now = Beat()
     elif command.script == "claim" and after.due < RUNS:
         now = beat._replace(claimed=after.due)
@@ -222,7 +222,7 @@ def _send_late(state: State, number: int, sender: Beat, command: Command) -> Ite
         yield f"{_BEATS[number]} sends, unanswered: {command.script}", after, ""
 
 
-def _execute(state: State, command: Command, scripts: Scripts) -> tuple[State, str, str]:
+def _execute(state: State, command: Command, scripts: Scripts) -> tuple[State, LockStatus, str]:
     """Return the state after the script, its reply, and what it broke."""
     answer = scripts.run(state.lock, state.due, command)
     violation = answer.violation
@@ -281,7 +281,7 @@ class Answer(NamedTuple):
     Attributes:
         lock: the token by then.
         due: the next run by then.
-        reply: the lock's status; 'lost', too, where it couldn't be taken or given up.
+        reply: the lock's status; LOST, too, where it couldn't be taken or given up.
         is_renewed: the lock has another time to live.
         is_pushed: a message was sent.
         violation: which promise about the lock was broken, '' for none.
@@ -289,7 +289,7 @@ class Answer(NamedTuple):
 
     lock: int
     due: int
-    reply: str
+    reply: LockStatus
     is_renewed: bool
     is_pushed: bool
     violation: str
@@ -337,16 +337,20 @@ class Scripts:
             pipeline.get(LOCK).zscore(SCHEDULE, KEY).llen(QUEUE).hgetall(KEY).exists(TICK)
             return tuple(pipeline.execute())
 
-    def _call(self, command: Command) -> str:
+    def _call(self, command: Command) -> LockStatus:
         client, token, run = self._client, f"token-{command.token}", command.subject
         fence = Fence(LOCK, token, LOCK_MS)
         if command.script == "take":
             silent = f"token-{run}" if run else ""
             rest_ms = REST_MS + 2 * SLACK_MS * command.is_stale
             times = {"taken_ms": TAKEN_MS, "rest_ms": rest_ms, "slack_ms": SLACK_MS}
-            return "ok" if lua.take_lock(client, LOCK, token, silent=silent, **times) else "lost"
+            return (
+                LockStatus.HELD
+                if lua.take_lock(client, LOCK, token, silent=silent, **times)
+                else LockStatus.LOST
+            )
         if command.script == "release":
-            return "ok" if lua.release_lock(client, LOCK, token, wake="wake") else "lost"
+            return LockStatus.HELD if lua.release_lock(client, LOCK, token, wake="wake") else LockStatus.LOST
         if command.script == "renew":
             return lua.renew_lock(client, TICK, fence, 0)
         if command.script == "claim":
@@ -360,21 +364,23 @@ class Scripts:
         return lua.commit_runs(client, SCHEDULE, fence, [commit], target).status
 
 
-def _violation(lock: int, command: Command, reply: str, found: int, lives_ms: int, is_written: bool) -> str:
+def _violation(
+    lock: int, command: Command, reply: LockStatus, found: int, lives_ms: int, is_written: bool
+) -> str:
     """Return which promise was broken: each script's about the lock."""
     script, token, subject, is_stale = command
     is_held = is_stale if script == "take" and lock == subject else lock not in (0, token)
     if lock and is_held:
-        is_refused = reply == "lost" and not is_written
+        is_refused = reply is LockStatus.LOST and not is_written
         return "" if is_refused else f"another beat held the lock, and yet: {script}"
     if script == "release":
         return f"not released by its holder: {found}" if found else ""
-    status, expected_ms = ("ok", LOCK_MS) if lock else ("retaken", RETAKEN_MS)
+    status, expected_ms = (LockStatus.HELD, LOCK_MS) if lock else (LockStatus.RETAKEN, RETAKEN_MS)
     if script == "take":
-        status, expected_ms = "ok", TAKEN_MS
+        status, expected_ms = LockStatus.HELD, TAKEN_MS
     if (found, reply) == (token, status) and expected_ms - SLACK_MS < lives_ms <= expected_ms:
         return ""
-    return f"not {status} for {expected_ms} ms after: {script}"
+    return f"not {status.name.lower()} for {expected_ms} ms after: {script}"
 
 
 def _score(run: int) -> str:

@@ -21,6 +21,7 @@ from redbeat.store.records import (
     Fence,
     Head,
     Histories,
+    LockStatus,
     Sizes,
     Stored,
     Target,
@@ -53,6 +54,15 @@ _READ_HISTORY = Script("read_history")
 _READ_STATUS = Script("read_status")
 
 
+#: the word of each status of the lock in the replies
+_STATUSES = {"ok": LockStatus.HELD, "retaken": LockStatus.RETAKEN, "lost": LockStatus.LOST}
+
+
+def lock_status_of(reply: str | bytes) -> LockStatus:
+    """Return the status of the lock that a script has returned."""
+    return _STATUSES[text_of(reply)]
+
+
 def claim_due(
     client: Any,
     schedule_key: str,
@@ -74,7 +84,7 @@ def claim_due(
     args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix, int(is_reading), *sizes]
     status, now, upcoming, has_more, is_held, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
     return Claim(
-        status=text_of(status),
+        status=lock_status_of(status),
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
@@ -132,7 +142,7 @@ def commit_runs(
     args = [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
     status, is_moved, results, unrecorded = call(_COMMIT_RUNS, client, keys, args)
     return Committed(
-        text_of(status),
+        lock_status_of(status),
         bool(is_moved),
         [bool(result) if isinstance(result, int) else text_of(result) for result in results],
         text_of(unrecorded),
@@ -165,7 +175,7 @@ def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int
 
 def save_entries(
     client: Any, schedule_key: str, fence: Fence, writes: Iterable[tuple[Stored, Write]], *, wake: str = ""
-) -> tuple[str, int]:
+) -> tuple[LockStatus, int]:
     """Make all writes, or none if an entry has changed; return the lock's status, and which one, or 0."""
     keys, args = fence.keys(schedule_key), [*fence.args(), wake]
     states: dict[tuple[str, ...], str] = {}
@@ -185,7 +195,7 @@ def save_entries(
         args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
     args += chain.from_iterable(states)
     status, changed = _SAVE_ENTRIES(client, keys, args)
-    return text_of(status), int(changed)
+    return lock_status_of(status), int(changed)
 
 
 def delete_entries(
@@ -196,12 +206,12 @@ def delete_entries(
     keys_beside: Callable[[str], Sequence[str]],
     *,
     wake: str,
-) -> tuple[str, int]:
+) -> tuple[LockStatus, int]:
     """Remove entries, and what is kept beside them; return the lock's status and how many there were."""
     beside = list(chain.from_iterable(map(keys_beside, keys)))
     args = [*fence.args(), wake, len(keys)]
     status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys, *beside], args)
-    return text_of(status), int(deleted)
+    return lock_status_of(status), int(deleted)
 
 
 def change_statics(
@@ -212,10 +222,10 @@ def change_statics(
     change: str,
     owner: str,
     names: Iterable[str],
-) -> str:
+) -> LockStatus:
     """Make the ``change``, 'add', 'release' or 'remove', for at least one name; return the lock's status."""
     keys, args = [*fence.keys(statics_key), owners_key], [*fence.args(), change, owner, *names]
-    return str(text_of(_CHANGE_STATICS(client, keys, args)))
+    return lock_status_of(_CHANGE_STATICS(client, keys, args))
 
 
 def take_lock(
@@ -225,9 +235,9 @@ def take_lock(
     return bool(_TAKE_LOCK(client, [lock_key], [token, taken_ms, silent, rest_ms, slack_ms]))
 
 
-def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> str:
+def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> LockStatus:
     """Let the lock live for its full time; return its status."""
-    return str(text_of(_RENEW_LOCK(client, fence.keys(tick_key), [*fence.args(), idle_ms])))
+    return lock_status_of(_RENEW_LOCK(client, fence.keys(tick_key), [*fence.args(), idle_ms]))
 
 
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:

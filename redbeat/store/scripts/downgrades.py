@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.log.text import sha1_of_text
-from redbeat.store.records import Fence, Stored, text_of, texts_of
-from redbeat.store.scripts.script import Script
+from redbeat.store.records import Fence, LockStatus, Stored, text_of, texts_of
+from redbeat.store.scripts import Script, lock_status_of
 
 _PUT_AWAY = Script("entry_texts", "put_away")
 _BRING_BACK = Script("hold_lock", "bring_back")
@@ -40,7 +40,7 @@ class BroughtBack(NamedTuple):
         scoreless: the keys of those that are back, and whose score was none: they are due at once.
     """
 
-    status: str
+    status: LockStatus
     returned: int
     gone: int
     scoreless: list[str]
@@ -63,7 +63,9 @@ def bring_back(client: Any, keys: Keys, fence: Fence) -> BroughtBack:
     """Put all entries back into the schedule that were taken out."""
     names = [*fence.keys(keys.schedule), keys.downgraded, keys.statics]
     status, returned, gone, scoreless = _BRING_BACK(client, names, [*fence.args(), keys.prefix])
-    return BroughtBack(text_of(status), int(returned), int(gone), [str(text_of(key)) for key in scoreless])
+    return BroughtBack(
+        lock_status_of(status), int(returned), int(gone), [str(text_of(key)) for key in scoreless]
+    )
 
 
 def score_of(text: str) -> float | None:

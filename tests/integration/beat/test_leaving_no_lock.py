@@ -16,7 +16,7 @@ from redbeat import RedBeatScheduler
 from redbeat.errors import StoreUnavailable
 from redbeat.leadership.lock import TAKEN_MS, LeaderLock
 from redbeat.store import scripts as lua
-from redbeat.store.records import Commit
+from redbeat.store.records import Commit, LockStatus
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
@@ -46,7 +46,7 @@ def test_a_commit_that_arrives_after_the_release_keeps_nobody_waiting(
     scheduler.close()
     assert client.get(LOCK) is None
     late = lua.commit_runs(client, SCHEDULE, fence, [Commit(claimed, "-1")])
-    assert late.status == "retaken"
+    assert late.status is LockStatus.RETAKEN
     assert client.pttl(LOCK) <= TAKEN_MS
 
 

@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError
 
 from redbeat.keys import Keys
 from redbeat.store import scripts as lua
-from redbeat.store.records import Fence, Stored, Write
+from redbeat.store.records import Fence, LockStatus, Stored, Write
 from redbeat.store.scripts.downgrades import bring_back
 from tests.integration.conftest import ONE_SERVER
 from tests.support.leadership_model import RUNS, Scripts, explore
@@ -129,7 +129,7 @@ def test_without_it_an_order_of_steps_breaks_a_promise(
 
 ENTRY = Stored("redbeat:entry", "{}", score=1.0, type="hash")
 #: the fenced scripts that no step of the model's is, each with something to write
-OTHERS: dict[str, Callable[[Any, Fence], str]] = {
+OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "save_entries": lambda client, fence: lua.save_entries(
         client, SCHEDULE, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
     )[0],
@@ -157,10 +157,10 @@ def test_a_script_writes_for_the_holder_and_nothing_while_another_beat_holds_the
     client.hset(KEYS.downgraded, ENTRY.key, "5 static")
     client.set(LOCK, "another", px=100_000)
     before = contents(client)
-    assert OTHERS[script](client, Fence(LOCK, "mine", 500_000)) == "lost"
+    assert OTHERS[script](client, Fence(LOCK, "mine", 500_000)) is LockStatus.LOST
     assert contents(client) == before
     assert client.pttl(LOCK) <= 100_000
-    assert OTHERS[script](client, Fence(LOCK, "another", 500_000)) == "ok"
+    assert OTHERS[script](client, Fence(LOCK, "another", 500_000)) is LockStatus.HELD
     assert contents(client) != before
     assert client.pttl(LOCK) > 100_000
 

@@ -17,7 +17,7 @@ from redbeat.config.timing import MIN_LOCK_SECONDS, Timing
 from redbeat.errors import LockLost, StoreUnavailable
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.store import scripts as lua
-from redbeat.store.records import Fence
+from redbeat.store.records import Fence, LockStatus
 from redbeat.store.store import Store
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -132,12 +132,12 @@ def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_writte
 
     is_away, renew = threading.Event(), lua.renew_lock
 
-    def renew_lock(*args: Any) -> str:
+    def renew_lock(*args: Any) -> LockStatus:
         """Redis goes away right after the renewal that takes the lock back."""
         if is_away.is_set():
             raise redis.exceptions.ConnectionError
         status = renew(*args)
-        if status == "retaken":
+        if status is LockStatus.RETAKEN:
             is_away.set()
         return status
 

@@ -368,9 +368,10 @@ class Replying:
 
 def test_a_lost_lock_is_told_apart() -> None:
     options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "entry_bytes": 9, "lease_ms": 0, "prefix": "p"}
-    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, **options).status == "lost"
-    assert lua.commit_runs(Replying([b"lost", 0, [], b""]), "s", FENCE, [COMMIT]).status == "lost"
-    assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == ("lost", 0)
+    lost = records.LockStatus.LOST
+    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, **options).status is lost
+    assert lua.commit_runs(Replying([b"lost", 0, [], b""]), "s", FENCE, [COMMIT]).status is lost
+    assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == (lost, 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
 
@@ -387,7 +388,7 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
         prefix="p",
     )
     assert claim == records.Claim(
-        status="ok",
+        status=records.LockStatus.HELD,
         now=1.5,
         next_score=2.5,
         has_more=True,
@@ -406,7 +407,7 @@ def test_a_commit_for_any_definition_sends_none() -> None:
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
     committed = lua.commit_runs(client, "s", records.Fence(), [records.Commit(CLAIMED, "new-score")])
-    assert committed == records.Committed("ok", is_moved=False, results=[True])
+    assert committed == records.Committed(records.LockStatus.HELD, is_moved=False, results=[True])
     assert sent[-12:] == ["hash", "", "claimed-score", "new-score", "the-meta", *[""] * 6, 0]
 
 
@@ -455,7 +456,10 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     second = records.Commit(CLAIMED, "new-score", pushes=(records.Push("pexpire", "q", 5),))
     committed = lua.commit_runs(client, "s", FENCE, [first, second, COMMIT], TARGET)
     assert committed == records.Committed(
-        "ok", is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
+        records.LockStatus.HELD,
+        is_moved=True,
+        results=[False, "WRONGTYPE", True],
+        unrecorded="NOPERM",
     )
     keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
