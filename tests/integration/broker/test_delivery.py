@@ -14,6 +14,7 @@ from redbeat import RedBeatScheduler
 from redbeat.broker import delivery
 from redbeat.broker.delivery import Delivery
 from redbeat.store.records import Target
+from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
@@ -273,6 +274,39 @@ def test_at_most_once_records_a_run_before_it_is_sent(
     make_scheduler(**settings).tick()
     assert sent_names(broker) == ["first"]  # the others' runs are lost, and none is doubled
     assert field(client, "last", "meta")["total_run_count"] == 1
+
+
+def test_what_was_sent_before_an_end_amid_a_batch_is_recorded_and_the_rest_stays_due(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler(
+        scheduler=Ending, broker_url="memory://"
+    )  # nothing is collected: it sends at once
+    write_burst(client, ["first", "last", "unreached"])
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    assert field(client, "first", "meta")["total_run_count"] == 1
+    due = client.zrangebyscore(SCHEDULE, 0, server_now(client))
+    assert due == ["redbeat:last", "redbeat:unreached"]
+
+
+def test_at_most_once_sends_nothing_of_what_somebody_has_changed_meanwhile(
+    at_most_once: tuple[dict[str, Any], redis.Redis], make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    settings, broker = at_most_once
+    scheduler = make_scheduler(**settings)
+    write_burst(client, ["first", "deleted", "third"])
+    claim = Store.claim_due
+
+    def claim_due(*args: Any, **kwargs: Any) -> Any:
+        claimed = claim(*args, **kwargs)
+        client.delete("redbeat:deleted")
+        return claimed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "claim_due", claim_due)
+        scheduler.tick()
+    assert sent_names(broker) == ["first", "third"]
 
 
 def test_at_most_once_says_which_run_it_lost(
