@@ -96,33 +96,11 @@ def plan_run(
     give_calendars([entry], calendars)
     bounds = entry.bounds()
     failure = failure_of(claimed)
-    due = _due_of(entry, bounds, claimed, failure)
-    is_retried = failure is not None and failure.attempts > 0 and failure.is_waiting_for(claimed)
-    is_asked = _is_asked(claimed, failure)
     moment = _moment(now)
-    dropped: list[Dropped] = []
-    is_trusted = is_retried or is_asked
-    if not is_trusted and is_moved(entry, float(claimed.nominal), claimed.is_meta_foreign, due.at, moment):
-        own_time = entry.due_by_schedule()
-        if own_time is None or own_time.timestamp() > now:
-            return _put_off(entry, claimed, own_time, _records_of_excluded(entry, bounds, due))
-        due = Due.at_instant(own_time)
-    if not entry.is_enabled_at(moment):
-        return _commit(claimed, score_text(_score_of_resting(entry, bounds, due.at, moment)))
-    if not is_asked and is_in_pause(entry, due.at):
-        is_retried, at = False, first_after_pause(entry, bounds, due.at)
-        if at is None or at > moment:
-            return _put_off(entry, claimed, at)
-        is_made_up_for = bounds.run_missed and at == paused_until(entry) and entry.last_run_at is not None
-        due = Due.at_instant((entry.due_by_schedule() if is_made_up_for else None) or at)
-    dropped += _dropped_in_pause(entry, bounds, due.at)
-    excluded = exclusion_of(entry.schedule, bounds, due.at)
-    if excluded is not None:
-        allowed_at = _first_allowed(entry, bounds, due.at, excluded)
-        dropped.append(_dropped_outside(entry, bounds, due.at, allowed_at, moment, excluded))
-        if allowed_at is None or allowed_at > moment:
-            return _put_off(entry, claimed, allowed_at, _records_of(dropped))
-        is_retried, due = False, Due.at_instant(allowed_at)
+    settled = _settle(entry, bounds, claimed, failure, moment)
+    if isinstance(settled, Commit):
+        return settled
+    due, is_retried, dropped = settled
     choice = choose_run(entry.schedule, bounds, due.at, moment, defaults_of(entry))
     if entry.policy.is_finished(entry.total_run_count):
         return _put_off(entry, claimed, None)
@@ -159,6 +137,46 @@ class Due(NamedTuple):
     @classmethod
     def at_instant(cls, instant: datetime) -> Due:
         return cls(instant, score_text(instant.timestamp()))
+
+
+class _Settled(NamedTuple):
+    """For which time an entry runs, whether that run couldn't be sent before, and which runs it drops."""
+
+    due: Due
+    is_retried: bool
+    dropped: list[Dropped]
+
+
+def _settle(
+    entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, failure: Failure | None, moment: datetime
+) -> _Settled | Commit:
+    """Return what is due; a commit if nothing is: moved, disabled, paused, or excluded at that time."""
+    due = _due_of(entry, bounds, claimed, failure)
+    is_retried = failure is not None and failure.attempts > 0 and failure.is_waiting_for(claimed)
+    is_asked = _is_asked(claimed, failure)
+    is_trusted = is_retried or is_asked
+    if not is_trusted and is_moved(entry, float(claimed.nominal), claimed.is_meta_foreign, due.at, moment):
+        own_time = entry.due_by_schedule()
+        if own_time is None or own_time > moment:
+            return _put_off(entry, claimed, own_time, _records_of_excluded(entry, bounds, due))
+        due = Due.at_instant(own_time)
+    if not entry.is_enabled_at(moment):
+        return _commit(claimed, score_text(_score_of_resting(entry, bounds, due.at, moment)))
+    if not is_asked and is_in_pause(entry, due.at):
+        is_retried, at = False, first_after_pause(entry, bounds, due.at)
+        if at is None or at > moment:
+            return _put_off(entry, claimed, at)
+        is_made_up_for = bounds.run_missed and at == paused_until(entry) and entry.last_run_at is not None
+        due = Due.at_instant((entry.due_by_schedule() if is_made_up_for else None) or at)
+    dropped = _dropped_in_pause(entry, bounds, due.at)
+    excluded = exclusion_of(entry.schedule, bounds, due.at)
+    if excluded is not None:
+        allowed_at = _first_allowed(entry, bounds, due.at, excluded)
+        dropped.append(_dropped_outside(entry, bounds, due.at, allowed_at, moment, excluded))
+        if allowed_at is None or allowed_at > moment:
+            return _put_off(entry, claimed, allowed_at, _records_of(dropped))
+        is_retried, due = False, Due.at_instant(allowed_at)
+    return _Settled(due, is_retried, dropped)
 
 
 def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, failure: Failure | None) -> Due:
