@@ -158,10 +158,7 @@ def test_a_bad_one_that_is_corrected_runs(
 
 
 def test_a_rule_that_ended_is_no_error_and_never_runs_again(
-    scheduler: RedBeatScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended = {"__type__": "rrule", "freq": 4, "dtstart": 1_577_836_800, "dtstart_tz": 0, "count": 2}
     write_raw(client, "ended", schedule=ended, score=1_577_923_200)
@@ -172,10 +169,7 @@ def test_a_rule_that_ended_is_no_error_and_never_runs_again(
 
 
 def test_bytes_that_are_no_text_harm_nobody_else(
-    scheduler: RedBeatScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     latin = '{"task": "größe", "schedule": {"__type__": "interval", "every": 60}}'.encode("latin-1")
     write_raw(client, "latin", latin, score=1)

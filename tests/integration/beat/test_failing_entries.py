@@ -221,10 +221,7 @@ def test_an_exchange_that_no_queue_is_bound_to_is_that_entrys_failure(
 
 
 def test_a_message_that_the_server_cannot_take_holds_up_no_other(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit_runs = Store.commit_runs
 

@@ -93,11 +93,7 @@ def test_ignore_neither_reports_nor_asks(
 @pytest.mark.parametrize("name", ["noeviction", "volatile-lru", "volatile-ttl"])
 @pytest.mark.parametrize("level", ["warn", "error", "raise"])
 def test_a_policy_that_keeps_the_schedule_is_no_news(
-    make_app: MakeApp,
-    policy: Callable[[str], None],
-    caplog: pytest.LogCaptureFixture,
-    level: str,
-    name: str,
+    make_app: MakeApp, policy: Callable[[str], None], caplog: pytest.LogCaptureFixture, level: str, name: str
 ) -> None:
     policy(name)
     scheduler = RedBeatScheduler(make_app(redbeat_key_expiry_check=level))

@@ -14,11 +14,7 @@ from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.logs import warnings_in
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import (
-    SELDOM,
-    counts_of,
-    write_raw,
-)
+from tests.support.schedule import SELDOM, counts_of, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import take_messages
 

@@ -310,11 +310,7 @@ def test_runs_in_a_pause_that_has_ended_say_so(
     drain(scheduler)
     assert len(messages(broker)) == 1
     (outcome, due, last, count, why), merged = spans(app)
-    assert (outcome, count, why) == (
-        "skipped",
-        6,
-        f"paused until {shown(until)}: repairs",
-    )
+    assert (outcome, count, why) == ("skipped", 6, f"paused until {shown(until)}: repairs")
     assert abs(due - dues[0]) < timedelta(milliseconds=1)
     assert abs(last - dues[5]) < timedelta(milliseconds=1)
     assert (merged[0], merged[3]) == ("merged", 1)

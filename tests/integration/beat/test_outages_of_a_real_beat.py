@@ -33,10 +33,7 @@ POLICIES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"misfire_grace_time": 2},
         {"skipped: older than misfire_grace_time of 2 s", "merged: stands for"},
     ),
-    "expires": (
-        {"misfire": "all", "expires_after": 3},
-        {"skipped: its message would have expired"},
-    ),
+    "expires": ({"misfire": "all", "expires_after": 3}, {"skipped: its message would have expired"}),
 }
 HISTORY = 1000
 

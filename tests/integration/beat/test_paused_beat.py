@@ -34,11 +34,7 @@ def test_a_beat_that_was_paused_does_not_say_that_its_scheduler_hangs(server: Se
         "redbeat_lock_timeout": LOCK_SECONDS,
     }
     write_app(tmp_path, "module", server.url(0), extra=SLOW, redbeat_redis_url=server.url(1), **settings)
-    with (
-        server.client(db=1) as client,
-        server.client() as broker,
-        celery_beat(tmp_path, "module") as beat,
-    ):
+    with server.client(db=1) as client, server.client() as broker, celery_beat(tmp_path, "module") as beat:
         beat.wait_for("the handler begins")
         token = client.get(LOCK)
         beat.signal(signal.SIGSTOP)

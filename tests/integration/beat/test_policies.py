@@ -61,10 +61,7 @@ def test_extensions_in_a_definition_written_by_hand_count_and_move_to_the_policy
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (
-            {"timezone": "Europe/Berln"},
-            "unknown time zone 'Europe/Berln'. Did you mean Europe/Berlin",
-        ),
+        ({"timezone": "Europe/Berln"}, "unknown time zone 'Europe/Berln'. Did you mean Europe/Berlin"),
         ({"max_runs": 0}, "max_runs: must be a whole number from 1"),
         ({"jitter": -1}, "jitter: must be a number of seconds from 0"),
         ({"misfire": "never"}, "misfire: must be one of 'latest', 'all'"),

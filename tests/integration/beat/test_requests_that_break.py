@@ -232,11 +232,7 @@ def test_an_answer_that_breaks_the_connection_costs_no_entry_but_the_one_that_do
     """Without a lock what is claimed is hidden, and would be again and again if no answer arrived."""
     monkeypatch.setattr(schedulers, "LEASE_SECONDS", 3.0)
     names = [f"entry-{number}" for number in range(600)]
-    with (
-        Proxy((valkey.host, valkey.port)) as way,
-        valkey.client(db=1) as client,
-        valkey.client() as broker,
-    ):
+    with Proxy((valkey.host, valkey.port)) as way, valkey.client(db=1) as client, valkey.client() as broker:
         way.cut_beyond(None, LIMIT_BYTES)
         write_burst(client, names, args=["x" * 5_000])
         write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE + LARGE])

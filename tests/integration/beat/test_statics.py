@@ -153,10 +153,7 @@ BAD: dict[Any, Any] = {
 
 
 def test_bad_statics_are_reported_and_skipped_and_never_removed(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="celery.beat")
     make_scheduler(redbeat_lock_key=None, beat_schedule={"zero": HOURLY, "no-task": HOURLY})

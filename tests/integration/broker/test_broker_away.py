@@ -96,10 +96,7 @@ def test_a_beat_whose_broker_is_away_ends_at_once_and_releases_its_lock(
 
 
 def test_a_broker_that_breaks_off_when_it_is_asked_who_it_is_gets_its_runs_later(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_off(outbox: Outbox) -> str | None:
         monkeypatch.undo()

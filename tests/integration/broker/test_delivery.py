@@ -163,12 +163,7 @@ def test_two_servers_that_were_one_are_waited_for_and_then_believed(
 
 @pytest.mark.parametrize(
     "rights",
-    [
-        "~redbeat:* +@all",
-        "~* +@all -lpush",
-        "~* +@all -info",
-        "~* +@all -select",
-    ],
+    ["~redbeat:* +@all", "~* +@all -lpush", "~* +@all -info", "~* +@all -select"],
     ids=["no queue", "no LPUSH", "no INFO", "no SELECT in scripts"],
 )
 def test_a_schedule_whose_user_may_not_push_is_delivered_by_the_brokers_user(

@@ -98,11 +98,7 @@ def leader_lock(app: Celery) -> None:
 
 OWN_CALLS = [claim_and_commit, save_and_delete, statics, leader_lock]
 CLIENT_CALLS = [command, pipeline, transaction, registered_script, client_lock]
-CALLS = pytest.mark.parametrize(
-    "call",
-    [*CLIENT_CALLS, *OWN_CALLS],
-    ids=lambda call: call.__name__,
-)
+CALLS = pytest.mark.parametrize("call", [*CLIENT_CALLS, *OWN_CALLS], ids=lambda call: call.__name__)
 
 
 @CALLS

@@ -142,8 +142,7 @@ def test_a_sentinel_that_is_down_is_passed_over_at_once(guarded: Topology) -> No
 
 def test_sentinels_that_know_no_such_service_are_named_without_a_password(guarded: Topology) -> None:
     app = memory_app(
-        redbeat_redis_url=guarded.url(),
-        redbeat_redis_options=options_of(guarded, service_name="nobody"),
+        redbeat_redis_url=guarded.url(), redbeat_redis_options=options_of(guarded, service_name="nobody")
     )
     with pytest.raises(StoreUnavailable, match="nobody") as caught:
         RedBeatSchedulerEntry("report", "tasks.report", 60, app=app).save()

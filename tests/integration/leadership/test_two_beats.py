@@ -28,11 +28,7 @@ def module(server: Server, tmp_path: Path) -> str:
 
 
 def test_a_standby_takes_over_when_the_leader_ends(server: Server, tmp_path: Path, module: str) -> None:
-    with (
-        server.client(db=1) as client,
-        server.client(db=0) as broker,
-        celery_beat(tmp_path, module) as first,
-    ):
+    with server.client(db=1) as client, server.client(db=0) as broker, celery_beat(tmp_path, module) as first:
         first.wait_for("beat: Acquired lock")
         token = client.get(LOCK)
         with celery_beat(tmp_path, module) as second:

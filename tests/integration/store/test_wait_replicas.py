@@ -165,10 +165,7 @@ def test_a_socket_timeout_shorter_than_the_wait_breaks_no_connection(
 
 
 def test_a_user_who_may_not_wait_is_told_so_once(
-    server: Server,
-    client: redis.Redis,
-    make_scheduler: MakeScheduler,
-    caplog: pytest.LogCaptureFixture,
+    server: Server, client: redis.Redis, make_scheduler: MakeScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.execute_command("ACL SETUSER rick on nopass ~* &* +@all -wait")
     url = server.url(1).replace("redis://", "redis://rick:x@")

@@ -16,15 +16,7 @@ from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import (
-    SELDOM,
-    expected_id,
-    field,
-    retry_now,
-    score_of,
-    write_burst,
-    write_raw,
-)
+from tests.support.schedule import SELDOM, expected_id, field, retry_now, score_of, write_burst, write_raw
 from tests.support.ticks import Message, names_of, take_messages
 
 pytestmark = ONE_SERVER

@@ -18,14 +18,7 @@ from tests.support.deadlines import patience
 from tests.support.logs import AWAY, BACK, errors_in
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import (
-    LOCK,
-    field,
-    score_of,
-    server_now,
-    write_burst,
-    write_raw,
-)
+from tests.support.schedule import LOCK, field, score_of, server_now, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import names_of, take_messages
