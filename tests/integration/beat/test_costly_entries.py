@@ -69,11 +69,11 @@ def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
     assert not [line for line in warnings if "other-" in line]
 
 
-def test_fifty_costly_ones_that_are_always_due_leave_the_others_their_turn(
+def test_twenty_costly_ones_that_are_always_due_leave_the_others_their_turn(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = make_scheduler()
-    for number in range(50):
+    for number in range(20):
         write_raw(client, f"costly-{number}", score=1 + number, schedule=SELDOM, **COSTLY["objects"])
     scheduler.tick()
 
@@ -91,7 +91,7 @@ def test_fifty_costly_ones_that_are_always_due_leave_the_others_their_turn(
         return client.zcount(SCHEDULE, 0, server_now(client))
 
     # how often that is, is a matter of how long each takes: they rest for as long
-    eventually(lambda: others_have_their_turn() < 47, retry_on=(), message="and they get theirs")
+    eventually(lambda: others_have_their_turn() < 17, retry_on=(), message="and they get theirs")
 
 
 @EVERY_KIND_OF_LOCK

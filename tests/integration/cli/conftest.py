@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from click.testing import Result
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import clocked
 from tests.conftest import MakeApp
-from tests.support.command_line import call
+from tests.support.apps import write_app
+from tests.support.command_line import call, installed
 from tests.support.servers import Server
 
 Call = Callable[..., Result]
@@ -53,3 +55,10 @@ def add(app: Celery) -> Callable[..., RedBeatSchedulerEntry]:
         return RedBeatSchedulerEntry(name, task, schedule or clocked(FAR), app=app, **values).save()
 
     return make
+
+
+@pytest.fixture
+def project(server: Server, tmp_path: Path) -> dict[str, str]:
+    """An application in a file, and the environment to use it in."""
+    write_app(tmp_path, "project", server.url(0), redbeat_redis_url=server.url(1))
+    return installed(tmp_path)

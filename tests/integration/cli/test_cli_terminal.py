@@ -15,21 +15,13 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import clocked
-from tests.support.apps import write_app
-from tests.support.command_line import ROOT, Terminal, call, celery_arguments, installed
+from tests.support.command_line import ROOT, Terminal, call, celery_arguments
 from tests.support.command_line import run as run_command
 from tests.support.servers import Server
 
 FAR = clocked(datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc))
 PASSWORD = "s3cret-w0rd"
 Run = Callable[..., CompletedProcess[str]]
-
-
-@pytest.fixture
-def project(server: Server, tmp_path: Path) -> dict[str, str]:
-    """An application in a file, and the environment to use it in."""
-    write_app(tmp_path, "project", server.url(0), redbeat_redis_url=server.url(1))
-    return installed(tmp_path)
 
 
 @pytest.fixture

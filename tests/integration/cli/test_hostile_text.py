@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from celery import Celery
 
 from redbeat.cli import redbeat
 from tests.support.apps import celery_beat, write_app
-from tests.support.command_line import Terminal, call, installed
+from tests.support.command_line import Terminal, call
 from tests.support.hostile import HOSTILE, HOSTILE_SHOWN, find_orders
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, SCHEDULE, STATICS, write_raw
@@ -204,12 +203,6 @@ for words in json.load(open(sys.argv[1])):
         pass
 print("all", "done")
 """
-
-
-@pytest.fixture
-def project(server: Server, tmp_path: Path) -> Iterator[dict[str, str]]:
-    write_app(tmp_path, "project", server.url(0), redbeat_redis_url=server.url(1))
-    return installed(tmp_path)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("columns", ["80", "160"])

@@ -157,30 +157,17 @@ EXAMPLES: dict[str, Example] = {
     "missing queue is made": Example("x", {}, ("brand-new",), {"queue": "brand-new"}),
     # exchange types
     "direct": Example("x", VIDEO, ("image",), {"exchange": "media", "routing_key": "media.image"}),
-    "topic usa.news": Example(
-        "x",
-        TOPICS,
-        ("usa", "all-news"),
-        {"exchange": "news", "exchange_type": "topic", "routing_key": "usa.news"},
-    ),
-    "topic usa.weather": Example(
-        "x",
-        TOPICS,
-        ("usa", "weather", "all-news"),
-        {"exchange": "news", "exchange_type": "topic", "routing_key": "usa.weather"},
-    ),
-    "topic norway.news": Example(
-        "x",
-        TOPICS,
-        ("norway", "all-news"),
-        {"exchange": "news", "exchange_type": "topic", "routing_key": "norway.news"},
-    ),
-    "topic norway.weather": Example(
-        "x",
-        TOPICS,
-        ("norway", "weather", "all-news"),
-        {"exchange": "news", "exchange_type": "topic", "routing_key": "norway.weather"},
-    ),
+    **{
+        f"topic {key}": Example(
+            "x", TOPICS, queues, {"exchange": "news", "exchange_type": "topic", "routing_key": key}
+        )
+        for key, queues in {
+            "usa.news": ("usa", "all-news"),
+            "usa.weather": ("usa", "weather", "all-news"),
+            "norway.news": ("norway", "all-news"),
+            "norway.weather": ("norway", "weather", "all-news"),
+        }.items()
+    },
     "fanout": Example(
         "x",
         {

@@ -13,17 +13,13 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.pauses import PauseResult
 from redbeat.store.store import Store
+from tests.integration.conftest import ONE_SERVER
 from tests.support.schedule import write_raw
-from tests.support.servers import Server
+
+pytestmark = ONE_SERVER
 
 UTC = timezone.utc
 LATER = datetime(2098, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
 
 
 @pytest.fixture

@@ -19,9 +19,11 @@ from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import commit, make_plan
 from redbeat.store.owners import CalendarChange, Change, Owners
 from redbeat.store.store import Store, Stored, Write
+from tests.integration.conftest import ONE_SERVER
 from tests.support.applying import apply, state_of
 from tests.support.command_line import call
-from tests.support.servers import Server
+
+pytestmark = ONE_SERVER
 
 ENTRY = "entries:\n  report: {task: echo, schedule: {every: 1h}, exclude: holidays}\n"
 FILE = f"""\
@@ -35,12 +37,6 @@ CHANGED = f"""\
 NO_CALENDAR = "entries:\n  report: {task: echo, schedule: {every: 1h}}\n"
 
 Ask = Callable[..., Result]
-
-
-@pytest.fixture
-def server(valkey: Server) -> Server:
-    """One kind is enough."""
-    return valkey
 
 
 @pytest.fixture
