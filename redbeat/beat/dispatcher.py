@@ -64,7 +64,18 @@ from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.records import NOWHERE, Claim, Claimed, Commit, Committed, Fence, LockStatus, Push, Target
+from redbeat.store.records import (
+    NOWHERE,
+    Claim,
+    Claimed,
+    Commit,
+    Committed,
+    Fence,
+    KeyType,
+    LockStatus,
+    Push,
+    Target,
+)
 from redbeat.store.store import Store
 
 #: with at_most_once, how many runs are recorded before they are sent: a crash loses at most these
@@ -205,7 +216,7 @@ class Dispatcher:
         """Return the claimed entries that have a hash; commits of the others go to ``batch.pending``."""
         present, removed = [], []
         for claimed in batch.claim.rows:
-            if claimed.type != "none":
+            if claimed.type is not KeyType.NONE:
                 self._reports.note_present(claimed)
                 present.append(claimed)
                 continue

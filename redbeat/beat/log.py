@@ -13,7 +13,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import as_stored, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
-from redbeat.store.records import Claimed
+from redbeat.store.records import Claimed, KeyType
 
 
 def brief(exc: RedBeatError) -> RedBeatError:
@@ -128,7 +128,7 @@ class Reports:
 
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
         """Log why an entry can't be used, if ``is_news``: its hash doesn't say so yet."""
-        if claimed.type != "hash":  # the reason can't be written to it
+        if claimed.type is not KeyType.HASH:  # the reason can't be written to it
             is_news = self._said.is_news(("quarantined", claimed.key), reason)
         if is_news:
             logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)

@@ -36,7 +36,7 @@ from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.budget import TOO_EXPENSIVE
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc
-from redbeat.store.records import Claimed, Clear, Commit, Ending, score_text
+from redbeat.store.records import Claimed, Clear, Commit, Ending, KeyType, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 
@@ -325,8 +325,8 @@ def commit_quarantined(
     commit = Commit(
         claimed,
         new_score=retry_at,
-        new_error=failure.to_json() if claimed.type == "hash" else None,
-        is_for_this_definition=claimed.type == "hash" and not claimed.unread_bytes,
+        new_error=failure.to_json() if claimed.type is KeyType.HASH else None,
+        is_for_this_definition=claimed.type is KeyType.HASH and not claimed.unread_bytes,
         records=(failed_record(claimed.nominal, reason),) if is_news else (),
     )
     return commit, is_news

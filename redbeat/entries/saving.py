@@ -27,7 +27,7 @@ from redbeat.process.budget import limited, limited_twice
 from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.occurrences import clocked, next_run, rrule, zone_of
 from redbeat.schedules.timezones import in_utc, zone_name
-from redbeat.store.records import Stored, Write
+from redbeat.store.records import KeyType, Stored, Write
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -226,7 +226,7 @@ def stored_after(stored: Stored, write: Write) -> Stored:
         policy=stored.policy if write.policy is None else write.policy or None,
         score=stored.score if write.score is None else write.score,
         error=None,
-        type="hash",
+        type=KeyType.HASH,
     )
 
 

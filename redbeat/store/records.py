@@ -39,12 +39,25 @@ class LockStatus(Enum):
     LOST = auto()
 
 
+class KeyType(Enum):
+    """What a key holds. The server's modules have words of their own for it, which become members, too."""
+
+    NONE = "none"
+    HASH = "hash"
+
+    @classmethod
+    def _missing_(cls, word: object) -> KeyType:
+        other = object.__new__(cls)
+        other._name_ = other._value_ = str(word)
+        return cls._value2member_map_.setdefault(word, other)  # type: ignore[return-value]
+
+
 @dataclass(slots=True)  # not frozen, as making one would take five times as long
 class Claimed:
     """One due entry as it is in Redis. Scores are the server's own text, which it compares.
 
     Attributes:
-        type: the type of the key: 'hash' if all is well, 'none' if it is gone.
+        type: of the key; NONE: it is gone.
         nominal: the score at which it was due.
         score: the score that it has now, another one only if claims are leased.
         is_asked: somebody has written the score 0 to run it now.
@@ -61,7 +74,7 @@ class Claimed:
     policy: str | None = None
     error: str | None = None
     score: str = ""
-    type: str = "hash"
+    type: KeyType = KeyType.HASH
     is_asked: bool = False
     unread_bytes: int = 0
     is_meta_foreign: bool = False
@@ -215,7 +228,7 @@ class Stored:
 
     Attributes:
         score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
-        type: the type of the key, 'hash' if all is well.
+        type: of the key.
         unread_bytes: its size if it was too large to be read; 0: it was read.
         is_away: it was taken out for celery-redbeat 2.x; ``score`` is the one that it had.
         is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it.
@@ -228,7 +241,7 @@ class Stored:
     score: float | None = None
     policy: str | None = None
     error: str | None = None
-    type: str = "none"
+    type: KeyType = KeyType.NONE
     unread_bytes: int = 0
     is_away: bool = False
     is_meta_foreign: bool = False
@@ -237,12 +250,12 @@ class Stored:
     @property
     def is_hash(self) -> bool:
         """Whether the key is a hash, or doesn't exist."""
-        return self.type in ("hash", "none")
+        return self.type in (KeyType.HASH, KeyType.NONE)
 
     @property
     def exists(self) -> bool:
         """Whether the key exists."""
-        return self.type != "none" or self.definition is not None or self.meta is not None
+        return self.type is not KeyType.NONE or self.definition is not None or self.meta is not None
 
 
 @dataclass(slots=True)
@@ -339,7 +352,7 @@ def claimed_of(row: Sequence[Any]) -> Claimed:
     claimed = Claimed(*map(text_of, row))
     claimed.is_asked = bool(claimed.is_asked)
     claimed.score = claimed.score or claimed.nominal
-    claimed.type = claimed.type or "hash"
+    claimed.type = KeyType(claimed.type or "hash")
     claimed.unread_bytes = claimed.unread_bytes or 0
     claimed.is_meta_foreign = bool(claimed.is_meta_foreign)
     return claimed
@@ -358,7 +371,7 @@ def stored_of(key: str, row: Sequence[Any] | None) -> Stored:
         score and float(score),
         policy,
         error,
-        kind or "hash",
+        KeyType(kind or "hash"),
         unread or 0,
         is_meta_foreign=bool(is_foreign),
         revision=revision or "",

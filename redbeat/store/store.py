@@ -45,6 +45,7 @@ from redbeat.store.records import (
     Fence,
     Head,
     Histories,
+    KeyType,
     LockStatus,
     Sizes,
     Stored,
@@ -176,7 +177,7 @@ class Store:
     def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
         claim = self._claim_due(fence, limit, lease_ms, sizes, is_reading=False)
         self.check_lock(claim.status, fence)
-        self._portions.fill([row for row in claim.rows if row.type == "hash"], self._read_claimed)
+        self._portions.fill([row for row in claim.rows if row.type is KeyType.HASH], self._read_claimed)
         return self._without_moving(claim) if self.config.is_cluster else claim
 
     def _claim_due(
@@ -211,7 +212,7 @@ class Store:
 
     def _without_moving(self, claim: Claim) -> Claim:
         """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
-        missing = [row.key for row in claim.rows if row.type == "none"]
+        missing = [row.key for row in claim.rows if row.type is KeyType.NONE]
         with self.translating():
             if not missing or not self.client.exists(*missing):  # there may be thousands
                 return claim

@@ -122,7 +122,8 @@ def commit_runs(
         texts = ""
         if is_strict or commit.new_definition:
             texts = digest_of(f"={texts_of(claimed)}")
-        entries += [claimed.type, texts if is_strict else "", claimed.score, _WORDS.get(new_score, new_score)]
+        entries += [claimed.type.value, texts if is_strict else ""]
+        entries += [claimed.score, _WORDS.get(new_score, new_score)]
         entries += [digest_of(claimed.meta or ""), commit.new_meta or ""]
         entries += [_WORDS.get(commit.new_error, commit.new_error), commit.new_definition or ""]
         entries += [_WORDS.get(commit.new_policy, commit.new_policy), texts if commit.new_definition else ""]

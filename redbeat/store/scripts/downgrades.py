@@ -80,7 +80,7 @@ def score_of(text: str) -> float | None:
 
 def _read_of(stored: Stored) -> str:
     if not stored.is_hash:
-        return stored.type
+        return str(stored.type.value)
     if stored.unread_bytes:
         return ""
     return sha1_of_text(f"{texts_of(stored)}\0{stored.meta or ''}")

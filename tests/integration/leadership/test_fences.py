@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError
 
 from redbeat.keys import Keys
 from redbeat.store import scripts as lua
-from redbeat.store.records import Fence, LockStatus, Stored, Write
+from redbeat.store.records import Fence, KeyType, LockStatus, Stored, Write
 from redbeat.store.scripts.downgrades import bring_back
 from tests.integration.conftest import ONE_SERVER
 from tests.support.leadership_model import RUNS, Scripts, explore
@@ -127,7 +127,7 @@ def test_without_it_an_order_of_steps_breaks_a_promise(
     assert explored.violation == violation
 
 
-ENTRY = Stored("redbeat:entry", "{}", score=1.0, type="hash")
+ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
 #: the fenced scripts that no step of the model's is, each with something to write
 OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "save_entries": lambda client, fence: lua.save_entries(

@@ -18,7 +18,7 @@ from redbeat.store.members import Members
 from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part, Parts
-from redbeat.store.records import Fence, Stored, Write
+from redbeat.store.records import Fence, KeyType, Stored, Write
 from redbeat.store.store import Store
 from tests.support.schedule import SELDOM, write_raw
 
@@ -107,7 +107,7 @@ def test_what_is_noted_of_entries_is_found_in_each_part(store: Store, client: re
 
 def test_entries_are_put_away_where_they_are(store: Store, client: redis.Redis) -> None:
     keys = [*add(store, ONE, {"a": 1}), *add(store, OTHER, {"a": 2}), *add(store, ONE, {"b": 3})]
-    entries = [(key, Stored(key, DEFINITION, type="hash")) for key in keys]
+    entries = [(key, Stored(key, DEFINITION, type=KeyType.HASH)) for key in keys]
     assert store.put_away(entries, "mark").results == [True] * 3
     assert client.hgetall(ONE.keys.downgraded) == {"redbeat:a": "1", "redbeat:b": "3"}
     assert client.hgetall(OTHER.keys.downgraded) == {"other:a": "2"}

@@ -13,7 +13,7 @@ import pytest
 
 from redbeat.beat import log as reports_module
 from redbeat.beat.log import MISSING_SECONDS, STANDBY_SECONDS, Reports
-from redbeat.store.records import Claimed
+from redbeat.store.records import Claimed, KeyType
 
 LIMIT = 10
 
@@ -63,7 +63,7 @@ def remembered(reports: Reports) -> int:
 
 
 def claimed(number: int, kind: str) -> Claimed:
-    return Claimed(f"redbeat:entry-{number}", "1.5", type=kind)
+    return Claimed(f"redbeat:entry-{number}", "1.5", type=KeyType(kind))
 
 
 def test_many_distinct_errors_are_each_logged_and_take_bounded_memory(

@@ -24,7 +24,7 @@ from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.errors import EntryCorrupt
-from redbeat.store.records import Claimed, Clear, Commit, Ending
+from redbeat.store.records import Claimed, Clear, Commit, Ending, KeyType
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 
 UTC = timezone.utc
@@ -196,7 +196,9 @@ def test_another_reason_or_another_definition_is_news(reason: str, task: str) ->
 
 
 def test_what_is_no_hash_is_put_off_and_not_written() -> None:
-    commit, _ = commit_quarantined(replace(claimed(), type="string", definition=None), "bad", NOW, 300)
+    commit, _ = commit_quarantined(
+        replace(claimed(), type=KeyType("string"), definition=None), "bad", NOW, 300
+    )
     assert (commit.new_score, commit.new_error, commit.is_for_this_definition) == (seconds(305), None, False)
 
 
@@ -261,7 +263,7 @@ def test_a_retry_after_the_next_due_time_covers_that_run_too(app: Celery) -> Non
     ("is_known", "new_score"), [(False, seconds(5 + MISSING_GRACE_SECONDS)), (True, Ending.UNSCHEDULE)]
 )
 def test_an_entry_without_its_hash_gets_one_moment_of_grace(is_known: bool, new_score: str | Ending) -> None:
-    entry = replace(claimed(), type="none", definition=None)
+    entry = replace(claimed(), type=KeyType.NONE, definition=None)
     assert commit_missing(entry, NOW, is_known) == Commit(entry, new_score)
 
 

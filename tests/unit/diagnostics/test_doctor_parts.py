@@ -15,7 +15,7 @@ from redbeat.diagnostics.fixes import next_score
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.log.text import counted
-from redbeat.store.records import Stored
+from redbeat.store.records import KeyType, Stored
 from tests.support.schedule import meta_json
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
@@ -41,19 +41,19 @@ MINUTELY = {"__type__": "interval", "every": 60}
 def test_an_excerpt_shows_what_the_reason_is_about(
     definition: str | None, reason: str, expected: str
 ) -> None:
-    assert excerpt_of(Stored("k", definition, type="hash"), reason) == expected
+    assert excerpt_of(Stored("k", definition, type=KeyType.HASH), reason) == expected
 
 
 def test_an_excerpt_is_short_and_shows_the_place() -> None:
     text = json.dumps({"args": ["x" * 5000]}) + "}" + " " * 5000
-    excerpt = excerpt_of(Stored("k", text, type="hash"), "definition: no valid JSON: Extra data.")
+    excerpt = excerpt_of(Stored("k", text, type=KeyType.HASH), "definition: no valid JSON: Extra data.")
     assert '"]}}' in excerpt
     assert excerpt.startswith("…")
     assert len(excerpt) <= EXCERPT_LENGTH + 2
 
 
 def test_an_excerpt_may_be_of_the_meta_and_of_the_policy() -> None:
-    stored = Stored("k", "{}", '{"last_run_at": 5}', policy='{"jitter": -1}', type="hash")
+    stored = Stored("k", "{}", '{"last_run_at": 5}', policy='{"jitter": -1}', type=KeyType.HASH)
     assert excerpt_of(stored, "meta: last_run_at: must be a datetime.") == '{"last_run_at": 5}'
     assert excerpt_of(stored, "policy: jitter: must be a number.") == '{"jitter": -1}'
 
@@ -73,7 +73,9 @@ def test_what_is_put_back_runs_at_its_next_time_and_makes_up_for_nothing(
     app: Celery, last: datetime | None, count: int, policy: dict[str, Any], expected: timedelta | None
 ) -> None:
     definition = json.dumps({"task": "t", "schedule": MINUTELY})
-    stored = Stored("redbeat:x", definition, meta_json(last, count), policy=json.dumps(policy), type="hash")
+    stored = Stored(
+        "redbeat:x", definition, meta_json(last, count), policy=json.dumps(policy), type=KeyType.HASH
+    )
     score = next_score(decode_entry(RedBeatSchedulerEntry, stored, app), NOON)
     assert score == (-1 if expected is None else (NOON + expected).timestamp())
 

@@ -19,7 +19,7 @@ from redbeat.errors import EntryCorrupt
 from redbeat.history import PastRun
 from redbeat.leadership.status import Leader, Status
 from redbeat.schedules.exclusions import Exclusions
-from redbeat.store.records import Stored
+from redbeat.store.records import KeyType, Stored
 from tests.support.schedule import meta_json
 
 UTC = timezone.utc
@@ -77,7 +77,7 @@ def facts(
         score,
         json.dumps(policy) if policy else None,
         error,
-        "hash",
+        KeyType.HASH,
     )
     entry, problem = None, ""
     try:

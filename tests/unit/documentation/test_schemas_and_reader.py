@@ -15,7 +15,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt
 from redbeat.policy.policy import FIELDS
 from redbeat.schedules.codec import SCHEDULE_FIELDS
-from redbeat.store.records import Stored
+from redbeat.store.records import KeyType, Stored
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.documents import json_examples
 from tests.support.schemas import find_fault, schema_of
@@ -74,7 +74,9 @@ def why_refused(app: Celery, **fields: Any) -> str | None:
     good = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}'
     try:
         decode_entry(
-            RedBeatSchedulerEntry, Stored("redbeat:x", type="hash", **{"definition": good, **fields}), app
+            RedBeatSchedulerEntry,
+            Stored("redbeat:x", type=KeyType.HASH, **{"definition": good, **fields}),
+            app,
         )
     except EntryCorrupt as exc:
         return str(exc)

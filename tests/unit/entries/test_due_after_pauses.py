@@ -13,7 +13,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
 from redbeat.entries.loading import decode_entry
-from redbeat.store.records import Claimed, Clear, Commit, Stored, score_text
+from redbeat.store.records import Claimed, Clear, Commit, KeyType, Stored, score_text
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -47,7 +47,7 @@ def paused(
         score.timestamp(),
         json.dumps(policy),
         None,
-        "hash",
+        KeyType.HASH,
     )
 
 

@@ -17,7 +17,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError
 from redbeat.schedules import cron, rrule
-from redbeat.store.records import Stored
+from redbeat.store.records import KeyType, Stored
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_stored_is_refused_in_words(app: Celery, change: dict[str
 
 def test_a_key_that_holds_no_hash_is_not_written_over(app: Celery) -> None:
     with pytest.raises(EntryCorrupt, match="holds no hash; delete it first"):
-        entry(app).plan_save(Stored("redbeat:x", type="string"), NOON)
+        entry(app).plan_save(Stored("redbeat:x", type=KeyType("string")), NOON)
 
 
 @pytest.mark.parametrize(

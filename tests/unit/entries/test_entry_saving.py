@@ -14,7 +14,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import encode_meta
 from redbeat.schedules import rrule
-from redbeat.store.records import Stored, Write
+from redbeat.store.records import KeyType, Stored, Write
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
 NOW = NOON + timedelta(seconds=20)
@@ -122,7 +122,9 @@ def test_of_the_very_definition_it_is_decided_as_of_one_that_only_means_the_same
     definition = planned(entry(app, schedule=rule), Stored("redbeat:x")).definition
     other_text = json.dumps(json.loads(definition), indent=1)
     writes = [
-        planned(entry(app, schedule=rule), Stored("redbeat:x", text, meta, score, error=error, type="hash"))
+        planned(
+            entry(app, schedule=rule), Stored("redbeat:x", text, meta, score, error=error, type=KeyType.HASH)
+        )
         for text in (definition, other_text)
     ]
     assert writes[0] == writes[1]

@@ -15,7 +15,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
 from redbeat.entries.loading import decode_entry
-from redbeat.store.records import Claimed, Stored, score_text
+from redbeat.store.records import Claimed, KeyType, Stored, score_text
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -48,7 +48,7 @@ def stored_of(
         score,
         json.dumps(policy) if policy else None,
         None,
-        "hash",
+        KeyType.HASH,
     )
 
 
@@ -125,7 +125,9 @@ def test_a_score_that_2x_has_cut_to_whole_seconds_is_shown_as_the_run_it_is(app:
     meta = json.dumps(json.loads(encode_meta(ran_at, 3)))
     definition = {"name": "x", "task": "t", "schedule": {"__type__": "interval", "every": 60}}
     own_time = ran_at + MINUTE
-    stored = Stored("redbeat:x", json.dumps(definition), meta, float(int(own_time.timestamp())), type="hash")
+    stored = Stored(
+        "redbeat:x", json.dumps(definition), meta, float(int(own_time.timestamp())), type=KeyType.HASH
+    )
     entry = decode_entry(Entry, stored, app)
     entry.seen_at = NOON
     assert entry.next_due_at == own_time
@@ -137,7 +139,7 @@ def test_a_score_that_2x_has_cut_to_whole_seconds_is_shown_as_the_run_it_is(app:
 def test_a_score_that_2x_has_moved_at_its_start_is_shown_as_the_schedules_own_time(app: Celery) -> None:
     meta = json.dumps(json.loads(encode_meta(NOON - 30 * MINUTE, 0)))
     definition = {"name": "x", "task": "t", "schedule": {"__type__": "crontab", "minute": "0"}}
-    stored = Stored("redbeat:x", json.dumps(definition), meta, NOON.timestamp() - 900, type="hash")
+    stored = Stored("redbeat:x", json.dumps(definition), meta, NOON.timestamp() - 900, type=KeyType.HASH)
     entry = decode_entry(Entry, stored, app)
     entry.seen_at = NOON - 10 * MINUTE
     assert (entry.next_due_at, entry.state) == (NOON, "scheduled")
@@ -147,6 +149,8 @@ def test_a_score_that_2x_has_moved_at_its_start_is_shown_as_the_schedules_own_ti
 def test_other_scores_are_what_they_are(app: Celery, score: float) -> None:
     definition = {"name": "x", "task": "t", "schedule": {"__type__": "interval", "every": 60}}
     meta = encode_meta(NOON, 3)
-    entry = decode_entry(Entry, Stored("redbeat:x", json.dumps(definition), meta, score, type="hash"), app)
+    entry = decode_entry(
+        Entry, Stored("redbeat:x", json.dumps(definition), meta, score, type=KeyType.HASH), app
+    )
     entry.seen_at = NOON
     assert entry.next_due_at == (None if score < 0 else datetime.fromtimestamp(score, UTC))

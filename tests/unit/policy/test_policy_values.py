@@ -18,7 +18,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.management import CHANGEABLE, Changes
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY, PolicyFields
-from redbeat.store.records import Stored
+from redbeat.store.records import KeyType, Stored
 
 
 def entry(app: Celery, **fields: Any) -> RedBeatSchedulerEntry:
@@ -66,7 +66,7 @@ def test_a_file_that_is_no_zone_is_refused_as_one(app: Celery, name: str) -> Non
     with pytest.raises(EntryCorrupt, match=f"^redbeat:x: policy: timezone: '{name}' can't be used as a zone"):
         decode_entry(
             RedBeatSchedulerEntry,
-            Stored("redbeat:x", definition, policy=json.dumps({"timezone": name}), type="hash"),
+            Stored("redbeat:x", definition, policy=json.dumps({"timezone": name}), type=KeyType.HASH),
             app,
         )
 

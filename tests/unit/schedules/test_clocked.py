@@ -14,7 +14,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.entries.loading import decode_entry
 from redbeat.schedules import clocked
-from redbeat.store.records import Stored, Write
+from redbeat.store.records import KeyType, Stored, Write
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -50,7 +50,7 @@ def told(made: RedBeatSchedulerEntry) -> tuple[Any, ...]:
 
 def stored_by(write: Write) -> Stored:
     policy = write.policy or None
-    return Stored("redbeat:x", write.definition, write.meta, write.score, policy, type="hash")
+    return Stored("redbeat:x", write.definition, write.meta, write.score, policy, type=KeyType.HASH)
 
 
 @ZONES

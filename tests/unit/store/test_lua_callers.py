@@ -16,6 +16,7 @@ from redis.exceptions import NoScriptError
 from redbeat.keys import Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
+from redbeat.store.records import KeyType
 from redbeat.store.scripts import calendars, downgrades, orphans, owners, repairs
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
@@ -28,7 +29,7 @@ COMMIT = records.Commit(
 )
 TARGET = records.Target("the-server", 3, 4)
 WRITE = (
-    records.Stored("k", "read", type="hash"),
+    records.Stored("k", "read", type=KeyType.HASH),
     records.Write("definition", "the-meta", 1.5, policy="the-policy", revision="the-revision"),
 )
 CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
@@ -224,7 +225,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "put_away": (
         lambda client: downgrades.put_away(
-            client, KEYS, "the-lock", "the-mark", [("the-member", records.Stored("k", type="string"))] * 2
+            client,
+            KEYS,
+            "the-lock",
+            "the-mark",
+            [("the-member", records.Stored("k", type=KeyType("string")))] * 2,
         ),
         ["", [1, 0]],
         {
@@ -473,3 +478,14 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
 def test_without_a_lock_the_fence_names_the_schedule_again() -> None:
     assert records.Fence().keys("the-schedule") == ["the-schedule", "the-schedule"]
     assert records.Fence().args() == ["", 0]
+
+
+@pytest.mark.parametrize("word", ["stream", "ReJSON-RL"])
+def test_a_key_of_any_type_is_told_to_the_script_in_the_servers_own_word(word: str) -> None:
+    claimed = records.claimed_of([b"k", b"1", None, None, None, None, None, word.encode()])
+    assert claimed.type is KeyType(word) is not KeyType("list")
+    sent: list[Any] = []
+    client = Replying(None)
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
+    lua.commit_runs(client, "s", records.Fence(), [records.Commit(claimed, "5")])
+    assert sent[-12] == word

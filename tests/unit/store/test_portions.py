@@ -10,7 +10,7 @@ import pytest
 from redbeat.connection.retry import RequestBroken
 from redbeat.errors import StoreRefused
 from redbeat.store.portions import MAX_ENTRIES, Portions
-from redbeat.store.records import Claimed, Stored
+from redbeat.store.records import Claimed, KeyType, Stored
 
 
 class Server:
@@ -27,7 +27,7 @@ class Server:
             self.breaks += 1
             raise StoreRefused("no") from RequestBroken(ConnectionError("reset"))
         self.answers.append(keys)
-        return [Stored(key, f"the definition of {key}", type="hash") for key in keys]
+        return [Stored(key, f"the definition of {key}", type=KeyType.HASH) for key in keys]
 
 
 def rows_of(sizes: dict[str, int]) -> list[Claimed]:
@@ -56,7 +56,7 @@ def test_each_entry_is_read_but_those_that_are_too_much_by_themselves() -> None:
 
 
 def test_what_is_read_so_is_all_that_a_claim_tells() -> None:
-    found = Stored("k", "d", "m", 2.5, "p", "e", "hash", is_meta_foreign=True, revision="r")
+    found = Stored("k", "d", "m", 2.5, "p", "e", KeyType.HASH, is_meta_foreign=True, revision="r")
     [row] = rows = rows_of({"k": 5})
     Portions().fill(rows, lambda *_: [found])
     names = [field.name for field in fields(Claimed) if hasattr(found, field.name) and field.name != "score"]
