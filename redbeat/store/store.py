@@ -57,6 +57,7 @@ from redbeat.store.records import (
 from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
+from redbeat.store.scripts.status import read_head, read_status
 
 #: how many bytes of large entries one claim returns at most; small ones may have four times as many together
 CLAIM_MAX_BYTES = 2 * 1024 * 1024
@@ -270,7 +271,7 @@ class Store:
     def look(self) -> Head:
         """Return the server's clock, and when the first entry is due: a cheap look for a waiting beat."""
         with self.translating():
-            return lua.read_head(self.client, self.keys.schedule)
+            return read_head(self.client, self.keys.schedule)
 
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order."""
@@ -510,7 +511,7 @@ class Store:
         def read(part: Part) -> Iterator[Vitals]:
             keys = part.keys
             with self.translating():
-                yield lua.read_status(self.client, keys.schedule, self.config.lock_key, keys.tick)
+                yield read_status(self.client, keys.schedule, self.config.lock_key, keys.tick)
 
         found = [*self.parts.read(read)]
         oldest = min((one.oldest for one in found if one.oldest is not None), default=None)

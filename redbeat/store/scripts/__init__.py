@@ -19,13 +19,11 @@ from redbeat.store.records import (
     Committed,
     Ending,
     Fence,
-    Head,
     Histories,
     LockStatus,
     Sizes,
     Stored,
     Target,
-    Vitals,
     Write,
     claimed_of,
     digest_of,
@@ -49,9 +47,7 @@ _CHANGE_STATICS = Script("hold_lock", "change_statics")
 _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
-_READ_HEAD = Script("read_head")
 _READ_HISTORY = Script("read_history")
-_READ_STATUS = Script("read_status")
 
 
 #: the word of each status of the lock in the replies
@@ -163,12 +159,6 @@ def read_entries(
     return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
 
 
-def read_head(client: Any, schedule_key: str) -> Head:
-    """Read the server's clock, and when the first entry is due; nothing is written."""
-    now, score = _READ_HEAD(client, [schedule_key], [])
-    return Head(float(now), float(score) if score else None)
-
-
 def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int) -> list[str]:
     """Read at most ``limit`` records of a history, the newest first, none longer than ``record_bytes``."""
     return [text_of(record) for record in _READ_HISTORY(client, [history_key], [limit, record_bytes])]
@@ -244,11 +234,3 @@ def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> LockSt
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:
     """Release the lock, and write the ``mark``, if given; return whether the caller held it."""
     return bool(_RELEASE_LOCK(client, [lock_key, mark or lock_key], [token, wake]))
-
-
-def read_status(client: Any, schedule_key: str, lock_key: str | None, tick_key: str) -> Vitals:
-    """Read who leads and how much is due; nothing is written."""
-    keys = [schedule_key, lock_key or schedule_key, tick_key]
-    now, token, rest_ms, tick, due, oldest = _READ_STATUS(client, keys, [])
-    since = float(oldest) if oldest else None
-    return Vitals(float(now), text_of(token), int(rest_ms), text_of(tick), int(due), since)

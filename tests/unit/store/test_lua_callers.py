@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from redbeat.keys import Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
 from redbeat.store.records import KeyType
-from redbeat.store.scripts import calendars, downgrades, orphans, owners, repairs
+from redbeat.store.scripts import calendars, downgrades, orphans, owners, repairs, status
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")
@@ -152,7 +151,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_head": (
-        lambda client: lua.read_head(client, "the-schedule"),
+        lambda client: status.read_head(client, "the-schedule"),
         ["1.5", ""],
         {"schedule": "the-schedule"},
         {},
@@ -164,7 +163,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_status": (
-        lambda client: lua.read_status(client, "the-schedule", "the-lock", "the-tick"),
+        lambda client: status.read_status(client, "the-schedule", "the-lock", "the-tick"),
         ["1.5", "", -2, "", 0, ""],
         {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"},
         {},
@@ -323,10 +322,7 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
 
 
 def test_a_script_is_made_of_files_only() -> None:
-    trees = [
-        ast.parse(Path(module.__file__).read_text("utf-8"))
-        for module in (lua, calendars, downgrades, orphans, owners, repairs)
-    ]
+    trees = [ast.parse(path.read_text("utf-8")) for path in FOLDER.glob("*.py")]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]
     assert len(made) == len(SCRIPTS)
@@ -404,7 +400,7 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
     reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5"])
-    assert lua.read_status(reply, "s", "l", "t") == records.Vitals(1.5, "token", 34, "1.25", 2, 0.5)
+    assert status.read_status(reply, "s", "l", "t") == records.Vitals(1.5, "token", 34, "1.25", 2, 0.5)
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:
