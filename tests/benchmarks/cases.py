@@ -102,11 +102,7 @@ def saving(bench: Bench) -> None:
     """New entries, made already, are saved: one after the other, and all at once."""
     count = bench.sizes.saved
     for _ in range(bench.sizes.repeats):
-        for subject, way, case in (
-            (OURS, "save", SAVE),
-            (OLD, "save", SAVE),
-            (OURS, "save_many", SAVE_MANY),
-        ):
+        for subject, way, case in ((OURS, "save", SAVE), (OLD, "save", SAVE), (OURS, "save_many", SAVE_MANY)):
             bench.clear()
             report = bench.run(subject, "saving", way=way, count=count)
             rate, note = (None, NOT_YET) if report["is_missing"] else (count / report["seconds"], "")

@@ -128,11 +128,7 @@ def test_a_paused_leader_publishes_nothing_after_takeover(
 
 
 def test_a_lock_deleted_by_hand_is_taken_back_by_the_one_that_had_it(server: Server, tmp_path: Path) -> None:
-    with (
-        beats(tmp_path, server),
-        server.client() as broker,
-        server.client(db=1) as client,
-    ):
+    with beats(tmp_path, server), server.client() as broker, server.client(db=1) as client:
         longest, at = 0.0, time.monotonic()
         for _ in range(3):
             before = broker.llen("celery")

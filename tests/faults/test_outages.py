@@ -358,9 +358,7 @@ def test_a_connection_cut_amid_any_call_costs_nothing(stage: Stage, loss: Loss) 
 
 
 @pytest.mark.parametrize(
-    "outage",
-    [killed, full, forbidden] if IS_LONG else [killed],
-    ids=lambda outage: outage.__name__,
+    "outage", [killed, full, forbidden] if IS_LONG else [killed], ids=lambda outage: outage.__name__
 )
 def test_without_a_retry_period_beat_ends_with_a_sentence(
     disk: Server, stages: Stage, tmp_path: Path, outage: Outage

@@ -359,11 +359,7 @@ BEAT: tuple[Claim, ...] = (
     it_stands_by,
     it_ends_entries,
 )
-STATUS: tuple[Claim, ...] = (
-    it_asks_who_leads,
-    it_asks_in_another_database,
-    it_names_a_key_of_another_type,
-)
+STATUS: tuple[Claim, ...] = (it_asks_who_leads, it_asks_in_another_database, it_names_a_key_of_another_type)
 #: user to what it may do
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "writer": (

@@ -78,9 +78,4 @@ def fill_shop(app: Celery, client: redis.Redis) -> list[str]:
     write_raw(client, "warehouse.cleanup-old-labels-eu-central", json.dumps(broken), score=server_now(client))
     write_raw(client, "orders.finished-in-2024", score=-1)
     client.zadd("redbeat::schedule", {"redbeat:catalog.gone": server_now(client) + 50})
-    return [
-        *names,
-        "warehouse.cleanup-old-labels-eu-central",
-        "orders.finished-in-2024",
-        "catalog.gone",
-    ]
+    return [*names, "warehouse.cleanup-old-labels-eu-central", "orders.finished-in-2024", "catalog.gone"]

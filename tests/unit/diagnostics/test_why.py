@@ -193,20 +193,8 @@ HOLIDAY = Exclusions(["2026-06-01"])
         # what is recorded doesn't go back so far
         (-30, LONG, {}, "too-long-ago", "Only the last 20 runs are kept"),
         (-3, [], {"last": -1, "count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
-        (
-            -3,
-            [sent(-1), sent(-2)],
-            {"count": 2},
-            "not-there-yet",
-            "first run of all was due at",
-        ),
-        (
-            -3,
-            [sent(-1), sent(-2)],
-            {"count": 9},
-            "too-long-ago",
-            "begins with the run that was due at",
-        ),
+        (-3, [sent(-1), sent(-2)], {"count": 2}, "not-there-yet", "first run of all was due at"),
+        (-3, [sent(-1), sent(-2)], {"count": 9}, "too-long-ago", "begins with the run that was due at"),
         # what was sent by hand says nothing about the schedule's own runs
         (-1, [sent(0.2, is_manual=True)], {"count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
         # nothing is recorded at all

@@ -26,10 +26,7 @@ ONLY_REDBEAT_CAN_TELL = {
     "must be more than jitter": "how two fields compare",
 }
 #: the same, of the bad entries that all tests share
-BAD_ONLY_TO_REDBEAT = {
-    "zone-mars": "which zones there are",
-    "last-run-mars": "which zones there are",
-}
+BAD_ONLY_TO_REDBEAT = {"zone-mars": "which zones there are", "last-run-mars": "which zones there are"}
 
 
 @pytest.mark.parametrize("example", json_examples())

@@ -225,10 +225,7 @@ def test_from_timestamp_shows_the_instant_at_an_offset(minutes: int) -> None:
     [
         ({"__type__": "interval", "every": 60}, lambda one: setattr(one, "run_every", timedelta(1))),
         ({"__type__": "crontab", "minute": "5"}, lambda one: one.minute.clear()),
-        (
-            {"__type__": "rrule", "freq": 3, "dtstart": 0, "byhour": [1, 2]},
-            lambda one: one.byhour.append(3),
-        ),
+        ({"__type__": "rrule", "freq": 3, "dtstart": 0, "byhour": [1, 2]}, lambda one: one.byhour.append(3)),
     ],
 )
 def test_changing_a_schedule_changes_no_other_one_of_the_same_json(encoded: Any, change: Any) -> None:

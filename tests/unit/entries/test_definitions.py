@@ -94,11 +94,7 @@ def test_arguments_that_contain_themselves_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("last_run_at", "expected"),
-    [
-        (NOON, NOON_JSON),
-        (NOON.astimezone(timezone(timedelta(hours=5))), NOON_JSON),
-        (None, None),
-    ],
+    [(NOON, NOON_JSON), (NOON.astimezone(timezone(timedelta(hours=5))), NOON_JSON), (None, None)],
 )
 def test_a_meta_is_written_in_utc(last_run_at: datetime | None, expected: Any) -> None:
     assert json.loads(encode_meta(last_run_at, 3)) == {"last_run_at": expected, "total_run_count": 3}

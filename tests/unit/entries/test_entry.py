@@ -169,10 +169,7 @@ def test_the_current_app_is_used_where_none_is_given(monkeypatch: pytest.MonkeyP
         ),
         ({"options": {"headers": [1]}}, "redbeat:x: options: headers must be a dict, not \\[1\\]."),
         ({"options": {"countdown": timedelta(1)}}, "redbeat:x: can't be stored as JSON: "),
-        (
-            {"schedule": BaseSchedule()},
-            "redbeat:x: can't be stored as JSON: .*register_schedule",
-        ),
+        ({"schedule": BaseSchedule()}, "redbeat:x: can't be stored as JSON: .*register_schedule"),
         ({"schedule": schedule(0)}, "redbeat:x: its schedule .* can't be used: an interval must be longer"),
         ({"schedule": schedule(-1, relative=True)}, "redbeat:x: its schedule .* can't be used: "),
         ({"schedule": schedule(timedelta(days=3_640_000))}, "redbeat:x: its schedule .* can't be used: "),

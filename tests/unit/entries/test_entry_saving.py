@@ -168,12 +168,7 @@ def test_over_a_meta_that_could_not_be_used_it_writes_a_new_one(app: Celery, met
 
 
 @pytest.mark.parametrize(
-    ("meta", "score", "expected"),
-    [
-        (None, 5.0, None),
-        (encode_meta(None, 0), 5.0, None),
-        (None, -1.0, None),
-    ],
+    ("meta", "score", "expected"), [(None, 5.0, None), (encode_meta(None, 0), 5.0, None), (None, -1.0, None)]
 )
 def test_the_score_of_a_raw_entry_that_has_not_run_yet_is_kept(
     app: Celery, meta: str | None, score: float, expected: float | None

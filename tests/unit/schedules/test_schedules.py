@@ -199,8 +199,7 @@ def test_a_new_interval_is_due_one_interval_after_it_was_saved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("late", "last_run_at", "upcoming"),
-    [(0, 0, 60), (59, 0, 60), (60, 60, 120), (3605, 3600, 3660)],
+    ("late", "last_run_at", "upcoming"), [(0, 0, 60), (59, 0, 60), (60, 60, 120), (3605, 3600, 3660)]
 )
 def test_a_late_interval_records_its_latest_nominal_time(late: int, last_run_at: int, upcoming: int) -> None:
     choice = choose_run(schedule(60), NO_POLICY, NOON, NOON + late * SECOND, NO_POLICY)

@@ -174,12 +174,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
         {"known": "the-digest"},
     ),
-    "read_owners": (
-        lambda client: owners.read_owners(client, ["k", "k"]),
-        ["the-owner", ""],
-        {},
-        {},
-    ),
+    "read_owners": (lambda client: owners.read_owners(client, ["k", "k"]), ["the-owner", ""], {}, {}),
     "apply_entries": (
         lambda client: owners.apply_entries(
             client, KEYS, [CHANGE, CHANGE], [owners.CalendarChange("c", "the-owner", fields={"d": "l"})]
@@ -457,10 +452,7 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     second = records.Commit(CLAIMED, "new-score", pushes=(records.Push("pexpire", "q", 5),))
     committed = lua.commit_runs(client, "s", FENCE, [first, second, COMMIT], TARGET)
     assert committed == records.Committed(
-        records.LockStatus.HELD,
-        is_moved=True,
-        results=[False, "WRONGTYPE", True],
-        unrecorded="NOPERM",
+        records.LockStatus.HELD, is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
     )
     keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
     assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
