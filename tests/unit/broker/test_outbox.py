@@ -84,6 +84,12 @@ def channel() -> Iterator[Any]:
         yield made
 
 
+def outbox_of(channel: Any) -> Outbox:
+    outbox = Outbox.of(channel)
+    assert outbox is not None
+    return outbox
+
+
 def publish(channel: Any, body: str, **options: Any) -> None:
     Producer(channel, auto_declare=False).publish(body, **{"routing_key": "q", **options})
 
@@ -104,8 +110,7 @@ def _body(text: Any) -> str:
 
 
 def test_a_message_is_collected_and_not_sent(channel: Any, broker: Any) -> None:
-    outbox = Outbox.of(channel)
-    assert outbox is not None
+    outbox = outbox_of(channel)
     with outbox.collecting() as pushes:
         publish(channel, "", headers={"name": "a"})
         publish(channel, "", headers={"name": "b"}, priority=9)
@@ -114,8 +119,7 @@ def test_a_message_is_collected_and_not_sent(channel: Any, broker: Any) -> None:
 
 
 def test_what_was_collected_can_be_sent_later(channel: Any, broker: Any) -> None:
-    outbox = Outbox.of(channel)
-    assert outbox is not None
+    outbox = outbox_of(channel)
     with outbox.collecting() as pushes:
         publish(channel, "", headers={"name": "a"})
     broker.set("spoilt", "no list")
@@ -127,8 +131,7 @@ def test_what_was_collected_can_be_sent_later(channel: Any, broker: Any) -> None
 
 @pytest.mark.parametrize("is_before", [True, False], ids=["before", "after"])
 def test_outside_of_collecting_the_channel_is_kombus_own(channel: Any, broker: Any, is_before: bool) -> None:
-    outbox = Outbox.of(channel)
-    assert outbox is not None
+    outbox = outbox_of(channel)
     if not is_before:
         with outbox.collecting():
             publish(channel, "", headers={"name": "collected"})
@@ -143,8 +146,7 @@ def test_outside_of_collecting_the_channel_is_kombus_own(channel: Any, broker: A
 
 
 def test_after_a_failure_the_channel_is_kombus_own_again(channel: Any, broker: Any) -> None:
-    outbox = Outbox.of(channel)
-    assert outbox is not None
+    outbox = outbox_of(channel)
     with suppress(KeyError), outbox.collecting() as pushes:
         publish(channel, "", headers={"name": "a"})
         publish(channel, "", headers={"name": "never"}, compression="no-such")
@@ -154,8 +156,7 @@ def test_after_a_failure_the_channel_is_kombus_own_again(channel: Any, broker: A
 
 
 def test_a_fan_out_is_sent_at_once(channel: Any, broker: Any) -> None:
-    outbox = Outbox.of(channel)
-    assert outbox is not None
+    outbox = outbox_of(channel)
     Exchange("fan", type="fanout")(channel).declare()
     with broker.pubsub() as pubsub:
         pubsub.psubscribe("*")
@@ -172,8 +173,7 @@ def test_bindings_are_looked_up_once_a_batch(channel: Any, monkeypatch: pytest.M
     get_table = channel.get_table
     monkeypatch.setattr(channel, "get_table", lambda exchange: looks.append(exchange) or get_table(exchange))
     Queue("one", Exchange("topics", type="topic"), routing_key="#")(channel).declare()
-    outbox = Outbox.of(channel)
-    assert outbox is not None
+    outbox = outbox_of(channel)
     for _ in range(2):
         outbox.forget_tables()
         for _ in range(3):
@@ -190,8 +190,7 @@ def test_bindings_are_looked_up_once_a_batch(channel: Any, monkeypatch: pytest.M
 @pytest.mark.skipif(not hasattr(Producer, "batch"), reason="this kombu has no batches of its own")
 def test_kombus_own_batches_still_work_in_the_block(channel: Any, broker: Any) -> None:
     producer = Producer(channel, auto_declare=False)
-    outbox = Outbox.of(channel)
-    assert outbox is not None
+    outbox = outbox_of(channel)
     with outbox.collecting() as pushes:
         with producer.batch():
             producer.publish("", routing_key="q", headers={"name": "a"})
@@ -230,8 +229,7 @@ def test_a_write_by_an_unknown_command_is_sent_at_once_and_once(
 ) -> None:
     for _ in range(2):  # the second is a new connection
         with channel_of(UnknownCommandChannel) as channel:
-            outbox = Outbox.of(channel)
-            assert outbox is not None
+            outbox = outbox_of(channel)
             for _ in range(2):
                 with outbox.collecting() as pushes:
                     publish(channel, "")
@@ -247,8 +245,7 @@ def test_a_channel_that_writes_in_its_own_way_has_sent_at_once(
     broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with channel_of(OwnWayChannel) as channel:
-        outbox = Outbox.of(channel)
-        assert outbox is not None
+        outbox = outbox_of(channel)
         for name in ("a", "b"):
             with outbox.collecting() as pushes:
                 publish(channel, "", headers={"name": name})

@@ -37,103 +37,59 @@ DEFAULTS = {
     "max_entry_bytes": 8_388_608,
 }
 
+#: setting to values that its attribute has as they are given
+TAKEN: dict[str, list[Any]] = {
+    "redbeat_redis_url": ["valkeys://h:1/2", "Sentinel://a:1;sentinel://b:2"],
+    "redbeat_redis_options": [{"retry_period": -1}, {"retry_period": 2.5}, {"any": "thing"}],
+    "redbeat_redis_use_ssl": [True, {"ca_certs": "x"}],
+    "redbeat_lock_key": ["redbeat:mine", None],
+    "redbeat_lock_timeout": [1, None],
+    "redbeat_takeover_after": [5, None],
+    "redbeat_lock_lost": ["standby"],
+    "redbeat_key_expiry_check": ["raise"],
+    "redbeat_batch_size": [5000],
+    "redbeat_max_entry_bytes": [1000, 512 * 1024 * 1024],
+    "redbeat_misfire": ["all"],
+    "redbeat_misfire_limit": [1],
+    "redbeat_misfire_grace_time": [1.5, None],
+    "redbeat_history": [0, 50],
+    "redbeat_delivery": ["at_most_once"],
+    "redbeat_publish_timeout": [2],
+    "redbeat_wait_replicas": [0, 2],
+}
 ALLOWED: list[tuple[str, Any, str, Any]] = [
-    ("redbeat_redis_url", "valkeys://h:1/2", "redis_url", "valkeys://h:1/2"),
-    ("redbeat_redis_url", "Sentinel://a:1;sentinel://b:2", "redis_url", "Sentinel://a:1;sentinel://b:2"),
+    *((name, value, SETTINGS[name].attribute, value) for name in TAKEN for value in TAKEN[name]),
     ("redbeat_redis_url", None, "redis_url", REDIS),
-    ("redbeat_redis_options", {"retry_period": -1}, "redbeat_redis_options", {"retry_period": -1}),
-    ("redbeat_redis_options", {"retry_period": 2.5}, "redbeat_redis_options", {"retry_period": 2.5}),
     ("redbeat_redis_options", {"master_name": "m"}, "redbeat_redis_options", {"service_name": "m"}),
-    ("redbeat_redis_options", {"any": "thing"}, "redbeat_redis_options", {"any": "thing"}),
-    ("redbeat_redis_use_ssl", True, "redis_use_ssl", True),
     ("redbeat_redis_use_ssl", None, "redis_use_ssl", False),
-    ("redbeat_redis_use_ssl", {"ca_certs": "x"}, "redis_use_ssl", {"ca_certs": "x"}),
     ("redbeat_key_prefix", "app-", "schedule_key", "app-:schedule"),
     ("redbeat_lock_key", "mine", "lock_key", "redbeat:mine"),
-    ("redbeat_lock_key", "redbeat:mine", "lock_key", "redbeat:mine"),
-    ("redbeat_lock_key", None, "lock_key", None),
-    ("redbeat_lock_timeout", 1, "lock_timeout", 1),
-    ("redbeat_takeover_after", 5, "takeover_after", 5),
-    ("redbeat_takeover_after", None, "takeover_after", None),
-    ("redbeat_lock_lost", "standby", "lock_lost", "standby"),
     ("redbeat_lock_timeout", 0, "lock_timeout", None),
-    ("redbeat_lock_timeout", None, "lock_timeout", None),
-    ("redbeat_key_expiry_check", "raise", "key_expiry_check", "raise"),
-    ("redbeat_batch_size", 5000, "batch_size", 5000),
-    ("redbeat_max_entry_bytes", 1000, "max_entry_bytes", 1000),
-    ("redbeat_max_entry_bytes", 512 * 1024 * 1024, "max_entry_bytes", 536_870_912),
-    ("redbeat_misfire", "all", "misfire", "all"),
-    ("redbeat_misfire_limit", 1, "misfire_limit", 1),
-    ("redbeat_misfire_grace_time", 1.5, "misfire_grace_time", 1.5),
-    ("redbeat_misfire_grace_time", None, "misfire_grace_time", None),
-    ("redbeat_history", 0, "history", 0),
-    ("redbeat_history", 50, "history", 50),
-    ("redbeat_delivery", "at_most_once", "delivery", "at_most_once"),
-    ("redbeat_publish_timeout", 2, "publish_timeout", 2.0),
-    ("redbeat_wait_replicas", 0, "wait_replicas", 0),
-    ("redbeat_wait_replicas", 2, "wait_replicas", 2),
     ("redbeat_statics_owner", None, "statics_owners", ("test",)),
     ("redbeat_statics_owner", "billing", "statics_owners", ("billing",)),
     ("redbeat_statics_owner", ["billing", "invoices"], "statics_owners", ("billing", "invoices")),
 ]
-
-REFUSED: list[tuple[str, Any]] = [
-    ("redbeat_redis_url", "amqp://h"),
-    ("redbeat_redis_url", ""),
-    ("redbeat_redis_url", ["redis://h"]),
-    ("redbeat_redis_options", "retry"),
-    ("redbeat_redis_options", None),
-    ("redbeat_redis_options", {1: 2}),
-    ("redbeat_redis_options", {"retry_period": -2}),
-    ("redbeat_redis_options", {"retry_period": "1"}),
-    ("redbeat_redis_options", {"retry_period": float("nan")}),
-    ("redbeat_redis_use_ssl", "yes"),
-    ("redbeat_key_prefix", ""),
-    ("redbeat_key_prefix", None),
-    ("redbeat_key_prefix", b"redbeat:"),
-    ("redbeat_lock_key", 5),
-    ("redbeat_lock_timeout", -1),
-    ("redbeat_lock_timeout", 0.9),
-    ("redbeat_takeover_after", 4.9),
-    ("redbeat_takeover_after", 0),
-    ("redbeat_takeover_after", "8"),
-    ("redbeat_lock_lost", "raise"),
-    ("redbeat_lock_lost", None),
-    ("redbeat_lock_timeout", True),
-    ("redbeat_lock_timeout", "300"),
-    ("redbeat_lock_timeout", float("inf")),
-    ("redbeat_key_expiry_check", "loud"),
-    ("redbeat_key_expiry_check", None),
-    ("redbeat_misfire", "never"),
-    ("redbeat_misfire_limit", 0),
-    ("redbeat_misfire_limit", True),
-    ("redbeat_misfire_grace_time", -1),
-    ("redbeat_batch_size", 0),
-    ("redbeat_max_entry_bytes", 999),
-    ("redbeat_max_entry_bytes", None),
-    ("redbeat_max_entry_bytes", "8 MB"),
-    ("redbeat_max_entry_bytes", 1e6),
-    ("redbeat_batch_size", 5001),
-    ("redbeat_batch_size", 10.0),
-    ("redbeat_batch_size", True),
-    ("redbeat_history", -1),
-    ("redbeat_history", 1001),
-    ("redbeat_history", True),
-    ("redbeat_history", "20"),
-    ("redbeat_delivery", "twice"),
-    ("redbeat_delivery", None),
-    ("redbeat_publish_timeout", 0),
-    ("redbeat_publish_timeout", -1),
-    ("redbeat_publish_timeout", "10"),
-    ("redbeat_wait_replicas", -1),
-    ("redbeat_wait_replicas", 1.0),
-    ("redbeat_wait_replicas", True),
-    ("redbeat_wait_replicas", None),
-    ("redbeat_statics_owner", ""),
-    ("redbeat_statics_owner", []),
-    ("redbeat_statics_owner", "a\tb"),
-    ("redbeat_statics_owner", 7),
-]
+REFUSED: dict[str, list[Any]] = {
+    "redbeat_redis_url": ["amqp://h", "", ["redis://h"]],
+    "redbeat_redis_options": ["retry", None, {1: 2}, *({"retry_period": n} for n in (-2, "1", float("nan")))],
+    "redbeat_redis_use_ssl": ["yes"],
+    "redbeat_key_prefix": ["", None, b"redbeat:"],
+    "redbeat_lock_key": [5],
+    "redbeat_lock_timeout": [-1, 0.9, True, "300", float("inf")],
+    "redbeat_takeover_after": [4.9, 0, "8"],
+    "redbeat_lock_lost": ["raise", None],
+    "redbeat_key_expiry_check": ["loud", None],
+    "redbeat_misfire": ["never"],
+    "redbeat_misfire_limit": [0, True],
+    "redbeat_misfire_grace_time": [-1],
+    "redbeat_batch_size": [0, 5001, 10.0, True],
+    "redbeat_max_entry_bytes": [999, None, "8 MB", 1e6],
+    "redbeat_history": [-1, 1001, True, "20"],
+    "redbeat_delivery": ["twice", None],
+    "redbeat_publish_timeout": [0, -1, "10"],
+    "redbeat_wait_replicas": [-1, 1.0, True, None],
+    "redbeat_statics_owner": ["", [], "a\tb", 7],
+}
 
 
 def configured(**settings: Any) -> RedBeatConfig:
@@ -152,7 +108,7 @@ def test_an_allowed_value_is_used(setting: str, value: Any, attribute: str, expe
     assert getattr(configured(**{setting: value}), attribute) == expected
 
 
-@pytest.mark.parametrize(("setting", "value"), REFUSED)
+@pytest.mark.parametrize(("setting", "value"), [(name, value) for name in REFUSED for value in REFUSED[name]])
 def test_a_wrong_value_is_refused_in_words(setting: str, value: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         configured(**{setting: value})
@@ -164,7 +120,7 @@ def test_a_wrong_value_is_refused_in_words(setting: str, value: Any) -> None:
 
 
 def test_every_setting_is_tried_with_allowed_and_with_wrong_values() -> None:
-    assert {row[0] for row in ALLOWED} == {row[0] for row in REFUSED} == SETTINGS.keys()
+    assert {row[0] for row in ALLOWED} == REFUSED.keys() == SETTINGS.keys()
 
 
 @pytest.mark.parametrize(

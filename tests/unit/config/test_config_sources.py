@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import fakeredis
@@ -27,6 +28,11 @@ SETTINGS = {
 }
 
 
+UPPER = {name.upper(): value for name, value in SETTINGS.items()}
+IN_NAMESPACE = {f"CELERY_{name}": value for name, value in UPPER.items()}
+OWN = {name: value for name, value in SETTINGS.items() if name.startswith("redbeat_")}
+
+
 def bare_app() -> Celery:
     return Celery("test", set_as_current=False)
 
@@ -43,59 +49,35 @@ def values(app: Celery) -> dict[str, Any]:
     }
 
 
-def from_object(settings: dict[str, Any], **options: Any) -> Celery:
+def from_object(settings: dict[str, Any], *, is_looked_at: bool = False, **options: Any) -> Celery:
     app = bare_app()
+    assert not is_looked_at or app.conf.timezone is None
     app.config_from_object(settings, **options)
     return app
 
 
-def in_spelling(spelling: str, settings: dict[str, Any]) -> Celery:
-    upper = {name.upper(): value for name, value in settings.items()}
-    in_namespace = {f"CELERY_{name}": value for name, value in upper.items()}
-    redbeat_only = {name: value for name, value in settings.items() if name.startswith("redbeat_")}
-    if spelling == "namespace":
-        return from_object(in_namespace, namespace="CELERY")
-    if spelling == "namespace, looked at before":
-        app = bare_app()
-        assert app.conf.timezone is None
-        app.config_from_object(in_namespace, namespace="CELERY")
-        return app
-    if spelling == "lower-case namespace":
-        return from_object({f"my_{name}": value for name, value in settings.items()}, namespace="my")
-    if spelling == "celery 3":
-        return from_object(upper)
-    if spelling == "mixed case":
-        return from_object(
-            {"broker_url": REDIS, **{name.title(): redbeat_only[name] for name in redbeat_only}}
-        )
-    if spelling == "namespace and plain":
-        app = from_object(in_namespace, namespace="CELERY")
-        app.conf.update(redbeat_only)
-        return app
-    if spelling == "attributes":
-        app = bare_app()
-        for name, value in settings.items():
-            setattr(app.conf, name, value)
-        return app
-    return from_object(settings)
+def given_also(app: Celery, settings: dict[str, Any]) -> Celery:
+    for name, value in settings.items():
+        setattr(app.conf, name, value)
+    return app
 
 
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        "namespace",
-        "namespace, looked at before",
-        "lower-case namespace",
-        "celery 3",
-        "mixed case",
-        "namespace and plain",
-        "attributes",
-    ],
-)
+SPELLINGS: dict[str, Callable[[], Celery]] = {
+    "namespace": lambda: from_object(IN_NAMESPACE, namespace="CELERY"),
+    "namespace, looked at before": lambda: from_object(IN_NAMESPACE, is_looked_at=True, namespace="CELERY"),
+    "lower-case namespace": lambda: from_object({f"my_{n}": SETTINGS[n] for n in SETTINGS}, namespace="my"),
+    "celery 3": lambda: from_object(UPPER),
+    "mixed case": lambda: from_object({"broker_url": REDIS, **{name.title(): OWN[name] for name in OWN}}),
+    "namespace and plain": lambda: given_also(from_object(IN_NAMESPACE, namespace="CELERY"), OWN),
+    "attributes": lambda: given_also(bare_app(), SETTINGS),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_gives_the_same_configuration(spelling: str) -> None:
-    expected = values(in_spelling("plain", SETTINGS))
+    expected = values(from_object(SETTINGS))
     assert (expected["lock_key"], expected["batch_size"]) == (None, 7)
-    assert values(in_spelling(spelling, SETTINGS)) == expected
+    assert values(SPELLINGS[spelling]()) == expected
 
 
 def test_what_is_set_later_in_another_spelling_wins() -> None:

@@ -93,9 +93,3 @@ def test_save_many_takes_no_classes(app: Celery) -> None:
 def test_delete_many_takes_an_iterable(app: Celery, names: Any) -> None:
     with pytest.raises(TypeError, match=f"delete_many takes names, such as a list of them, not {names}"):
         RedBeatSchedulerEntry.delete_many(names, app=app)
-
-
-@pytest.mark.parametrize("name", [5, None, ""])
-def test_delete_many_takes_names(app: Celery, name: Any) -> None:
-    with pytest.raises(EntryError, match="must have a name, a non-empty string"):
-        RedBeatSchedulerEntry.delete_many([name], app=app)

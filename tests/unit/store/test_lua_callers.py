@@ -21,7 +21,12 @@ from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")
 FENCE = records.Fence("the-lock", "the-token", 12)
-FENCED = {"schedule": "the-schedule", "lock": "the-lock", "token": "the-token", "lock_ms": 12}
+LOCK = {"lock": "the-lock", "token": "the-token"}
+FENCED = {"schedule": "the-schedule", **LOCK, "lock_ms": 12}
+#: what has the same names in Python and in the header
+CLAIM: dict[str, Any] = {"limit": 3, "max_bytes": 4, "entry_bytes": 9, "lease_ms": 5, "prefix": "the-prefix"}
+TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
+STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 COMMIT = records.Commit(
     CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True, records=("the-record",)
@@ -33,42 +38,24 @@ WRITE = (
 )
 CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
 
+OF_ALL = {"schedule": "the-schedule", "statics": "the-statics", "away": "the-:downgraded"}
+
+
+def histories_of(kept: int) -> records.Histories:
+    return records.Histories(lambda key: [f"history of {key}", f"misses of {key}"], kept)
+
+
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
     "claim_due": (
-        lambda client: lua.claim_due(
-            client,
-            "the-schedule",
-            FENCE,
-            limit=3,
-            max_bytes=4,
-            entry_bytes=9,
-            lease_ms=5,
-            prefix="the-prefix",
-            sizes=records.Sizes(7, 8),
-        ),
+        lambda client: lua.claim_due(client, "the-schedule", FENCE, **CLAIM, sizes=records.Sizes(7, 8)),
         ["ok", "1.5", "", 0, 0, []],
-        {
-            **FENCED,
-            "limit": 3,
-            "max_bytes": 4,
-            "entry_bytes": 9,
-            "lease_ms": 5,
-            "prefix": "the-prefix",
-            "is_reading": 1,
-            "from_bytes": 7,
-            "to_bytes": 8,
-        },
+        {**FENCED, **CLAIM, "is_reading": 1, "from_bytes": 7, "to_bytes": 8},
         {},
     ),
     "commit_runs": (
         lambda client: lua.commit_runs(
-            client,
-            "the-schedule",
-            FENCE,
-            [COMMIT, COMMIT],
-            TARGET,
-            records.Histories(lambda key: [f"history of {key}", "more"], 6),
+            client, "the-schedule", FENCE, [COMMIT, COMMIT], TARGET, histories_of(6)
         ),
         ["ok", 0, [1, 0], ""],
         {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4, "histories": 2, "kept": 6},
@@ -114,8 +101,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         "ok",
         {
             "statics": "the-statics",
-            "lock": "the-lock",
-            "token": "the-token",
+            **LOCK,
             "lock_ms": 12,
             "change": "add",
             "owners": "the-owners",
@@ -124,30 +110,21 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"name": "n"},
     ),
     "take_lock": (
-        lambda client: lua.take_lock(
-            client, "the-lock", "the-token", taken_ms=34, silent="the-silent", rest_ms=56, slack_ms=78
-        ),
+        lambda client: lua.take_lock(client, "the-lock", "the-token", **TAKING),
         1,
-        {
-            "lock": "the-lock",
-            "token": "the-token",
-            "taken_ms": 34,
-            "silent": "the-silent",
-            "rest_ms": 56,
-            "slack_ms": 78,
-        },
+        {**LOCK, **TAKING},
         {},
     ),
     "renew_lock": (
         lambda client: lua.renew_lock(client, "the-tick", FENCE, 90),
         "ok",
-        {"tick": "the-tick", "lock": "the-lock", "token": "the-token", "lock_ms": 12, "idle_ms": 90},
+        {"tick": "the-tick", **LOCK, "lock_ms": 12, "idle_ms": 90},
         {},
     ),
     "release_lock": (
         lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake", mark="the-mark"),
         1,
-        {"lock": "the-lock", "mark": "the-mark", "token": "the-token", "wake": "the-wake"},
+        {**LOCK, "mark": "the-mark", "wake": "the-wake"},
         {},
     ),
     "read_head": (
@@ -163,9 +140,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_status": (
-        lambda client: status.read_status(client, "the-schedule", "the-lock", "the-tick"),
+        lambda client: status.read_status(client, *STATUS.values()),
         ["1.5", "", -2, "", 0, ""],
-        {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"},
+        STATUS,
         {},
     ),
     "read_calendars": (
@@ -208,13 +185,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             client, KEYS, [orphans.Remains("k", "m", "n", ["o"]), orphans.Remains("k", "m", "n")]
         ),
         5,
-        {
-            "schedule": "the-schedule",
-            "statics": "the-statics",
-            "owners": "the-:static-owners",
-            "away": "the-:downgraded",
-            "count": 2,
-        },
+        {**OF_ALL, "owners": "the-:static-owners", "count": 2},
         {"member": "m", "name": "n"},
     ),
     "put_away": (
@@ -226,19 +197,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             [("the-member", records.Stored("k", type=KeyType("string")))] * 2,
         ),
         ["", [1, 0]],
-        {
-            "schedule": "the-schedule",
-            "lock": "the-lock",
-            "away": "the-:downgraded",
-            "statics": "the-statics",
-            "mark": "the-mark",
-        },
+        {**OF_ALL, "lock": "the-lock", "mark": "the-mark"},
         {"member": "the-member", "name": "k", "read": "string"},
     ),
     "bring_back": (
         lambda client: downgrades.bring_back(client, KEYS, FENCE),
         ["ok", 1, 2, []],
-        {**FENCED, "away": "the-:downgraded", "statics": "the-statics", "prefix": "the-"},
+        {**FENCED, **OF_ALL, "prefix": "the-"},
         {},
     ),
     "repair_members": (
@@ -277,17 +242,32 @@ SHARED = {
 def text_or_number(value: Any) -> Any:
     """What a script is given: bytes, as they stand in Redis, or a number; hiredis may refuse text."""
     assert isinstance(value, (bytes, int))
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
+
+
+class Replying:
+    """Answers every script with one reply, and keeps the keys and arguments that it was sent last."""
+
+    def __init__(self, reply: Any) -> None:
+        self.reply = reply
+
+    def evalsha(self, sha1: str, number_of_keys: int, *values: Any) -> Any:
+        sent = [text_or_number(value) for value in values]
+        self.keys, self.args = sent[:number_of_keys], sent[number_of_keys:]
+        return self.reply
+
+
+def committing(*commits: records.Commit, **options: Any) -> Replying:
+    """What was sent to commit so."""
+    client = Replying(["ok", 0, [1] * len(commits), ""])
+    committed = lua.commit_runs(client, "s", records.Fence(), list(commits), **options)
+    assert committed == records.Committed(records.LockStatus.HELD, is_moved=False, results=[True])
+    return client
 
 
 def test_bytes_that_are_no_utf8_are_sent_as_they_were_read() -> None:
-    sent: list[Any] = []
-    client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(values) or ["ok", 0, [1], ""]
-    lua.commit_runs(
-        client, "s", records.Fence(), [records.Commit(replace(CLAIMED, key="k\udcff"), "new-score")]
-    )
-    assert b"k\xff" in sent
+    sent = committing(records.Commit(replace(CLAIMED, key="k\udcff"), "new-score"))
+    assert "k\udcff" in sent.keys
 
 
 def test_every_script_has_its_call_here() -> None:
@@ -297,17 +277,8 @@ def test_every_script_has_its_call_here() -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
     call, reply, by_name, of_each = CALLS[name]
-    sent: list[Any] = []
-
-    class Client:
-        def evalsha(self, sha1: str, number_of_keys: int, *values: Any) -> Any:
-            texts = [text_or_number(value) for value in values]
-            sent.extend((texts[:number_of_keys], texts[number_of_keys:]))
-            return reply
-
-    call(Client())
-    keys, args = sent
-    header = header_of(name)
+    call(client := Replying(reply))
+    keys, args, header = client.keys, client.args, header_of(name)
     assert {word: keys[place - 1] for place, word in header.keys.items()} | {
         word: args[place - 1] for place, word in header.args.items()
     } == by_name
@@ -346,26 +317,33 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
 
 
 def test_entries_that_are_saved_together_share_their_states() -> None:
-    sent: list[Any] = []
-    client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0]
+    client = Replying(["ok", 0])
     writes = [records.Write("d1", "m1", 5), records.Write("d2", "m2"), records.Write("d3", "m1", 5.0)]
     lua.save_entries(client, "s", records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
-    assert sent[1:6] == ["s", "s", "k0", "k1", "k2"]
-    assert sent[9:] == ["1", "d1", "2", "d2", "1", "d3", "", "m1", "5.000000", "", "", "", "m2", "", "", ""]
-
-
-class Replying:
-    """Answers every script with one reply."""
-
-    def __init__(self, reply: Any) -> None:
-        self.evalsha = lambda *_: reply
+    assert client.keys == ["s", "s", "k0", "k1", "k2"]
+    assert client.args[3:] == [
+        "1",
+        "d1",
+        "2",
+        "d2",
+        "1",
+        "d3",
+        "",
+        "m1",
+        "5.000000",
+        "",
+        "",
+        "",
+        "m2",
+        "",
+        "",
+        "",
+    ]
 
 
 def test_a_lost_lock_is_told_apart() -> None:
-    options: dict[str, Any] = {"limit": 1, "max_bytes": 1, "entry_bytes": 9, "lease_ms": 0, "prefix": "p"}
     lost = records.LockStatus.LOST
-    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, **options).status is lost
+    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, **CLAIM).status is lost
     assert lua.commit_runs(Replying([b"lost", 0, [], b""]), "s", FENCE, [COMMIT]).status is lost
     assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == (lost, 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
@@ -373,24 +351,10 @@ def test_a_lost_lock_is_told_apart() -> None:
 
 def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
     row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
-    claim = lua.claim_due(
-        Replying([b"ok", b"1.5", b"2.5", 1, 1, [row]]),
-        "s",
-        FENCE,
-        limit=1,
-        max_bytes=1,
-        entry_bytes=9,
-        lease_ms=0,
-        prefix="p",
-    )
-    assert claim == records.Claim(
-        status=records.LockStatus.HELD,
-        now=1.5,
-        next_score=2.5,
-        has_more=True,
-        is_held=True,
-        rows=[records.Claimed("k\udcff", "1", "{}", score="2")],
-    )
+    claim = lua.claim_due(Replying([b"ok", b"1.5", b"2.5", 1, 1, [row]]), "s", FENCE, **CLAIM)
+    rows = [records.Claimed("k\udcff", "1", "{}", score="2")]
+    times = {"now": 1.5, "next_score": 2.5}
+    assert claim == records.Claim(records.LockStatus.HELD, **times, has_more=True, is_held=True, rows=rows)
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
@@ -399,12 +363,8 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:
-    sent: list[Any] = []
-    client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
-    committed = lua.commit_runs(client, "s", records.Fence(), [records.Commit(CLAIMED, "new-score")])
-    assert committed == records.Committed(records.LockStatus.HELD, is_moved=False, results=[True])
-    assert sent[-12:] == ["hash", "", "claimed-score", "new-score", "the-meta", *[""] * 6, 0]
+    sent = committing(records.Commit(CLAIMED, "new-score"))
+    assert sent.args[-12:] == ["hash", "", "claimed-score", "new-score", "the-meta", *[""] * 6, 0]
 
 
 @pytest.mark.parametrize(
@@ -415,37 +375,26 @@ def test_a_commit_for_any_definition_sends_none() -> None:
 def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
     ending: records.Ending, word: str, decided_on: str, kept: int
 ) -> None:
-    sent: list[Any] = []
-    client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
-    histories = records.Histories(lambda key: [f"history of {key}", f"misses of {key}"], kept)
-    lua.commit_runs(client, "s", records.Fence(), [records.Commit(CLAIMED, ending)], histories=histories)
-    assert sent[1 : 1 + sent[0]] == ["s", "s", "k", "history of k", "misses of k"]
+    sent = committing(records.Commit(CLAIMED, ending), histories=histories_of(kept))
+    assert sent.keys == ["s", "s", "k", "history of k", "misses of k"]
     fields = ["hash", decided_on, "claimed-score", word, "the-meta", "", "", "", "", ""]
-    assert sent[-12:-2] == fields
-    assert sent[-2], "without a record nothing beside the entry goes"
+    assert sent.args[-12:-2] == fields
+    assert sent.args[-2], "without a record nothing beside the entry goes"
 
 
 def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_words() -> None:
-    sent: list[Any] = []
-    client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
     clear = records.Clear.FIELD
     commit = records.Commit(
         CLAIMED, "5", new_error=clear, new_definition="new", new_policy=clear, records=("first", "last")
     )
-    histories = records.Histories(lambda key: [f"history of {key}", f"misses of {key}"], 6)
-    lua.commit_runs(client, "s", records.Fence(), [commit], histories=histories)
-    assert sent[1 : 1 + sent[0]] == ["s", "s", "k", "history of k"]
+    sent = committing(commit, histories=histories_of(6))
+    assert sent.keys == ["s", "s", "k", "history of k"]
     texts = "=definition\0\0"
-    assert sent[-7:] == ["", "clear", "new", "clear", texts, "first\nlast", 0]
+    assert sent.args[-7:] == ["", "clear", "new", "clear", texts, "first\nlast", 0]
 
 
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
-    sent: list[Any] = []
-    client = Replying(None)
-    reply = ["ok", 1, [0, b"WRONGTYPE", 1], b"NOPERM"]
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or reply
+    client = Replying(["ok", 1, [0, b"WRONGTYPE", 1], b"NOPERM"])
     first = records.Commit(
         CLAIMED, "new-score", pushes=(records.Push("lpush", "q", "m1"), records.Push("lpush", "p", "m2"))
     )
@@ -454,8 +403,8 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     assert committed == records.Committed(
         records.LockStatus.HELD, is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
     )
-    keys, args = sent[1 : 1 + sent[0]], sent[1 + sent[0] :]
-    assert keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
+    args = client.args
+    assert client.keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
     assert args[6:8] == [0, 0]
     decided = ["hash", "=definition\0\0", "claimed-score", "new-score", "the-meta"]
