@@ -179,9 +179,7 @@ def is_entry(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("example", [one for one in json_examples() if is_entry(json.loads(one.values[0]))])
-def test_an_example_is_valid_json_and_runs_where_it_is_an_entry(
-    example: str, app: Celery, server: Server
-) -> None:
+def test_an_example_is_valid_json_and_runs_as_an_entry(example: str, app: Celery, server: Server) -> None:
     value = json.loads(example)
     with server.client(db=1) as client, server.client(db=0) as queues:
         is_definition = isinstance(value, dict) and {"task", "schedule"} <= value.keys()

@@ -214,9 +214,7 @@ def assert_known_keys(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_the_definitions_we_write_are_those_it_writes(
-    legacy: Legacy, app: Celery, client: redis.Redis
-) -> None:
+def test_the_definitions_we_write_are_as_it_writes(legacy: Legacy, app: Celery, client: redis.Redis) -> None:
     def name_utc(found: dict[str, Any]) -> dict[str, Any]:
         return {**found, "timezone": "UTC"} if found.get("timezone") == 0 else found
 

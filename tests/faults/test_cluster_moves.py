@@ -146,9 +146,7 @@ def _is_master(server: Server) -> bool:
     return bool(replication["role"] == "master")
 
 
-def test_a_slot_moved_amid_a_burst_costs_no_run(
-    moved: ClusterTopology, valkey: Server, tmp_path: Path
-) -> None:
+def test_slots_moved_amid_a_burst_cost_no_run(moved: ClusterTopology, valkey: Server, tmp_path: Path) -> None:
     with (
         moved.client() as client,
         valkey.client() as broker,
@@ -219,9 +217,7 @@ def replica_of(cluster: ClusterTopology, master: Server) -> Server:
     raise AssertionError(f"{master} has no replica")
 
 
-def test_a_standby_takes_over_after_the_slot_has_moved(
-    moved: ClusterTopology, valkey: Server, tmp_path: Path
-) -> None:
+def test_a_standby_takes_over_after_a_move(moved: ClusterTopology, valkey: Server, tmp_path: Path) -> None:
     with (
         valkey.client() as broker,
         beat(moved, valkey, tmp_path / "app") as holder,
@@ -281,7 +277,7 @@ def test_without_the_lock_key_nothing_is_lost_amid_a_move(moved: ClusterTopology
         assert client.exists("{redbeat}:one")
 
 
-def test_replicas_are_waited_for_at_the_node_that_has_the_schedule(
+def test_replicas_are_awaited_at_the_schedules_node(
     moved: ClusterTopology, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = memory_app(**settings_of(moved), redbeat_wait_replicas=1, redbeat_batch_size=1)

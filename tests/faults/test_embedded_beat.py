@@ -59,9 +59,7 @@ def ends_of(family: list[int]) -> dict[int, float]:
     return ends
 
 
-def test_a_worker_that_is_stopped_leaves_no_lock_and_no_process(
-    server: Server, tmp_path: Path, pool: list[str]
-) -> None:
+def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Path, pool: list[str]) -> None:
     with worker_with_beat(server, tmp_path, pool) as worker, server.client(db=1) as client:
         family = family_of(worker.pid)
         assert (len(family) > 1) == ("prefork" in pool), "the beat and a child of the pool"

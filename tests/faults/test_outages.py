@@ -284,9 +284,7 @@ def check_dues(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("outage", "seconds"), CASES)
-def test_beat_outlives_an_outage_and_sends_soon_after_it(
-    stage: Stage, outage: Outage, seconds: float
-) -> None:
+def test_beat_outlives_an_outage_and_sends_soon_after(stage: Stage, outage: Outage, seconds: float) -> None:
     said, began = len(stage.beat.output()), time.time()
     with outage(stage):
         time.sleep(seconds)  # that is the outage

@@ -178,9 +178,7 @@ def _log_counts(process: Process) -> Counter[str]:
     return Counter(line.split()[0] for line in sent if line.startswith("entry-"))
 
 
-def test_who_reads_meanwhile_gets_a_run_twice_only_with_the_same_id(
-    sentinel: SentinelTopology, tmp_path: Path
-) -> None:
+def test_who_reads_meanwhile_gets_a_run_twice_by_one_id(sentinel: SentinelTopology, tmp_path: Path) -> None:
     with beat(sentinel, tmp_path), Reader(sentinel) as reader:
         start_burst(sentinel)
         eventually(lambda: len(reader.read) >= len(NAMES) // 4, interval=0.001)
@@ -213,7 +211,7 @@ def replica_of(topology: SentinelTopology) -> Server:
     return replica
 
 
-def test_what_the_replica_had_not_got_is_sent_again_with_the_same_ids(
+def test_what_a_replica_had_not_got_is_sent_with_the_same_ids(
     sentinel: SentinelTopology, tmp_path: Path
 ) -> None:
     with beat(sentinel, tmp_path):

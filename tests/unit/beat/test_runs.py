@@ -274,9 +274,7 @@ def test_the_reasons_of_past_failures_are_read_back(app: Celery) -> None:
     assert (failure.reason, failure.attempts, failure.due) == ("broken", 1, seconds())
 
 
-def test_the_log_says_of_missed_runs_what_the_history_does(
-    app: Celery, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_of_missed_runs_what_history_does(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="celery.beat")
     entry = replace(claimed(), policy=json.dumps({"misfire": "all", "misfire_grace_time": 50}))
     commit = plan_run(RedBeatSchedulerEntry, app, entry, NOW + 330)
@@ -291,7 +289,7 @@ def test_the_log_says_of_missed_runs_what_the_history_does(
     )
 
 
-def test_runs_for_which_another_stands_have_a_line_in_the_log(
+def test_runs_another_stands_for_have_a_line_in_the_log(
     app: Celery, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="celery.beat")

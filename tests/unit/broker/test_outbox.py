@@ -207,7 +207,7 @@ def test_another_transport_has_no_outbox(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages == []
 
 
-def test_a_channel_that_lacks_something_has_no_outbox_and_it_is_said_once(
+def test_a_channel_that_lacks_something_has_no_outbox_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for _ in range(2):
@@ -224,9 +224,7 @@ def test_a_prefix_that_the_client_puts_in_another_way_is_noticed(caplog: pytest.
     assert "_prefix_args" in caplog.text
 
 
-def test_a_write_by_an_unknown_command_is_sent_at_once_and_once(
-    broker: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_command_is_sent_at_once_and_once(broker: Any, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):  # the second is a new connection
         with channel_of(UnknownCommandChannel) as channel:
             outbox = outbox_of(channel)
@@ -241,9 +239,7 @@ def test_a_write_by_an_unknown_command_is_sent_at_once_and_once(
     assert said.endswith(ONE_BY_ONE)
 
 
-def test_a_channel_that_writes_in_its_own_way_has_sent_at_once(
-    broker: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_channel_that_writes_its_own_way_has_sent(broker: Any, caplog: pytest.LogCaptureFixture) -> None:
     with channel_of(OwnWayChannel) as channel:
         outbox = outbox_of(channel)
         for name in ("a", "b"):
@@ -329,9 +325,7 @@ def test_a_producer_class_that_sends_elsewhere_is_left_to_it(app: Celery, broker
     assert (broker.lrange("elsewhere", 0, -1), queued(broker)) == (["a", "b", "c"], [])
 
 
-def test_a_producer_class_that_changes_messages_is_collected_with_its_changes(
-    app: Celery, broker: Any
-) -> None:
+def test_a_producer_class_that_changes_messages_is_collected_with_changes(app: Celery, broker: Any) -> None:
     class Upper(Producer):
         def publish(self, body: Any, headers: Any, **options: Any) -> Any:
             return super().publish(body, headers={**headers, "name": headers["name"].upper()}, **options)

@@ -152,9 +152,7 @@ def test_an_error_shows_no_secret(setting: str, value: Any) -> None:
         ("sentinel://:{}@a:1;b:2", "sentinel://:**@a:1;b:2"),
     ],
 )
-def test_a_password_is_masked_however_badly_the_url_is_quoted(
-    password: str, template: str, expected: str
-) -> None:
+def test_a_password_is_masked_in_a_badly_quoted_url(password: str, template: str, expected: str) -> None:
     assert sanitize_url(template.format(password)) == expected
 
 

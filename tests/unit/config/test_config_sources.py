@@ -97,9 +97,7 @@ def test_what_is_set_later_in_another_spelling_wins() -> None:
         ({"broker_read_url": "redis://r"}, "redis://r"),
     ],
 )
-def test_without_a_url_of_its_own_the_schedule_is_at_the_broker(
-    settings: dict[str, Any], expected: str
-) -> None:
+def test_without_its_own_url_the_schedule_is_at_the_broker(settings: dict[str, Any], expected: str) -> None:
     assert configured(**settings).redis_url == expected
 
 
@@ -182,9 +180,7 @@ class TestCluster:
         assert config.schedule_key == "my{app}::schedule"
 
     @pytest.mark.parametrize("prefix", ["redbeat:", "{}redbeat:", "}redbeat{:"])
-    def test_a_prefix_without_one_is_refused_with_the_way_out(
-        self, cluster: dict[str, Any], prefix: str
-    ) -> None:
+    def test_a_prefix_without_is_refused_with_the_way_out(self, cluster: dict[str, Any], prefix: str) -> None:
         with pytest.raises(ConfigurationError, match=r"no hash tag.*one slot.*To move") as caught:
             configured(broker_url=REDIS, redbeat_key_prefix=prefix, **cluster)
         assert caught.value.setting == "redbeat_key_prefix"

@@ -39,9 +39,7 @@ def entry(app: Celery, **arguments: Any) -> RedBeatSchedulerEntry:
         ("enable", "enabled"),
     ],
 )
-def test_an_unknown_argument_is_refused_with_the_nearest_name(
-    app: Celery, argument: str, nearest: str
-) -> None:
+def test_an_unknown_argument_is_refused_with_the_nearest(app: Celery, argument: str, nearest: str) -> None:
     with pytest.raises(EntryError) as caught:
         entry(app, **{argument: 1})
     assert str(caught.value) == f"x: an entry has no argument '{argument}'. Did you mean {nearest}?"
@@ -57,9 +55,7 @@ def test_an_argument_that_is_near_nothing_is_refused_without_a_guess(app: Celery
     ("field", "hint"),
     [("timezon", " Did you mean timezone?"), ("jiter", " Did you mean jitter?"), ("zzz", "")],
 )
-def test_a_policy_with_an_unknown_field_is_refused_and_changes_nothing(
-    app: Celery, field: str, hint: str
-) -> None:
+def test_a_policy_with_an_unknown_field_is_refused_whole(app: Celery, field: str, hint: str) -> None:
     made = entry(app)
     with pytest.raises(EntryError) as caught:
         made.set_policy({"jitter": 5, field: 1, "max_runs": 3})
@@ -95,9 +91,7 @@ def run_of(
         ({"__type__": "rrule", "freq": 3, "untill": 4e9}, "untill", "until"),
     ],
 )
-def test_a_mistyped_key_of_a_schedule_is_found_with_the_nearest_name(
-    schedule: dict[str, Any], key: str, nearest: str
-) -> None:
+def test_a_schedules_typo_is_found_with_the_nearest(schedule: dict[str, Any], key: str, nearest: str) -> None:
     decoded = json.loads(json.dumps(schedule), cls=RedBeatJSONDecoder)
     assert decoded.typos == f"{key} (did you mean {nearest}?)"
 
@@ -124,9 +118,7 @@ def test_a_key_that_is_nearly_known_is_one_warning_for_each_entry(
     assert len(caplog.records) == 1, "another one is news"
 
 
-def test_all_mistyped_keys_of_an_entry_are_in_one_warning(
-    app: Celery, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_typos_of_an_entry_are_in_one_warning(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
     rule = {**INTERVAL, "relativ": True}
     Reports().report_typos(run_of(app, policy={"jiter": 5}, extra={"max_run": 1, "schedule": rule}))
     [line] = [record.getMessage() for record in caplog.records]

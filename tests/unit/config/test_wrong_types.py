@@ -36,9 +36,7 @@ def entry(app: Celery, **fields: Any) -> RedBeatSchedulerEntry:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_an_entry_is_not_made_of_values_of_a_wrong_type(
-    app: Celery, fields: dict[str, Any], sentence: str
-) -> None:
+def test_an_entry_is_not_made_of_wrong_types(app: Celery, fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(EntryError, match=f"^{sentence}") as caught:
         entry(app, **fields)
     assert len(str(caught.value)) < 200

@@ -79,9 +79,7 @@ def client_of(url: str, use_ssl: Any = None, **options: Any) -> Made:
         ("rediss://h?ssl_cert_reqs=CERT_NONE&db=1", None, "rediss://h?ssl_cert_reqs=none&db=1"),
     ],
 )
-def test_a_url_is_put_as_the_redis_client_understands_it(
-    patched: None, url: str, use_ssl: Any, expected: str
-) -> None:
+def test_a_url_is_put_as_the_client_understands(patched: None, url: str, use_ssl: Any, expected: str) -> None:
     made = client_of(url, use_ssl)
     assert (made.how, made.args) == ("redis", (expected,))
 
@@ -254,9 +252,7 @@ def test_no_error_shows_a_password_nor_does_its_traceback(url: str, options: dic
         (redis.exceptions.ResponseError("NOPERM no"), StoreRefused),
     ],
 )
-def test_the_clients_errors_become_ours_and_name_the_server(
-    error: Exception, expected: type[Exception]
-) -> None:
+def test_client_errors_become_ours_and_name_the_server(error: Exception, expected: type[Exception]) -> None:
     config = ensure_conf(app_for(f"redis://:{SECRET}@some-host"))
     with pytest.raises(expected, match=r"redis://:\*\*@some-host") as caught, naming_the_server(config):
         raise error

@@ -107,9 +107,7 @@ def test_the_locks_key_and_timeout_come_from_arguments_then_settings(
 
 
 @pytest.mark.parametrize("lock_timeout", [0.9, -1, "8", True, float("nan")])
-def test_a_timeout_given_to_the_scheduler_is_refused_as_the_setting_is(
-    fake_app: Celery, lock_timeout: Any
-) -> None:
+def test_a_schedulers_timeout_is_refused_as_the_setting_is(fake_app: Celery, lock_timeout: Any) -> None:
     with pytest.raises(ConfigurationError) as given:
         RedBeatScheduler(fake_app, lock_timeout=lock_timeout)
     with pytest.raises(ConfigurationError) as configured:

@@ -213,9 +213,7 @@ def test_errors_with_a_class_of_their_own_are_told_apart() -> None:
         assert error is None or is_transient(error("as it is")) is (name in passing), name
 
 
-def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_outage_is_logged_when_it_begins_and_ends(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "celery.beat"):
         RetryingConnection(-1, Flaky(*[AWAY] * 50)).get("k")
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [

@@ -24,8 +24,13 @@ from tests.support.schedule import meta_json
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
-NOW = NOON + timedelta(minutes=30)
+HOUR = timedelta(hours=1)
+NOW = NOON + HOUR / 2
+LEAP_DAY = datetime(2024, 2, 29, tzinfo=UTC)
 HOURLY = {"__type__": "crontab", "minute": "0"}
+TWO_HOURLY = {"__type__": "interval", "every": 7200}
+YOUNG = Leader("b", 1, NOON - 2 * HOUR, "t", 1.0, NOW)
+FOREIGN = Leader(None, None, None, "ab" * 16, 9.0, None)
 LEADER = Leader("web-1", 4711, NOON - timedelta(days=9), "redbeat:3:web-1:4711:1:x", 1500.0, NOW)
 
 
@@ -48,10 +53,12 @@ def failed(due: float, why: str = "ValueError('no')") -> PastRun:
 
 
 def failure(due: float, attempts: int, reason: str = "it is bad") -> str:
-    seconds = f"{hours(due).timestamp():.6f}"
-    return Failure(
-        reason, hours(due).isoformat(), "", attempts, seconds, f"{NOW.timestamp() + 9:.6f}"
-    ).to_json()
+    seconds, retry_at = f"{hours(due).timestamp():.6f}", f"{NOW.timestamp() + 9:.6f}"
+    return Failure(reason, hours(due).isoformat(), "", attempts, seconds, retry_at).to_json()
+
+
+def paused(**policy: str) -> dict[str, Any]:
+    return {"enabled": False, "policy": {"paused": True, **policy}}
 
 
 def facts(
@@ -70,15 +77,9 @@ def facts(
     **definition: Any,
 ) -> Facts:
     """An entry that runs hourly, has last run at 11, and is looked at at 12:30."""
-    stored = Stored(
-        "redbeat:x",
-        json.dumps({"task": "t", "schedule": HOURLY, **definition}),
-        meta_json(None if last is None else hours(last), count),
-        score,
-        json.dumps(policy) if policy else None,
-        error,
-        KeyType.HASH,
-    )
+    text = json.dumps({"task": "t", "schedule": HOURLY, **definition})
+    meta = meta_json(None if last is None else hours(last), count)
+    stored = Stored("redbeat:x", text, meta, score, policy and json.dumps(policy), error, KeyType.HASH)
     entry, problem = None, ""
     try:
         entry = decode_entry(RedBeatSchedulerEntry, stored, app)
@@ -95,6 +96,9 @@ OUTAGE = [
     PastRun(hours(-2), hours(-2 / 3), "merged", why="the run of 11 stands for it", count=1),
     PastRun(hours(-5), hours(-2 / 3), "skipped", why="older than the limit of 1", last=hours(-3), count=3),
 ]
+#: what is recorded of the hours around it
+SEEN = [sent(-1, 1200), *OUTAGE, sent(-6)]
+RAN = [sent(-1)]
 LONG = [sent(-hour) for hour in range(1, 21)]
 DUE = NOON.timestamp()
 NEVER = {"score": -1.0}
@@ -112,44 +116,20 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (0.2, [sent(0.2)], {}, "sent", "id-0.2"),  # somebody has written the score 0 to run it
         (0, [skipped(0, 0.1)], {}, "skipped", "too late."),
         (0, [skipped(0, 0, "excluded by its calendar holidays")], {}, "skipped", "calendar holidays."),
-        (
-            0,
-            [failed(0)],
-            {"error": failure(0, 3), "score": DUE},
-            "failed",
-            "tried again at 2026-06-01 12:30:09",
-        ),
+        (0, [failed(0)], {"error": failure(0, 3), "score": DUE}, "failed", "again at 2026-06-01 12:30:09"),
         (0, [failed(0, "no task")], {"error": failure(0, 0)}, "quarantined", "no task."),
         (-2, [sent(-1), failed(-2)], {}, "merged", "no'). The run that was due at 2026-06-01 11:00:00"),
         (0, [failed(0)], {}, "failed", "isn't recorded"),
         # no time of its schedule's
-        (
-            0.3,
-            [sent(0)],
-            {},
-            "no-time",
-            "The last before is 2026-06-01 12:00:00 UTC; the next after is 2026-06-01 13",
-        ),
+        (0.3, [sent(0)], {}, "no-time", "before is 2026-06-01 12:00:00 UTC; the next after is 2026-06-01 13"),
         # its policy
         (-3, [], {"policy": {"start_time": "2026-06-01T11:30Z"}}, "outside", "before the entry's start_time"),
         (0, [], {"policy": {"end_time": "2026-06-01T11:30Z"}}, "outside", "after the entry's end_time"),
         (0, [], {"policy": {"exclude": "holidays"}, "calendar": HOLIDAY}, "excluded", "holidays"),
         # failures
-        (
-            0,
-            [sent(-1)],
-            {"error": failure(-0.5, 0), "score": DUE},
-            "quarantined",
-            "since 2026-06-01 11:30:00 UTC: it",
-        ),
+        (0, RAN, {"error": failure(-0.5, 0), "score": DUE}, "quarantined", "since 2026-06-01 11:30:00 UTC: "),
         (0, [], {"task": None}, "quarantined", "definition: task: is missing."),
-        (
-            0,
-            [],
-            {"policy": {"exclude": "x"}, "calendar": Unusable("there is none.")},
-            "quarantined",
-            "there is none.",
-        ),
+        (0, [], {"policy": {"exclude": "x"}, "calendar": Unusable("gone.")}, "quarantined", "gone."),
         (0, [failed(-1)], {"error": failure(-1, 7), "last": -2}, "failed", "7 times so far"),
         # still to come
         (1, [sent(0)], {}, "to-come", "still to come"),
@@ -160,36 +140,18 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (-3, [sent(-1, 1200), sent(-4)], {"policy": {"misfire": "all"}}, "skipped", "misfire: all"),
         (-3, [sent(-1, 1200), sent(-4)], {"policy": {"misfire": "skip"}}, "skipped", "misfire: skip"),
         # each run of an outage by its own reason
-        (
-            -3,
-            [sent(-1, 1200), *OUTAGE, sent(-6)],
-            {},
-            "skipped",
-            "the 3 runs from 2026-06-01 07:00:00 UTC to 2026-06-01 09:00:00 UTC: older than",
-        ),
-        (-4, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "skipped", "older than the limit of 1."),
-        (-2, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "merged", "(id--1) stands for it."),
-        (-1, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "sent", "id--1"),
-        (-6, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "sent", "id--6"),
-        (-3.5, [sent(-1, 1200), *OUTAGE, sent(-6)], {}, "no-time", "The last before is 2026-06-01 08:00:00"),
-        (
-            -4,
-            [sent(-1, 1200), *OUTAGE, sent(-6)],
-            {"policy": {"exclude": "holidays"}, "calendar": HOLIDAY},
-            "excluded",
-            "holidays",
-        ),
+        (-3, SEEN, {}, "skipped", "3 runs from 2026-06-01 07:00:00 UTC to 2026-06-01 09:00:00 UTC: older"),
+        (-4, SEEN, {}, "skipped", "older than the limit of 1."),
+        (-2, SEEN, {}, "merged", "(id--1) stands for it."),
+        (-1, SEEN, {}, "sent", "id--1"),
+        (-6, SEEN, {}, "sent", "id--6"),
+        (-3.5, SEEN, {}, "no-time", "The last before is 2026-06-01 08:00:00"),
+        (-4, SEEN, {"policy": {"exclude": "holidays"}, "calendar": HOLIDAY}, "excluded", "holidays"),
         (-4, [sent(-1, 1200), *OUTAGE], {"task": None}, "skipped", "older than the limit of 1."),
         (-2, [sent(-3, 2.5 * 3600), sent(-4)], {}, "merged", "those that were missed"),
         (-2, [sent(-1), skipped(-3, -1.5), sent(-4)], {}, "skipped", "too late"),
         (-3, [sent(-1), sent(-4)], {}, "unknown", "saved, changed, paused or disabled"),
-        (
-            -3,
-            [sent(-1), sent(-4)],
-            {"leader": Leader("b", 1, hours(-2), "t", 1.0, NOW)},
-            "unknown",
-            "since 2026-06-01 10",
-        ),
+        (-3, [sent(-1), sent(-4)], {"leader": YOUNG}, "unknown", "since 2026-06-01 10"),
         # what is recorded doesn't go back so far
         (-30, LONG, {}, "too-long-ago", "Only the last 20 runs are kept"),
         (-3, [], {"last": -1, "count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
@@ -202,57 +164,21 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (-3, [], {"kept": 0}, "history-off", "its last run was at 2026-06-01 11"),
         (0, [], {"kept": 0}, "history-off", "redbeat_history is 0"),
         # the entry as it is now
-        (
-            0,
-            [sent(-1)],
-            {"policy": {"max_runs": 5}, **NEVER},
-            "finished",
-            "the last at 2026-06-01 11:00:00 UTC (max",
-        ),
-        (0, [sent(-1)], {"policy": {"one_off": True}, **NEVER}, "finished", "one_off"),
-        (0, [sent(-1)], {"enabled": False}, "disabled", "enabled is false"),
-        (
-            0,
-            [sent(-1)],
-            {"enabled": False, "policy": {"paused": True, "pause_note": "why"}},
-            "paused",
-            "paused (why).",
-        ),
-        (
-            0,
-            [sent(-1)],
-            {"enabled": False, "policy": {"paused": True, "paused_until": "2026-06-02T00:00Z"}},
-            "paused",
-            "until 2026-06-02 00:00:00 UTC",
-        ),
-        (
-            0,
-            [sent(-1)],
-            {"enabled": False, "policy": {"paused": True, "paused_until": "2026-06-01T12:20Z"}},
-            "paused",
-            "was paused until 2026-06-01 12:20:00 UTC",
-        ),
+        (0, RAN, {"policy": {"max_runs": 5}, **NEVER}, "finished", "last at 2026-06-01 11:00:00 UTC (max"),
+        (0, RAN, {"policy": {"one_off": True}, **NEVER}, "finished", "one_off"),
+        (0, RAN, {"enabled": False}, "disabled", "enabled is false"),
+        (0, RAN, paused(pause_note="why"), "paused", "paused (why)."),
+        (0, RAN, paused(paused_until="2026-06-02T00:00Z"), "paused", "until 2026-06-02 00:00:00 UTC"),
+        (0, RAN, paused(paused_until="2026-06-01T12:20Z"), "paused", "was paused until 2026-06-01 12:20:00"),
         (-3, [sent(-1), sent(-4)], {"enabled": False}, "unknown", "disabled then"),
-        (0, [sent(-1)], {"score": None}, "unscheduled", "save it again"),
-        (0, [sent(-1)], {**NEVER}, "unscheduled", "-1, which means never: its schedule has times, but"),
+        (0, RAN, {"score": None}, "unscheduled", "save it again"),
+        (0, RAN, {**NEVER}, "unscheduled", "-1, which means never: its schedule has times, but"),
         # the beats
-        (
-            0,
-            [sent(-1)],
-            {"score": DUE, "leader": None},
-            "no-leader",
-            "the last one did something at 2026-06-01 11:30:00",
-        ),
-        (0, [sent(-1)], {"score": DUE}, "waiting", "web-1 leads"),
-        (0, [sent(-1)], {"score": DUE, "ticked": -0.1}, "waiting", "did nothing since 2026-06-01 11:54:00"),
-        (
-            0,
-            [sent(-1)],
-            {"score": DUE, "leader": Leader(None, None, None, "ab" * 16, 9.0, None)},
-            "waiting",
-            "a program other than RedBeat 3 holds the lock",
-        ),
-        (0, [sent(-1)], {}, "unknown", "Nothing is recorded of it."),
+        (0, RAN, {"score": DUE, "leader": None}, "no-leader", "did something at 2026-06-01 11:30:00"),
+        (0, RAN, {"score": DUE}, "waiting", "web-1 leads"),
+        (0, RAN, {"score": DUE, "ticked": -0.1}, "waiting", "did nothing since 2026-06-01 11:54:00"),
+        (0, RAN, {"score": DUE, "leader": FOREIGN}, "waiting", "other than RedBeat 3 holds the lock"),
+        (0, RAN, {}, "unknown", "Nothing is recorded of it."),
     ],
 )
 def test_a_run_is_explained(
@@ -268,23 +194,11 @@ def test_a_run_is_explained(
     ("schedule", "given", "expected"),
     [
         (HOURLY, {}, hours(0)),
-        ({"__type__": "interval", "every": 7200}, {}, hours(-1)),
+        (TWO_HOURLY, {}, hours(-1)),
         ({"__type__": "interval", "every": 600, "relative": True}, {}, hours(0.5)),
-        (
-            {"__type__": "clocked", "clocked_time": "2026-01-01T00:00:00+00:00"},
-            {},
-            datetime(2026, 1, 1, tzinfo=UTC),
-        ),
-        (
-            {"__type__": "crontab", "minute": "0", "hour": "0", "day_of_month": "29", "month_of_year": "2"},
-            {},
-            datetime(2024, 2, 29, tzinfo=UTC),
-        ),
-        (
-            {"__type__": "interval", "every": 7200},
-            {"policy": {"start_time": "2026-06-01T11:15Z"}},
-            datetime(2026, 6, 1, 11, 15, tzinfo=UTC),
-        ),
+        ({"__type__": "clocked", "clocked_time": "2026-06-01T10:00:00+00:00"}, {}, hours(-2)),
+        ({**HOURLY, "hour": "0", "day_of_month": "29", "month_of_year": "2"}, {}, LEAP_DAY),
+        (TWO_HOURLY, {"policy": {"start_time": "2026-06-01T11:15Z"}}, hours(-0.75)),
     ],
 )
 def test_without_a_time_the_latest_of_the_schedule_is_explained(
@@ -326,21 +240,17 @@ def test_an_entry_that_has_never_run_is_explained_by_how_it_is_now(
 
 
 @pytest.mark.parametrize(
-    ("policy", "given", "words"),
+    ("policy", "words"),
     [
-        ({"max_runs": 5}, NEVER, "It has had all of its runs"),
-        ({"one_off": True}, NEVER, "(one_off)"),
-        (
-            {"end_time": "2026-06-01T10:15Z"},
-            NEVER,
-            "It runs no more since its end_time, 2026-06-01 10:15:00 UTC.",
-        ),
+        ({"max_runs": 5}, "It has had all of its runs"),
+        ({"one_off": True}, "(one_off)"),
+        ({"end_time": "2026-06-01T10:15Z"}, "no more since its end_time, 2026-06-01 10:15:00 UTC."),
     ],
 )
-def test_an_entry_that_has_finished_is_headed_by_no_time_that_it_does_not_have(
-    app: Celery, policy: dict[str, Any], given: dict[str, Any], words: str
+def test_an_entry_that_has_finished_is_headed_by_no_time(
+    app: Celery, policy: dict[str, Any], words: str
 ) -> None:
-    answer = explain(facts(app, [sent(-2)], last=-2, policy=policy, **given))
+    answer = explain(facts(app, [sent(-2)], last=-2, policy=policy, **NEVER))
     assert (answer.verdict, answer.at, answer.before, answer.after) == ("finished", None, None, None)
     assert words in answer.reason
 

@@ -111,9 +111,7 @@ def test_the_lock_is_owned_extended_and_released_as_redis_py_s_is(
             call()
 
 
-def test_another_s_lock_is_neither_extended_nor_released(
-    fake_app: Celery, scheduler: RedBeatScheduler
-) -> None:
+def test_another_s_lock_is_not_extended_or_released(fake_app: Celery, scheduler: RedBeatScheduler) -> None:
     lock = scheduler.lock
     fake_app.redbeat_redis.set(LOCK, "another")
     assert (lock.owned(), lock.locked()) == (False, True)

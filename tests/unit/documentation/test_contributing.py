@@ -139,9 +139,7 @@ def test_ci_takes_the_server_of_the_folder_that_is_named(tmp_path: Path) -> None
         ({"REDIS_BIN": "/nowhere"}, "ci: REDIS_BIN: there is no program redis-server in /nowhere"),
     ],
 )
-def test_ci_refuses_a_setting_that_it_doesn_t_know(
-    tmp_path: Path, settings: dict[str, str], words: str
-) -> None:
+def test_ci_refuses_a_setting_it_doesn_t_know(tmp_path: Path, settings: dict[str, str], words: str) -> None:
     assert run_ci(tmp_path, **settings) == (64, [], f"{words}\n")
 
 

@@ -191,9 +191,7 @@ def put(document: Any, path: tuple[Any, ...], *replacement: Any) -> str:
 
 @pytest.mark.filterwarnings("ignore:Using both 'count' and 'until'")  # junk for one of them
 @pytest.mark.parametrize(("name", "whole"), WHOLE.values(), ids=WHOLE)
-def test_what_redbeat_refuses_anywhere_the_schema_refuses(
-    app: Celery, name: str, whole: dict[str, Any]
-) -> None:
+def test_what_redbeat_refuses_anywhere_schemas_refuse(app: Celery, name: str, whole: dict[str, Any]) -> None:
     assert why_refused(app, **{name: json.dumps(whole)}) is None
     assert find_fault(name, json.dumps(whole)) is None
     for path in paths_in(whole):
@@ -205,9 +203,7 @@ def test_what_redbeat_refuses_anywhere_the_schema_refuses(
 
 
 @pytest.mark.parametrize(("name", "whole"), WHOLE.values(), ids=WHOLE)
-def test_what_may_be_missing_or_null_is_the_same_to_both(
-    app: Celery, name: str, whole: dict[str, Any]
-) -> None:
+def test_what_may_be_missing_or_null_is_same_to_both(app: Celery, name: str, whole: dict[str, Any]) -> None:
     for path in paths_in(whole):
         for text in (put(whole, path), put(whole, path, None)):
             reason, fault = why_refused(app, **{name: text}), find_fault(name, text)

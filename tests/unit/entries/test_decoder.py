@@ -18,8 +18,8 @@ from redbeat.schedules import rrule
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
 NO_FIELDS = dict.fromkeys(
     ("wkst", "count", "bysetpos", "bymonth", "bymonthday", "byyearday", "byeaster", "byweekno", "byweekday")
-)
-NO_FIELDS |= dict.fromkeys(("byhour", "byminute", "bysecond"))
+) | dict.fromkeys(("byhour", "byminute", "bysecond"))
+RRULE = {"__type__": "rrule", "interval": 1, **NO_FIELDS}
 STARS = dict.fromkeys(["minute", "hour", "day_of_week", "day_of_month", "month_of_year"], "*")
 
 
@@ -43,36 +43,16 @@ def shown(value: Any) -> str:
 
 EXAMPLES = [
     (schedule(10), {"__type__": "interval", "every": 10.0, "relative": False}),
-    (
-        schedule(timedelta(days=1), relative=True),
-        {"__type__": "interval", "every": 86400.0, "relative": True},
-    ),
+    (schedule(timedelta(days=1), relative=True), {"__type__": "interval", "every": 86400, "relative": True}),
     (crontab(), {"__type__": "crontab", **STARS}),
     (
         crontab(minute="*/5", hour=7, day_of_week="mon-fri", day_of_month=[1, 15], month_of_year={4, 1}),
-        {
-            "__type__": "crontab",
-            "minute": "*/5",
-            "hour": 7,
-            "day_of_week": "mon-fri",
-            "day_of_month": [1, 15],
-            "month_of_year": [1, 4],
-        },
+        {"__type__": "crontab", **dict(zip(STARS, ("*/5", 7, "mon-fri", [1, 15], [1, 4]), strict=True))},
     ),
     (crontab(hour={13, 7}), {"__type__": "crontab", **STARS, "hour": [7, 13]}),
     (crontab(hour=(8, 9)), {"__type__": "crontab", **STARS, "hour": [8, 9]}),
     (crontab(hour=iter([8, 9])), {"__type__": "crontab", **STARS, "hour": [8, 9]}),
-    (
-        rrule("DAILY", dtstart=NEW_YEAR),
-        {
-            "__type__": "rrule",
-            "freq": 3,
-            "interval": 1,
-            **NO_FIELDS,
-            "dtstart": 1767225600,
-            "dtstart_tz": 0.0,
-        },
-    ),
+    (rrule("DAILY", dtstart=NEW_YEAR), {**RRULE, "freq": 3, "dtstart": 1767225600, "dtstart_tz": 0.0}),
     (
         rrule(
             "MONTHLY",
@@ -82,12 +62,10 @@ EXAMPLES = [
             byhour=(7, 13),
         ),
         {
-            "__type__": "rrule",
+            **RRULE,
             "freq": 1,
-            "interval": 1,
-            **NO_FIELDS,
-            "byweekday": [{"__type__": "weekday", "wkday": 0, "n": 1}, {"__type__": "weekday", "wkday": 4}],
             "byhour": [7, 13],
+            "byweekday": [{"__type__": "weekday", "wkday": 0, "n": 1}, {"__type__": "weekday", "wkday": 4}],
             "dtstart": 1767236400,
             "dtstart_tz": -180.0,
             "until": 1798761600,
@@ -103,6 +81,8 @@ EXAMPLES = [
     (NEW_YEAR.replace(tzinfo=timezone(timedelta(0))), datetime_json()),
 ]
 
+DAILY = {"__type__": "rrule", "freq": 3, "dtstart": 1767225600}
+DAY = '"__type__": "datetime", "year": 2026, "month": 1, "day": 1'
 # What people write by hand, and what it means.
 LENIENT = [
     ({"__type__": "interval", "every": 5}, schedule(5)),
@@ -110,12 +90,9 @@ LENIENT = [
     ({"__type__": "crontab"}, crontab()),
     ({"__type__": "crontab", "hour": 7, "minute": None}, crontab(hour=7)),
     ({"__type__": "crontab", "hour": "7", "colour": "red"}, crontab(hour=7)),
-    ({"__type__": "rrule", "freq": "DAILY", "dtstart": 1767225600}, rrule("DAILY", dtstart=NEW_YEAR)),
+    ({**DAILY, "freq": "DAILY"}, rrule("DAILY", dtstart=NEW_YEAR)),
     ({"__type__": "rrule", "freq": 3, "dtstart": datetime_json()}, rrule("DAILY", dtstart=NEW_YEAR)),
-    (
-        {"__type__": "rrule", "freq": 3, "dtstart": 1767225600, "dtstart_tz": None, "x": 1},
-        rrule("DAILY", dtstart=NEW_YEAR),
-    ),
+    ({**DAILY, "dtstart_tz": None, "x": 1}, rrule("DAILY", dtstart=NEW_YEAR)),
     ({"__type__": "weekday", "wkday": 0, "n": None}, MO),
     ({"__type__": "datetime", "year": 2026, "month": 1, "day": 1}, NEW_YEAR),
     ({"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "Z"}, NEW_YEAR),
@@ -148,16 +125,10 @@ UNREADABLE = [
     ('{"__type__": "weekday", "wkday": 0, "n": "1"}', "weekday: wkday must be 0"),
     ('{"__type__": "datetime", "year": 2026, "month": 1}', "datetime: 'day' is missing."),
     ('{"__type__": "datetime", "year": 99999, "month": 1, "day": 1}', "datetime: "),
-    (
-        '{"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "Mars/Base"}',
-        "datetime: unknown",
-    ),
-    ('{"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "../x"}', "datetime: unknown"),
-    (
-        '{"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": true}',
-        "datetime: timezone True",
-    ),
-    ('{"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": 1e6}', "datetime: "),
+    (f'{{{DAY}, "timezone": "Mars/Base"}}', "datetime: unknown"),
+    (f'{{{DAY}, "timezone": "../x"}}', "datetime: unknown"),
+    (f'{{{DAY}, "timezone": true}}', "datetime: timezone True"),
+    (f'{{{DAY}, "timezone": 1e6}}', "datetime: "),
     ("{oops", "property name"),
 ]
 

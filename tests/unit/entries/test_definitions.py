@@ -27,11 +27,11 @@ NOON_JSON = {
     "year": 2026,
     "month": 1,
     "day": 1,
+    "timezone": "UTC",
     "hour": 12,
     "minute": 0,
     "second": 0,
     "microsecond": 0,
-    "timezone": "UTC",
 }
 
 
@@ -52,9 +52,8 @@ def test_what_is_no_object_leaves_nothing_behind_when_it_is_written_over(stored:
 
 
 def test_keys_of_others_are_kept_and_ours_are_replaced() -> None:
-    stored = json.dumps(
-        {"task": "old", "owner": "ops", "schedule": {**INTERVAL_JSON, "every": 5, "why": "x"}}
-    )
+    rule = {**INTERVAL_JSON, "every": 5, "why": "x"}
+    stored = json.dumps({"task": "old", "owner": "ops", "schedule": rule})
     found = json.loads(encode_definition(**fields(), stored=stored))
     assert found == {**fields(), "owner": "ops", "schedule": {**INTERVAL_JSON, "why": "x"}}
 
@@ -117,6 +116,7 @@ def test_a_naive_last_run_is_utc_whatever_the_machines_zone(monkeypatch: pytest.
     assert json.loads(meta)["last_run_at"] == NOON_JSON
 
 
+TYPES = "__type__ interval, crontab, rrule, cron, clocked, solar"
 GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
 
 
@@ -141,25 +141,14 @@ def test_a_good_entry_has_no_problem(definition: Any, meta: Any) -> None:
         (None, {}, "definition: must be an object, not None."),
         ([], {}, "definition: must be an object, not []."),
         ({"task": "t"}, {}, "definition: schedule: is missing."),
-        (
-            {"task": "t", "schedule": 60},
-            {},
-            (
-                "definition: schedule: 60 is no object with one of the __type__ interval, crontab, rrule, "
-                "cron, clocked, solar."
-            ),
-        ),
+        ({**GOOD, "schedule": 60}, {}, f"definition: schedule: 60 is no object with one of the {TYPES}."),
         ({"schedule": schedule(60)}, {}, "definition: task: is missing."),
         ({**GOOD, "task": ""}, {}, "definition: task: must be the name of a task, not ''."),
         ({**GOOD, "args": {"a": 1}}, {}, "definition: args: must be a list, not {'a': 1}."),
         ({**GOOD, "args": "x" * 200}, {}, f"definition: args: must be a list, not '{'x' * 76}...."),
         ({**GOOD, "kwargs": [1]}, {}, "definition: kwargs: must be an object, not [1]."),
         ({**GOOD, "options": "x"}, {}, "definition: options: must be an object, not 'x'."),
-        (
-            {**GOOD, "options": {"headers": [1]}},
-            {},
-            "definition: options: headers: must be an object, not [1].",
-        ),
+        ({**GOOD, "options": {"headers": 1}}, {}, "definition: options: headers: must be an object, not 1."),
         ({**GOOD, "enabled": "no"}, {}, "definition: enabled: must be true or false, not 'no'."),
         (GOOD, [], "meta: must be an object, not []."),
         (GOOD, {"last_run_at": 5}, "meta: last_run_at: must be a datetime object or null, not 5."),
@@ -183,16 +172,13 @@ def test_a_last_run_that_no_calendar_has_in_utc_is_a_problem(app: Celery, year: 
         decode_entry(RedBeatSchedulerEntry, Stored("redbeat:x", definition, meta), app)
 
 
+GOOD_TEXT = json.dumps({"task": "t", "schedule": INTERVAL_JSON})
 BAD: dict[str, Any] = {name: (text, None) for name, text in BAD_DEFINITIONS.items()}
-BAD |= {
-    name: (json.dumps({"task": "t", "schedule": INTERVAL_JSON}), text) for name, text in BAD_METAS.items()
-}
+BAD |= {name: (GOOD_TEXT, text) for name, text in BAD_METAS.items()}
 
 
 @pytest.mark.parametrize(("definition", "meta"), BAD.values(), ids=BAD)
-def test_everything_that_cannot_be_used_is_one_error_and_a_short_sentence(
-    app: Celery, definition: str, meta: str | None
-) -> None:
+def test_what_cannot_be_used_is_one_error_in_short(app: Celery, definition: str, meta: str | None) -> None:
     with pytest.raises(EntryCorrupt, match=r"^redbeat:x: (definition|meta): .") as caught:
         decode_entry(RedBeatSchedulerEntry, Stored("redbeat:x", definition, meta), app)
     assert caught.value.key == "redbeat:x"

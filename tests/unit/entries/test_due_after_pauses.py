@@ -39,16 +39,9 @@ def paused(
     policy = {"paused": True, **policy}
     if until is not None:
         policy["paused_until"] = until.isoformat()
-    definition = {"name": "x", "task": "t", "schedule": schedule, "enabled": enabled}
-    return Stored(
-        "redbeat:x",
-        json.dumps(definition),
-        encode_meta(ran_at, count),
-        score.timestamp(),
-        json.dumps(policy),
-        None,
-        KeyType.HASH,
-    )
+    definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, "enabled": enabled})
+    meta, at = encode_meta(ran_at, count), score.timestamp()
+    return Stored("redbeat:x", definition, meta, at, json.dumps(policy), type=KeyType.HASH)
 
 
 def decide(app: Celery, stored: Stored, now: datetime) -> Run | Commit:
@@ -57,6 +50,13 @@ def decide(app: Celery, stored: Stored, now: datetime) -> Run | Commit:
         stored.key, score, stored.definition, stored.meta, stored.policy, stored.error, score=score
     )
     return plan_run(Entry, app, claimed, now.timestamp())
+
+
+def sent(app: Celery, stored: Stored, now: datetime) -> Commit:
+    """What is recorded when it has sent a run."""
+    run = decide(app, stored, now)
+    assert isinstance(run, Run)
+    return run.sent
 
 
 def look(app: Celery, stored: Stored, now: datetime) -> datetime:
@@ -83,27 +83,24 @@ def test_the_first_run_after_a_pause_stores_that_it_is_over(app: Celery, policy:
     stored = paused(
         HOURLY, until, ran_at=NOON, score=until, timezone="Europe/Berlin", pause_note="n", **policy
     )
-    run = decide(app, stored, until + SECOND)
-    assert isinstance(run, Run)
-    assert json.loads(run.sent.new_definition)["enabled"] is True
-    assert json.loads(run.sent.new_policy) == {"timezone": "Europe/Berlin", **policy}
-    assert not run.sent.is_for_this_definition  # whoever changes it meanwhile doesn't undo the run
+    commit = sent(app, stored, until + SECOND)
+    assert json.loads(commit.new_definition)["enabled"] is True
+    assert json.loads(commit.new_policy) == {"timezone": "Europe/Berlin", **policy}
+    assert not commit.is_for_this_definition  # whoever changes it meanwhile doesn't undo the run
 
 
 def test_a_pause_was_all_that_the_policy_had(app: Celery) -> None:
     until = NOON + HOUR
-    run = decide(app, paused(HOURLY, until, ran_at=NOON, score=until), until + SECOND)
-    assert isinstance(run, Run)
-    assert run.sent.new_policy is Clear.FIELD
+    commit = sent(app, paused(HOURLY, until, ran_at=NOON, score=until), until + SECOND)
+    assert commit.new_policy is Clear.FIELD
 
 
 def test_the_last_run_after_a_pause_leaves_a_finished_entry_disabled(app: Celery) -> None:
     until = NOON + HOUR
     stored = paused(HOURLY, until, ran_at=NOON, score=until, max_runs=6, after_finish="disable")
-    run = decide(app, stored, until + SECOND)
-    assert isinstance(run, Run)
-    assert json.loads(run.sent.new_definition)["enabled"] is False
-    assert json.loads(run.sent.new_policy) == {"max_runs": 6, "after_finish": "disable"}
+    commit = sent(app, stored, until + SECOND)
+    assert json.loads(commit.new_definition)["enabled"] is False
+    assert json.loads(commit.new_policy) == {"max_runs": 6, "after_finish": "disable"}
 
 
 def test_an_entry_whose_pause_is_over_is_shown_so_before_its_run(app: Celery) -> None:
@@ -119,10 +116,8 @@ def test_an_entry_whose_pause_is_over_is_shown_so_before_its_run(app: Celery) ->
 def test_the_next_runs_after_a_pause_begin_with_the_next_one_due(app: Celery, policy: dict[str, Any]) -> None:
     now = datetime.now(UTC)
     until = now + HOUR
-    stored = paused(
-        {"__type__": "interval", "every": 420}, until, ran_at=now - MINUTE, score=now + 6 * MINUTE, **policy
-    )
-    entry = read(app, stored, now)
+    rule = {"__type__": "interval", "every": 420}
+    entry = read(app, paused(rule, until, ran_at=now - MINUTE, score=now + 6 * MINUTE, **policy), now)
     first, second, third = entry.next_runs(3)
     assert first == entry.next_due_at
     assert (first == until) is bool(policy)

@@ -79,9 +79,7 @@ def test_what_is_given_or_assigned_is_made_a_schedule_and_can_be_saved(
         *((value, "") for value in (True, object(), 1e300, float("nan"))),
     ],
 )
-def test_what_is_no_schedule_is_refused_in_words_and_changes_nothing(
-    app: Celery, wrong: Any, words: str
-) -> None:
+def test_what_is_no_schedule_is_refused_and_changes_nothing(app: Celery, wrong: Any, words: str) -> None:
     made = entry(app)
     with pytest.raises(EntryError, match=f"^x: {re.escape(words)}") as caught:
         made.schedule = wrong
@@ -93,10 +91,8 @@ def test_what_is_no_schedule_is_refused_in_words_and_changes_nothing(
 
 
 def test_a_relative_interval_is_made_in_the_constructor(app: Celery) -> None:
-    assert [entry(app, schedule=60, relative=relative).schedule.relative for relative in (True, False)] == [
-        True,
-        False,
-    ]
+    for relative in (True, False):
+        assert entry(app, schedule=60, relative=relative).schedule.relative is relative
 
 
 def test_an_entry_may_be_without_a_schedule_until_it_is_saved(app: Celery) -> None:
@@ -161,12 +157,9 @@ def test_the_current_app_is_used_where_none_is_given(monkeypatch: pytest.MonkeyP
         ({"args": [{"__type__": "interval", "every": 0}]}, "redbeat:x: couldn't be read again: interval: "),
         (
             {"kwargs": {"__type__": "interval", "every": 5}},
-            "redbeat:x: couldn't be read again: definition: kwargs",
+            "redbeat:x: couldn't .*: definition: kwargs",
         ),
-        (
-            {"args": [{"a": '"__type__"', "__type__": "weekday"}]},
-            "redbeat:x: couldn't be read again: weekday: ",
-        ),
+        ({"args": [{"a": '"__type__"', "__type__": "weekday"}]}, "redbeat:x: couldn't .* again: weekday: "),
         ({"options": {"headers": [1]}}, "redbeat:x: options: headers must be a dict, not \\[1\\]."),
         ({"options": {"countdown": timedelta(1)}}, "redbeat:x: can't be stored as JSON: "),
         ({"schedule": BaseSchedule()}, "redbeat:x: can't be stored as JSON: .*register_schedule"),
@@ -185,22 +178,15 @@ def test_a_key_that_holds_no_hash_is_not_written_over(app: Celery) -> None:
         entry(app).plan_save(Stored("redbeat:x", type=KeyType("string")), NOON)
 
 
-@pytest.mark.parametrize(
-    ("definition", "error"),
-    [("{oops", EntryCorrupt), ('{"schedule": {"__type__": "interval"}}', EntryCorrupt)],
-)
-def test_a_definition_that_cannot_be_decoded_is_one_kind_of_error(
-    app: Celery, definition: str, error: type[Exception]
-) -> None:
-    with pytest.raises(error, match=r"^redbeat:x: definition: "):
+@pytest.mark.parametrize("definition", ["{oops", '{"schedule": {"__type__": "interval"}}'])
+def test_a_definition_that_cannot_be_decoded_is_one_kind_of_error(app: Celery, definition: str) -> None:
+    with pytest.raises(EntryCorrupt, match=r"^redbeat:x: definition: "):
         RedBeatSchedulerEntry.load_definition("redbeat:x", app, definition)
 
 
 def test_a_definition_given_is_decoded_without_a_look_at_the_server(app: Celery) -> None:
-    found = RedBeatSchedulerEntry.load_definition(
-        "k", app, '{"schedule": {"__type__": "crontab", "hour": 7}}'
-    )
-    assert found == {"schedule": crontab(hour=7)}
+    text = '{"schedule": {"__type__": "crontab", "hour": 7}}'
+    assert RedBeatSchedulerEntry.load_definition("k", app, text) == {"schedule": crontab(hour=7)}
 
 
 @pytest.mark.parametrize("meta", ["", None])

@@ -83,16 +83,9 @@ def test_the_pause_doubles_up_to_a_minute(attempts: int, pause: float) -> None:
 
 @pytest.mark.parametrize(
     ("nominal", "retry_at", "expected"),
-    [
-        ("104", "104.000000", True),
-        ("104.0", "104.000000", True),
-        ("103", "104.000000", False),
-        ("104", "", False),
-    ],
+    [("104", "104.000000", True), ("104.0", "104.0", True), ("103", "104.000000", False), ("104", "", False)],
 )
-def test_a_score_is_a_retry_only_when_it_is_the_one_that_was_written(
-    nominal: str, retry_at: str, expected: bool
-) -> None:
+def test_a_score_is_a_retry_only_when_it_is_as_written(nominal: str, retry_at: str, expected: bool) -> None:
     failure = Failure(**{**RECORD, "retry_at": retry_at})
     assert failure.is_waiting_for(claimed(None, nominal)) is expected
 

@@ -169,9 +169,7 @@ def set_schedule(entry: Entry, written: Any) -> Entry:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("written", "expected"), WRITTEN, ids=str)
-def test_a_schedule_is_written_the_same_way_everywhere(
-    app: Celery, way: str, written: Any, expected: Any
-) -> None:
+def test_a_schedule_is_written_alike_everywhere(app: Celery, way: str, written: Any, expected: Any) -> None:
     found = WAYS[way](app, written).schedule
     assert (type(found), encode_schedule(found)) == (type(expected), encode_schedule(expected))
 
@@ -213,16 +211,11 @@ def test_a_file_takes_what_to_dict_gives(app: Celery) -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["text", "cron"])
-def test_a_nickname_is_stored_as_the_crontab_that_2x_reads(
-    app: Celery, nickname: str, plain: str, form: str
-) -> None:
-    entries = [
-        Entry.from_dict(
-            {"name": "x", "task": "t", "schedule": text if form == "text" else {"cron": text}}, app
-        )
-        for text in (nickname, plain)
-    ]
-    stored = [encode_schedule(entry.schedule) for entry in entries]
+def test_a_nickname_is_stored_as_a_crontab_of_2x(app: Celery, nickname: str, plain: str, form: str) -> None:
+    stored = []
+    for text in (nickname, plain):
+        written = text if form == "text" else {"cron": text}
+        stored.append(encode_schedule(WAYS["from_dict"](app, written).schedule))
     assert stored[0] == stored[1]
     assert stored[0]["__type__"] == "crontab"
 

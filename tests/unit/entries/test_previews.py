@@ -31,11 +31,8 @@ def entry(app: Celery, schedule: Any, **fields: Any) -> RedBeatSchedulerEntry:
         rrule("DAILY", dtstart=SOON),
         rrule("HOURLY", dtstart=SOON, byminute=(1, 2)),
         clocked(SOON),
-        *(
-            solar(event, lat, 13.4)
-            for event in ("sunrise", "solar_noon", "dusk_civil")
-            for lat in (52.5, -33)
-        ),
+        *(solar(event, 52.5, 13.4) for event in ("sunrise", "solar_noon", "dusk_civil")),
+        *(solar(event, -33, 13.4) for event in ("sunrise", "solar_noon", "dusk_civil")),
     ],
     ids=lambda rule: repr(rule) if isinstance(rule, solar) else type(rule).__name__,
 )

@@ -20,8 +20,9 @@ HALF_PAST_11 = NOON - timedelta(minutes=30)
 QUARTER_TO = NOON - timedelta(minutes=15)
 MINUTE = timedelta(minutes=1)
 
-#: both are due at noon when they ran, or were made, at half past eleven
-DUE_AT_NOON: list[dict[str, Any]] = [
+#: each is due at noon when it ran, or was made, at half past eleven
+Rule = dict[str, Any]
+DUE_AT_NOON: list[Rule] = [
     {"__type__": "crontab", "minute": "0"},
     {"__type__": "interval", "every": 1800},
     {"__type__": "rrule", "freq": 4, "dtstart": 0, "dtstart_tz": 0},
@@ -31,7 +32,7 @@ RUN_COUNTS = pytest.mark.parametrize("count", [0, 7])
 
 
 def claimed(
-    score: str, schedule: dict[str, Any], last_run_at: datetime | None = HALF_PAST_11, **options: Any
+    score: str, schedule: Rule, last_run_at: datetime | None = HALF_PAST_11, **options: Any
 ) -> Claimed:
     meta = encode_meta(last_run_at, options.pop("count", 0))
     definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, **options})
@@ -54,18 +55,14 @@ def due_of(planned: Run | Commit) -> datetime:
 
 @EVERY_KIND
 @RUN_COUNTS
-def test_a_whole_score_before_the_schedules_time_is_moved_there_and_nothing_is_sent(
-    app: Celery, schedule: dict[str, Any], count: int
-) -> None:
+def test_a_whole_score_before_its_time_is_moved_there_unsent(app: Celery, schedule: Rule, count: int) -> None:
     entry = claimed(whole(QUARTER_TO), schedule, count=count)
     assert decide(app, entry, QUARTER_TO + MINUTE) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
 
 
 @EVERY_KIND
 @RUN_COUNTS
-def test_when_the_schedules_time_has_passed_it_runs_as_of_that_time(
-    app: Celery, schedule: dict[str, Any], count: int
-) -> None:
+def test_when_the_schedules_time_has_passed_it_runs_as_of_it(app: Celery, schedule: Rule, count: int) -> None:
     now = NOON + timedelta(seconds=5)
     planned = decide(app, claimed(whole(QUARTER_TO), schedule, count=count), now)
     assert due_of(planned) == NOON
@@ -85,9 +82,7 @@ def test_an_interval_of_2x_cut_to_the_second_keeps_its_phase(app: Celery) -> Non
 
 
 @EVERY_KIND
-def test_a_disabled_entry_is_moved_to_the_schedules_time_just_so(
-    app: Celery, schedule: dict[str, Any]
-) -> None:
+def test_a_disabled_entry_is_moved_to_the_schedules_time_just_so(app: Celery, schedule: Rule) -> None:
     entry = claimed(whole(QUARTER_TO), schedule, enabled=False)
     assert decide(app, entry, QUARTER_TO + MINUTE) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
 
@@ -95,9 +90,7 @@ def test_a_disabled_entry_is_moved_to_the_schedules_time_just_so(
 @EVERY_KIND
 @RUN_COUNTS
 @pytest.mark.parametrize("score", [QUARTER_TO.timestamp() - 60.75, int(QUARTER_TO.timestamp())])
-def test_a_last_run_that_an_application_has_moved_ahead_moves_the_run(
-    app: Celery, schedule: dict[str, Any], count: int, score: float
-) -> None:
+def test_a_last_run_moved_ahead_moves_the_run(app: Celery, schedule: Rule, count: int, score: float) -> None:
     entry = claimed(f"{score}", schedule, count=count)
     entry.is_meta_foreign = True
     assert decide(app, entry, QUARTER_TO) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
@@ -105,9 +98,7 @@ def test_a_last_run_that_an_application_has_moved_ahead_moves_the_run(
 
 @EVERY_KIND
 @RUN_COUNTS
-def test_a_last_run_that_was_moved_beyond_now_moves_the_run_even_past_its_score(
-    app: Celery, schedule: dict[str, Any], count: int
-) -> None:
+def test_a_last_run_moved_beyond_now_moves_even_a_past_run(app: Celery, schedule: Rule, count: int) -> None:
     entry = claimed(f"{QUARTER_TO.timestamp() - 3600.75}", schedule, count=count)
     entry.is_meta_foreign = True
     assert decide(app, entry, HALF_PAST_11 - MINUTE) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
@@ -122,35 +113,29 @@ def test_a_last_run_that_was_moved_beyond_now_moves_the_run_even_past_its_score(
     ],
     ids=["fractional", "before the last run"],
 )
-def test_other_scores_beside_a_meta_of_redbeat_are_taken_as_they_are(
-    app: Celery, schedule: dict[str, Any], score: str, due: datetime
-) -> None:
+def test_other_scores_are_taken_as_they_are(app: Celery, schedule: Rule, score: str, due: datetime) -> None:
     assert due_of(decide(app, claimed(score, schedule), QUARTER_TO)) == due
 
 
 @EVERY_KIND
 @RUN_COUNTS
-def test_a_run_that_was_asked_for_runs_at_the_time_it_was_asked_for(
-    app: Celery, schedule: dict[str, Any], count: int
-) -> None:
+def test_a_run_that_was_asked_for_runs_when_it_was_asked_for(app: Celery, schedule: Rule, count: int) -> None:
     entry = claimed(f"{QUARTER_TO.timestamp() - 60.75}", schedule, count=count)
     entry.is_asked = True
     assert due_of(decide(app, entry, QUARTER_TO)) == QUARTER_TO - timedelta(seconds=60.75)
 
 
 @EVERY_KIND
-def test_a_score_of_long_ago_is_one_run_for_all_that_were_missed(
-    app: Celery, schedule: dict[str, Any]
-) -> None:
+def test_a_score_of_long_ago_is_one_run_for_all_that_were_missed(app: Celery, schedule: Rule) -> None:
     assert HALF_PAST_11 - 30 * MINUTE <= due_of(decide(app, claimed("1", schedule), QUARTER_TO)) <= QUARTER_TO
 
 
 @EVERY_KIND
-def test_a_score_without_a_last_run_is_taken_as_it_is(app: Celery, schedule: dict[str, Any]) -> None:
+def test_a_score_without_a_last_run_is_taken_as_it_is(app: Celery, schedule: Rule) -> None:
     planned = decide(app, claimed(whole(QUARTER_TO), schedule, last_run_at=None), QUARTER_TO + MINUTE)
     assert due_of(planned) == QUARTER_TO
 
 
 @EVERY_KIND
-def test_a_score_at_the_schedules_own_time_runs_at_it(app: Celery, schedule: dict[str, Any]) -> None:
+def test_a_score_at_the_schedules_own_time_runs_at_it(app: Celery, schedule: Rule) -> None:
     assert due_of(decide(app, claimed(whole(NOON), schedule), NOON)) == NOON

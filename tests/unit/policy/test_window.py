@@ -29,9 +29,7 @@ class Noon:
         (Policy(exclude="noons", calendar=Noon()), "exclude", "excluded by its calendar noons"),
     ],
 )
-def test_a_time_is_excluded_for_one_reason_which_names_the_field(
-    policy: Policy, field: str, why: str
-) -> None:
+def test_a_time_is_excluded_for_one_reason_naming_the_field(policy: Policy, field: str, why: str) -> None:
     found = exclusion_of(schedule(60), policy, NOON)
     assert found is not None
     assert (found.field, found.why) == (field, why)

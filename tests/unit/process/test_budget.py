@@ -174,7 +174,7 @@ def test_nothing_is_interrupted_while_it_logs() -> None:
     assert ends == ["emitted"]
 
 
-def test_nothing_is_interrupted_that_has_begun_to_log_since_it_was_looked_at(
+def test_nothing_is_interrupted_that_has_begun_to_log_since_a_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between a look and what follows from it threads may be switched."""
@@ -296,7 +296,7 @@ def test_without_a_clock_of_threads_the_wall_s_is_taken(monkeypatch: pytest.Monk
     limited("a", compute, 0.01)
 
 
-def test_where_nothing_can_be_interrupted_a_slow_call_fails_when_it_has_ended(
+def test_where_nothing_is_interrupted_a_slow_call_fails_at_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(budget, "_is_preemptive", False)  # as under gevent
@@ -305,7 +305,7 @@ def test_where_nothing_can_be_interrupted_a_slow_call_fails_when_it_has_ended(
         limited("a", compute, 0.3)
 
 
-def test_where_nothing_can_be_interrupted_a_call_that_only_waits_is_not_too_expensive(
+def test_where_nothing_is_interrupted_waiting_is_not_too_expensive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(budget, "_is_preemptive", False)  # as under gevent
@@ -389,7 +389,7 @@ def test_a_call_that_waits_for_another_keeps_a_signal_waiting_for_a_moment_only(
         limited("a", spin)
 
 
-def test_a_handler_that_a_waiting_call_lets_through_may_take_as_long_as_it_likes(
+def test_a_handler_that_a_waiting_call_lets_through_may_take_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(budget, "HANDLER_SECONDS", 0.05)

@@ -141,7 +141,7 @@ def test_last_days_and_nth_weekdays_are_cronsims(days: Any, chance: random.Rando
         assert_equal_runs(ours, runs_of_cronsim(expression, after), after, expression, "cronsim")
 
 
-def test_both_day_fields_mean_both_as_in_dateutil_and_in_croniter_when_it_is_told(
+def test_both_day_fields_mean_both_as_in_dateutil_and_in_croniter_when_told(
     chance: random.Random,
 ) -> None:
     for _ in range(1_500):
@@ -180,9 +180,7 @@ def runs_of_dateutil(rule: crontab, after: datetime, count: int) -> list[datetim
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
-def test_on_days_without_a_change_of_the_clocks_crontabs_run_as_in_celery(
-    zone: str, chance: random.Random
-) -> None:
+def test_on_days_without_a_clock_change_crontabs_run_as_in_celery(zone: str, chance: random.Random) -> None:
     app, policy, compared = memory_app(timezone=zone), Policy(timezone=zone), 0
     for _ in range(500):
         fields = random_fields(chance, with_names=False)

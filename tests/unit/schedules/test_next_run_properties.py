@@ -112,9 +112,7 @@ def first_runs(
 
 
 @given(schedules | relative_intervals, policies(), starts)
-def test_runs_are_strictly_increasing_and_never_in_the_past(
-    schedule_: Any, policy: Policy, after: datetime
-) -> None:
+def test_runs_strictly_increase_and_are_never_past(schedule_: Any, policy: Policy, after: datetime) -> None:
     runs = [after, *first_runs(schedule_, policy, after, 10)]
     assert all(earlier < later for earlier, later in pairwise(runs))
     assert all(run.tzinfo is UTC for run in runs)
@@ -188,9 +186,7 @@ def test_a_start_time_is_an_intervals_first_run(interval: schedule, policy: Poli
 
 
 @given(schedules, policies(), starts)
-def test_saved_and_read_again_a_schedule_has_the_same_runs(
-    schedule_: Any, policy: Policy, after: datetime
-) -> None:
+def test_a_schedule_read_again_has_the_same_runs(schedule_: Any, policy: Policy, after: datetime) -> None:
     text = encode_definition("a", "b", [], {}, {}, schedule_, True)
     again = decode(text)["schedule"]
     assert type(again) is type(schedule_)

@@ -181,9 +181,7 @@ def test_a_solar_schedule_is_due_once_at_each_event(event: str) -> None:
     ("delay", "expected"),
     [(timedelta(0), 0), (FIRST_OCCURRENCE_GRACE, 0), (FIRST_OCCURRENCE_GRACE + SECOND, 1), (-SECOND, 0)],
 )
-def test_a_rule_saved_soon_after_its_dtstart_runs_its_first_occurrence(
-    delay: timedelta, expected: int
-) -> None:
+def test_a_rule_saved_soon_after_dtstart_runs_its_first_occurrence(delay: timedelta, expected: int) -> None:
     daily = rrule("DAILY", dtstart=NOON)
     assert first_run(daily, NO_POLICY, NOON + delay) == NOON + expected * timedelta(days=1)
 

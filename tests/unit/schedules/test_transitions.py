@@ -226,9 +226,7 @@ def test_nothing_daily_runs_twice_for_one_date() -> None:
 
 
 @pytest.mark.parametrize("way", ["latest", "all", "earliest", "skip"])
-def test_a_beat_that_is_late_or_away_sends_nothing_twice_and_nothing_early(
-    way: str, chance: random.Random
-) -> None:
+def test_a_beat_late_or_away_sends_nothing_twice_and_nothing_early(way: str, chance: random.Random) -> None:
     changes = list(changes_of_the_year().items())
     for change, zone in chance.sample(changes, 12):
         policy, (begin, end) = Policy(timezone=zone, misfire=way), span_of(change)

@@ -43,9 +43,7 @@ def run(*arguments: str, **variables: str) -> Result:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_input_is_told_in_one_line_with_a_code_of_its_own(
-    arguments: list[str], code: int, words: str
-) -> None:
+def test_wrong_input_is_told_in_one_line_with_its_code(arguments: list[str], code: int, words: str) -> None:
     result = run(*arguments)
     assert result.exit_code == code, result.output
     assert words in result.output

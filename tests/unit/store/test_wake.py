@@ -100,7 +100,7 @@ def test_one_subscription_serves_every_wait(world: World, wake: WakeChannel) -> 
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_channel_that_cannot_be_used_leaves_waiting_by_time(
+def test_an_unusable_channel_leaves_waiting_by_time(
     world: World, wake: WakeChannel, error: Exception
 ) -> None:
     world.error = error
@@ -140,9 +140,7 @@ def test_an_outage_of_the_channel_is_warned_of_once(
     assert outage() == [warning]
 
 
-def test_closing_gives_the_connection_back_and_a_later_wait_subscribes_anew(
-    world: World, wake: WakeChannel
-) -> None:
+def test_closing_frees_the_connection_and_the_next_wait_subscribes(world: World, wake: WakeChannel) -> None:
     wake.close()
     assert world.closed == 0
     wake.wait(1)
