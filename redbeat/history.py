@@ -26,9 +26,8 @@ class PastRun:
         task_id: the task id of its message; None: there was none.
         why: why it wasn't sent; '' if it was.
         is_manual: ``trigger`` or ``backfill`` has sent it.
-        last: for several runs that weren't sent: when the last of them was due, ``due`` being that of the
-            first;
-            None: this is about one run.
+        last: for several runs that weren't sent: when the last of them was due, and ``due`` is that of the
+            first; None: this is about one run.
         count: how many runs this is about; None: too many to count, or an older version wrote it.
     """
 

@@ -1,6 +1,7 @@
-"""What to do about one claimed entry: pure decisions, no I/O, no clock.
+"""What to do about one claimed entry: decisions by what was read, without a clock.
 
-A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that records why none is sent now.
+A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that records why none is sent now. What
+isn't in the entry is given, as its calendar; one that wasn't read before is the only thing that is read here.
 """
 
 from __future__ import annotations

@@ -6,13 +6,12 @@ An entry's document is its ``to_dict``. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Any
 
 import click
 
 from redbeat.cli.session import Command
-from redbeat.entries.describe import description_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 
@@ -29,11 +28,6 @@ OBJECT_PER_ENTRY = json_option("JSON: one object per entry and line")
 def iso(moment: datetime | None) -> str | None:
     """Return ``moment`` in ISO 8601; None for None."""
     return None if moment is None else moment.isoformat()
-
-
-def words_of(entry: RedBeatSchedulerEntry, zone: tzinfo) -> str:
-    """Return the entry's schedule in words, with instants in ``zone``; '' where it can't be used."""
-    return description_of(entry, zone)
 
 
 def document_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

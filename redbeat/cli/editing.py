@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES
-from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, json_option, words_of
+from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, json_option
 from redbeat.cli.names import NAME, chosen_names, entry_called, listed_entry
 from redbeat.cli.options import (
     POLICY,
@@ -37,6 +37,7 @@ from redbeat.cli.words import one_line, relative, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.config.suggestions import did_you_mean
 from redbeat.diagnostics.routes import load_tasks
+from redbeat.entries.describe import description_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.saving import why_never
 from redbeat.errors import EntryChanged
@@ -202,7 +203,7 @@ def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
     if is_json:
         session.print_json(document_of(entry))
         return
-    session.say(f"{done} {one_line(name)}: {one_line(words_of(entry, session.zone))}")
+    session.say(f"{done} {one_line(name)}: {one_line(description_of(entry, session.zone))}")
     due = entry.next_due_at
     if entry.state not in ("scheduled", "due", "failing"):
         session.say(f"It is {entry.state}{_why_finished(entry, session)}")

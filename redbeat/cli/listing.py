@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, iso, words_of
+from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, iso
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import ONLY_MATCHING
@@ -30,6 +30,7 @@ from redbeat.cli.tables import (
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
 from redbeat.cli.zone import zone_options
+from redbeat.entries.describe import description_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
 from redbeat.errors import EntryError, StoreCorrupt
@@ -232,7 +233,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("state", f"{state}: {STATES[state]}"),
         ("error", in_words_of(one_line(entry.error or problem, 2000), zone)),
         ("task", one_line(entry.task or "")),
-        ("schedule", one_line(words_of(entry, zone))),
+        ("schedule", one_line(description_of(entry, zone))),
         ("args", one_line(list(entry.args)) if entry.args else ""),
         ("kwargs", one_line(entry.kwargs) if entry.kwargs else ""),
         ("options", one_line(entry.options) if entry.options else ""),

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from redbeat.cli.documents import words_of
 from redbeat.cli.grid import UNLIMITED_WIDTH, Column, Row, cut_end, cut_middle, cut_start, lines_of
 from redbeat.cli.words import (
     clock,
@@ -27,6 +26,7 @@ from redbeat.cli.words import (
     relative,
     when_in,
 )
+from redbeat.entries.describe import description_of
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
@@ -105,7 +105,7 @@ def _cells_of(entry: RedBeatSchedulerEntry, now: datetime, zone: tzinfo, width: 
     return {
         "name": Text(printable(str(entry.name))),
         "task": Text(shorten(printable(entry.task or ""), _PIPED)),
-        "schedule": Text(shorten(printable(words_of(entry, zone)), _PIPED)),
+        "schedule": Text(shorten(printable(description_of(entry, zone)), _PIPED)),
         "next run": Text(next_run if with_dates or next_run in ("never", "at once") else until_then or "-"),
         "until then": Text(until_then),
         "last run": Text(last_run),

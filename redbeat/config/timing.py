@@ -3,15 +3,16 @@
 Invariants, for every lock of a second or more (tests/unit/config/test_timing.py tries them over the whole
 range)::
 
-    3 renewals                 <  the lock       one may fail, and another be late renewal
-    <  fresh          a beat that renews in time publishes without asking fresh                     <=  half
-    of the time after which another beat may lead fresh + publish            <  the lock       a beat that
-    knew that it leads still leads when it has published slack                      <  renewal        a
-    renewal can be told from a clock that is read late renewal + look + slack     <  takeover       a holder
-    that renews in time is never silent 2 looks                   <=  look gap       one look may come late
-    look gap                  <=  half of the time after which another beat may lead 3 looks
-    <  stuck          a scheduler that only waits isn't stuck, connect                    <  stuck
-    nor is one that connects
+    3 renewals                 <  the lock       one may fail, and another be late
+    renewal                    <  fresh          a beat that renews in time publishes without asking
+    fresh                     <=  half of the time after which another beat may lead
+    fresh + publish            <  the lock       who knew that it leads still leads when it has published
+    slack                      <  renewal        a renewal can be told from a clock that is read late
+    renewal + look + slack     <  takeover       a holder that renews in time is never silent
+    2 looks                   <=  look gap       one look may come late
+    look gap                  <=  half of the time after which another beat may lead
+    3 looks                    <  stuck          a scheduler that only waits isn't stuck,
+    connect                    <  stuck          nor is one that connects
 
 Where schedule and broker are one server, runs aren't doubled whatever the clocks say, because the scripts
 check the lock. On other brokers these lengths keep a beat that was paused from publishing what another one

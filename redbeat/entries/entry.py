@@ -1,8 +1,7 @@
 """An entry: one periodic task, as a Celery ScheduleEntry and as it is stored in Redis.
 
 Owns the conversion between the two. Reading is tolerant, and names what can't be used (EntryCorrupt). Writing
-is
-strict: exactly the keys of celery-redbeat 2.x, besides unknown ones that are kept.
+is strict: exactly the keys of celery-redbeat 2.x, besides unknown ones that are kept.
 """
 
 from __future__ import annotations

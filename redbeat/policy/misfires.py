@@ -1,6 +1,7 @@
-"""Missed runs: which of them are made up for, and what is recorded then. Pure.
+"""Which run of an entry is sent: the one that is due now, or missed ones that are made up for. Pure.
 
-A run is missed if it wasn't sent at its time: no beat led, the broker was away, or the entry was paused.
+A run is missed if it wasn't sent at its time, as no beat led or the broker was away. Those of a pause are
+dropped before, or left to be made up for here, by ``beat/planner.py``.
 """
 
 from __future__ import annotations
