@@ -24,15 +24,15 @@ NAME = re.compile(r"[A-Z]\w+")
 
 
 def steps() -> list[str]:
-    """The steps of the walks."""
-    return re.findall(r"^#\. ((?:.+\n(?:   .+\n)*))", CONTRIBUTING.partition("Four walks")[2], re.MULTILINE)
+    """The steps of all four kinds of change."""
+    return re.findall(r"^#\. ((?:.+\n(?:   .+\n)*))", CONTRIBUTING.partition("Step by step")[2], re.MULTILINE)
 
 
 def literals_of(text: str) -> list[str]:
     return [" ".join(found.split()) for found in re.findall(r"``(.+?)``", text, re.DOTALL)]
 
 
-def test_there_are_four_walks() -> None:
+def test_four_kinds_of_change_have_steps() -> None:
     titles = re.findall(r"^(.+)\n~~~+$", CONTRIBUTING, re.MULTILINE)
     assert titles == [
         "A check of the doctor",
@@ -50,7 +50,7 @@ def test_each_path_exists(document: str) -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_a_name_is_in_a_file_that_its_step_of_a_walk_names() -> None:
+def test_a_name_is_in_a_file_that_its_step_names() -> None:
     for step in steps():
         literals = literals_of(step)
         files = [ROOT / one for one in literals if PATH.fullmatch(one) and (ROOT / one).is_file()]
