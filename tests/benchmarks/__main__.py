@@ -20,16 +20,10 @@ from .lateness import lateness
 from .targets import verdicts
 
 CASES: dict[str, Callable[[Bench], None]] = {
-    "burst": cases.burst,
-    "sharing": cases.sharing,
-    "trips": cases.trips,
-    "idle": cases.idle,
-    "statics": cases.statics,
-    "saving": cases.saving,
-    "files": cases.files,
-    "memory": cases.memory,
+    "burst": cases.burst, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
+    "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
     "lateness": lateness,
-}
+}  # fmt: skip
 PUBLISHED = ROOT / "docs" / "_static"
 
 

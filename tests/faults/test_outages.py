@@ -244,21 +244,9 @@ def forbidden(stage: Stage) -> Iterator[None]:
 
 
 OUTAGES: list[Outage] = [
-    killed,
-    refused,
-    withheld,
-    withheld_and_reset,
-    silenced,
-    paused,
-    scripts_flushed,
-    clients_killed,
-    loading,
-    read_only,
-    busy,
-    full,
-    guarded,
-    forbidden,
-]
+    killed, refused, withheld, withheld_and_reset, silenced, paused, scripts_flushed, clients_killed, loading,
+    read_only, busy, full, guarded, forbidden,
+]  # fmt: skip
 #: these cost no run at all
 STILL_SENDING = (scripts_flushed, clients_killed, silenced)
 CASES = [pytest.param(outage, OUTAGE_SECONDS, id=outage.__name__) for outage in OUTAGES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -25,15 +26,9 @@ def many(count: int, task: str = "echo") -> Declared:
 
 def state_of(client: redis.Redis) -> dict[str, Any]:
     """All there is; scores apart, as those of new entries are counted from now."""
-    found: dict[str, Any] = {}
-    for key in client.scan_iter():
-        kind = client.type(key)
-        found[key] = (
-            client.hgetall(key)
-            if kind == "hash"
-            else sorted(client.zrange(key, 0, -1))
-            if (kind == "zset")
-            else sorted(client.smembers(key))
-        )
-    unlike = {"meta": "", "meta_sha1": ""}
-    return {key: {**value, **unlike} if isinstance(value, dict) else value for key, value in found.items()}
+    read: dict[str, Callable[[Any], Any]] = {
+        "hash": lambda key: {**client.hgetall(key), "meta": "", "meta_sha1": ""},
+        "zset": lambda key: sorted(client.zrange(key, 0, -1)),
+        "set": lambda key: sorted(client.smembers(key)),
+    }
+    return {key: read[client.type(key)](key) for key in client.scan_iter()}

@@ -43,14 +43,8 @@ def runs_client():
 
 def note(task, *args, **kwargs):
     headers = {{name: value for name, value in vars(task.request).items() if name.startswith("redbeat")}}
-    run = {{
-        "task": task.name,
-        "args": args,
-        "kwargs": kwargs,
-        "id": task.request.id,
-        "time": time.time(),
-        "headers": headers,
-    }}
+    run = {{"task": task.name, "args": args, "kwargs": kwargs, "id": task.request.id, "headers": headers}}
+    run["time"] = time.time()
     runs_client().rpush("runs", json.dumps(run))
 
 
@@ -131,9 +125,8 @@ def celery_beat(
     env: Mapping[str, str] | None = None,
 ) -> Process:
     """`celery beat` on the app of `module` in `directory`; it is not waited for."""
-    return celery_command(
-        directory, module, "beat", "-S", scheduler, "-l", "INFO", *arguments, python=python, env=env
-    )
+    beat = ["beat", "-S", scheduler, "-l", "INFO"]
+    return celery_command(directory, module, *beat, *arguments, python=python, env=env)
 
 
 def celery_worker(

@@ -95,10 +95,7 @@ class Terminal:
 
     def wait_for(self, text: str, timeout: float = PATIENCE_SECONDS) -> None:
         """Read until `text` is shown; AssertionError with all that was when it isn't."""
-        deadline = time.monotonic() + patience(timeout)
-        while text not in self.shown:
-            if not self._read(deadline):
-                raise AssertionError(f"{text!r} wasn't shown, but:\n{self.shown}")
+        self.wait_for_one_of(text, timeout=timeout)
 
     def wait_for_one_of(self, *texts: str, timeout: float = PATIENCE_SECONDS) -> None:
         """Read until one of `texts` is shown."""

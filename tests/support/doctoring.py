@@ -15,21 +15,11 @@ TOKEN_OF_2X = "0123456789abcdef0123456789abcdef"
 #: what may be done to the schedule's keys by whoever only looks
 READING = {
     *(
-        "EVALSHA",
-        "EVAL",
-        "TIME",
-        "TYPE",
-        "EXISTS",
-        "HMGET",
-        "HSTRLEN",
-        "HGETALL",
-        "ZSCORE",
-        "ZCOUNT",
-        "ZCARD",
-        "ZRANGEBYSCORE",
+        "EVALSHA", "EVAL", "TIME", "TYPE", "EXISTS", "HMGET", "HSTRLEN", "HGETALL", "ZSCORE", "ZCOUNT",
+        "ZCARD", "ZRANGEBYSCORE",
     ),
     *("GET", "PTTL", "SCAN", "SMEMBERS", "ACL"),
-}
+}  # fmt: skip
 Ask = Callable[..., Result]
 Findings = dict[str, list[dict[str, Any]]]
 

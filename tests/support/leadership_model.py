@@ -157,10 +157,7 @@ def _steps(state: State, scripts: Scripts) -> Iterator[Step]:
         after, _, violation = _execute(rest, command, scripts)
         yield f"a late command arrives: {command.script}", after, violation
     if state.lock:
-        renewing = any(
-            beat.phase == "leader" and beat.token == state.lock and not beat.is_paused for beat in state.beats
-        )
-        if not renewing:
+        if ("leader", False, state.lock) not in [beat[:3] for beat in state.beats]:
             yield "the lock expires", state._replace(lock=0), ""
         yield "the lock is deleted by hand", state._replace(lock=0), ""
 
@@ -252,8 +249,7 @@ def _renewed(state: State) -> State:
 
 
 def _put(state: State, number: int, beat: Beat) -> State:
-    beats = (beat, state.beats[1]) if number == 0 else (state.beats[0], beat)
-    return state._replace(beats=beats)
+    return state._replace(beats=(beat, state.beats[1]) if number == 0 else (state.beats[0], beat))
 
 
 def _new_token(state: State) -> int:
@@ -344,11 +340,8 @@ class Scripts:
             silent = f"token-{run}" if run else ""
             rest_ms = REST_MS + 2 * SLACK_MS * command.is_stale
             times = {"taken_ms": TAKEN_MS, "rest_ms": rest_ms, "slack_ms": SLACK_MS}
-            return (
-                LockStatus.HELD
-                if lua.take_lock(client, LOCK, token, silent=silent, **times)
-                else LockStatus.LOST
-            )
+            is_done = lua.take_lock(client, LOCK, token, silent=silent, **times)
+            return LockStatus.HELD if is_done else LockStatus.LOST
         if command.script == "release":
             return LockStatus.HELD if lua.release_lock(client, LOCK, token, wake="wake") else LockStatus.LOST
         if command.script == "renew":

@@ -98,10 +98,8 @@ class Process:
         timeout = patience(timeout)
         deadline = time.monotonic() + timeout
         while True:
-            code, is_late = (
-                self.returncode,
-                time.monotonic() >= deadline,
-            )  # before the output, so none is missed
+            # before the output, so none is missed
+            code, is_late = self.returncode, time.monotonic() >= deadline
             match = regex.search(self.output())
             if match:
                 return match

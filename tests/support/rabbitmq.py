@@ -34,14 +34,10 @@ _CONFIGURATION = """\
 
 # RABBITMQ_… to what is there in a node's directory, or is not.
 _PATHS = {
-    "ADVANCED_CONFIG_FILE": "no-advanced.config",
-    "CONFIG_FILE": "rabbitmq.config",
-    "CONF_ENV_FILE": "no-env.conf",
-    "ENABLED_PLUGINS_FILE": "enabled_plugins",
-    "GENERATED_CONFIG_DIR": "config",
-    "LOG_BASE": "log",
-    "MNESIA_BASE": "data",
-}
+    "ADVANCED_CONFIG_FILE": "no-advanced.config", "CONFIG_FILE": "rabbitmq.config",
+    "CONF_ENV_FILE": "no-env.conf", "ENABLED_PLUGINS_FILE": "enabled_plugins",
+    "GENERATED_CONFIG_DIR": "config", "LOG_BASE": "log", "MNESIA_BASE": "data",
+}  # fmt: skip
 
 # No name is ever looked up: a resolver that is away would cost the start seconds.
 _NAME_RESOLUTION = '{lookup, [file]}.\n{host, {127, 0, 0, 1}, ["localhost"]}.\n'

@@ -352,26 +352,16 @@ def _broker_url(ground: Ground) -> str:
 
 
 BEAT: tuple[Claim, ...] = (
-    it_may_ask_who_leads,
-    it_runs_the_schedule,
-    it_runs_the_schedule_without_a_lock,
-    it_runs_in_another_database,
-    it_stands_by,
-    it_ends_entries,
-)
+    it_may_ask_who_leads, it_runs_the_schedule, it_runs_the_schedule_without_a_lock,
+    it_runs_in_another_database, it_stands_by, it_ends_entries,
+)  # fmt: skip
 STATUS: tuple[Claim, ...] = (it_asks_who_leads, it_asks_in_another_database, it_names_a_key_of_another_type)
 #: user to what it may do
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "writer": (
-        it_saves_moves_and_deletes,
-        it_works_in_another_database,
-        it_saves_and_deletes_many,
-        it_keeps_calendars,
-        it_changes_and_pauses,
-        it_runs_entries_by_hand,
-        it_finds_entries,
-        it_applies_files_and_puts_a_schedule_back,
-        it_follows_the_recipes,
+        it_saves_moves_and_deletes, it_works_in_another_database, it_saves_and_deletes_many,
+        it_keeps_calendars, it_changes_and_pauses, it_runs_entries_by_hand, it_finds_entries,
+        it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
     ),
     "viewer": (it_looks_at_entries, it_looks_at_calendars, *STATUS),
     "status": STATUS,
@@ -388,4 +378,4 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_pushes_to_a_queue_that_expires,
         it_takes_back_what_only_one_of_two_queues_got,
     ),
-}
+}  # fmt: skip

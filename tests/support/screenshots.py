@@ -17,12 +17,9 @@ from .command_line import ROOT, Terminal, installed
 from .servers import Server
 
 PICTURES = {
-    "list": ["list"],
-    "show": ["show", "report"],
-    "next": ["next", "-n", "8"],
-    "timeline": ["timeline", "--hours", "24"],
-    "route": ["route", "report"],
-}
+    "list": ["list"], "show": ["show", "report"], "next": ["next", "-n", "8"],
+    "timeline": ["timeline", "--hours", "24"], "route": ["route", "report"],
+}  # fmt: skip
 COLUMNS = 100
 
 

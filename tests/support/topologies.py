@@ -210,11 +210,8 @@ class ClusterTopology:
 def cluster(kind: Kind = "valkey", *, has_replica: bool = False, **options: Any) -> Iterator[ClusterTopology]:
     """Start three nodes, introduce them and deal out the slots; `options` are those of Server."""
     settings: dict[str, Any] = {
-        "cluster_enabled": True,
-        "cluster_port": 0,
-        "cluster_node_timeout": 1000,
-        **options,
-    }
+        "cluster_enabled": True, "cluster_port": 0, "cluster_node_timeout": 1000, **options,
+    }  # fmt: skip
     with ExitStack() as stack:
         nodes = [stack.enter_context(Server(kind, **settings)) for _ in range(3)]
         for number, node in enumerate(nodes):

@@ -63,9 +63,7 @@ def test_quick_kinds_that_are_left_over_for_lack_of_time_keep_the_usual_batch(cl
     assert one.enlarge(10) == 10, "one slow entry doesn't enlarge all batches of a backlog"
 
 
-def test_the_oldest_that_waits_is_planned_with_each_batch_however_many_others_there_are(
-    clock: Clock,
-) -> None:
+def test_the_oldest_that_waits_is_planned_with_each_batch_however_many_others_there_are(clock: Clock) -> None:
     one, slow = Pace(), rows("slow", 3, OTHER)
     plan(one, clock, slow, {"slow": SLOW})
     for _ in range(5):

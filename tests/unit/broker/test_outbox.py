@@ -207,9 +207,7 @@ def test_another_transport_has_no_outbox(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages == []
 
 
-def test_a_channel_that_lacks_something_has_no_outbox_said_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_channel_that_lacks_something_has_no_outbox_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         with channel_of(NoSuchPutChannel) as channel:
             assert Outbox.of(channel) is None

@@ -22,20 +22,11 @@ ROOT = Path(__file__).parents[3]
 
 #: attribute of RedBeatConfig, value when nothing is set
 DEFAULTS = {
-    "key_prefix": "redbeat:",
-    "schedule_key": "redbeat::schedule",
-    "statics_key": "redbeat::statics",
-    "lock_key": "redbeat::lock",
-    "lock_timeout": None,
-    "takeover_after": 8,
-    "lock_lost": "exit",
-    "redis_url": REDIS,
-    "redis_use_ssl": False,
-    "redbeat_redis_options": {},
-    "key_expiry_check": "error",
-    "batch_size": 500,
-    "max_entry_bytes": 8_388_608,
-}
+    "key_prefix": "redbeat:", "schedule_key": "redbeat::schedule", "statics_key": "redbeat::statics",
+    "lock_key": "redbeat::lock", "lock_timeout": None, "takeover_after": 8, "lock_lost": "exit",
+    "redis_url": REDIS, "redis_use_ssl": False, "redbeat_redis_options": {}, "key_expiry_check": "error",
+    "batch_size": 500, "max_entry_bytes": 8_388_608,
+}  # fmt: skip
 
 #: setting to values that its attribute has as they are given
 TAKEN: dict[str, list[Any]] = {
@@ -182,13 +173,10 @@ def test_a_password_in_the_query_of_a_url_is_masked(name: str, separator: str) -
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://:hunter2@h:1/abc",
-        "redis://user:hunter2@h/1x",
-        "redis://:hunter2@h/abc?password=hunter2",
-        "redis://:hunter2/more@h:1/1",
-        "rediss://:more/hunter2@h/abc",
+        "redis://:hunter2@h:1/abc", "redis://user:hunter2@h/1x", "redis://:hunter2@h/abc?password=hunter2",
+        "redis://:hunter2/more@h:1/1", "rediss://:more/hunter2@h/abc",
     ],
-)
+)  # fmt: skip
 def test_a_database_that_is_no_number_is_refused_without_the_password(url: str) -> None:
     with pytest.raises(ConfigurationError, match="redbeat_redis_url") as caught:
         get_redis(memory_app(redbeat_redis_url=url))

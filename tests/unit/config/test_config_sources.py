@@ -16,16 +16,11 @@ from redbeat.errors import ConfigurationError
 REDIS = "redis://127.0.0.1:1/0"
 
 SETTINGS = {
-    "broker_url": REDIS,
-    "redbeat_redis_url": "redis://127.0.0.1:1/1",
-    "redbeat_redis_options": {"retry_period": 3},
-    "redbeat_redis_use_ssl": True,
-    "redbeat_key_prefix": "app:",
-    "redbeat_lock_key": None,
-    "redbeat_lock_timeout": 77,
-    "redbeat_key_expiry_check": "warn",
+    "broker_url": REDIS, "redbeat_redis_url": "redis://127.0.0.1:1/1",
+    "redbeat_redis_options": {"retry_period": 3}, "redbeat_redis_use_ssl": True, "redbeat_key_prefix": "app:",
+    "redbeat_lock_key": None, "redbeat_lock_timeout": 77, "redbeat_key_expiry_check": "warn",
     "redbeat_batch_size": 7,
-}
+}  # fmt: skip
 
 
 UPPER = {name.upper(): value for name, value in SETTINGS.items()}
@@ -128,14 +123,10 @@ def test_of_the_brokers_options_only_those_redbeat_knows_are_taken() -> None:
     config = configured(
         broker_url=REDIS,
         broker_transport_options={
-            "retry_period": 5,
-            "master_name": "main",
-            "sentinel_kwargs": {"password": "x"},
-            "visibility_timeout": 3600,
-            "socket_timeout": 1,
-            "global_keyprefix": "x",
+            "retry_period": 5, "master_name": "main", "sentinel_kwargs": {"password": "x"},
+            "visibility_timeout": 3600, "socket_timeout": 1, "global_keyprefix": "x",
         },
-    )
+    )  # fmt: skip
     assert config.redbeat_redis_options == {
         "retry_period": 5,
         "service_name": "main",

@@ -30,15 +30,11 @@ def entry(app: Celery, **arguments: Any) -> RedBeatSchedulerEntry:
 @pytest.mark.parametrize(
     ("argument", "nearest"),
     [
-        ("timezon", "timezone"),
-        ("max_run", "max_runs"),
-        ("jiter", "jitter"),
-        ("total_runs", "total_run_count"),
-        ("last_run", "last_run_at"),
-        ("shedule", "schedule"),
+        ("timezon", "timezone"), ("max_run", "max_runs"), ("jiter", "jitter"),
+        ("total_runs", "total_run_count"), ("last_run", "last_run_at"), ("shedule", "schedule"),
         ("enable", "enabled"),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_argument_is_refused_with_the_nearest(app: Celery, argument: str, nearest: str) -> None:
     with pytest.raises(EntryError) as caught:
         entry(app, **{argument: 1})
@@ -129,14 +125,10 @@ def test_all_typos_of_an_entry_are_in_one_warning(app: Celery, caplog: pytest.Lo
 @pytest.mark.parametrize(
     "keys",
     [
-        {},
-        {"comment": "of ours"},
-        {"tenant": "blue", "x": 1},
-        {"": 1},
-        {"tags": []},
+        {}, {"comment": "of ours"}, {"tenant": "blue", "x": 1}, {"": 1}, {"tags": []},
         {"time": "9:00", "expires": 5},
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("rule", [INTERVAL, {"__type__": "crontab"}, {"__type__": "rrule", "freq": 3}])
 def test_keys_of_somebody_else_are_not_reported(
     app: Celery, caplog: pytest.LogCaptureFixture, rule: dict[str, Any], keys: dict[str, Any]

@@ -96,14 +96,11 @@ def test_defaults_of_ours_give_way_to_options(patched: None) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("PING",),
-        ("CONFIG GET", "maxmemory-policy"),
-        (b"CONFIG GET", b"*"),
+        ("PING",), ("CONFIG GET", "maxmemory-policy"), (b"CONFIG GET", b"*"),
         ("SET", "käse", "x" * 20_000, "PX", 5, 0.25),
-        ("EVALSHA", "0" * 40, 2, *["y" * 3_000] * 7, b"\xff\x00", ""),
-        ("GET", memoryview(b"abc")),
+        ("EVALSHA", "0" * 40, 2, *["y" * 3_000] * 7, b"\xff\x00", ""), ("GET", memoryview(b"abc")),
     ],
-)
+)  # fmt: skip
 def test_a_command_is_written_in_one_piece_as_the_client_writes_it_in_several(command: tuple[Any]) -> None:
     own = redis.connection.Connection(encoding="utf-8")
     assert CommandPacker().pack(*command) == [b"".join(own.pack_command(*command))]
@@ -126,15 +123,10 @@ def test_a_unix_socket_gets_no_option_of_tcps(patched: None) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (ssl.CERT_NONE, "none"),
-        (ssl.CERT_REQUIRED, "required"),
-        (1, "optional"),
-        ("CERT_REQUIRED", "required"),
-        ("Optional", "optional"),
-        ("none", "none"),
-        (None, "none"),
+        (ssl.CERT_NONE, "none"), (ssl.CERT_REQUIRED, "required"), (1, "optional"),
+        ("CERT_REQUIRED", "required"), ("Optional", "optional"), ("none", "none"), (None, "none"),
     ],
-)
+)  # fmt: skip
 def test_certificate_words_of_celery_become_the_clients(patched: None, given: Any, expected: str) -> None:
     assert client_of("redis://h", {"ssl_cert_reqs": given}).options["ssl_cert_reqs"] == expected
     assert client_of("rediss://h", ssl_cert_reqs=given).options["ssl_cert_reqs"] == expected
@@ -261,11 +253,7 @@ def test_client_errors_become_ours_and_name_the_server(error: Exception, expecte
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "Authentication required.",
-        "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH ...",
-    ],
+    "words", ["Authentication required.", "HELLO must be called with the client already authenticated, ..."]
 )
 def test_a_server_that_wants_a_password_names_the_setting_and_no_command(words: str) -> None:
     config = ensure_conf(app_for("redis://some-host"))
@@ -281,9 +269,8 @@ def test_an_app_has_one_client(patched: None) -> None:
     assert get_redis(app_for("redis://h")) is not app.redbeat_redis
 
 
-def test_a_forked_process_makes_a_client_of_its_own_but_keeps_an_injected_one(
-    patched: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("patched")
+def test_a_fork_makes_a_client_of_its_own_but_keeps_an_injected_one(monkeypatch: pytest.MonkeyPatch) -> None:
     app, injected = app_for("redis://h"), app_for("redis://h")
     injected.redbeat_redis = object()
     before, kept = get_redis(app), get_redis(injected)

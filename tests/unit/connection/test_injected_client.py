@@ -7,7 +7,7 @@ from typing import Any
 import fakeredis
 import pytest
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, EntryError, EntryNotFound, LockNotAcquired
@@ -15,9 +15,7 @@ from tests.support.ticks import assert_entry_runs, leader, make_due, memory_app,
 
 
 def save(app: Celery, name: str = "x", **fields: Any) -> RedBeatSchedulerEntry:
-    return RedBeatSchedulerEntry(
-        **{"name": name, "task": "t", "schedule": schedule(60), "app": app, **fields}
-    ).save()
+    return RedBeatSchedulerEntry(**{"name": name, "task": "t", "schedule": 60, "app": app, **fields}).save()
 
 
 def test_an_entry_is_saved_read_and_deleted(fake_app: Celery) -> None:

@@ -85,14 +85,11 @@ class FlakyPipeline:
 @pytest.mark.parametrize(
     "error",
     [
-        AWAY,
-        exceptions.TimeoutError(),
-        exceptions.BusyLoadingError(),
-        exceptions.ReadOnlyError(),
+        AWAY, exceptions.TimeoutError(), exceptions.BusyLoadingError(), exceptions.ReadOnlyError(),
         exceptions.ClusterDownError("CLUSTERDOWN"),
     ],
     ids=lambda error: type(error).__name__,
-)
+)  # fmt: skip
 def test_a_command_is_tried_again_until_redis_is_back(clock: Clock, error: Exception) -> None:
     client = Flaky(error, error, error)
     assert RetryingConnection(60, client).get("k") == "value"
@@ -203,11 +200,8 @@ def test_a_refusal_inside_a_script_is_told_by_what_redis_6_puts_at_the_end() -> 
 def test_errors_with_a_class_of_their_own_are_told_apart() -> None:
     passing = ("ReadOnlyError", "BusyLoadingError", "OutOfMemoryError", "ClusterDownError", "TimeoutError")
     lasting = (
-        "AuthenticationError",
-        "NoPermissionError",
-        "AuthenticationWrongNumberOfArgsError",
-        "DataError",
-    )
+        "AuthenticationError", "NoPermissionError", "AuthenticationWrongNumberOfArgsError", "DataError",
+    )  # fmt: skip
     classes = {name: getattr(exceptions, name, None) for name in (*passing, *lasting)}
     for name, error in classes.items():  # some are in newer versions of the redis client only
         assert error is None or is_transient(error("as it is")) is (name in passing), name

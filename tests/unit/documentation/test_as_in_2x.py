@@ -43,12 +43,8 @@ def test_without_a_redis_all_but_connecting_works(url: str) -> None:
     scheduler = RedBeatScheduler(app, lazy=True)
     assert scheduler.lock_key == LOCK
     assert "lock -> `redbeat::lock`" in scheduler.info
-    for connect in (
-        lambda: get_redis(app),
-        entry.save,
-        lambda: RedBeatScheduler(app),
-        lambda: scheduler.schedule,
-    ):
+    of_schedulers = (lambda: RedBeatScheduler(app), lambda: scheduler.schedule)
+    for connect in (lambda: get_redis(app), entry.save, *of_schedulers):
         with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set, .* is no Redis"):
             connect()
 
@@ -200,8 +196,7 @@ class Minutes(schedule):
 def test_a_subclass_with_celery_s_idea_of_its_runs_is_stored_as_the_interval_it_is(
     fake_app: Celery, made: Any
 ) -> None:
-    entry = RedBeatSchedulerEntry("x", "t", made, app=fake_app).save()
-    entry.save()
+    entry = RedBeatSchedulerEntry("x", "t", made, app=fake_app).save().save()
     found = RedBeatSchedulerEntry.get("x", fake_app)
     assert type(found.schedule) is schedule
     assert found.schedule.run_every == timedelta(minutes=1)

@@ -34,12 +34,8 @@ def literals_of(text: str) -> list[str]:
 
 def test_four_kinds_of_change_have_steps() -> None:
     titles = re.findall(r"^(.+)\n~~~+$", CONTRIBUTING, re.MULTILINE)
-    assert titles == [
-        "A check of the doctor",
-        "A field of the policy",
-        "A script",
-        "A command of the command line",
-    ]
+    subjects = ("check of the doctor", "field of the policy", "script", "command of the command line")
+    assert titles == [f"A {subject}" for subject in subjects]
     assert len(steps()) >= 4 * len(titles)
 
 
@@ -102,9 +98,8 @@ def run_ci(tmp_path: Path, **settings: str) -> tuple[int, list[str], str]:
     programs.mkdir()
     for name in ("redis-server", "rabbitmq-server", "node", "npm", "cc"):
         (programs / name).write_text("#!/bin/sh\n")
-    (programs / "make").write_text(
-        '#!/bin/sh\necho "make $* $PYTHON $(command -v redis-server)"\ntest "$1" != check\n'
-    )
+    make = 'echo "make $* $PYTHON $(command -v redis-server)"\ntest "$1" != check\n'
+    (programs / "make").write_text(f"#!/bin/sh\n{make}")
     for program in programs.iterdir():
         program.chmod(0o755)
     environment = {"PATH": f"{programs}:/usr/bin:/bin", **settings}

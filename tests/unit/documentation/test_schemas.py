@@ -116,10 +116,8 @@ def assert_written_well(entry: RedBeatSchedulerEntry, write: Write | None = None
         assert not text or find_fault(name, text) is None, text
     assert write.definition
     assert find_fault_in("entry", entry.to_dict()) is None
-    assert (
-        find_fault_in("definition", {**json.loads(write.definition), **json.loads(write.policy or "{}")})
-        is None
-    )
+    both = {**json.loads(write.definition), **json.loads(write.policy or "{}")}
+    assert find_fault_in("definition", both) is None
 
 
 def newer_kinds() -> dict[str, Any]:
@@ -186,23 +184,13 @@ SCHEDULES = st.one_of(
 )
 SECONDS = st.integers(1, 10**6) | st.floats(0.001, 1e6)
 POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "timezone": st.timezone_keys(),
-    "start_time": MOMENTS,
-    "end_time": MOMENTS,
-    "max_runs": st.integers(1),
-    "one_off": st.booleans(),
-    "after_finish": st.sampled_from(AFTER_FINISH),
-    "jitter": SECONDS,
-    "expires_after": SECONDS,
-    "misfire": st.sampled_from(MISFIRES),
-    "misfire_limit": st.integers(1, MAX_MISFIRE_LIMIT),
-    "misfire_grace_time": SECONDS,
-    "run_missed": st.booleans(),
-    "paused": st.booleans(),
-    "pause_note": st.text(),
-    "paused_by": st.text(),
+    "timezone": st.timezone_keys(), "start_time": MOMENTS, "end_time": MOMENTS, "max_runs": st.integers(1),
+    "one_off": st.booleans(), "after_finish": st.sampled_from(AFTER_FINISH), "jitter": SECONDS,
+    "expires_after": SECONDS, "misfire": st.sampled_from(MISFIRES),
+    "misfire_limit": st.integers(1, MAX_MISFIRE_LIMIT), "misfire_grace_time": SECONDS,
+    "run_missed": st.booleans(), "paused": st.booleans(), "pause_note": st.text(), "paused_by": st.text(),
     "paused_until": MOMENTS,
-}
+}  # fmt: skip
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

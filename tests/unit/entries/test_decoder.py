@@ -62,14 +62,9 @@ EXAMPLES = [
             byhour=(7, 13),
         ),
         {
-            **RRULE,
-            "freq": 1,
-            "byhour": [7, 13],
+            **RRULE, "freq": 1, "byhour": [7, 13],
             "byweekday": [{"__type__": "weekday", "wkday": 0, "n": 1}, {"__type__": "weekday", "wkday": 4}],
-            "dtstart": 1767236400,
-            "dtstart_tz": -180.0,
-            "until": 1798761600,
-            "until_tz": 0.0,
+            "dtstart": 1767236400, "dtstart_tz": -180.0, "until": 1798761600, "until_tz": 0.0,
         },
     ),
     (weekday(6), {"__type__": "weekday", "wkday": 6}),
@@ -79,7 +74,7 @@ EXAMPLES = [
     (NEW_YEAR.replace(tzinfo=ZoneInfo("Europe/Berlin")), datetime_json(timezone="Europe/Berlin")),
     (NEW_YEAR.replace(tzinfo=timezone(timedelta(minutes=-210))), datetime_json(timezone=-12600.0)),
     (NEW_YEAR.replace(tzinfo=timezone(timedelta(0))), datetime_json()),
-]
+]  # fmt: skip
 
 DAILY = {"__type__": "rrule", "freq": 3, "dtstart": 1767225600}
 DAY = '"__type__": "datetime", "year": 2026, "month": 1, "day": 1'

@@ -23,16 +23,9 @@ from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 INTERVAL_JSON = {"__type__": "interval", "every": 60.0, "relative": False}
 NOON_JSON = {
-    "__type__": "datetime",
-    "year": 2026,
-    "month": 1,
-    "day": 1,
-    "timezone": "UTC",
-    "hour": 12,
-    "minute": 0,
-    "second": 0,
-    "microsecond": 0,
-}
+    "__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "UTC", "hour": 12, "minute": 0,
+    "second": 0, "microsecond": 0,
+}  # fmt: skip
 
 
 def fields(**changes: Any) -> dict[str, Any]:

@@ -65,23 +65,13 @@ def test_a_list_with_last_or_nearest_days_is_not_put_into_wrong_words(app: Celer
 @pytest.mark.parametrize(
     ("every", "words"),
     [
-        (1, "Every second"),
-        (2, "Every 2 seconds"),
-        (60, "Every minute"),
-        (60.5, "Every 60.5 seconds"),
-        (90, "Every 90 seconds"),
-        (120, "Every 2 minutes"),
-        (3600, "Every hour"),
-        (5400, "Every 90 minutes"),
-        (7200, "Every 2 hours"),
-        (86400, "Every day"),
-        (timedelta(weeks=1), "Every 7 days"),
-        (0.5, "Every 0.5 seconds"),
-        (0, "Every 0 seconds"),
-        (1_000_000.25, "Every 1000000.25 seconds"),
+        (1, "Every second"), (2, "Every 2 seconds"), (60, "Every minute"), (60.5, "Every 60.5 seconds"),
+        (90, "Every 90 seconds"), (120, "Every 2 minutes"), (3600, "Every hour"), (5400, "Every 90 minutes"),
+        (7200, "Every 2 hours"), (86400, "Every day"), (timedelta(weeks=1), "Every 7 days"),
+        (0.5, "Every 0.5 seconds"), (0, "Every 0 seconds"), (1_000_000.25, "Every 1000000.25 seconds"),
         (timedelta(microseconds=5), "Every 0.000005 seconds"),
     ],
-)
+)  # fmt: skip
 def test_an_interval_is_told_exactly_in_the_longest_fitting_unit(app: Celery, every: Any, words: str) -> None:
     assert describe(app, every) == words
 

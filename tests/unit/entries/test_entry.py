@@ -45,15 +45,11 @@ VALUES: list[tuple[Any, BaseSchedule, dict[str, Any]]] = [
         "0 9 * * wed",
         crontab("0", "9", "wed"),
         {
-            "__type__": "crontab",
-            "minute": "0",
-            "hour": "9",
-            "day_of_week": "wed",
-            "day_of_month": "*",
+            "__type__": "crontab", "minute": "0", "hour": "9", "day_of_week": "wed", "day_of_month": "*",
             "month_of_year": "*",
         },
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "made", "stored"), VALUES)
@@ -155,10 +151,7 @@ def test_the_current_app_is_used_where_none_is_given(monkeypatch: pytest.MonkeyP
         ({"kwargs": {"x": float("nan")}}, "redbeat:x: can't be stored as JSON: "),
         ({"kwargs": {"at": {"__type__": "datetime"}}}, "redbeat:x: couldn't be read again: datetime: 'year'"),
         ({"args": [{"__type__": "interval", "every": 0}]}, "redbeat:x: couldn't be read again: interval: "),
-        (
-            {"kwargs": {"__type__": "interval", "every": 5}},
-            "redbeat:x: couldn't .*: definition: kwargs",
-        ),
+        ({"kwargs": {"__type__": "interval", "every": 5}}, "redbeat:x: couldn't .*: definition: kwargs"),
         ({"args": [{"a": '"__type__"', "__type__": "weekday"}]}, "redbeat:x: couldn't .* again: weekday: "),
         ({"options": {"headers": [1]}}, "redbeat:x: options: headers must be a dict, not \\[1\\]."),
         ({"options": {"countdown": timedelta(1)}}, "redbeat:x: can't be stored as JSON: "),

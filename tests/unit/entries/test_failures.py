@@ -21,14 +21,9 @@ def claimed(error: str | None, nominal: str = "104") -> Claimed:
 
 
 RECORD: dict[str, Any] = {
-    "reason": "broken",
-    "since": "2026-06-01T12:00:00+00:00",
-    "definition_sha1": sha1_of(claimed(None)),
-    "attempts": 3,
-    "due": "100.000000",
-    "retry_at": "104.000000",
-    "is_asked": False,
-}
+    "reason": "broken", "since": "2026-06-01T12:00:00+00:00", "definition_sha1": sha1_of(claimed(None)),
+    "attempts": 3, "due": "100.000000", "retry_at": "104.000000", "is_asked": False,
+}  # fmt: skip
 
 NOT_OURS = {
     "no json": "{oops",

@@ -202,14 +202,10 @@ def test_a_file_takes_what_to_dict_gives(app: Celery) -> None:
 @pytest.mark.parametrize(
     ("nickname", "plain"),
     [
-        ("@hourly", "0 * * * *"),
-        ("@daily", "0 0 * * *"),
-        ("@midnight", "0 0 * * *"),
-        ("@weekly", "0 0 * * 0"),
-        ("@monthly", "0 0 1 * *"),
-        ("@yearly", "0 0 1 1 *"),
+        ("@hourly", "0 * * * *"), ("@daily", "0 0 * * *"), ("@midnight", "0 0 * * *"),
+        ("@weekly", "0 0 * * 0"), ("@monthly", "0 0 1 * *"), ("@yearly", "0 0 1 1 *"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("form", ["text", "cron"])
 def test_a_nickname_is_stored_as_a_crontab_of_2x(app: Celery, nickname: str, plain: str, form: str) -> None:
     stored = []

@@ -25,6 +25,7 @@ from tests.support.polling import eventually
 FENCE = Fence("redbeat::lock", "redbeat:3:host:1:2:3", 60_000)
 
 
+Start = Callable[..., Heartbeat]
 #: a renewal every 10 ms
 FAST = Timing(0.04)
 
@@ -58,10 +59,7 @@ def raising(*errors: Exception) -> Callable[..., Any]:
 
 
 def test_an_error_nobody_has_thought_of_is_logged_once_and_renewing_goes_on(
-    fake_app: Celery,
-    beating: Callable[..., Heartbeat],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    fake_app: Celery, beating: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors = [RuntimeError("a bug"), RuntimeError("a bug"), ValueError("another"), RuntimeError("a bug")]
     monkeypatch.setattr(Store, "renew_lock", raising(*errors))
@@ -74,9 +72,7 @@ def test_an_error_nobody_has_thought_of_is_logged_once_and_renewing_goes_on(
     ]
 
 
-def test_it_tells_the_scheduler_that_another_beat_holds_the_lock_and_leaves_it_alone(
-    fake_app: Celery, beating: Callable[..., Heartbeat]
-) -> None:
+def test_it_tells_the_scheduler_that_another_beat_holds_the_lock(fake_app: Celery, beating: Start) -> None:
     fake_app.redbeat_redis.set(FENCE.lock_key, "another", px=60_000)
     made = beating()
     eventually(lambda: made.lost is not None)
@@ -85,7 +81,7 @@ def test_it_tells_the_scheduler_that_another_beat_holds_the_lock_and_leaves_it_a
 
 
 def test_a_client_that_cannot_be_made_ends_nothing_and_is_made_later(
-    fake_app: Celery, beating: Callable[..., Heartbeat], monkeypatch: pytest.MonkeyPatch
+    fake_app: Celery, beating: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[str] = []
 
@@ -124,7 +120,7 @@ def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
 
 
 def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_written_after_it(
-    fake_app: Celery, beating: Callable[..., Heartbeat], monkeypatch: pytest.MonkeyPatch
+    fake_app: Celery, beating: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = beating()
     assert eventually(made.take_retaken), "it was free at the first renewal"

@@ -16,15 +16,13 @@ from redbeat.errors import ConfigurationError, FileError
 from redbeat.manifest.django_celery_beat import declare_rows, read_django_celery_beat
 from redbeat.manifest.plan import entry_of
 
-#: of version 2.9, without what SQLite checks
+#: of version 2.9, without what SQLite checks or looks at
 TABLES = """
 CREATE TABLE django_celery_beat_intervalschedule (id integer PRIMARY KEY, every integer, period varchar(24));
-CREATE TABLE django_celery_beat_solarschedule (id integer PRIMARY KEY, event varchar(24), latitude decimal,
-    longitude decimal);
+CREATE TABLE django_celery_beat_solarschedule (id integer PRIMARY KEY, event varchar, latitude, longitude);
 CREATE TABLE django_celery_beat_clockedschedule (id integer PRIMARY KEY, clocked_time datetime);
 CREATE TABLE django_celery_beat_crontabschedule (id integer PRIMARY KEY, minute varchar(240),
-    hour varchar(96),
-    day_of_week varchar(64), day_of_month varchar(124), month_of_year varchar(64), timezone varchar(63));
+    hour varchar(96), day_of_week varchar(64), day_of_month varchar, month_of_year varchar, timezone varchar);
 CREATE TABLE django_celery_beat_periodictask (id integer PRIMARY KEY, name varchar(200), task varchar(200),
     args text DEFAULT '[]', kwargs text DEFAULT '{}', queue varchar(200), exchange varchar(200),
     routing_key varchar(200), expires datetime, enabled bool DEFAULT 1, last_run_at datetime,

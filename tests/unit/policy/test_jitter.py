@@ -20,15 +20,10 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 SCHEDULES: list[Any] = [
-    schedule(60),
-    schedule(0.5),
-    schedule(1800, relative=True),
-    schedule(7200, relative=True),
-    crontab(app=memory_app()),
-    cron("0 9 LW * *"),
-    rrule("SECONDLY", dtstart=NOON),
+    schedule(60), schedule(0.5), schedule(1800, relative=True), schedule(7200, relative=True),
+    crontab(app=memory_app()), cron("0 9 LW * *"), rrule("SECONDLY", dtstart=NOON),
     rrule("MONTHLY", dtstart=NOON),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("schedule_", SCHEDULES, ids=repr)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -35,11 +36,44 @@ def compute(seconds: float) -> float:
     return seconds
 
 
+@contextlib.contextmanager
+def logging_by(handler: logging.Handler) -> Iterator[logging.Logger]:
+    logger = logging.getLogger("tests.budget")
+    logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def signals_handled_by(handle: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def started(count: int, work: Callable[[], object]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def printed_by(code: str) -> str:
+    """What a process of its own prints."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_a_call_that_never_returns_is_interrupted() -> None:
     began = time.process_time()
-    with pytest.raises(
-        EntryTooExpensive, match=r"redbeat:a: .* too expensive to compute: .* 50 ms"
-    ) as caught:
+    with pytest.raises(EntryTooExpensive, match=r"redbeat:a: .* too expensive to .* 50 ms") as caught:
         limited("redbeat:a", spin)
     assert time.process_time() - began < 5
     assert isinstance(caught.value, EntryError)
@@ -112,9 +146,7 @@ def test_other_threads_are_not_interrupted_and_do_not_count() -> None:
             compute(0.01)
         results.append("well")
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
+    threads = started(3, work)
     try:
         with pytest.raises(EntryTooExpensive):
             limited("a", spin)
@@ -135,10 +167,7 @@ def test_in_any_thread_a_call_is_interrupted() -> None:
         except EntryTooExpensive as exc:
             caught.append(exc)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in started(4, work):
         thread.join(timeout=60)
     assert len(caught) == 4
 
@@ -163,20 +192,12 @@ def test_nothing_is_interrupted_while_it_logs() -> None:
             compute(0.2)
             ends.append("emitted")
 
-    logger = logging.getLogger("tests.budget")
-    handler = Slow()
-    logger.addHandler(handler)
-    try:
-        with pytest.raises(EntryTooExpensive):
-            limited("a", lambda: (logger.error("slow"), spin()))
-    finally:
-        logger.removeHandler(handler)
+    with logging_by(Slow()) as logger, pytest.raises(EntryTooExpensive):
+        limited("a", lambda: (logger.error("slow"), spin()))
     assert ends == ["emitted"]
 
 
-def test_nothing_is_interrupted_that_has_begun_to_log_since_a_look(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_is_interrupted_that_has_begun_to_log_since_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a look and what follows from it threads may be switched."""
     may_log, has_begun, ends = threading.Event(), threading.Event(), list[str]()
 
@@ -201,15 +222,10 @@ def test_nothing_is_interrupted_that_has_begun_to_log_since_a_look(
         has_begun.wait(60)
         return False
 
-    logger, handler = logging.getLogger("tests.budget"), Slow()
-    logger.addHandler(handler)
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(budget, "_is_left_alone", look_before_it_logs)  # see above
-            with pytest.raises(EntryTooExpensive):
-                limited("a", log_then_spin)
-    finally:
-        logger.removeHandler(handler)
+    with logging_by(Slow()) as logger, monkeypatch.context() as patched:
+        patched.setattr(budget, "_is_left_alone", look_before_it_logs)  # see above
+        with pytest.raises(EntryTooExpensive):
+            limited("a", log_then_spin)
     assert ends == ["emitted"]
 
 
@@ -264,16 +280,13 @@ def test_what_is_computed_is_known_meanwhile() -> None:
     assert limited("redbeat:a", what_is_computed) == "redbeat:a"
 
 
-def test_while_nothing_is_computed_no_thread_wakes() -> None:
+def test_while_nothing_is_computed_no_thread_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
     limited("a", compute, 0.001)
     eventually(lambda: not budget._watchdog.is_awake)  # noqa: SLF001 - what a sleeping thread does shows nowhere else
     waits: list[float] = []
-    original = budget.time.sleep
-    budget.time.sleep = waits.append  # type: ignore[assignment,attr-defined]
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr(budget.time, "sleep", waits.append)
         compute(5 * budget.LOOK_SECONDS)
-    finally:
-        budget.time.sleep = original  # type: ignore[attr-defined]
     assert waits == []
 
 
@@ -296,20 +309,12 @@ def test_without_a_clock_of_threads_the_wall_s_is_taken(monkeypatch: pytest.Monk
     limited("a", compute, 0.01)
 
 
-def test_where_nothing_is_interrupted_a_slow_call_fails_at_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_nothing_is_interrupted_a_slow_call_fails_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_is_preemptive", False)  # as under gevent
     assert limited("a", compute, 0.001) == 0.001
     with pytest.raises(EntryTooExpensive):
         limited("a", compute, 0.3)
-
-
-def test_where_nothing_is_interrupted_waiting_is_not_too_expensive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(budget, "_is_preemptive", False)  # as under gevent
-    limited("a", time.sleep, 0.3)
+    limited("a", time.sleep, 0.3)  # waiting isn't too expensive
 
 
 PATCHED = """
@@ -331,9 +336,7 @@ except EntryTooExpensive:
 
 
 def test_threads_that_are_no_threads_are_left_alone() -> None:
-    command = [sys.executable, "-c", PATCHED]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.stdout, done.returncode) == ("well\n", 0), done.stderr
+    assert printed_by(PATCHED) == "well\n"
 
 
 class Stopped(BaseException):
@@ -357,8 +360,7 @@ def test_a_slow_handler_of_a_signal_is_not_hit_by_the_interruption_of_a_call(nam
         handled += 1
         raise Stopped
 
-    before = signal.signal(number, handle)
-    try:
+    with signals_handled_by(handle, number):
         for _ in range(5):
             timer = threading.Timer(0.03, os.kill, (os.getpid(), number))
             timer.start()
@@ -367,8 +369,6 @@ def test_a_slow_handler_of_a_signal_is_not_hit_by_the_interruption_of_a_call(nam
             timer.join()
         assert handled == 5
         assert signal.getsignal(number) is handle
-    finally:
-        signal.signal(number, before)
 
 
 def test_a_call_that_waits_for_another_keeps_a_signal_waiting_for_a_moment_only() -> None:
@@ -376,22 +376,17 @@ def test_a_call_that_waits_for_another_keeps_a_signal_waiting_for_a_moment_only(
         compute(0.15)
         raise Stopped
 
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
+    with signals_handled_by(handle, signal.SIGTERM):
         threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGTERM)).start()
         began = time.monotonic()
         with pytest.raises(Stopped):
             limited("a", time.sleep, 600)
         assert time.monotonic() - began < 300
-    finally:
-        signal.signal(signal.SIGTERM, before)
     with pytest.raises(EntryTooExpensive):  # and the next one has its budget
         limited("a", spin)
 
 
-def test_a_handler_that_a_waiting_call_lets_through_may_take_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_handler_that_a_waiting_call_lets_through_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "HANDLER_SECONDS", 0.05)
     is_handled = False
 
@@ -402,28 +397,22 @@ def test_a_handler_that_a_waiting_call_lets_through_may_take_long(
             is_handled = True
             raise Stopped
 
-    before = signal.signal(signal.SIGTERM, Handler())
-    try:
+    with signals_handled_by(Handler(), signal.SIGTERM):
         threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(Stopped):
             limited("a", time.sleep, 600)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     assert is_handled
 
 
 def test_signals_arrive_between_the_calls_of_a_batch() -> None:
     handled: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _frame: handled.append(number))
-    try:
+    with signals_handled_by(lambda number, _frame: handled.append(number), signal.SIGUSR1):
         with postpone_signals() as let_arrive:
             assert limited("a", lambda: signal.raise_signal(signal.SIGUSR1) or list(handled)) == []
             let_arrive()
             assert handled == [signal.SIGUSR1]
             signal.raise_signal(signal.SIGUSR1)
         assert handled == [signal.SIGUSR1] * 2
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_whatever_is_interrupted_nothing_of_others_is_cut_in_two() -> None:
@@ -460,28 +449,21 @@ def test_whatever_is_interrupted_nothing_of_others_is_cut_in_two() -> None:
         while not is_done.wait(thread.uniform(0, 0.02)):
             os.kill(os.getpid(), thread.choice(numbers))
 
-    logger, handler, is_done = logging.getLogger("tests.budget"), Locking(), threading.Event()
-    numbers = [signal.SIGUSR1, signal.SIGVTALRM]
-    before = {number: signal.signal(number, handle) for number in numbers}
-    logger.addHandler(handler)
-    sender = threading.Thread(target=send_signals)
-    sender.start()
-    outcomes = Counter[bool]()
-    try:
-        until = time.process_time() + 2
-        while time.process_time() < until:
-            try:
-                limited("a", work, seconds=0.001)
-                outcomes[True] += 1
-            except EntryTooExpensive:
-                outcomes[False] += 1
-            assert not lock.locked()
-    finally:
-        is_done.set()
-        sender.join()
-        logger.removeHandler(handler)
-        for number, previous in before.items():
-            signal.signal(number, previous)
+    is_done, numbers, outcomes = threading.Event(), [signal.SIGUSR1, signal.SIGVTALRM], Counter[bool]()
+    with signals_handled_by(handle, *numbers), logging_by(Locking()) as logger:
+        [sender] = started(1, send_signals)
+        try:
+            until = time.process_time() + 2
+            while time.process_time() < until:
+                try:
+                    limited("a", work, seconds=0.001)
+                    outcomes[True] += 1
+                except EntryTooExpensive:
+                    outcomes[False] += 1
+                assert not lock.locked()
+        finally:
+            is_done.set()
+            sender.join()
     print(outcomes, ended)
     assert begun == ended
     assert set(ended) == {"log", "destructor", "handler"}
@@ -516,10 +498,7 @@ print(sum(number for number in range(1000)))
 
 
 def test_a_debugger_or_a_profiler_goes_on_after_an_interruption() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FOLLOWED], capture_output=True, text=True, timeout=patience(60), check=True
-    )
-    assert done.stdout.split() == ["a", "a", "a", "b", "499500"]
+    assert printed_by(FOLLOWED).split() == ["a", "a", "a", "b", "499500"]
 
 
 LITTERED = """
@@ -549,7 +528,4 @@ print("done")
 
 
 def test_a_look_at_a_call_amid_cyclic_garbage_stops_nobody() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LITTERED], capture_output=True, text=True, timeout=patience(60), check=True
-    )
-    assert done.stdout.split() == ["done"]
+    assert printed_by(LITTERED) == "done\n"

@@ -7,13 +7,8 @@ from redbeat.process.memory import Memory
 
 def test_a_thing_is_news_until_it_is_said_and_again_when_its_words_change() -> None:
     memory = Memory[str, str]()
-    assert [memory.is_news("lock", words) for words in ("gone", "gone", "", "", "gone")] == [
-        True,
-        False,
-        True,
-        False,
-        True,
-    ]
+    told = [memory.is_news("lock", words) for words in ("gone", "gone", "", "", "gone")]
+    assert told == [True, False, True, False, True]
     assert memory.is_news("broker", "gone")
 
 

@@ -14,7 +14,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.entries.loading import decode_entry
 from redbeat.schedules import clocked
-from redbeat.store.records import KeyType, Stored, Write
+from redbeat.store.records import KeyType, Stored
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -48,7 +48,9 @@ def told(made: RedBeatSchedulerEntry) -> tuple[Any, ...]:
     return made.due_at, made.score, made.next_runs(2, NOW), made.describe()
 
 
-def stored_by(write: Write) -> Stored:
+def saved(made: RedBeatSchedulerEntry) -> Stored:
+    write = made.plan_save(Stored("redbeat:x"), NOW)
+    assert write is not None
     policy = write.policy or None
     return Stored("redbeat:x", write.definition, write.meta, write.score, policy, type=KeyType.HASH)
 
@@ -60,11 +62,9 @@ def test_it_is_the_same_instant_before_it_is_saved_and_after(
     made = entry(tokyo_app, clocked(NAIVE), **policy)
     expected = (instant, instant.timestamp(), [instant], words)
     assert told(made) == expected
-    write = made.plan_save(Stored("redbeat:x"), NOW)
-    assert write is not None
-    assert write.score == instant.timestamp()
+    stored = saved(made)
+    assert stored.score == instant.timestamp()
     assert told(made) == expected
-    stored = stored_by(write)
     found = decode_entry(RedBeatSchedulerEntry, stored, tokyo_app)
     assert told(found) == expected
     assert found.policy == made.policy
@@ -74,16 +74,12 @@ def test_it_is_the_same_instant_before_it_is_saved_and_after(
 def test_stored_it_means_the_same_to_an_app_in_another_zone(
     tokyo_app: Celery, app: Celery, policy: dict[str, str], instant: datetime, words: str
 ) -> None:
-    write = entry(tokyo_app, clocked(NAIVE), **policy).plan_save(Stored("redbeat:x"), NOW)
-    assert write is not None
-    stored = stored_by(write)
+    stored = saved(entry(tokyo_app, clocked(NAIVE), **policy))
     assert decode_entry(RedBeatSchedulerEntry, stored, app).due_at == instant
 
 
 def test_saved_again_with_its_naive_time_it_is_unchanged(tokyo_app: Celery) -> None:
-    write = entry(tokyo_app, clocked(NAIVE)).plan_save(Stored("redbeat:x"), NOW)
-    assert write is not None
-    stored = stored_by(write)
+    stored = saved(entry(tokyo_app, clocked(NAIVE)))
     again = entry(tokyo_app, clocked(NAIVE)).plan_save(stored, NOW)
     assert again is not None
     assert not again.changes(stored)

@@ -35,12 +35,9 @@ WEEKDAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
 
 #: lowest and highest number, and the names, of each field in the order of an expression
 FIELDS: dict[str, tuple[int, int, list[str]]] = {
-    "minute": (0, 59, []),
-    "hour": (0, 23, []),
-    "day_of_month": (1, 31, []),
-    "month_of_year": (1, 12, MONTHS),
+    "minute": (0, 59, []), "hour": (0, 23, []), "day_of_month": (1, 31, []), "month_of_year": (1, 12, MONTHS),
     "day_of_week": (0, 6, WEEKDAYS),
-}
+}  # fmt: skip
 
 
 def random_element(chance: random.Random, name: str, with_names: bool) -> str:
@@ -141,9 +138,7 @@ def test_last_days_and_nth_weekdays_are_cronsims(days: Any, chance: random.Rando
         assert_equal_runs(ours, runs_of_cronsim(expression, after), after, expression, "cronsim")
 
 
-def test_both_day_fields_mean_both_as_in_dateutil_and_in_croniter_when_told(
-    chance: random.Random,
-) -> None:
+def test_both_day_fields_mean_both_as_in_dateutil_and_in_croniter_when_told(chance: random.Random) -> None:
     for _ in range(1_500):
         fields, after = random_fields(chance), random_moment(chance)
         expression = " ".join(fields.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 from typing import Any
@@ -23,17 +24,9 @@ from redbeat.schedules.occurrences import clocked, cron, first_run, last_runs, n
 from tests.support.simulator import DAY, INSTANT, SECOND, UTC
 
 ZONES = [
-    "UTC",
-    "Europe/Berlin",
-    "America/New_York",
-    "Australia/Lord_Howe",
-    "America/Nuuk",
-    "Africa/Casablanca",
-    "Asia/Kathmandu",
-    "Pacific/Chatham",
-    "Antarctica/Troll",
-    "America/Havana",
-]
+    "UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Nuuk", "Africa/Casablanca",
+    "Asia/Kathmandu", "Pacific/Chatham", "Antarctica/Troll", "America/Havana",
+]  # fmt: skip
 
 moments = st.datetimes(datetime(2024, 1, 1), datetime(2031, 1, 1), timezones=st.just(UTC))
 #: most of them near a change of the clocks in some zone
@@ -151,9 +144,8 @@ def test_nothing_runs_outside_of_its_bounds(schedule_: Any, policy: Policy, afte
 @given(rules(), st.integers(0, 60))
 def test_in_utc_a_rule_runs_as_in_dateutil(rule: rrule, passed: int) -> None:
     """Which walks all the way from the start, and takes no step for granted."""
-    assume(
-        rule.interval == 1 or rule.freq != DAILY or rule.byweekday is None
-    )  # it would walk to the year 9999
+    # it would walk to the year 9999
+    assume(rule.interval == 1 or rule.freq != DAILY or rule.byweekday is None)
     occurrences = [moment.astimezone(UTC) for moment in islice(rule.rrule, passed + 3)]
     for earlier, later in pairwise([rule.dtstart - SECOND, *occurrences][-4:]):
         assert next_run(rule, Policy(timezone="UTC"), earlier) == later
@@ -165,11 +157,8 @@ def test_in_utc_a_rule_runs_as_in_dateutil(rule: rrule, passed: int) -> None:
 def test_bounds_take_runs_away_and_move_none(schedule_: Any, policy: Policy, after: datetime) -> None:
     free = Policy(timezone=policy.timezone)
     begin = max(after, policy.start_time - INSTANT) if policy.start_time else after
-    expected = [
-        run
-        for run in first_runs(schedule_, free, begin, 10)
-        if policy.end_time is None or run <= policy.end_time
-    ]
+    runs = first_runs(schedule_, free, begin, 10)
+    expected = [run for run in runs if policy.end_time is None or run <= policy.end_time]
     assert first_runs(schedule_, policy, after, 10)[: len(expected)] == expected
 
 
@@ -263,28 +252,19 @@ def test_a_long_exclusion_is_stepped_over_and_not_walked_through(rule: Any) -> N
 COSTLY: dict[str, dict[str, Any]] = {
     "every second for ever": {"freq": 6, "count": 10**12, "dtstart": datetime(1970, 1, 1)},
     "every second of the year": {
-        "freq": 0,
-        "byyearday": list(range(1, 367)),
-        "byhour": list(range(24)),
-        "byminute": list(range(60)),
+        "freq": 0, "byyearday": list(range(1, 367)), "byhour": list(range(24)), "byminute": list(range(60)),
         "bysecond": list(range(60)),
     },
     "seconds of working days": {"freq": 6, "byweekday": [0, 1, 2, 3, 4], "count": 10**9},
     "every 5 s on working days": {
-        "freq": 0,
-        "byweekday": [0, 1, 2, 3, 4],
-        "byhour": list(range(24)),
-        "byminute": list(range(60)),
+        "freq": 0, "byweekday": [0, 1, 2, 3, 4], "byhour": list(range(24)), "byminute": list(range(60)),
         "bysecond": list(range(0, 60, 5)),
     },
     "minutes of working hours": {
-        "freq": 0,
-        "byweekday": [0, 1, 2, 3, 4],
-        "byhour": list(range(8, 18)),
-        "byminute": list(range(60)),
+        "freq": 0, "byweekday": [0, 1, 2, 3, 4], "byhour": list(range(8, 18)), "byminute": list(range(60)),
         "bysecond": 0,
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
@@ -329,34 +309,17 @@ def test_runs_that_are_decades_apart_are_looked_for_in_the_calendar_only(limit: 
     st.sampled_from([NO_POLICY, Policy(misfire_grace_time=3600), Policy(misfire="all", misfire_limit=3)]),
 )
 def test_the_run_that_makes_up_is_the_one_that_the_policy_says(
-    outage: Any,
-    way: str | None,
-    limit: int | None,
-    grace: float | None,
-    expires: float | None,
-    defaults: Policy,
+    outage: Any, way: Any, limit: int | None, grace: float | None, expires: float | None, defaults: Policy
 ) -> None:
     schedule_, bounds, runs, following, now = outage
-    policy = Policy(
-        timezone=bounds.timezone,
-        start_time=bounds.start_time,
-        end_time=bounds.end_time,
-        misfire=way,
-        misfire_limit=limit,
-        misfire_grace_time=grace,
-        expires_after=expires,
-    )
+    missed = {"misfire": way, "misfire_limit": limit, "misfire_grace_time": grace}
+    policy = replace(bounds, **missed, expires_after=expires)
     expected = naive_choice(schedule_, policy, runs, following, now, defaults)
     assert choose_run(schedule_, policy, runs[0], now, defaults) == expected
 
 
 def naive_choice(
-    schedule_: Any,
-    policy: Policy,
-    runs: list[datetime],
-    following: datetime | None,
-    now: datetime,
-    defaults: Policy,
+    schedule_: Any, policy: Policy, runs: list[datetime], following: Any, now: datetime, defaults: Policy
 ) -> Choice:
     way = policy.misfire or defaults.misfire or "latest"
     grace = defaults.misfire_grace_time if policy.misfire_grace_time is None else policy.misfire_grace_time

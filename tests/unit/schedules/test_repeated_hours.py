@@ -47,15 +47,19 @@ def minutes_of_the_day(zone: str) -> Iterator[datetime]:
         yield change + passed * MINUTE
 
 
+def due_after(made: Any, after: datetime) -> datetime:
+    due = next_run(made, NO_POLICY, after)
+    assert due is not None
+    return due
+
+
 @EVERY_ZONE
 @EVERY_SCHEDULE
 def test_a_due_time_is_always_later_on_the_day_the_clocks_go_back(zone: str, kind: str) -> None:
     made = schedule_in(zone, kind)
     for minute in minutes_of_the_day(zone):
         for after in (minute, minute + timedelta(seconds=30), minute - timedelta(microseconds=1)):
-            due = next_run(made, NO_POLICY, after)
-            assert due is not None
-            assert due > after, f"{zone}: {kind} after {after}"
+            assert due_after(made, after) > after, f"{zone}: {kind} after {after}"
 
 
 @EVERY_ZONE
@@ -64,8 +68,7 @@ def test_following_due_times_leads_out_of_the_repeated_hour(zone: str, kind: str
     made, (change, minutes) = schedule_in(zone, kind), CHANGES[zone]
     moment, steps = change - timedelta(hours=3), 0
     while moment < change + timedelta(hours=3):
-        due = next_run(made, NO_POLICY, moment)
-        assert due is not None
+        due = due_after(made, moment)
         longest = timedelta(hours=1, minutes=2 * minutes)  # the step, and what may be passed over
         assert moment < due <= moment + longest
         moment, steps = due, steps + 1
@@ -78,8 +81,7 @@ def test_a_crontab_of_the_repeated_hour_is_at_whole_steps_in_both_passes(zone: s
     made = schedule_in(zone, "every five minutes")
     for passed in range(-minutes, minutes):
         after = change + passed * MINUTE
-        due = next_run(made, NO_POLICY, after)
-        assert due is not None
+        due = due_after(made, after)
         assert (due.minute % 5, due.second, due.microsecond) == (0, 0, 0)
         if passed >= 0:
             assert due - after <= 5 * MINUTE, f"the second pass has its runs, too: {after}"

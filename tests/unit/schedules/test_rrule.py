@@ -133,16 +133,10 @@ def test_a_frequency_is_a_word_or_dateutils_number(freq: Any) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"freq": "OFTEN"},
-        {"freq": 7},
-        {"freq": -1},
-        {"freq": None},
-        {"freq": DAILY, "interval": 0},
-        {"freq": DAILY, "interval": 1.5},
-        {"freq": DAILY, "byhour": 99},
-        {"freq": DAILY, "bysetpos": 0},
+        {"freq": "OFTEN"}, {"freq": 7}, {"freq": -1}, {"freq": None}, {"freq": DAILY, "interval": 0},
+        {"freq": DAILY, "interval": 1.5}, {"freq": DAILY, "byhour": 99}, {"freq": DAILY, "bysetpos": 0},
     ],
-)
+)  # fmt: skip
 def test_a_rule_that_makes_no_sense_is_a_value_error(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         rrule(dtstart=NOON, **arguments)
@@ -187,14 +181,10 @@ def test_a_copy_is_equal_and_has_the_same_occurrences(duplicate: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"freq": "YEARLY"},
-        {"interval": 2},
-        {"byweekday": [MO(+2)]},
-        {"byhour": 7},
-        {"until": None},
+        {"freq": "YEARLY"}, {"interval": 2}, {"byweekday": [MO(+2)]}, {"byhour": 7}, {"until": None},
         {"wkst": MO},
     ],
-)
+)  # fmt: skip
 def test_another_rule_is_not_equal(change: dict[str, Any]) -> None:
     fields = {name: getattr(FULL, name) for name in rrule.FIELDS}
     assert rrule(**fields) == FULL

@@ -56,11 +56,7 @@ def test_a_position_that_no_step_has_is_refused(freq: str, fields: dict[str, Any
     ("freq", "fields", "expected"),
     [
         ("HOURLY", {"byminute": [0, 30], "bysetpos": -1}, timedelta(minutes=30)),
-        (
-            "HOURLY",
-            {"byminute": [0, 30], "bysecond": [0, 5], "bysetpos": 4},
-            timedelta(minutes=30, seconds=5),
-        ),
+        ("HOURLY", {"byminute": [0, 30], "bysecond": [0, 5], "bysetpos": 4}, timedelta(seconds=1805)),
         ("MINUTELY", {"bysecond": [0, 30], "bysetpos": 2}, timedelta(seconds=30)),
         ("SECONDLY", {"bysecond": 10, "bysetpos": -1}, timedelta(seconds=10)),
     ],

@@ -15,12 +15,8 @@ SAMOA = ZoneInfo("Pacific/Apia")
 CHANGE = datetime(2011, 12, 30, 10, tzinfo=UTC)
 
 LOOKS = [
-    timedelta(minutes=30),
-    timedelta(hours=12),
-    timedelta(hours=36),
-    timedelta(hours=47),
-    timedelta(days=3),
-]
+    timedelta(minutes=30), timedelta(hours=12), timedelta(hours=36), timedelta(hours=47), timedelta(days=3),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("before", LOOKS, ids=str)

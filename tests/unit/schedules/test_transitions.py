@@ -197,9 +197,7 @@ def test_wherever_one_looks_from_the_same_runs_follow() -> None:
     """From inside the second pass, too, whose fixed times are over already."""
     for change, zone in changes_of_the_year().items():
         policy, span, wall = policy_in(zone), span_of(change), change.wall + change.shift / 2
-        rules = [cron(expression) for expression, _ in FIXED] + [
-            cron(expression) for expression, _, _ in REAL[2:4]
-        ]
+        rules = [cron(expression) for expression, *_ in (*FIXED, *REAL[2:4])]
         for rule in [*rules, *daily_kinds(wall, ZoneInfo(zone)), *weekly_kinds(wall, ZoneInfo(zone))]:
             runs = runs_between(rule, policy, *span)
             for passed in (-2 * HOUR, -MINUTE, -INSTANT, 0 * HOUR, INSTANT, 20 * MINUTE, 31 * MINUTE, HOUR):
@@ -230,11 +228,8 @@ def test_a_beat_late_or_away_sends_nothing_twice_and_nothing_early(way: str, cha
     changes = list(changes_of_the_year().items())
     for change, zone in chance.sample(changes, 12):
         policy, (begin, end) = Policy(timezone=zone, misfire=way), span_of(change)
-        for expression in (
-            "*/7 * * * *",
-            f"{change.wall.minute + 1} {change.wall.hour} * * *",
-            "0 */2 * * *",
-        ):
+        own = f"{change.wall.minute + 1} {change.wall.hour} * * *"
+        for expression in ("*/7 * * * *", own, "0 */2 * * *"):
             rule, looks = cron(expression), list(looks_between(chance, begin, end, MINUTE, 9 * HOUR))
             nominal = set(runs_between(rule, policy, begin, looks[-1]))
             sent = list(sent_by(rule, policy, begin, looks))
@@ -253,23 +248,16 @@ def test_a_date_that_never_was_runs_at_the_first_instant_after_it() -> None:
     change = datetime(2011, 12, 30, 10, tzinfo=UTC)
     policy, tz = policy_in("Pacific/Apia"), ZoneInfo("Pacific/Apia")
     begin, end = change - 2 * DAY, change + 2 * DAY
-    assert runs_between(crontab(0, 9), policy, begin, end) == [
-        datetime(2011, 12, 28, 19, tzinfo=UTC),
-        datetime(2011, 12, 29, 19, tzinfo=UTC),
-        change,
-        datetime(2011, 12, 30, 19, tzinfo=UTC),
-        datetime(2011, 12, 31, 19, tzinfo=UTC),
-    ]
+    daily = [datetime(2011, 12, day, 19, tzinfo=UTC) for day in (28, 29, 30, 31)]
+    assert runs_between(crontab(0, 9), policy, begin, end) == [*daily[:2], change, *daily[2:]]
     assert runs_between(crontab(0, 9, day_of_week=5), policy, begin, end) == [change]
     assert runs_between(crontab(0, 9, day_of_month=30), policy, begin, end) == [change]
     friday = rrule("WEEKLY", dtstart=datetime(2011, 12, 23, 9, tzinfo=tz))
     assert runs_between(friday, policy, begin, end) == [change]
-    assert runs_between(crontab(0), policy, begin, end) == shown_between(
-        lambda wall: wall.minute == 0, tz, begin, end
-    )
-    assert runs_between(crontab("*/30", "9-17"), policy, begin, end) == reached_between(
-        lambda wall: 9 <= wall.hour <= 17 and wall.minute % 30 == 0, tz, begin, end
-    )
+    hourly = shown_between(lambda wall: wall.minute == 0, tz, begin, end)
+    assert runs_between(crontab(0), policy, begin, end) == hourly
+    daytime = reached_between(lambda wall: 9 <= wall.hour <= 17 and wall.minute % 30 == 0, tz, begin, end)
+    assert runs_between(crontab("*/30", "9-17"), policy, begin, end) == daytime
 
 
 #: zones and a year with a change that is unlike today's

@@ -160,9 +160,7 @@ FEW_OR_MANY = [1, 1, 1, 2, 3, 5, 7, 12, 13, 53, 60, 100, 1441, 86_399, 86_401, 6
 @st.composite
 def hostile_rules(draw: st.DrawFn) -> tuple[rrule, datetime]:
     year = draw(st.sampled_from([1, 2, 1900, 2000, 2024, 2026, 9985, 9998, 9999]))
-    start = draw(st.datetimes(datetime(year, 1, 1), datetime(year, 12, 31, 23, 59, 59))).replace(
-        microsecond=0
-    )
+    start = draw(st.datetimes(datetime(year, 1, 1), datetime(year, 12, 31))).replace(microsecond=0)
     names = draw(st.sets(st.sampled_from(sorted(HOSTILE)), max_size=5) | st.just(set(HOSTILE)))
     fields = {name: draw(HOSTILE[name]) for name in sorted(names)}
     fields["interval"] = draw(st.sampled_from(FEW_OR_MANY))
@@ -176,9 +174,7 @@ def hostile_rules(draw: st.DrawFn) -> tuple[rrule, datetime]:
 
 @settings(max_examples=200)
 @given(hostile_rules())
-def test_a_hostile_rule_has_dateutils_occurrences_and_costs_little(
-    ruled: tuple[rrule, datetime],
-) -> None:
+def test_a_hostile_rule_has_dateutils_occurrences_and_costs_little(ruled: tuple[rrule, datetime]) -> None:
     rule, start = ruled
     expected: list[datetime] = []
 

@@ -43,12 +43,8 @@ def test_one_server_with_everything_given(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_what_beatcop_takes(tmp_path: Path) -> None:
     settings = read(tmp_path, "[redis]\nhost = ::1\n[beatcop]\ncommand = ping  localhost\n")
-    assert settings == BeatCopSettings(
-        url="redis://[::1]:6379/0",
-        lock="beatcop:ping  localhost",
-        timeout_seconds=1,
-        command=["ping", "localhost"],
-    )
+    url, lock, command = "redis://[::1]:6379/0", "beatcop:ping  localhost", ["ping", "localhost"]
+    assert settings == BeatCopSettings(url=url, lock=lock, timeout_seconds=1, command=command)
 
 
 def test_a_shell_gets_the_command_as_it_stands(tmp_path: Path) -> None:
@@ -81,10 +77,7 @@ def test_a_percent_sign_is_written_twice(tmp_path: Path) -> None:
         ("[redis]\nhost=h\n[beatcop]\ncommand=a\nshell=perhaps", "[beatcop] shell: 'perhaps' is neither"),
         ("[redis]\nhost=h\n[beatcop]\ncommand=a 'b", "[beatcop] command: No closing quotation"),
         ("[redis]\nhost=h\n[beatcop]\ntimeout=0", "[beatcop] timeout: must be 1 millisecond or more"),
-        (
-            "[redis]\nhost=h\n[beatcop]\nlokname=a",
-            "[beatcop] lokname: there is no such option; did you mean lock",
-        ),
+        ("[redis]\nhost=h\n[beatcop]\nlokname=a", "lokname: there is no such option; did you mean lock"),
         ("host = h", "is no beatcop.ini: line 1 can't be understood"),
         ("[redis]\nhost=h\nhost=i", "is no beatcop.ini: line 3 can't be understood"),
         ("[redis]\nhost=h\nnonsense", "is no beatcop.ini: line 3 can't be understood"),

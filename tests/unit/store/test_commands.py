@@ -18,21 +18,11 @@ ROOMS = ("store", "connection")
 #: what Python's own objects and ours have, too, besides a client
 EVERYDAY = {
     *(
-        "append",
-        "close",
-        "command",
-        "copy",
-        "delete",
-        "digest",
-        "dump",
-        "echo",
-        "exists",
-        "get",
-        "info",
+        "append", "close", "command", "copy", "delete", "digest", "dump", "echo", "exists", "get", "info",
         "keys",
     ),
     *("reset", "save", "scan", "set", "sort", "time", "unlink", "wait"),
-}
+}  # fmt: skip
 COMMANDS = {name for name in dir(redis.Redis) if not name.startswith("_")} - EVERYDAY
 #: what makes a client, and how one is reached
 FACTORIES = {"get_redis", "get_hasty_redis", "build_client"}
