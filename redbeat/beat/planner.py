@@ -27,7 +27,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
-from redbeat.history import failed_record, sent_record, skipped_record
+from redbeat.history import failed_record, sent_record
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.policy.jitter import due_time_of
@@ -156,10 +156,14 @@ def _settle(
     is_retried = failure is not None and failure.attempts > 0 and failure.is_waiting_for(claimed)
     is_asked = _is_asked(claimed, failure)
     is_trusted = is_retried or is_asked
+    dropped: list[Dropped] = []
     if not is_trusted and is_moved(entry, float(claimed.nominal), claimed.is_meta_foreign, due.at, moment):
         own_time = entry.due_by_schedule()
+        excluded = exclusion_of(entry.schedule, bounds, due.at)
+        if excluded is not None and excluded.field == "exclude":  # since its score was written
+            dropped.append(_dropped_outside(entry, bounds, due.at, own_time, moment, excluded))
         if own_time is None or own_time > moment:
-            return _put_off(entry, claimed, own_time, _records_of_excluded(entry, bounds, due))
+            return _put_off(entry, claimed, own_time, _records_of(dropped))
         due = Due.at_instant(own_time)
     if not entry.is_enabled_at(moment):
         return _commit(claimed, score_text(_score_of_resting(entry, bounds, due.at, moment)))
@@ -169,7 +173,7 @@ def _settle(
             return _put_off(entry, claimed, at)
         is_made_up_for = bounds.run_missed and at == paused_until(entry) and entry.last_run_at is not None
         due = Due.at_instant((entry.due_by_schedule() if is_made_up_for else None) or at)
-    dropped = _dropped_in_pause(entry, bounds, due.at)
+    dropped += _dropped_in_pause(entry, bounds, due.at)
     excluded = exclusion_of(entry.schedule, bounds, due.at)
     if excluded is not None:
         allowed_at = _first_allowed(entry, bounds, due.at, excluded)
@@ -282,14 +286,6 @@ def _told(key: str, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
 def _records_of(dropped: Iterable[Dropped]) -> tuple[str, ...]:
     """Return the records of runs that aren't sent."""
     return tuple([one.record for one in dropped])
-
-
-def _records_of_excluded(entry: RedBeatSchedulerEntry, bounds: Policy, due: Due) -> tuple[str, ...]:
-    """Return the record of a run that a calendar has excluded since its score was written; () for others."""
-    excluded = exclusion_of(entry.schedule, bounds, due.at)
-    if excluded is None or excluded.field != "exclude":
-        return ()
-    return (skipped_record(due.nominal, excluded.why),)
 
 
 def _why_over(policy: Policy) -> str:

@@ -20,6 +20,7 @@ from redbeat.decoder import encode_meta
 from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.why import explain
 from redbeat.history import PastRun
+from redbeat.log.text import sha1_of_text
 from redbeat.manifest.format import Declared
 from redbeat.schedules.timezones import shown
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
@@ -39,7 +40,13 @@ def now_on_server(client: redis.Redis) -> datetime:
 
 
 def write_missed(
-    client: redis.Redis, schedule: Any = INTERVAL, runs: int = 8, *, seconds_ago: float = 30.5, **policy: Any
+    client: redis.Redis,
+    schedule: Any = INTERVAL,
+    runs: int = 8,
+    *,
+    seconds_ago: float = 30.5,
+    is_own: bool = True,
+    **policy: Any,
 ) -> list[datetime]:
     """An entry whose last `runs` runs nobody has sent, the latest so many seconds ago; their times."""
     latest = now_on_server(client) - timedelta(seconds=seconds_ago)
@@ -49,15 +56,11 @@ def write_missed(
         dues = [due.replace(microsecond=0) for due in dues]  # as a rule has them
     ran_at = dues[0] - timedelta(seconds=EVERY)
     enabled = policy.pop("enabled", True)
-    write_raw(
-        client,
-        "entry",
-        schedule=schedule,
-        score=dues[0].timestamp(),
-        meta=encode_meta(ran_at, 5),
-        enabled=enabled,
-    )
+    meta = encode_meta(ran_at, 5)
+    write_raw(client, "entry", schedule=schedule, score=dues[0].timestamp(), meta=meta, enabled=enabled)
     client.hset("redbeat:entry", "policy", json.dumps(policy))
+    if is_own:
+        client.hset("redbeat:entry", "meta_sha1", sha1_of_text(meta))
     return dues
 
 
@@ -268,12 +271,15 @@ def test_runs_beyond_the_last_one_that_may_be_say_so(
         assert (verdict, why in told) == ("skipped", True), told
 
 
-def test_runs_that_a_calendar_excludes_and_runs_outside_of_the_window_say_so(
-    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery, broker: redis.Redis
+@pytest.mark.parametrize("is_own", [True, False], ids=["beats-own-meta", "anothers-meta"])
+def test_runs_that_a_calendar_excludes_say_so(
+    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery, broker: redis.Redis, is_own: bool
 ) -> None:
     now = now_on_server(client)
     Calendar("holidays", [(now - timedelta(seconds=460), now - timedelta(seconds=200))], app=app).save()
-    dues = write_missed(client, exclude="holidays")  # of 730, 630, 530, 430, 330, 230, 130 and 30 s ago
+    dues = write_missed(
+        client, exclude="holidays", is_own=is_own
+    )  # of 730, 630, 530, 430, 330, 230, 130 and 30 s ago
     drain(scheduler)
     assert len(messages(broker)) == 1
     verdicts = [verdict for verdict, _ in reasons(app, dues)]
@@ -282,7 +288,7 @@ def test_runs_that_a_calendar_excludes_and_runs_outside_of_the_window_say_so(
 
     client.flushdb()
     Calendar("holidays", [(now - timedelta(seconds=900), now - timedelta(seconds=200))], app=app).save()
-    dues = write_missed(client, exclude="holidays")
+    dues = write_missed(client, exclude="holidays", is_own=is_own)
     drain(scheduler)
     assert [(outcome, count, why) for outcome, _, _, count, why in spans(app)] == [
         ("skipped", 6, "excluded by its calendar holidays"),
@@ -291,8 +297,9 @@ def test_runs_that_a_calendar_excludes_and_runs_outside_of_the_window_say_so(
     assert spans(app)[1][4].endswith("stands for it")
     assert [verdict for verdict, _ in reasons(app, dues)] == ["excluded"] * 6 + ["merged", "sent"]
 
-    client.flushdb()
-    end = now - timedelta(seconds=800)
+
+def test_runs_after_end_time_say_so(scheduler: RedBeatScheduler, client: redis.Redis, app: Celery) -> None:
+    end = now_on_server(client) - timedelta(seconds=800)
     dues = write_missed(client, end_time=end.isoformat())
     drain(scheduler)
     assert [(outcome, count, why) for outcome, _, _, count, why in spans(app)] == [
