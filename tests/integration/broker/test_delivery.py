@@ -228,8 +228,8 @@ def test_a_message_for_several_queues_goes_to_all_of_them_or_none(
             for queue in ("good", "spoilt"):
                 entry.options["queue"] = queue
                 super().apply_async(entry, *args, **kwargs)
+            broker.set("spoilt", "a string")  # when both messages wait for the record
 
-    broker.set("spoilt", "a string")
     scheduler = make_scheduler(scheduler=Twice)
     write_raw(client, "entry", schedule=SELDOM)
     scheduler.tick()
