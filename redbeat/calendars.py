@@ -227,7 +227,7 @@ class Calendar(Exclusions):
             store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before, new))
 
     def delete(self) -> None:
-        """Remove the calendar; it is no error if there is none.
+        """Remove the calendar, if it is stored.
 
         Entries that refer to it are quarantined when they are due, until a calendar of this name exists
         again.

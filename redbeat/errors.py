@@ -57,7 +57,7 @@ __all__ = [
 
 
 class RedBeatError(Exception):
-    """The base of all of them. Its sentence is printable: shown on a terminal, it doesn't control it."""
+    """The base of all of them. Its sentence has no control characters, so a terminal can show it."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))

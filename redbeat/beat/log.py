@@ -119,8 +119,8 @@ class Reports:
         texts = (claimed.definition, claimed.meta, claimed.policy)
         logger.warning(
             "beat: The entry %s takes %.0f ms of processor time at each run, to read it and to send it, and "
-            "has %s bytes: it goes after the others, which wait meanwhile. Put large data somewhere else and "
-            "its address into the entry.",
+            "has %s bytes. It is sent after the others, and they wait while it is sent. Store large data "
+            "elsewhere, and only a reference to it in the entry.",
             printable(claimed.key),
             seconds * 1000,
             f"{sum(len(as_stored(text)) for text in texts if text):,}",

@@ -123,7 +123,7 @@ def describe_delivery(app: Any, store: Store) -> str:
         is_brokers_user = Server(store).configured_user() == broker.outbox.user
         return EXACTLY_ONCE if is_brokers_user else f"{EXACTLY_ONCE}, if the schedule's user may push"
     except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail
-        logger.debug("beat: The guarantee isn't known yet: %r", exc)
+        logger.debug("beat: The delivery guarantee isn't known yet: %r", exc)
         return "known when schedule and broker can be reached"
     finally:
         broker.close()

@@ -45,11 +45,11 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
         pause: "stop entries from running, until resumed or until a time",
         resume: "end the pause of entries",
         delete: "remove entries; asks first",
-        calendar: "the days on which nothing runs: list, show, set, import, delete",
+        calendar: "days on which entries don't run: list, show, set, import, delete",
     },
     "Run by hand": {
         trigger: "run an entry now, once",
-        backfill: "send the runs that were due in a time in the past",
+        backfill: "send the runs that were due in a past span of time",
     },
     "Files": {
         plan: "what applying a file would change",

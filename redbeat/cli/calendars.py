@@ -51,11 +51,12 @@ def calendar() -> None:
     """Calendars: named sets of days and spans on which entries with --exclude NAME don't run."""
 
 
-@calendar.command("list", cls=SessionCommand, short_help="all calendars, and what they exclude next")
+@calendar.command("list", cls=SessionCommand, short_help="all calendars, and the next day that each excludes")
 @json_option("JSON: one object per calendar and line")
 @click.pass_context
 def list_(ctx: click.Context, /, is_json: bool) -> None:
-    """List the calendars: how many days and spans each has, how many entries name it, and what comes next."""
+    """List the calendars: how many days and spans each has, how many entries name it, and which day or
+    span it excludes next."""
     session = Session.of(ctx)
     names = _names(session)
     documents = [
@@ -133,11 +134,11 @@ def set_(
     about: str | None,
     is_json: bool,
 ) -> None:
-    """Add days and spans to the calendar NAME, or remove some. If it doesn't exist, it is made.
+    """Add days and spans to the calendar NAME, or remove some. If it doesn't exist, it is created.
 
     A DAY is a date (2026-12-25), the days from one date to another, both included (2026-12-24/2026-12-31), or
     a span between two times with offsets (2026-12-24T18:00+01:00/2026-12-25T06:00+01:00). The next runs of
-    entries that name the calendar are computed anew.
+    entries that name the calendar are computed again.
     """
     session = Session.of(ctx)
     if not days and not without and about is None and _exists(session, name):

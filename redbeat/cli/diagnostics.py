@@ -58,7 +58,7 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
     help="Stop looking at a large schedule after this many seconds.",
 )
 @click.option(
-    "--all", "is_complete", is_flag=True, help="Show all findings, however many there are of a kind."
+    "--all", "is_complete", is_flag=True, help="Show all findings, not only the first ones of a kind."
 )
 @zone_options
 @json_option("one JSON object, with all findings")
@@ -75,14 +75,14 @@ def doctor(
     """Find out what is wrong with the schedule, and what to do about it.
 
     Each finding names the entry, key or setting that it is about. --fix takes entries without a hash out of
-    the schedule, puts hashes that aren't in it back, at their next time, and removes what deleted entries
-    have left behind. It changes no definition.
+    the schedule, puts entries back that are missing from it, due at their next time, and removes what
+    deleted entries have left behind. It changes no definition.
 
-    Exit codes: 0 at most notes, 1 warnings, 2 errors (with --fix, too: what was found before it repaired), 64
-    wrong options, 69 Redis can't be reached, 77 Redis refuses.
+    Exit codes: 0 nothing but notes, 1 warnings, 2 errors (with --fix, too: what was found before it
+    repaired), 64 wrong options, 69 Redis can't be reached, 77 Redis refuses.
     """
     if is_dry and not is_fixing:
-        raise CommandLineError("--dry-run goes with --fix.", exits.USAGE)
+        raise CommandLineError("--dry-run needs --fix.", exits.USAGE)
     session = Session.of(ctx)
     if workers_seconds is not None and not session.has_own_app:
         raise CommandLineError("--workers asks the application's broker: it needs celery -A.", exits.USAGE)
@@ -138,7 +138,7 @@ def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
             session.say(f"… and {len(findings) - shown} more of {kind}; --all shows them.")
         if found.more[kind] and last_of[kind] == severity:
             count = found.more[kind]
-            session.say(f"… and {count} more of {kind}, which are only counted: repair these first.")
+            session.say(f"… and {count} more of {kind}, which aren't listed: repair these first.")
     counts = Counter(finding.severity for finding in found.findings)
     words = [
         f"{counts[severity]} {severity.name.lower()}{'' if counts[severity] == 1 else 's'}"
@@ -169,8 +169,8 @@ def _show_finding(session: Session, finding: Finding) -> None:
 def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> None:
     """Say why a run of the entry NAME did or did not happen.
 
-    It goes by what is recorded of the entry's last runs (redbeat_history), and by what its schedule and the
-    beats say now. Nothing is written.
+    The answer comes from the records of the entry's last runs (redbeat_history), from its schedule, and from
+    what the beats do now. Nothing is written.
 
     Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
     """

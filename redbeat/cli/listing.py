@@ -190,7 +190,7 @@ def _sorted(
 @ONE_OBJECT
 @click.pass_context
 def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
-    """Count the entries. Without options that is quick, however many there are."""
+    """Count the entries. Without options that is quick for any number of them."""
     session = Session.of(ctx)
     chosen = {name: value for name, value in _chosen(session, given).items() if value is not None}
     if chosen:

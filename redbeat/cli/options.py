@@ -80,7 +80,7 @@ _OPTIONS = (
         type=click.Choice(AFTER_FINISH),
         help="What to do with an entry that never runs again. Default: keep.",
     ),
-    click.option("--jitter", type=DURATION, help="Delay each run by up to this long. Default: 0."),
+    click.option("--jitter", type=DURATION, help="Delay each run by up to this time. Default: 0."),
     click.option(
         "--expires-after",
         type=DURATION,

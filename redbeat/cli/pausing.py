@@ -52,14 +52,14 @@ def _end_of(until: Future, entry: RedBeatSchedulerEntry, now: datetime, session:
     end = until(now, zone_for(entry))
     if end <= now:
         shown = when_in(end, session.zone)
-        raise CommandLineError(f"--until: {shown} is over; give a time to come.", USAGE)
+        raise CommandLineError(f"--until: {shown} is in the past; give a later time.", USAGE)
     return end
 
 
 @click.command(cls=SessionCommand)
 @click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
 @MATCH
-@click.option("--note", metavar="TEXT", help="The reason, for whoever looks at the entry.")
+@click.option("--note", metavar="TEXT", help="The reason, which list and show print.")
 @click.option("--by", metavar="WHO", help="Who pauses the entries. Default: your login name.")
 @click.option(
     "--until",

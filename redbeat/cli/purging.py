@@ -52,7 +52,7 @@ def _names(found: list[Any], kind: str) -> list[str]:
 
 def _show(session: Session, counts: Counter[str], names: dict[str, list[str]]) -> None:
     if not counts:
-        session.say("Nothing is left over.")
+        session.say("There is nothing to remove.")
     for kind, meaning in KINDS.items():
         if counts[kind]:
             session.say(f"{kind} ({counts[kind]}): {meaning}", "bold")

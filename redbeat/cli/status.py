@@ -39,7 +39,7 @@ _COLOURS = {
     type=Seconds(min=0),
     default=60.0,
     show_default=True,
-    help="Late is a schedule whose oldest due entry, or whose leader's last tick, is older than this.",
+    help="The schedule is late if its oldest due entry, or its leader's last tick, is older than this.",
 )
 @zone_options
 @ONE_OBJECT
@@ -48,7 +48,7 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
     """Show who leads, and whether the schedule is late.
 
     Exit codes: 0 healthy, 1 no leader, 2 late, 3 Redis can't be reached or used, 64 wrong options, 78 wrong
-    settings. Answers within some seconds, whatever Redis does.
+    settings. Answers within some seconds, even if Redis doesn't.
     """
     session = Session.of(ctx)
     app = session.app

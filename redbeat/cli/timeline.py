@@ -108,7 +108,7 @@ class Chart:
     default="load",
     show_default=True,
     help="What a row stands for: an entry, the busiest first (load) or the next to run first (next); a task; "
-    "for each prefix of names, up to the first of . : / _ -",
+    "or all entries with the same prefix, the name up to the first of . : / _ -",
 )
 @ONLY_MATCHING
 @click.option(

@@ -121,7 +121,7 @@ def trigger(
 @click.option(
     "--from", "begin", type=MOMENT, required=True, help="Send runs that were due at this time or later."
 )
-@click.option("--to", "end", type=MOMENT, help="And at this time or before. Default: now.")
+@click.option("--to", "end", type=MOMENT, help="Send runs that were due by this time. Default: now.")
 @DRY_RUN
 @YES
 @zone_options

@@ -243,7 +243,7 @@ def _cert_reqs(value: Any) -> str:
     )
     if word not in _CERTIFICATES.values():
         raise ConfigurationError(
-            f"ssl_cert_reqs: {value!r} is none of none, optional, required.", "ssl_cert_reqs"
+            f"ssl_cert_reqs: must be none, optional or required, not {value!r}.", "ssl_cert_reqs"
         )
     return word
 
@@ -265,7 +265,7 @@ def _plain_url(url: str, use_ssl: bool) -> str:
     if scheme != "unix" and database and not database.isdigit():
         raise ConfigurationError(
             f"redbeat_redis_url: {sanitize_url(url)!r}: the database must be a number "
-            "(and a / in the password be written %2F).",
+            "(write a / in the password as %2F).",
             "redbeat_redis_url",
         )
     if "virtual_host" in query:

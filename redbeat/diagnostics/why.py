@@ -61,14 +61,14 @@ def _explain(facts: Facts, at: datetime | None) -> Answer:
             return Answer("no-time", at, reason)
         times = [f"the last before is {shown(before)}"] if before else []
         times += [f"the next after is {shown(after)}"] if after else []
-        reason = f"By its schedule as it is now {shown(at)} is no time for a run."
+        reason = f"Its schedule, as it is now, has no run at {shown(at)}."
         reason += f" {'; '.join(times)}.".replace(" the", " The", 1)
         return Answer("no-time", at, reason, before=before, after=after)
     case = _Case(facts, entry, nearest, problem)
     verdict, reason, run = case.decide()
     end_time = entry.policy.end_time
     if is_latest and verdict == "outside" and end_time is not None and nearest > end_time:
-        verdict, reason = "finished", f"It runs no more since its end_time, {shown(end_time)}."
+        verdict, reason = "finished", f"It doesn't run after its end_time, {shown(end_time)}."
     if is_latest and verdict == "finished":  # the schedule goes on, and the entry doesn't: no time is its own
         return Answer(verdict, None, reason, run)
     if nearest == before:
@@ -201,8 +201,8 @@ class _Case:
         if following is None or not is_known or following.late_seconds < TOLERANCE.total_seconds():
             return None
         if way in ("skip", "all"):
-            why = "only those that aren't too late" if way == "skip" else "no more than misfire_limit"
-            reason = f"It was missed, and of such runs {why} are sent (misfire: {way})."
+            which = "missed runs that aren't too late" if way == "skip" else "misfire_limit missed runs"
+            reason = f"It was missed, and only {which} are sent (misfire: {way})."
             return "skipped", f"{reason} The next that was sent is the one {sent_text(following)}.", following
         return (
             "merged",

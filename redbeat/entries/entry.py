@@ -69,8 +69,8 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         options: for ``apply_async``.
         app: the Celery app; default: the current one.
         last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
-        clsargs: the last four, and the fields of the policy by their names: ``timezone``, ``start_time``,
-            ``misfire`` and so on (:doc:`time`). They are attributes, too.
+        clsargs: ``app`` to ``relative``, and the fields of the policy by their names: ``timezone``,
+            ``start_time``, ``misfire`` and so on (:doc:`time`). They are attributes, too.
 
     Raises:
         ConfigurationError: the app has no Redis to keep the schedule in.
@@ -248,7 +248,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         return Members(Store(self.app)).rank_of(self.key)
 
     def is_due(self) -> schedstate:
-        """Return whether it is due, and the seconds until to ask again, as Celery's schedules do."""
+        """Return whether it is due, and the seconds to the next look, as Celery's schedules do."""
         now = datetime.now(timezone.utc)
         if not self.is_enabled_at(now):
             return schedstate(is_due=False, next=5.0)
@@ -334,7 +334,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         return write
 
     def delete(self) -> None:
-        """Remove the entry; it is no error if there is none."""
+        """Remove the entry, if it is stored."""
         _check_name(self)
         Store(self.app).delete_entries([self.key])
         self.seen_at = None

@@ -110,7 +110,7 @@ class Managed:
                 'finished', 'quarantined', 'missing' (its hash is gone), 'unscheduled', or 'downgraded' (it
                 was taken out for celery-redbeat 2.x).
             due_before: only entries whose next due time is no later than this. A naive datetime is UTC.
-            offset: how many of these to leave out at first.
+            offset: how many of these to skip at the beginning.
             limit: how many to yield at most; None: all.
 
         Raises:
@@ -330,7 +330,7 @@ class Managed:
     ) -> int:
         """Remove the entries with these names or keys; return how many there were.
 
-        A name that isn't there is no error. They are removed 500 at a time, all of them or none.
+        Names that aren't stored are ignored. The entries are removed 500 at a time, all of them or none.
 
         Arguments:
             names: any iterable.
@@ -360,7 +360,7 @@ class Managed:
         entry is changed atomically; one that can't be changed doesn't stop the others.
 
         Arguments:
-            names: any iterable. A name that isn't there is no error.
+            names: any iterable. Names that aren't stored are ignored.
             note, until, by: as in :meth:`pause`; an ``until`` in the past is an error for each entry.
             progress: called after each 500 with the number of names handled so far.
         """
@@ -382,7 +382,7 @@ class Managed:
         is disabled without a pause stays disabled.
 
         Arguments:
-            names: any iterable. A name that isn't there is no error.
+            names: any iterable. Names that aren't stored are ignored.
             note, by: only entries with this note, or paused by this person; patterns with ``*`` and ``?``.
             progress: called after each 500 with the number of names handled so far.
         """

@@ -51,7 +51,7 @@ def parse_schedule(value: str | dict[str, Any], zone: str | None = None) -> Base
     except (TypeError, OverflowError, RecursionError) as exc:
         raise ValueError(f"{exc}") from exc
     if not isinstance(found, BaseSchedule):
-        raise ValueError(f"there is no kind {read.get('__type__')!r} that could be read.")
+        raise ValueError(f"there is no schedule of the kind {read.get('__type__')!r}.")
     return found
 
 

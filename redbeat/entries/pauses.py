@@ -65,7 +65,7 @@ def rest(
     entry.enabled = False
     entry.set_policy({"paused": True, "pause_note": note, "paused_by": by, "paused_until": until})
     if entry.paused_until is not None and entry.paused_until <= now:
-        raise EntryError(f"{entry.key}: a pause until {entry.paused_until} is over already.", entry.key)
+        raise EntryError(f"{entry.key}: the pause's end {entry.paused_until} is in the past.", entry.key)
 
 
 def pause_many(
@@ -121,7 +121,7 @@ def _change_many(
 ) -> PauseResult:
     """Store those entries for which ``change`` returns True, 500 at a time; compare and set."""
     if isinstance(names, (str, bytes)):
-        raise TypeError(f"a list of names is wanted, not one name: write [{names!r}].")
+        raise TypeError(f"give a list of names, not one name: write [{names!r}].")
     store, done = Store(app), 0
     outcomes: dict[str, str] = {}
     failed: dict[str, str] = {}

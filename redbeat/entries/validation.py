@@ -149,8 +149,8 @@ def find_size_problem(size_bytes: int, max_bytes: int) -> str | None:
     if size_bytes <= max_bytes:
         return None
     return (
-        f"it has {size_bytes:,} bytes, and redbeat_max_entry_bytes allows {max_bytes:,}: put large data "
-        "somewhere else and its address into the entry, or raise the setting."
+        f"it has {size_bytes:,} bytes, and redbeat_max_entry_bytes allows {max_bytes:,}: store large "
+        "data elsewhere, and only a reference to it in the entry, or raise the setting."
     )
 
 

@@ -170,7 +170,7 @@ def _split(expression: str) -> list[str]:
         return fields
     if text.strip().startswith("@"):
         raise ValueError(
-            f"cron {expression!r}: it is none of {', '.join(_NICKNAMES)}.{did_you_mean(text, _NICKNAMES)}"
+            f"cron {expression!r}: must be one of {', '.join(_NICKNAMES)}.{did_you_mean(text, _NICKNAMES)}"
         )
     counted = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
     raise ValueError(

@@ -35,11 +35,11 @@ def read_seconds(text: str) -> float:
             else:
                 hint = f"{found!r} is no unit or number" if found else "a unit is missing"
             units = "ms, s, m, h, d, w"
-            raise ValueError(f"{text!r} is no length of time, as 30s, 1h30m or 0.2: {hint} ({units}).")
+            raise ValueError(f"{text!r} is no length of time, such as 30s, 1h30m or 0.2: {hint} ({units}).")
         total += float(match[1]) * _SECONDS[match[2]]
         place = match.end()
     if not text.strip():
-        raise ValueError("it is empty, and no length of time, as 30s, 1h30m or 0.2.")
+        raise ValueError("it is empty; write a length of time, such as 30s, 1h30m or 0.2.")
     return _plain(round(total, 6))
 
 

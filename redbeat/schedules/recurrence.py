@@ -96,10 +96,10 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         super().__init__(**kwargs)
         if isinstance(freq, str):
             if freq.upper() not in FREQUENCIES:
-                raise ValueError(f"rrule: freq {freq!r} is none of {', '.join(FREQUENCIES)}.")
+                raise ValueError(f"rrule: freq must be one of {', '.join(FREQUENCIES)}, not {freq!r}.")
             freq = FREQUENCIES[freq.upper()]
         if freq not in FREQUENCIES.values():
-            raise ValueError(f"rrule: freq {freq!r} is none of dateutil's numbers, 0 (yearly) to 6.")
+            raise ValueError(f"rrule: freq must be one of dateutil's numbers, 0 (yearly) to 6, not {freq!r}.")
         if not isinstance(interval, int) or interval < 1:
             raise ValueError(f"rrule: interval must be 1 or more, not {interval!r}.")
         if not isinstance(count, (int, type(None))):

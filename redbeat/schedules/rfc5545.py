@@ -55,7 +55,7 @@ def read_rule(text: str, zone: tzinfo) -> dict[str, Any]:
         else:
             parts = head.removeprefix("RRULE:")
     if not parts:
-        raise ValueError("there is no rule, as FREQ=DAILY;BYHOUR=9.")
+        raise ValueError("the rule is missing, such as FREQ=DAILY;BYHOUR=9.")
     fields = _read_parts(parts, zone)
     if "count" in fields and start is None:
         raise ValueError(
@@ -73,7 +73,7 @@ def _read_start(line: str, zone: tzinfo) -> datetime:
         zone = zone_called(zone_name)
     elif head.upper() != "DTSTART":
         raise ValueError(
-            f"{head}: is no DTSTART, as DTSTART:… or DTSTART;TZID=Europe/Berlin:20300101T090000."
+            f"{head}: is no DTSTART, such as DTSTART:… or DTSTART;TZID=Europe/Berlin:20300101T090000."
         )
     return _read_moment("DTSTART", value.upper(), zone, time.min)
 
@@ -92,7 +92,7 @@ def _read_parts(text: str, zone: tzinfo) -> dict[str, Any]:
         seen.add(name)
         if name == "FREQ":
             if value not in FREQUENCIES:
-                raise ValueError(f"FREQ: {value} is none of {', '.join(FREQUENCIES)}.")
+                raise ValueError(f"FREQ: must be one of {', '.join(FREQUENCIES)}, not {value}.")
             fields["freq"] = FREQUENCIES[value]
         elif name in ("INTERVAL", "COUNT"):
             fields[name.lower()] = _whole(name, value, least=1)
@@ -118,9 +118,8 @@ def _whole(name: str, text: str, least: int | None = None) -> int:
 def _weekday(name: str, text: str) -> Any:
     match = _DAY.fullmatch(text)
     if match is None or (name == "WKST" and match["nth"]) or (match["nth"] and not int(match["nth"])):
-        raise ValueError(
-            f"{name}: {text} is none of {', '.join(_WEEKDAYS)}{'' if name == 'WKST' else ', or -1FR'}."
-        )
+        allowed = [*_WEEKDAYS, *([] if name == "WKST" else ["or -1FR"])]
+        raise ValueError(f"{name}: must be one of {', '.join(allowed)}, not {text}.")
     day = _WEEKDAYS[match["day"]]
     if name == "WKST":
         return day.weekday
@@ -130,7 +129,7 @@ def _weekday(name: str, text: str) -> Any:
 def _read_moment(name: str, text: str, zone: tzinfo, time_of_day: time) -> datetime:
     match = _MOMENT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{name}: {text} is no time, as 20301224T180000 or 20301224T170000Z.")
+        raise ValueError(f"{name}: {text} is no time, such as 20301224T180000 or 20301224T170000Z.")
     year, month, day, hour, minute, second = match.groups()[:6]
     try:
         if hour is not None:

@@ -148,7 +148,7 @@ def run_singleton(
 
     program = list(command) or settings.command
     if not program:
-        raise _usage("No command: it stands behind the options, -- COMMAND ARG...")
+        raise _usage("No command: give it after the options, as -- COMMAND ARG...")
     timeout = timeout_seconds or settings.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
     grace = min(DEFAULT_GRACE_SECONDS, timeout / 2) if grace_seconds is None else grace_seconds
     times = Times(timeout, grace)

@@ -302,7 +302,7 @@ class Runner:
             logger.info("singleton: Acquired lock %s", self._key)
             return 0.0
         logger.warning(
-            "singleton: Acquired lock %s. Somebody may still be running the command, as the lock had "
+            "singleton: Acquired lock %s. The command may still be running elsewhere, as the lock had "
             "vanished before its time, or Redis had been away: it is started in %g s.",
             self._key,
             self._times.timeout,

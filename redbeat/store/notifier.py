@@ -82,7 +82,7 @@ class WakeChannel:
             self._rights.note(WAKE_UPS, exc)
         elif self._said.is_news("unusable", True):
             logger.warning(
-                "beat: The wake-up channel %s can't be used (%s); changes are noticed a second later.",
+                "beat: The wake-up channel %s can't be used (%s); changes are noticed within a second.",
                 self._channel,
                 exc,
             )

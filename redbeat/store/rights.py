@@ -33,7 +33,7 @@ class Feature(NamedTuple):
 
 HISTORIES = Feature("Runs aren't recorded in histories", "+lpush +ltrim")
 REMAINS = Feature("The histories of deleted entries stay until celery redbeat purge", "+del")
-WAKE_UPS = Feature("Changes are noticed a second later", "+subscribe")
+WAKE_UPS = Feature("Changes are noticed within a second, not at once", "+subscribe")
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")

@@ -51,7 +51,7 @@ def check_usable(context: Context, row: Row) -> Iterator[Finding]:
         advice = f"{'Correct it' if row.stored.is_hash else 'Delete the key'} and save it again.{since}"
         if _UNKNOWN_KIND in row.problem and not context.has_tasks:
             severity = Severity.WARNING
-            advice = "If the application registers that kind of schedule, all is well: ask with celery -A."
+            advice = "If the application registers that kind of schedule, nothing is wrong: use celery -A."
         yield Finding(severity, "quarantined", name, problem, advice, excerpt_of(row.stored, problem))
     elif failure is not None and failure.attempts:
         yield Finding(
@@ -80,7 +80,7 @@ def check_calendar(context: Context, row: Row) -> Iterator[Finding]:
             "calendar",
             context.name_of(row.key),
             f"It can't run: {calendar.reason}",
-            "Save the calendar, or take the entry's exclude away.",
+            "Save the calendar, or remove the entry's exclude.",
         )
 
 
@@ -134,7 +134,7 @@ def check_future(context: Context, row: Row) -> Iterator[Finding]:
             name,
             f"It never runs again, as its score is {score:g}, though its schedule has a time at "
             f"{shown(following)}.",
-            "If nobody has meant that, save it with another schedule or policy, or set its score.",
+            "If that isn't intended, save it with another schedule or policy, or set its score.",
         )
     elif score < 0:
         yield Finding(
@@ -158,7 +158,7 @@ def check_future(context: Context, row: Row) -> Iterator[Finding]:
             "last-run",
             name,
             f"After what is due next it never runs again: {why}",
-            "Nothing, where that is meant.",
+            "Nothing, if that is intended.",
         )
 
 

@@ -109,7 +109,7 @@ class Tasks:
             "unknown-task",
             context.name_of(row.key),
             f"The application has no task {entry.task!r}.{did_you_mean(entry.task, context.app.tasks)}",
-            "Correct the name; where only the workers import that task, all is well.",
+            "Correct the name; if only the workers import that task, nothing is wrong.",
         )
 
     def note_queue(self, context: Context, row: Row) -> Iterator[Finding]:
@@ -145,7 +145,7 @@ class Tasks:
                 "broker",
                 "broker_url",
                 f"The workers can't be asked, as the broker can't be used: {_said(exc)}.",
-                "Look whether it runs, and at broker_url.",
+                "Check whether it runs, and whether broker_url is right.",
             )
             return
         if not replies:

@@ -62,7 +62,7 @@ def test_purge_removes_what_is_left_over_and_nothing_else(
     assert client.zrange("redbeat::schedule", 0, -1) == ["redbeat:kept"]
     assert client.smembers("redbeat::statics") == {"kept"}
     assert client.smembers("redbeat::static-owners") == {"shop\tkept"}
-    assert ask("purge").stdout == "Nothing is left over.\n"
+    assert ask("purge").stdout == "There is nothing to remove.\n"
 
 
 def test_an_entry_that_is_made_meanwhile_keeps_what_is_beside_it(
@@ -77,7 +77,7 @@ def test_an_entry_that_is_made_meanwhile_keeps_what_is_beside_it(
 def test_what_is_no_history_is_left_alone(ask: Call, client: redis.Redis) -> None:
     client.hset("redbeat::history:gone", "definition", "{}")
     client.rpush("redbeat::backfilled:gone", "1")
-    assert ask("purge", "--yes").stdout == "Nothing is left over.\n"
+    assert ask("purge", "--yes").stdout == "There is nothing to remove.\n"
     assert client.exists("redbeat::history:gone", "redbeat::backfilled:gone") == 2
 
 

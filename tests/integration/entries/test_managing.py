@@ -270,7 +270,7 @@ def test_a_pause_that_is_over_is_refused_and_changes_nothing(app: Celery, client
     entry = Entry("entry", "t", HOUR, app=app).save()
     before = client.hgetall("redbeat:entry")
     for past in (datetime(2020, 1, 1, tzinfo=UTC), datetime.fromtimestamp(server_now(client), UTC)):
-        with pytest.raises(EntryError, match="is over already"):
+        with pytest.raises(EntryError, match="is in the past"):
             entry.pause("late", until=past)
     assert client.hgetall("redbeat:entry") == before
     assert (entry.enabled, entry.paused, entry.pause_note) == (True, False, None)

@@ -35,7 +35,7 @@ def test_lengths_of_time_are_read(text: str, seconds: float) -> None:
     "text", ["", " ", "s", "1x", "1h30", "-1", "1h-2m", "inf", "nan", "1.2.3", "1,5h", "٣s"]
 )
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no length of time"):
+    with pytest.raises(ValueError, match="length of time"):
         read_seconds(text)
 
 
@@ -85,15 +85,15 @@ def test_until_a_day_is_until_its_end() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "there is no rule"),
+        ("", "the rule is missing"),
         ("BYHOUR=9", "FREQ: is missing"),
         ("FREQ=", "FREQ: it has no value"),
         ("FREQ=DAILY;FREQ=DAILY", "FREQ: is there twice"),
         ("FREQ=DAILY;INTERVAL=0", "INTERVAL: 0 is no whole number from 1"),
         ("FREQ=DAILY;BYHOUR=nine", "BYHOUR: NINE is no whole number"),
-        ("FREQ=DAILY;BYDAY=XX", "BYDAY: XX is none of MO"),
-        ("FREQ=DAILY;BYDAY=0MO", "BYDAY: 0MO is none of MO"),
-        ("FREQ=DAILY;WKST=1MO", "WKST: 1MO is none of MO"),
+        ("FREQ=DAILY;BYDAY=XX", "BYDAY: must be one of MO"),
+        ("FREQ=DAILY;BYDAY=0MO", "or -1FR, not 0MO"),
+        ("FREQ=DAILY;WKST=1MO", "WKST: must be one of MO"),
         ("FREQ=DAILY;UNTIL=2030", "UNTIL: 2030 is no time"),
         ("FREQ=DAILY;UNTIL=20301332", "UNTIL: 20301332: month must be in"),
         ("FREQ=DAILY\nFREQ=WEEKLY", "more than one rule"),

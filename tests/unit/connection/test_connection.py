@@ -134,7 +134,7 @@ def test_certificate_words_of_celery_become_the_clients(patched: None, given: An
 
 @pytest.mark.parametrize("given", ["maybe", 7, ""])
 def test_another_word_for_certificates_is_refused(patched: None, given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"is none of none, optional, required") as caught:
+    with pytest.raises(ConfigurationError, match=r"must be none, optional or required, not") as caught:
         client_of("rediss://h", {"ssl_cert_reqs": given})
     assert caught.value.setting == "ssl_cert_reqs"
 

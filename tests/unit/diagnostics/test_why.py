@@ -244,7 +244,7 @@ def test_an_entry_that_has_never_run_is_explained_by_how_it_is_now(
     [
         ({"max_runs": 5}, "It has had all of its runs"),
         ({"one_off": True}, "(one_off)"),
-        ({"end_time": "2026-06-01T10:15Z"}, "no more since its end_time, 2026-06-01 10:15:00 UTC."),
+        ({"end_time": "2026-06-01T10:15Z"}, "after its end_time, 2026-06-01 10:15:00 UTC."),
     ],
 )
 def test_an_entry_that_has_finished_is_headed_by_no_time(

@@ -97,7 +97,7 @@ def test_every_field_of_a_policy_is_a_field_of_the_form() -> None:
         ({"nmae": "y"}, "there is no field 'nmae'. Did you mean name"),
         ({"task": None}, "task is missing"),
         ({"schedule": None}, "schedule is missing"),
-        ({"schedule": {"__type__": "moon"}}, "schedule: there is no kind 'moon'"),
+        ({"schedule": {"__type__": "moon"}}, "schedule: there is no schedule of the kind 'moon'"),
         ({"schedule": {"__type__": "interval"}}, "interval: 'every' is missing"),
         ({"schedule": "* *"}, "2 fields instead of five"),
         ({"args": "abc"}, "args must be a list, not 'abc'"),

@@ -94,7 +94,7 @@ FAULTS = {
     "entries:\n  report: {task: a, schedule: {every: 0}}": "every must be more than 0 seconds",
     "entries:\n  report: {task: a, schedule: {cron: 61 * * * *}}": "line 2: report: schedule: ",
     "entries:\n  report: {task: a, schedule: {rrule: COUNT=3}}": "schedule: rrule: FREQ: is missing",
-    "entries:\n  report: {task: a, schedule: {rrule: FREQ=OFTEN}}": "rrule: FREQ: OFTEN is none of",
+    "entries:\n  report: {task: a, schedule: {rrule: FREQ=OFTEN}}": "rrule: FREQ: must be one of",
     "entries:\n  report: {task: a, schedule: {solar: sunrise}}": "schedule: solar: lat is missing.",
     "entries:\n  report: {task: a, schedule: {at: noon}}": "line 2: report: ",
     "entries:\n  a: {task: a, schedule: 5, kwargs: {x: [{b: 1, b: 2}]}}": "line 2: b appears twice",

@@ -22,7 +22,7 @@ def run(*arguments: str, **variables: str) -> Result:
     ("arguments", "code", "words"),
     [
         (["--", "true"], os.EX_USAGE, "No Redis server: give --url, or set REDBEAT_REDIS_URL."),
-        (["--url", URL], os.EX_USAGE, "No command: it stands behind the options, -- COMMAND ARG..."),
+        (["--url", URL], os.EX_USAGE, "No command: give it after the options, as -- COMMAND ARG..."),
         (["--url", URL, "--timeout", "soon", "true"], os.EX_USAGE, "soon is no number of seconds"),
         (["--url", URL, "--timeout", "0.5", "true"], os.EX_USAGE, "0.5 is not in the range"),
         (["--url", URL, "--timeout", "nan", "true"], os.EX_USAGE, "nan"),

@@ -131,7 +131,7 @@ def test_an_outage_of_the_channel_is_warned_of_once(
 
     world.error = exceptions.ConnectionError("away")
     warning = (
-        "beat: The wake-up channel redbeat::wake can't be used (away); changes are noticed a second later."
+        "beat: The wake-up channel redbeat::wake can't be used (away); changes are noticed within a second."
     )
     assert outage() == [warning]
     world.error = None

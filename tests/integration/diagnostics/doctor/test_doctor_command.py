@@ -59,7 +59,7 @@ def test_nothing_is_written_without_fix(
 
 
 def test_the_codes_are_in_the_help(ask: Ask) -> None:
-    assert "0 at most notes, 1 warnings, 2 errors" in " ".join(ask("--help").output.split())
+    assert "0 nothing but notes, 1 warnings, 2 errors" in " ".join(ask("--help").output.split())
 
 
 def test_a_server_that_is_away_is_one_sentence() -> None:
@@ -109,7 +109,7 @@ def test_what_is_only_counted_is_told_apart_from_what_all_shows(
 ) -> None:
     monkeypatch.setattr("redbeat.diagnostics.checks.MAX_OF_A_KIND", 15)
     client.zadd(SCHEDULE, {f"redbeat:gone-{number}": LATER for number in range(20)})
-    counted = "… and 5 more of missing-hash, which are only counted"
+    counted = "… and 5 more of missing-hash, which aren't listed"
     assert "… and 5 more of missing-hash; --all shows them.\n" in ask().output
     assert counted in ask().output
     everything = ask("--all").output
