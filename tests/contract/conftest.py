@@ -22,13 +22,9 @@ def legacy(redbeat2_python: Path, server: Server) -> Legacy:
     """Call `legacy.py`: legacy("save"), legacy("load", "interval-int"); returns name to description."""
 
     def call(command: str, *names: str) -> dict[str, dict[str, Any]]:
-        done = subprocess.run(
-            [redbeat2_python, DRIVER, server.url(1), command, *names],
-            env={"PATH": "/usr/bin:/bin"},  # an inherited PYTHONPATH would lead to our own redbeat
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [redbeat2_python, DRIVER, server.url(1), command, *names]
+        env = {"PATH": "/usr/bin:/bin"}  # an inherited PYTHONPATH would lead to our own redbeat
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         described: dict[str, dict[str, Any]] = json.loads(done.stdout)
         failed = {name: entry for name, entry in described.items() if "error" in entry}

@@ -59,9 +59,7 @@ def schedules() -> dict[str, Any]:
 def entries() -> dict[str, dict[str, Any]]:
     """Name to the arguments of the entry's constructor."""
     due = {"last_run_at": LAST_RUN_AT}
-    made: dict[str, dict[str, Any]] = {
-        name: {"task": "tasks.report", "schedule": made, **due} for name, made in schedules().items()
-    }
+    made = {name: {"task": "tasks.report", "schedule": one, **due} for name, one in schedules().items()}
     nested = {"numbers": [1, 2.5, None, True], "text": "späß\n\u2028", "empty": {}}
     moments = {
         "utc": datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc),
@@ -71,40 +69,27 @@ def entries() -> dict[str, dict[str, Any]]:
         "west": datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=-3))),
         "naive": datetime(2030, 1, 2, 3, 4, 5, 6),
     }
-    made["args"] = {"task": "tasks.report", "schedule": schedule(30), "args": ["weekly", 1, nested], **due}
-    made["kwargs"] = {"task": "tasks.report", "schedule": schedule(30), "kwargs": nested, **due}
-    made["moments"] = {"task": "tasks.report", "schedule": schedule(30), "kwargs": moments, **due}
-    made["moment-args"] = {
-        "task": "tasks.report",
-        "schedule": schedule(30),
-        "args": [moments["zone"], [moments["offset"]]],
-        **due,
+    often = {"task": "tasks.report", "schedule": schedule(30), **due}
+    options = {"expires": 86_400, "headers": {"tenant": "blue"}, "retry": False, "serializer": "json"}
+    return {
+        **made,
+        "args": {**often, "args": ["weekly", 1, nested]},
+        "kwargs": {**often, "kwargs": nested},
+        "moments": {**often, "kwargs": moments},
+        "moment-args": {**often, "args": [moments["zone"], [moments["offset"]]]},
+        "options": {**often, "schedule": crontab(), "options": options},
+        "counted": {**often, "total_run_count": 41},
+        "disabled": {**often, "enabled": False},
+        "näme: with spaces/and :colons": often,
     }
-    made["options"] = {
-        "task": "tasks.report",
-        "schedule": crontab(),
-        "options": {"expires": 86_400, "headers": {"tenant": "blue"}, "retry": False, "serializer": "json"},
-        **due,
-    }
-    made["counted"] = {"task": "tasks.report", "schedule": schedule(30), "total_run_count": 41, **due}
-    made["disabled"] = {"task": "tasks.report", "schedule": schedule(30), "enabled": False, **due}
-    made["näme: with spaces/and :colons"] = {"task": "tasks.report", "schedule": schedule(30), **due}
-    return made
 
 
 def describe(entry: Any) -> dict[str, Any]:
     """All that makes up an entry, in values that both packages, and JSON, compare alike."""
-    return {
-        "name": entry.name,
-        "task": entry.task,
-        "schedule": _describe_schedule(entry.schedule),
-        "args": _plain(list(entry.args or [])),
-        "kwargs": _plain(entry.kwargs or {}),
-        "options": _plain(entry.options or {}),
-        "enabled": entry.enabled,
-        "last_run_at": _plain(entry.last_run_at),
-        "total_run_count": entry.total_run_count,
-    }
+    given = {"args": list(entry.args or []), "kwargs": entry.kwargs or {}, "options": entry.options or {}}
+    names = ("name", "task", "enabled", "last_run_at", "total_run_count")
+    plain = _plain({**given, **{name: getattr(entry, name) for name in names}})
+    return {**plain, "schedule": _describe_schedule(entry.schedule)}
 
 
 def _describe_schedule(made: Any) -> dict[str, Any]:

@@ -44,6 +44,7 @@ def without(given: dict[str, Any], *fields: str) -> dict[str, Any]:
     return {field: value for field, value in given.items() if field not in fields}
 
 
+DTSTART, WEEKDAYS = ("dtstart", "dtstart_tz"), [{"__type__": "weekday", "wkday": day} for day in range(7)]
 META = {"last_run_at": moment(), "total_run_count": 3}
 
 
@@ -103,9 +104,7 @@ OTHERWISE = [
     form("other-name", name="another"),
     form("nth-weekday", crontab(day_of_week="mon#1")),
     form("last-weekday", crontab(day_of_week="friL")),
-    form(
-        "no-dtstart", without(rrule(freq=3, byhour=[0], byminute=[0], bysecond=[0]), "dtstart", "dtstart_tz")
-    ),
+    form("no-dtstart", without(rrule(freq=3, byhour=[0], byminute=[0], bysecond=[0]), *DTSTART)),
 ]
 
 #: it runs them just as we do
@@ -119,11 +118,8 @@ READABLE = [
     form("rrule", rrule()),
     form("rrule-names-its-freq", rrule(freq="HOURLY")),
     form("rrule-nulls", rrule(until=None, wkst=None, byhour=None, dtstart_tz=None)),
-    form(
-        "rrule-weekdays",
-        rrule(byweekday=[{"__type__": "weekday", "wkday": day, "n": None} for day in range(7)]),
-    ),
-    form("rrule-bare-weekdays", rrule(byweekday=[{"__type__": "weekday", "wkday": day} for day in range(7)])),
+    form("rrule-weekdays", rrule(byweekday=[{**weekday, "n": None} for weekday in WEEKDAYS])),
+    form("rrule-bare-weekdays", rrule(byweekday=WEEKDAYS)),
     form("no-args", drop="args"),
     form("no-kwargs", drop="kwargs"),
     form("no-options", drop="options"),
@@ -131,9 +127,7 @@ READABLE = [
     form("no-meta", meta=None),
     form("meta-never", meta={"last_run_at": None, "total_run_count": 0}),
     form("meta-without-count", meta={"last_run_at": None}),
-    form(
-        "meta-short-moment", meta={"last_run_at": without(moment(), "hour", "second"), "total_run_count": 1}
-    ),
+    form("meta-short-moment", meta={**META, "last_run_at": without(moment(), "hour", "second")}),
     form("meta-zone", meta={"last_run_at": moment(timezone="Europe/Berlin"), "total_run_count": 1}),
     form("meta-offset", meta={"last_run_at": moment(timezone=3600.0), "total_run_count": 1}),
     form("kwargs-cron", kwargs={"x": {"__type__": "cron", "expression": "0 9 L * *"}}),

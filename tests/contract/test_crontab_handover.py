@@ -47,14 +47,9 @@ def hand_over(
 ) -> bool:
     """Let both be there before a minute begins, in so many seconds; False: that was too soon for them."""
     boundary = int(time.time()) + lead_seconds
-    write_app(
-        tmp_path,
-        "shared_app",
-        valkey.url(0),
-        extra=EXTRA.format(offset_seconds=-boundary % 60),
-        redbeat_redis_url=valkey.url(1),
-        beat_max_loop_interval=1,
-    )
+    settings = {"redbeat_redis_url": valkey.url(1), "beat_max_loop_interval": 1}
+    extra = EXTRA.format(offset_seconds=-boundary % 60)
+    write_app(tmp_path, "shared_app", valkey.url(0), extra=extra, **settings)
     with valkey.client(db=0) as broker, valkey.client(db=1) as client:
 
         def sent() -> list[Any]:

@@ -45,14 +45,8 @@ def store_form(client: redis.Redis, form: Form) -> None:
 
 
 def start_legacy(python: Path, directory: Path, server: Server, **settings: Any) -> Process:
-    write_app(
-        directory,
-        "legacy_app",
-        server.url(0),
-        redbeat_redis_url=server.url(1),
-        beat_max_loop_interval=1,
-        **settings,
-    )
+    settings |= {"redbeat_redis_url": server.url(1), "beat_max_loop_interval": 1}
+    write_app(directory, "legacy_app", server.url(0), **settings)
     return celery_beat(directory, "legacy_app", python=python)
 
 
@@ -96,9 +90,8 @@ def test_it_runs_otherwise_what_we_say_it_does(
 ) -> None:
     for form in OTHERWISE:
         store_form(client, form)
-    write_raw(
-        client, "canary", schedule={"__type__": "interval", "every": 1, "relative": False}, args=["canary"]
-    )
+    secondly = {"__type__": "interval", "every": 1, "relative": False}
+    write_raw(client, "canary", schedule=secondly, args=["canary"])
     assert effects(app) == {form.name: "differs" for form in OTHERWISE}
     with start_legacy(redbeat2_python, tmp_path, server) as beat, server.client() as broker:
         eventually(lambda: sent_by(broker)["canary"] >= 4, 30)
@@ -208,25 +201,17 @@ def test_what_2_4_2_cant_run_is_away_for_a_minute_and_back_with_version_3(
             client.delete("redbeat:quarantined")
             write_raw(client, "bare", score=4e9)
             assert beat.stop() == 0
-        states = {
-            one["name"]: one["state"]
-            for one in map(json.loads, call(app, "list", "--json").stdout.splitlines())
-        }
-        assert {name for name, state in states.items() if state == "downgraded"} == {
-            "last-day",
-            "sunset",
-            "static-cron",
-        }
-
-        assert {
-            name: client.hgetall(f"redbeat:{name}") for name in ("last-day", "sunset", "static-cron")
-        } == {name: hashes[name] for name in ("last-day", "sunset", "static-cron")}
+        listed = map(json.loads, call(app, "list", "--json").stdout.splitlines())
+        away = {"last-day", "sunset", "static-cron"}
+        assert {one["name"] for one in listed if one["state"] == "downgraded"} == away
+        for name in away:
+            assert client.hgetall(f"redbeat:{name}") == hashes[name], name
         with leader(app) as scheduler:
             assert client.exists(DOWNGRADED) == 0
             members = dict(client.zrange(SCHEDULE, 0, -1, withscores=True))
             assert members["redbeat:bare"] == 4e9, "saved since"
             assert "redbeat:quarantined" not in members
-            for name in ("last-day", "sunset", "static-cron"):
+            for name in away:
                 assert members[f"redbeat:{name}"] == before[name], name
             assert client.smembers(STATICS) >= {"static-cron"}
             sent = sent_by(broker)

@@ -71,14 +71,8 @@ def schedule_db(valkey: Server) -> redis.Redis:
 @pytest.fixture
 def start_beat(valkey: Server, redbeat2_python: Path, tmp_path: Path) -> StartBeat:
     """Start "2.4.2" or "ours"; it may have to wait for the lock."""
-    write_app(
-        tmp_path,
-        "shared_app",
-        valkey.url(0),
-        extra=NOTE_SENDING,
-        redbeat_redis_url=valkey.url(1),
-        beat_max_loop_interval=1,
-    )
+    settings = {"redbeat_redis_url": valkey.url(1), "beat_max_loop_interval": 1}
+    write_app(tmp_path, "shared_app", valkey.url(0), extra=NOTE_SENDING, **settings)
     pythons = {"2.4.2": {"python": redbeat2_python}, "ours": {}}
 
     def start(which: str) -> Process:

@@ -141,13 +141,8 @@ def test_what_is_imported_is_the_installed_package(python: Path, tmp_path: Path)
 def test_beat_a_worker_and_the_command_line_run_once_it_is_installed(
     python: Path, valkey: Server, tmp_path: Path
 ) -> None:
-    write_app(
-        tmp_path,
-        "shop",
-        valkey.url(0),
-        redbeat_redis_url=valkey.url(1),
-        beat_schedule={"often": {"task": "echo", "schedule": 0.2}},
-    )
+    often = {"often": {"task": "echo", "schedule": 0.2}}
+    write_app(tmp_path, "shop", valkey.url(0), redbeat_redis_url=valkey.url(1), beat_schedule=often)
     with redis.Redis.from_url(valkey.url(0)) as broker:
         with (
             celery_worker(tmp_path, "shop", python=python) as worker,

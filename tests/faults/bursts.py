@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import redis
@@ -82,10 +83,8 @@ class Burst:
 
     def is_out(self) -> bool:
         """Whether every run has been recorded as sent; a server that is being restarted is waited for."""
-        client = self._layout.client
-        (left,) = eventually(
-            lambda: (client.zcount(SCHEDULE, "-inf", FAR),), retry_on=(redis.ConnectionError,)
-        )
+        count = partial(self._layout.client.zcount, SCHEDULE, "-inf", FAR)
+        (left,) = eventually(lambda: (count(),), retry_on=(redis.ConnectionError,))
         return left == 0
 
     def await_messages(self, more: int) -> None:

@@ -17,7 +17,5 @@ def lines_of(properties: Iterable[tuple[str, Any]]) -> list[str]:
         if name == TALLY:
             title, counts = value
             sums[title] = [known + more for known, more in zip(sums[title], counts, strict=True)]
-    rows = [
-        "".join(f"{count:8}" for count in counts) + f"          {title}" for title, counts in sums.items()
-    ]
+    rows = ["".join(f"{count:8}" for count in sums[title]) + f"          {title}" for title in sums]
     return ["   kills    runs    lost doubled another id  out of order", *rows] if rows else []

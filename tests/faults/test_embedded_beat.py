@@ -27,13 +27,8 @@ pytestmark = [
 
 @contextmanager
 def worker_with_beat(server: Server, folder: Path, pool: list[str]) -> Iterator[Process]:
-    write_app(
-        folder,
-        "module",
-        server.url(0),
-        redbeat_redis_url=server.url(1),
-        beat_schedule={"often": {"task": "echo", "schedule": 0.5}},
-    )
+    often = {"often": {"task": "echo", "schedule": 0.5}}
+    write_app(folder, "module", server.url(0), redbeat_redis_url=server.url(1), beat_schedule=often)
     arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(folder / "none"), *pool]
     with celery_worker(folder, "module", *arguments) as worker:
         worker.wait_for("Sending due task")

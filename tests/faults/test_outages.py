@@ -88,15 +88,8 @@ def disk() -> Iterator[Server]:
 def stages(disk: Server, folder: Path) -> Iterator[Stage]:
     with Proxy((disk.host, disk.port)) as way:
         urls = [way.url(disk.url(db)) for db in (0, 1)]
-        options = {"retry_period": -1}
-        write_app(
-            folder,
-            "module",
-            urls[0],
-            redbeat_redis_url=urls[1],
-            redbeat_redis_options=options,
-            beat_schedule=EVERY_SECOND,
-        )
+        settings = {"redbeat_redis_url": urls[1], "redbeat_redis_options": {"retry_period": -1}}
+        write_app(folder, "module", urls[0], beat_schedule=EVERY_SECOND, **settings)
         with celery_beat(folder, "module") as beat:
             beat.wait_for("Sending due task")
             yield Stage(disk, way, beat)

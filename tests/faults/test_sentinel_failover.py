@@ -76,15 +76,10 @@ class Reader:
 @contextmanager
 def beat(topology: SentinelTopology, folder: Path, **settings: Any) -> Iterator[Process]:
     """A beat that has sent; schedule and broker are two databases behind Sentinel."""
-    options = {"service_name": topology.service_name, "retry_period": -1}
-    defaults = {
-        "broker_transport_options": {"master_name": topology.service_name},
-        "redbeat_redis_url": topology.url(1),
-        "redbeat_redis_options": options,
-        "redbeat_batch_size": BATCH_SIZE,
-        "beat_schedule": EVERY_SECOND,
-    }
-    write_app(folder, "module", topology.url(0), **{**defaults, **settings})
+    settings |= {"redbeat_redis_options": {"service_name": topology.service_name, "retry_period": -1}}
+    settings |= {"broker_transport_options": {"master_name": topology.service_name}}
+    settings |= {"redbeat_redis_url": topology.url(1), "redbeat_batch_size": BATCH_SIZE}
+    write_app(folder, "module", topology.url(0), beat_schedule=EVERY_SECOND, **settings)
     with celery_beat(folder, "module") as process:
         process.wait_for("Sending due task")
         yield process

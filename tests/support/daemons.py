@@ -12,7 +12,6 @@ import socket
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, TypeVar
 
 from .processes import Process
@@ -95,9 +94,7 @@ class Daemon(ABC):
     def __enter__(self: Self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start_on_a_free_port(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import celery.beat
@@ -160,10 +161,8 @@ def send_directly(app: Celery, row: Row, sent: dict[str, Any]) -> None:
     headers = {**sent["headers"], **BEAT_HEADERS}
     options = {**row.options, "task_id": sent["task_id"], "headers": headers}
     task = app.tasks.get(row.task)
-    if task is None:
-        app.send_task(row.task, row.args, row.kwargs, **options)
-    else:
-        task.apply_async(row.args, row.kwargs, **options)
+    send = partial(app.send_task, row.task) if task is None else task.apply_async
+    send(row.args, row.kwargs, **options)
 
 
 def forget_connections(app: Celery) -> None:

@@ -47,23 +47,15 @@ def code_of(name: str) -> str:
 
 def header_of(name: str) -> Header:
     source = (FOLDER / f"{name}.lua").read_text("utf-8")
-    text = "".join(
-        line[2:] + "\n" for line in source.split("\nlocal ")[0].splitlines() if line.startswith("--")
-    )
+    text = "".join(re.findall(r"^--(.*\n)", source.split("\nlocal ")[0] + "\n", re.MULTILINE))
     assert text.startswith(f" {name}: "), "a script opens with its name and what it does"
     inputs, _, outputs = text.partition("\n Returns ")
-    named = {
-        kind: {
-            int(place): word for place, word in re.findall(rf"^ {kind}\[(\d+)\] (\w+) ", inputs, re.MULTILINE)
-        }
-        for kind in ("KEYS", "ARGV")
-    }
+    named: dict[str, dict[int, str]] = {"KEYS": {}, "ARGV": {}}
+    for kind, place, word in re.findall(r"^ (KEYS|ARGV)\[(\d+)\] (\w+) ", inputs, re.MULTILINE):
+        named[kind][int(place)] = word
     keys_from = re.search(r"^ KEYS\[(\d+)\.\.\] ", inputs, re.MULTILINE)
-    group = re.search(
-        r"^ ARGV\[(\d+)\.\.\] (\w+) for each (?:entry|field|calendar):\n((?:   .*\n)+)",
-        f"{inputs}\n",
-        re.MULTILINE,
-    )
+    of_each = r"^ ARGV\[(\d+)\.\.\] (\w+) for each (?:entry|field|calendar):\n((?:   .*\n)+)"
+    group = re.search(of_each, f"{inputs}\n", re.MULTILINE)
     names = re.findall(r"^   (\w+) ", group[3], re.MULTILINE) if group else []
     assert group is None or len(names) == NUMBERS[group[2]], "the header counts its own group wrongly"
     rest = re.search(r"^ ARGV\[\.\.\] (\w+) for each .*\n((?:   .*\n)+)", f"{inputs}\n", re.MULTILINE)

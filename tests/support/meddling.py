@@ -53,10 +53,7 @@ class Others:
     """Everybody who is no beat."""
 
     def __init__(self, client: redis.Redis, app: Celery, witness: Witness, has_lock: bool) -> None:
-        self._client = client
-        self._app = app
-        self._witness = witness
-        self._has_lock = has_lock
+        self._client, self._app, self._witness, self._has_lock = client, app, witness, has_lock
         self._times = 0
 
     def write(self, name: str, kind: str, when: str | None) -> None:

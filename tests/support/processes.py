@@ -18,7 +18,6 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from .deadlines import PATIENCE_SECONDS, patience
 from .starting import start
@@ -147,9 +146,7 @@ class Process:
         """Leave with SIGTERM; a process that stays all the same is killed, and fails the test."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self.is_running and self.stop() == -signal.SIGKILL and error is None:
             raise AssertionError(self._describe("had to be killed, as it didn't end at SIGTERM"))
 

@@ -13,7 +13,6 @@ import functools
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from .daemons import pick_port
 from .links import Cut, Faults, Link
@@ -124,9 +123,7 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self, action: Callable[[], None]) -> None:

@@ -53,9 +53,8 @@ class Ground:
     def app(self, user: str = "", database: int = 0, **settings: Any) -> Celery:
         """An app that connects as the user, or as another one; ``user="default"``: as one with all rights."""
         options = {} if user == "default" else {"username": user or self.user, "password": PASSWORD}
-        return memory_app(
-            redbeat_redis_url=self.server.url(database), redbeat_redis_options=options, **settings
-        )
+        settings |= {"redbeat_redis_url": self.server.url(database), "redbeat_redis_options": options}
+        return memory_app(**settings)
 
     def of(self, user: str) -> Ground:
         """The same server, for another user."""
@@ -356,6 +355,7 @@ BEAT: tuple[Claim, ...] = (
     it_runs_in_another_database, it_stands_by, it_ends_entries,
 )  # fmt: skip
 STATUS: tuple[Claim, ...] = (it_asks_who_leads, it_asks_in_another_database, it_names_a_key_of_another_type)
+QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_what_only_one_of_two_queues_got)
 #: user to what it may do
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "writer": (
@@ -366,16 +366,6 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     "viewer": (it_looks_at_entries, it_looks_at_calendars, *STATUS),
     "status": STATUS,
     "beat": BEAT,
-    "beat_exactly_once": (
-        *BEAT,
-        it_delivers_exactly_once,
-        it_pushes_to_a_queue_that_expires,
-        it_takes_back_what_only_one_of_two_queues_got,
-    ),
-    "beat_and_broker": (
-        *BEAT,
-        it_uses_the_broker_itself,
-        it_pushes_to_a_queue_that_expires,
-        it_takes_back_what_only_one_of_two_queues_got,
-    ),
+    "beat_exactly_once": (*BEAT, it_delivers_exactly_once, *QUEUES),
+    "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),
 }  # fmt: skip

@@ -68,10 +68,7 @@ class Server(Daemon):
         self.version = find_version(kind)
         self.password: str | None = options.get("requirepass")
         self.certificates: Certificates | None = None
-        self._has_socket = unix_socket
-        self._has_tls = tls
-        self._clock = clock
-        self._options = options
+        self._has_socket, self._has_tls, self._clock, self._options = unix_socket, tls, clock, options
         super().__init__()
 
     @property
@@ -111,9 +108,8 @@ class Server(Daemon):
         mode = ["--sentinel"] if "sentinel" in self._options else []
         # An inherited locale that is not installed would keep redis-server from starting.
         environment = {"LC_ALL": "C", **(self._clock.environment if self._clock else {})}
-        process = Process(
-            [find_binary(self.kind), self._config_path, *mode], cwd=self.directory, env=environment
-        )
+        command = [find_binary(self.kind), self._config_path, *mode]
+        process = Process(command, cwd=self.directory, env=environment)
         try:
             process.wait_for(_READY)
         except BaseException:

@@ -69,9 +69,8 @@ def fill_shop(app: Celery, client: redis.Redis) -> list[str]:
     by_name["billing.warm-cache-us-east"].update(enabled=False)
     failing = by_name["orders.export-orders-eu-west"]
     stored = RedBeatSchedulerEntry.get("orders.export-orders-eu-west", app).stored
-    record = new_failure(stored, AWAY, now.timestamp()).again(
-        attempts=3, retry_at=str(now.timestamp() + 600), due=str(now.timestamp())
-    )
+    times = {"retry_at": str(now.timestamp() + 600), "due": str(now.timestamp())}
+    record = new_failure(stored, AWAY, now.timestamp()).again(attempts=3, **times)
     client.hset(failing.key, "error", record.to_json())
     client.zadd("redbeat::schedule", {failing.key: now.timestamp() + 600})
     broken = {"task": "old.tasks.cleanup", "schedule": {"__type__": "crontab", "minute": "99"}}

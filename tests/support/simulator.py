@@ -121,18 +121,12 @@ class Sent:
     at: datetime
 
 
-def sent_by(
-    schedule_: Any,
-    policy: Policy,
-    saved_at: datetime,
-    looks: Iterable[datetime],
-    defaults: Policy = NO_POLICY,
-) -> Iterator[Sent]:
+def sent_by(schedule_: Any, policy: Policy, saved_at: datetime, looks: Iterable[datetime]) -> Iterator[Sent]:
     """Yield what a beat sends of an entry saved at ``saved_at``, when it looks at these instants only."""
     due = first_run(schedule_, policy, saved_at)
     for now in looks:
         while due is not None and due <= now:
-            choice = choose_run(schedule_, policy, due, now, defaults)
+            choice = choose_run(schedule_, policy, due, now, NO_POLICY)
             if choice.due is not None:
                 yield Sent(choice.due, now)
             assert choice.following is None or choice.following > due, "it goes on"

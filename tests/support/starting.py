@@ -123,13 +123,9 @@ class _Template:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
-            self.popen = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
+            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+            files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()]}
+            self.popen = subprocess.Popen(command, cwd=ROOT, env=environment, **files)
         self.settings = _read_once(os.environ)
 
     @classmethod

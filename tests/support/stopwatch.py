@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 __all__ = ["Stopwatch", "effort", "lines_run"]
@@ -38,9 +37,7 @@ class Stopwatch:
         self._began = time.monotonic(), time.process_time(), _busy_seconds()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         wall, work, busy = self._began
         self.seconds = time.monotonic() - wall
         self.processor_seconds = time.process_time() - work
