@@ -19,10 +19,16 @@ MakeScheduler = Callable[..., RedBeatScheduler]
 
 #: for what is no matter of the server
 ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-#: for tests that give `settings` to `make_scheduler`
+#: for tests with a `scheduler`, and for those that give `settings` to `make_scheduler`
 EVERY_KIND_OF_LOCK = pytest.mark.parametrize(
     "settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"]
 )
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """Those of `scheduler`."""
+    return {}
 
 
 @pytest.fixture
@@ -53,5 +59,5 @@ def make_scheduler(make_app: MakeApp) -> Iterator[MakeScheduler]:
 
 
 @pytest.fixture
-def scheduler(make_scheduler: MakeScheduler) -> RedBeatScheduler:
-    return make_scheduler()
+def scheduler(make_scheduler: MakeScheduler, settings: dict[str, Any]) -> RedBeatScheduler:
+    return make_scheduler(**settings)

@@ -82,16 +82,11 @@ def _address(client: redis.Redis) -> dict[str, Any]:
 
 @EVERY_KIND_OF_LOCK
 def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    settings: dict[str, Any],
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_bad_ones(client)
     before = dump_all(client)
     write_raw(client, "good", score=2, schedule=SELDOM)
-    scheduler = make_scheduler(**settings)
     # large ones have turns of their own
     eventually(lambda: (scheduler.tick(), all(field(client, name, "error") for name in HASHES))[1])
     assert sent_names(broker) == ["good"]
@@ -201,10 +196,10 @@ def test_a_key_of_the_schedule_with_another_type_gets_a_sentence(
 
 @pytest.mark.parametrize("name", sorted(BAD_DEFINITIONS))
 def test_reading_a_bad_one_says_what_is_wrong(
-    make_scheduler: MakeScheduler, client: redis.Redis, name: str
+    scheduler: RedBeatScheduler, client: redis.Redis, name: str
 ) -> None:
     write_raw(client, name, BAD_DEFINITIONS[name])
-    app = make_scheduler().app
+    app = scheduler.app
     with pytest.raises(EntryCorrupt, match=f"^redbeat:{name}: definition: .") as caught:
         Entry.from_key(f"redbeat:{name}", app=app)
     assert isinstance(caught.value, ValueError)

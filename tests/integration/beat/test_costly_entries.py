@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
+from redbeat import RedBeatScheduler
 from redbeat.beat import pace
 from tests.conftest import MakeApp
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -36,16 +36,14 @@ COSTLY = {
     ids=COSTLY,
 )
 def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
-    settings: dict[str, Any],
 ) -> None:
     monkeypatch.setattr(pace, "COSTLY_SECONDS", 0.02)  # this machine may be a fast one
-    scheduler = make_scheduler(**settings)
     for number in range(2):
         write_raw(client, f"costly-{number}", score=1 + number, schedule=SELDOM, **COSTLY[kind])
     for number in range(3):
@@ -70,9 +68,8 @@ def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
 
 
 def test_twenty_costly_ones_that_are_always_due_leave_the_others_their_turn(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     for number in range(20):
         write_raw(client, f"costly-{number}", score=1 + number, schedule=SELDOM, **COSTLY["objects"])
     scheduler.tick()
@@ -97,17 +94,15 @@ def test_twenty_costly_ones_that_are_always_due_leave_the_others_their_turn(
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("member", ["redbeat:gone-%d", "foreign:%d"])
 def test_thousands_of_members_without_a_hash_keep_no_entry_waiting(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     caplog: pytest.LogCaptureFixture,
     member: str,
-    settings: dict[str, Any],
 ) -> None:
     count = 20_000
     client.zadd(SCHEDULE, {member % number: 1 for number in range(count)})
     write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
-    scheduler = make_scheduler(**settings)
     scheduler.tick()
     assert sent_names(broker) == ["canary"], "it is looked for beyond them"
     ticks = 1

@@ -13,6 +13,7 @@ import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
 
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
@@ -188,13 +189,8 @@ def test_a_calendar_that_changes_while_an_entry_is_saved_counts(
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("is_in_definition", [False, True])
 def test_a_calendar_that_changes_between_claim_and_commit_counts(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
-    is_in_definition: bool,
+    scheduler: RedBeatScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, is_in_definition: bool
 ) -> None:
-    scheduler = make_scheduler(**settings)
     app, commit_runs = scheduler.app, scheduler.store.commit_runs
     Calendar("holidays", [today(-1), today(), today(1)], app=app).save()
     ran_at = meta_json(datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=1, minutes=1), 1)
@@ -217,9 +213,8 @@ def test_a_calendar_that_changes_between_claim_and_commit_counts(
 
 @EVERY_KIND_OF_LOCK
 def test_a_run_that_has_become_excluded_is_skipped(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(**settings)
     client.hset(KEY, mapping={"about": "", around_today(): "Closed"})
     now = server_now(client)
     write_excluding(client, "excluded", score=now - 0.5)
@@ -234,9 +229,8 @@ def test_a_run_that_has_become_excluded_is_skipped(
 
 
 def test_runs_that_were_missed_after_an_excluded_one_are_made_up_for(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     client.hset(KEY, mapping={"about": "", today(-3): ""})
     due = datetime.fromisoformat(f"{today(-3)}T12:00:00.500000+00:00").timestamp()
     write_excluding(client, "entry", score=due)
@@ -247,9 +241,8 @@ def test_runs_that_were_missed_after_an_excluded_one_are_made_up_for(
 
 @EVERY_KIND_OF_LOCK
 def test_a_missing_calendar_quarantines_only_those_that_name_it_until_it_is_there(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(**settings)
     write_excluding(client, "one", "two")
     write_raw(client, "three", exclude="other")
     write_raw(client, "free")
@@ -270,9 +263,8 @@ def test_a_missing_calendar_quarantines_only_those_that_name_it_until_it_is_ther
 
 
 def test_a_batch_reads_all_its_calendars_in_one_round_trip(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, server: Server
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, server: Server
 ) -> None:
-    scheduler = make_scheduler()
     names = [f"entry-{n}" for n in range(20)]
     write_burst(client, names)
     with monitoring(server) as commands:
@@ -290,9 +282,8 @@ def test_a_batch_reads_all_its_calendars_in_one_round_trip(
 
 
 def test_a_calendar_whose_name_is_escaped_in_json_is_found_all_the_same(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     write_raw(client, "entry", score=server_now(client) - 0.5)
     client.hset("redbeat:entry", "policy", '{"\\u0065xclude": "holidays"}')
     client.hset(KEY, around_today(), "")
@@ -335,9 +326,8 @@ def test_a_day_that_is_over_is_no_missed_run_when_it_is_removed(app: Celery, cli
 
 
 def test_saving_a_calendar_repairs_what_was_quarantined_for_it(
-    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     write_excluding(client, "entry", meta=meta_json(datetime.now(UTC) - timedelta(hours=2), 3))
     scheduler.tick()
     assert client.hexists("redbeat:entry", "error")

@@ -13,6 +13,7 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.schedules import register_schedule
@@ -48,15 +49,10 @@ CANARY = {"__type__": "interval", "every": 1}
 
 @EVERY_KIND_OF_LOCK
 def test_an_entry_that_never_ends_is_put_off_and_then_quarantined_and_the_rest_is_sent(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    settings: dict[str, Any],
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_raw(client, "hostile", score=1, schedule=SPINNING)
     write_raw(client, "good", score=2)
-    scheduler = make_scheduler(**settings)
     began = server_now(client)
     scheduler.tick()
     assert sent_names(broker) == ["good"]
@@ -75,10 +71,9 @@ def test_an_entry_that_never_ends_is_put_off_and_then_quarantined_and_the_rest_i
 
 
 def test_a_slow_moment_is_forgotten_with_the_next_good_one(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     write_raw(client, "slow", score=1, schedule=SPINNING)
-    scheduler = make_scheduler()
     for _ in range(3):
         register_schedule("spinning", spinning, fields_of, lambda d: spinning(None))
         broker.delete("celery")
@@ -94,16 +89,11 @@ def test_a_slow_moment_is_forgotten_with_the_next_good_one(
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("overruns", [1, 2], ids=["once", "until-quarantined"])
 def test_a_run_that_was_asked_for_is_sent_once_its_entry_can_be_computed(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    settings: dict[str, Any],
-    overruns: int,
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, overruns: int
 ) -> None:
     """It isn't due by its schedule, neither then nor at the next try."""
     meta = meta_json(datetime.now(timezone.utc), 3)
     write_raw(client, "asked", score=0, schedule=SPINNING, meta=meta)
-    scheduler = make_scheduler(**settings)
     for _ in range(overruns):
         scheduler.tick()
         assert sent_names(broker) == []
@@ -120,10 +110,9 @@ def test_a_run_that_was_asked_for_is_sent_once_its_entry_can_be_computed(
 
 
 def test_an_entry_that_somebody_gave_another_time_is_not_asked_for_any_more(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     write_raw(client, "asked", score=0, schedule=SPINNING, meta=meta_json(datetime.now(timezone.utc), 3))
-    scheduler = make_scheduler()
     scheduler.tick()
     register_schedule("spinning", spinning, fields_of, lambda d: spinning(0))
     client.zadd(SCHEDULE, {"redbeat:asked": server_now(client)})
@@ -239,11 +228,7 @@ def test_such_an_entry_can_be_paused_corrected_and_deleted(app: Celery, client: 
 
 @EVERY_KIND_OF_LOCK
 def test_rules_that_once_took_minutes_are_run_like_any_other(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    settings: dict[str, Any],
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = server_now(client)
     week = [{"__type__": "weekday", "wkday": day} for day in range(7)]
@@ -275,7 +260,6 @@ def test_rules_that_once_took_minutes_are_run_like_any_other(
             misfire_limit=1000,
         )
     write_raw(client, "canary", score=now, schedule=CANARY)
-    scheduler = make_scheduler(**settings)
     for _ in range(5):
         scheduler.tick()
     assert sent_names(broker).count("canary") >= 1

@@ -209,9 +209,8 @@ def test_one_that_raises_what_is_no_exception_backs_off_alone(
 
 @pytest.mark.parametrize("options", [{"exchange": "nobody", "routing_key": "x"}])
 def test_an_exchange_that_no_queue_is_bound_to_is_that_entrys_failure(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, options: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, options: dict[str, Any]
 ) -> None:
-    scheduler = make_scheduler()
     write_raw(client, "bad", score=1, schedule=SELDOM, options=options)
     write_raw(client, "good", score=2, schedule=SELDOM)
     scheduler.tick()
@@ -221,7 +220,7 @@ def test_an_exchange_that_no_queue_is_bound_to_is_that_entrys_failure(
 
 
 def test_a_message_that_the_server_cannot_take_holds_up_no_other(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit_runs = Store.commit_runs
 
@@ -231,7 +230,6 @@ def test_a_message_that_the_server_cannot_take_holds_up_no_other(
         return commit_runs(store, fence, commits, *target)
 
     monkeypatch.setattr(Store, "commit_runs", refuse_big_ones)
-    scheduler = make_scheduler()
     write_raw(client, "big", score=1, schedule=SELDOM, args=["x" * 20_000])
     write_raw(client, "bad", "{oops", score=1)
     for number in range(3):
@@ -244,7 +242,7 @@ def test_a_message_that_the_server_cannot_take_holds_up_no_other(
 
 
 def test_a_server_that_lets_nobody_in_any_more_is_asked_once_and_blamed_on_no_entry(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
@@ -257,7 +255,6 @@ def test_a_server_that_lets_nobody_in_any_more_is_asked_once_and_blamed_on_no_en
         asked.append(store)
         raise StoreRefused("Redis refused the connection: invalid password", is_login=True)
 
-    scheduler = make_scheduler()
     for number in range(20):
         write_raw(client, f"entry-{number:02}", score=1 + number, schedule=SELDOM)
     with monkeypatch.context() as patched:
@@ -274,9 +271,9 @@ def test_a_server_that_lets_nobody_in_any_more_is_asked_once_and_blamed_on_no_en
 
 @pytest.mark.parametrize("task_id", [None, ""])
 def test_an_empty_task_id_among_the_options_is_none(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, task_id: str | None
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, task_id: str | None
 ) -> None:
     write_raw(client, "entry", score=1, schedule=SELDOM, options={"task_id": task_id})
-    make_scheduler().tick()
+    scheduler.tick()
     [message] = messages(broker)
     assert message["headers"]["id"] == task_id_of("redbeat:entry", message["headers"]["redbeat_due"])

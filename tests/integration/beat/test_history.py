@@ -27,9 +27,8 @@ def records(client: redis.Redis) -> list[dict[str, Any]]:
 
 @EVERY_KIND_OF_LOCK
 def test_a_run_that_is_sent_is_recorded_with_its_due_time_and_when_it_was_sent(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(**settings)
     due = round(server_now(client) - 5, 6)
     write_raw(client, "entry", score=due)
     before = server_now(client)

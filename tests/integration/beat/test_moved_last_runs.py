@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 import redis
 
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.store.records import Commit, Fence
@@ -34,14 +34,8 @@ def move_last_run(client: redis.Redis, to: datetime) -> None:
 @pytest.mark.parametrize("ahead_seconds", [-1800, -6, 86_400])
 @pytest.mark.parametrize("fraction", [0, 0.25])
 def test_a_last_run_moved_in_meta_moves_the_next_run(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    settings: dict[str, Any],
-    ahead_seconds: int,
-    fraction: float,
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, ahead_seconds: int, fraction: float
 ) -> None:
-    scheduler = make_scheduler(**settings)
     now = now_on_server(client).replace(microsecond=0)
     ran_at = now - HOUR - timedelta(seconds=5 - fraction)
     Entry("entry", "t", HOUR, app=scheduler.app, last_run_at=ran_at).save()  # due five seconds ago
@@ -55,9 +49,8 @@ def test_a_last_run_moved_in_meta_moves_the_next_run(
 
 @EVERY_KIND_OF_LOCK
 def test_a_score_of_0_runs_it_now_whatever_its_last_run(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(**settings)
     Entry("entry", "t", HOUR, app=scheduler.app).save()
     move_last_run(client, now_on_server(client) + HOUR)
     client.zadd(SCHEDULE, {"redbeat:entry": 0})
@@ -68,13 +61,8 @@ def test_a_score_of_0_runs_it_now_whatever_its_last_run(
 
 @pytest.mark.parametrize(("settings", "lease_ms"), [({}, 0), ({"redbeat_lock_key": None}, 1)])
 def test_a_run_asked_for_with_a_score_of_0_outlives_the_beat_that_saw_it(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    settings: dict[str, Any],
-    lease_ms: int,
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, lease_ms: int
 ) -> None:
-    scheduler = make_scheduler(**settings)
     Entry("entry", "t", HOUR, app=scheduler.app).save()
     move_last_run(client, now_on_server(client))
     client.zadd(SCHEDULE, {"redbeat:entry": 0})

@@ -23,7 +23,7 @@ from redbeat.history import PastRun
 from redbeat.log.text import sha1_of_text
 from redbeat.manifest.format import Declared
 from redbeat.schedules.timezones import shown
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER
 from tests.support.applying import apply
 from tests.support.schedule import SCHEDULE, messages, server_now, write_raw
 
@@ -153,16 +153,14 @@ def reasons(app: Celery, dues: list[datetime]) -> list[tuple[str, str]]:
     ],
 )  # fmt: skip
 def test_each_run_that_was_not_sent_has_its_own_reason(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
-    settings: dict[str, Any],
     schedule: Any,
     policy: dict[str, Any],
     sent: list[int],
     expected: list[tuple[str, int, int, str]],
 ) -> None:
-    scheduler = make_scheduler(**settings)
     dues = write_missed(client, schedule, **policy)
     drain(scheduler)
     told = [datetime.fromisoformat(message["headers"]["redbeat_due"]) for message in messages(broker)]
@@ -198,9 +196,8 @@ def test_each_run_that_was_not_sent_has_its_own_reason(
 
 
 def test_a_long_outage_is_one_record_and_the_runs_before_it_stay_known(
-    make_scheduler: MakeScheduler, client: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     write_missed(client, runs=5000, misfire="all", misfire_limit=3)
     for number in range(17):
         client.lpush("redbeat::history:entry", json.dumps({"at": number + 1e9, "due": number + 1e9}))
@@ -213,9 +210,8 @@ def test_a_long_outage_is_one_record_and_the_runs_before_it_stay_known(
 
 
 def test_what_is_too_much_to_count_has_no_count_and_is_true_otherwise(
-    make_scheduler: MakeScheduler, client: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     now = now_on_server(client).replace(second=0, microsecond=0)
     first = now - timedelta(days=30)
     meta = encode_meta(first - timedelta(seconds=59), 5)
@@ -235,9 +231,8 @@ def test_what_is_too_much_to_count_has_no_count_and_is_true_otherwise(
 
 @pytest.mark.parametrize("away", [timedelta(hours=8), timedelta(days=400)], ids=["hours", "more than a year"])
 def test_the_runs_of_every_minute_are_counted_however_long_nothing_was_sent(
-    make_scheduler: MakeScheduler, client: redis.Redis, away: timedelta
+    scheduler: RedBeatScheduler, client: redis.Redis, away: timedelta
 ) -> None:
-    scheduler = make_scheduler()
     now = now_on_server(client).replace(second=0, microsecond=0)
     first = now - away
     meta = encode_meta(first - timedelta(seconds=59), 5)

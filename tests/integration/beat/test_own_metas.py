@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.manifest.format import read_file, write_file
 from redbeat.manifest.plan import commit
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.store.records import Claimed, Commit, Fence, Push, Stored, Target
 from redbeat.store.store import Store
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK
 from tests.support.schedule import SCHEDULE, field, score_of, sent_names, server_now
 
 ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
@@ -93,13 +93,8 @@ def test_a_meta_is_our_own_that_the_digest_is_of_or_that_an_early_version_wrote(
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_what_an_early_version_left_runs_at_its_score_and_another_when_its_schedule_says(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    settings: dict[str, Any],
-    is_ours: bool,
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, is_ours: bool
 ) -> None:
-    scheduler = make_scheduler(**settings)
     due = write(client, meta=meta_of(client, minutes_ago=30) + " " * is_ours)
     scheduler.tick()
     assert sent_names(broker) == ["report"] * is_ours
@@ -129,9 +124,8 @@ def test_literal_data_of_an_early_version_is_read_as_its_own(app: Celery, client
 
 @pytest.mark.parametrize("how", ["save", "save_many", "reschedule", "next", "tick"])
 def test_whatever_writes_a_meta_says_that_it_is_our_own(
-    make_scheduler: MakeScheduler, client: redis.Redis, how: str
+    scheduler: RedBeatScheduler, client: redis.Redis, how: str
 ) -> None:
-    scheduler = make_scheduler()
     entry = Entry("report", "echo", 3600, app=scheduler.app)
     if how == "save_many":
         Entry.save_many([entry])

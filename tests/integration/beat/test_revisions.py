@@ -10,6 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.diagnostics.downgrade import examine, put_all_away
@@ -18,7 +19,7 @@ from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import commit, make_plan
 from redbeat.store.records import Commit, Fence, Stored, Write
 from redbeat.store.store import Store
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK
 from tests.support.schedule import SCHEDULE, field, score_of, sent_names, server_now, write_raw
 
 ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
@@ -61,13 +62,8 @@ def exclude_and_think_again(app: Celery) -> None:
 @EVERY_KIND_OF_LOCK
 @PLACES
 def test_a_run_decided_on_before_its_day_was_excluded_is_not_sent(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    settings: dict[str, Any],
-    where: str,
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, where: str
 ) -> None:
-    scheduler = make_scheduler(**settings)
     write_due(client, scheduler.app, where)
     commit_runs = scheduler.store.commit_runs
     changes: list[str] = []

@@ -292,9 +292,8 @@ def test_a_beat_that_lost_the_lock_while_it_starts_neither_removes_nor_stores_st
 
 
 def test_a_beat_that_lost_the_lock_does_not_note_what_its_statics_are(
-    make_scheduler: MakeScheduler, client: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     assert scheduler.lock is not None
     client.set(LOCK, "another beat")
     plan = StaticsPlan(("ours",), (), {})

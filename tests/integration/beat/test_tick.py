@@ -43,9 +43,8 @@ def tick_all(scheduler: RedBeatScheduler) -> float:
 
 @EVERY_KIND_OF_LOCK
 def test_a_due_run_is_sent_once_and_says_whose_it_is(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(**settings)
     due = server_now(client) - 5
     write_raw(client, "entry", args=[1], kwargs={"a": 2}, options={"headers": {"mine": "x"}}, score=due)
     delay = scheduler.tick()
@@ -66,9 +65,8 @@ def test_a_due_run_is_sent_once_and_says_whose_it_is(
 
 @EVERY_KIND_OF_LOCK
 def test_an_interval_keeps_its_phase_over_fifty_late_runs(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(**settings)
     start = int(server_now(client)) - 10_000_000.5  # a whole second would be read as 2.x's
     write_raw(client, "entry", schedule={"__type__": "interval", "every": 700_000}, score=start)
     scheduler.tick()
@@ -88,12 +86,12 @@ def test_an_interval_keeps_its_phase_over_fifty_late_runs(
 
 @EVERY_KIND_OF_LOCK
 def test_missed_runs_are_made_up_for_by_one(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     week_ago = server_now(client) - 7 * 86_400
     write_raw(client, "interval", score=week_ago)
     write_raw(client, "crontab", schedule={"__type__": "crontab", "minute": "*/10"}, score=week_ago + 1)
-    tick_all(make_scheduler(**settings))
+    tick_all(scheduler)
     assert sent_names(broker) == ["interval", "crontab"]
     assert week_ago + 7 * 86_400 < (score_of(client, "crontab") or 0) <= server_now(client) + 600
 
@@ -277,9 +275,8 @@ def test_a_crontab_is_recorded_as_of_its_run(scheduler: RedBeatScheduler, client
 
 @EVERY_KIND_OF_LOCK
 def test_each_run_that_was_asked_for_by_a_zero_has_a_time_and_an_id_of_its_own(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(**settings)
     for _ in range(2):
         client.delete("redbeat:entry")
         write_raw(client, "entry", score=0)

@@ -15,6 +15,7 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat import RedBeatScheduler
 from redbeat.broker.connection import Broker
 from redbeat.broker.outbox import Outbox
 from redbeat.schedulers import acquire_distributed_beat_lock
@@ -96,14 +97,13 @@ def test_a_beat_whose_broker_is_away_ends_at_once_and_releases_its_lock(
 
 
 def test_a_broker_that_breaks_off_when_it_is_asked_who_it_is_gets_its_runs_later(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_off(outbox: Outbox) -> str | None:
         monkeypatch.undo()
         raise redis.ConnectionError("Connection reset by peer")
 
     monkeypatch.setattr(Outbox, "server_id", break_off)
-    scheduler = make_scheduler()
     write_raw(client, "entry", score=1.5)
     scheduler.tick()
     assert (sent_names(broker), score_of(client, "entry")) == ([], 1.5)

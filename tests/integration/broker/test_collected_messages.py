@@ -14,6 +14,7 @@ from celery import Task
 from celery.signals import after_task_publish, before_task_publish
 from kombu import Exchange, Producer, Queue
 
+from redbeat import RedBeatScheduler
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
@@ -117,9 +118,8 @@ def test_a_task_that_sends_two_messages_has_both_recorded_with_its_run(
 
 
 def test_a_task_that_fails_after_its_first_message_sends_none_of_that_try(
-    make_scheduler: MakeScheduler, broker: redis.Redis, client: redis.Redis
+    scheduler: RedBeatScheduler, broker: redis.Redis, client: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     failures = [RuntimeError("between two messages")]
 
     class Twice(Task):

@@ -122,9 +122,8 @@ def test_a_broker_that_cannot_be_asked_leaves_it_open_in_the_banner(server: Serv
 
 
 def test_a_commit_on_another_server_than_it_was_for_pushes_nothing(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler = make_scheduler()
     write_raw(client, "before", schedule=SELDOM)
     scheduler.tick()
     write_raw(client, "after", schedule=SELDOM)
@@ -139,14 +138,13 @@ def test_a_commit_on_another_server_than_it_was_for_pushes_nothing(
 
 
 def test_two_servers_that_were_one_are_waited_for_and_then_believed(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    scheduler = make_scheduler()
     write_raw(client, "entry", schedule=SELDOM)
     with monkeypatch.context() as after_a_failover:
         after_a_failover.setattr(Delivery, "target", lambda _: OF_ANOTHER_SERVER)

@@ -73,13 +73,12 @@ def busy(server: Server) -> Iterator[None]:
 
 def test_a_schedule_that_is_busy_when_it_is_asked_who_it_is_is_asked_again(
     server: Server,
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scheduler = make_scheduler()
     write_raw(client, "first", schedule=SELDOM)
 
     target = Delivery.target
@@ -98,13 +97,12 @@ def test_a_schedule_that_is_busy_when_it_is_asked_who_it_is_is_asked_again(
 
 
 def test_a_broker_that_is_busy_when_it_is_asked_who_it_is_is_asked_again(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scheduler = make_scheduler()
     server_id, refused = Outbox.server_id, list[str]()
 
     def refuse_once(outbox: Outbox) -> Any:
@@ -149,14 +147,13 @@ def test_a_right_that_was_missing_is_tried_again_with_the_next_connection_to_the
 
 
 def test_a_server_without_the_command_info_is_delivered_to_at_least_once(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As those that are rented, and have it renamed."""
-    scheduler = make_scheduler()
 
     def refuse(*_args: Any) -> Any:
         raise redis.exceptions.ResponseError("unknown command 'INFO', with args beginning with: 'server'")

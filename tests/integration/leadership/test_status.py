@@ -23,7 +23,6 @@ from redbeat import RedBeatScheduler
 from redbeat.cli import redbeat
 from redbeat.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, monitoring, server_now, write_raw
@@ -86,9 +85,8 @@ def test_nobody_leads_a_schedule_that_no_beat_has_touched(app: Celery, client: r
 
 
 def test_the_leader_is_told_by_its_token(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
+    app: Celery, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    scheduler = make_scheduler()
     found = RedBeatScheduler.leader(app)
     assert found is not None
     assert (found.host, found.pid, found.token) == (socket.gethostname(), os.getpid(), client.get(LOCK))
@@ -121,9 +119,8 @@ def test_a_lock_that_was_set_by_hand_never_ends(app: Celery, client: redis.Redis
 
 @pytest.mark.parametrize("garbage", ["", "soon", "nan", "1e999", "\udcff"])
 def test_a_spoilt_tick_is_not_known(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, garbage: str
+    app: Celery, scheduler: RedBeatScheduler, client: redis.Redis, garbage: str
 ) -> None:
-    make_scheduler()
     client.set(TICK, garbage.encode("utf-8", "surrogateescape"))
     found = RedBeatScheduler.leader(app)
     assert found is not None
@@ -131,9 +128,8 @@ def test_a_spoilt_tick_is_not_known(
 
 
 def test_a_tick_of_another_type_is_not_known(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
+    app: Celery, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    make_scheduler()
     client.delete(TICK)
     client.hset(TICK, "a", "b")
     assert RedBeatScheduler.leader(app).last_tick is None
@@ -145,9 +141,8 @@ def test_without_a_lock_nobody_leads(make_app: MakeApp, client: redis.Redis) -> 
 
 
 def test_the_leader_is_read_in_one_round_trip_and_nothing_is_written(
-    server: Server, app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
+    server: Server, app: Celery, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    make_scheduler()
     RedBeatScheduler.leader(app)
     before = {key: client.dump(key) for key in client.scan_iter()}
     with monitoring(server) as commands:
@@ -182,9 +177,8 @@ def test_a_client_of_the_programs_own_is_asked_and_kept_open(server: Server, cli
 
 
 def test_a_schedule_with_a_leader_and_nothing_due_is_healthy(
-    ask: Ask, make_scheduler: MakeScheduler, client: redis.Redis
+    ask: Ask, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    make_scheduler()
     done = ask()
     assert done.exit_code == 0, done.output
     lines = dict(re.split(r"(?<=\w) {2,}", line, maxsplit=1) for line in done.output.splitlines())
@@ -205,9 +199,8 @@ def test_no_leader_is_1(ask: Ask, client: redis.Redis) -> None:
 
 
 def test_an_old_entry_that_is_due_is_2_and_a_patient_prober_is_content(
-    ask: Ask, make_scheduler: MakeScheduler, client: redis.Redis
+    ask: Ask, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    make_scheduler()
     now = server_now(client)
     write_raw(client, "old", score=now - 100)
     write_raw(client, "young", score=now - 10)
@@ -222,9 +215,8 @@ def test_an_old_entry_that_is_due_is_2_and_a_patient_prober_is_content(
 
 
 def test_a_leader_that_has_not_ticked_for_long_is_2(
-    ask: Ask, make_scheduler: MakeScheduler, client: redis.Redis
+    ask: Ask, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    make_scheduler()
     client.set(TICK, server_now(client) - 100)
     done = ask()
     assert done.exit_code == 2, done.output
@@ -252,9 +244,8 @@ def test_without_a_lock_only_lateness_counts(ask: Ask, client: redis.Redis) -> N
 
 
 def test_the_json_is_one_object_with_the_documented_fields(
-    ask: Ask, make_scheduler: MakeScheduler, client: redis.Redis
+    ask: Ask, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    make_scheduler()
     due = server_now(client) - 100
     write_raw(client, "old", score=due)
     done = ask("--json")

@@ -13,6 +13,7 @@ import pytest
 import redis
 import redis.connection
 
+from redbeat import RedBeatScheduler
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import logged, warnings_in
 from tests.support.polling import eventually
@@ -76,9 +77,8 @@ def test_each_batch_is_on_the_replica_before_the_next_is_begun(
 
 
 def test_nobody_waits_unless_told_to(
-    server: Server, client: redis.Redis, make_scheduler: MakeScheduler
+    server: Server, client: redis.Redis, scheduler: RedBeatScheduler
 ) -> None:
-    scheduler = make_scheduler()
     write_burst(client, ["one"])
     with monitoring(server) as commands:
         scheduler.tick()
