@@ -52,12 +52,18 @@ def write_raw(
         client.zadd(SCHEDULE, {f"redbeat:{name}": score})
 
 
-def write_burst(client: redis.Redis, names: Sequence[str], **fields: Any) -> None:
-    """Entries that are due since long ago, in this order, once: a second after the epoch, two seconds, ..."""
+def write_burst(client: redis.Redis, names: Sequence[str] | int, **fields: Any) -> list[str]:
+    """Entries that are due since long ago, in this order, once: a second after the epoch, two seconds, ...
+
+    A number of them is called entry-0, entry-1, ... Returns the names.
+    """
+    if isinstance(names, int):
+        names = [f"entry-{number}" for number in range(names)]
     with client.pipeline(transaction=False) as pipeline:
         for number, name in enumerate(names):
             write_raw(pipeline, name, score=1 + number, schedule=SELDOM, **fields)
         pipeline.execute()
+    return list(names)
 
 
 def counts_of(client: redis.Redis, names: Sequence[str]) -> Counter[int]:
@@ -115,6 +121,14 @@ def messages(broker: redis.Redis, queue: str = "celery") -> list[dict[str, Any]]
 def sent_names(broker: redis.Redis, queue: str = "celery") -> list[str]:
     """Which entries those messages came from."""
     return [message["headers"]["redbeat_entry"] for message in messages(broker, queue)]
+
+
+def sent_dues(broker: redis.Redis, name: str = "") -> list[datetime]:
+    """When those runs were due: of all entries, or of one."""
+    headers = [message["headers"] for message in messages(broker)]
+    return [
+        datetime.fromisoformat(one["redbeat_due"]) for one in headers if name in ("", one["redbeat_entry"])
+    ]
 
 
 @dataclass(frozen=True)

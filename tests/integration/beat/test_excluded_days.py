@@ -265,8 +265,7 @@ def test_a_missing_calendar_quarantines_only_those_that_name_it_until_it_is_ther
 def test_a_batch_reads_all_its_calendars_in_one_round_trip(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, server: Server
 ) -> None:
-    names = [f"entry-{n}" for n in range(20)]
-    write_burst(client, names)
+    names = write_burst(client, 20)
     with monitoring(server) as commands:
         scheduler.tick()
     assert reads_of_calendars(commands) == []

@@ -282,8 +282,7 @@ def test_many_that_are_not_large_are_claimed_in_portions_of_eight_megabytes(
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
 ) -> None:
-    names = [f"entry-{number}" for number in range(1200)]
-    write_burst(client, names, args=["x" * 15_000])
+    names = write_burst(client, 1200, args=["x" * 15_000])
     claimed: list[int] = []
     claim_due = Store.claim_due
 

@@ -84,8 +84,7 @@ def test_a_message_that_breaks_the_connection_costs_its_own_entry_only(
 ) -> None:
     server, url, lift = urls
     with server.client(db=1) as client, server.client() as broker:
-        names = [f"entry-{number}" for number in range(20)]
-        write_burst(client, names)
+        names = write_burst(client, 20)
         write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE])
         with start_beat(tmp_path, url(0), url(1), **settings) as beat:
             write_canary(client)
@@ -134,8 +133,7 @@ def test_a_message_that_breaks_the_way_to_another_broker_costs_its_own_entry_onl
     strict: Server, valkey: Server, tmp_path: Path
 ) -> None:
     with valkey.client(db=1) as client, strict.client() as broker:
-        names = [f"entry-{number}" for number in range(20)]
-        write_burst(client, names)
+        names = write_burst(client, 20)
         write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE])
         with start_beat(tmp_path, strict.url(0), valkey.url(1)) as beat:
             write_canary(client)
@@ -164,8 +162,7 @@ def test_what_ended_the_connection_before_doubles_no_run_of_another_entry(
         eventually(lambda: (scheduler.tick(), client.hget("redbeat:large", "error"))[1], 30)
         for _ in range(2):
             broker.delete("celery")
-            names = [f"entry-{number}" for number in range(20)]
-            write_burst(client, names)
+            names = write_burst(client, 20)
             retry_now(client, "large")
             # its turn comes when costly ones have rested, for as long as the one before took
             eventually(lambda: (scheduler.tick(), float(field(client, "large", "error")["retry_at"]) > 1)[1])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -17,13 +19,15 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.deadlines import patience
 from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import (
+    LOCK,
     SCHEDULE,
     Seen,
     messages,
@@ -215,3 +219,117 @@ def test_a_pause_ends_at_its_time_whoever_has_written_it(
     for name in ("python", "raw"):
         assert timedelta() <= dues_of(name)[0] - until < timedelta(seconds=0.5), name
     assert beat.is_running
+
+
+# -- one that stood still as a whole, and goes on
+
+
+LOCK_SECONDS = 5
+
+#: in steps: a sleep goes on through a pause, and this has most of its way to go when the pause is over
+SLOW = """
+from celery.signals import before_task_publish
+
+@before_task_publish.connect
+def take_a_while(**kwargs):
+    print("the handler begins")
+    for _ in range(80):
+        time.sleep(0.01)
+"""
+
+
+@ONE_SERVER
+def test_a_beat_that_was_paused_does_not_say_that_its_scheduler_hangs(server: Server, tmp_path: Path) -> None:
+    settings = {
+        "beat_schedule": {"often": {"task": "echo", "schedule": 0.2}},
+        "redbeat_lock_timeout": LOCK_SECONDS,
+    }
+    write_app(tmp_path, "module", server.url(0), extra=SLOW, redbeat_redis_url=server.url(1), **settings)
+    with server.client(db=1) as client, server.client() as broker, celery_beat(tmp_path, "module") as beat:
+        beat.wait_for("the handler begins")
+        token = client.get(LOCK)
+        beat.signal(signal.SIGSTOP)
+        time.sleep(LOCK_SECONDS + 1.5)  # what this test is about
+        assert client.get(LOCK) is None
+        sent = broker.llen("celery")
+        beat.signal(signal.SIGCONT)
+        eventually(lambda: client.get(LOCK) == token)
+        eventually(lambda: broker.llen("celery") > sent + 3, message="it didn't go on")
+        assert "has done nothing for" not in beat.output()
+        assert client.get(LOCK) == token
+
+
+# -- pings reach the leader and the standby
+
+
+#: a beat whose last tick is older keeps silent; seconds
+MAX_TICK_AGE = 6.0
+
+NODES = {"celerybeat@first", "celerybeat@second"}
+
+
+def answering(app: Celery, timeout: float = 5.0) -> set[str]:
+    """The beats that answer a ping within so many seconds, on a quiet machine; asked by a new connection."""
+    with app.connection_for_write() as connection:
+        asked = app.control.inspect(
+            destination=sorted(NODES), timeout=patience(timeout), limit=len(NODES), connection=connection
+        )
+        return set(asked.ping() or ())
+
+
+@ONE_SERVER
+def test_leader_and_standby_answer_pings_while_nothing_is_due(
+    server: Server, tmp_path: Path, make_app: MakeApp
+) -> None:
+    settings = {
+        "redbeat_redis_url": server.url(1),
+        "beat_enable_remote_control": True,
+        "beat_remote_control_max_tick_age": MAX_TICK_AGE,
+    }
+    write_app(tmp_path, "module", server.url(0), **settings)
+    app = make_app()
+    with celery_beat(tmp_path, "module", "--hostname", "celerybeat@first") as first:
+        first.wait_for("beat: Acquired lock")
+        with celery_beat(tmp_path, "module", "--hostname", "celerybeat@second") as second:
+            second.wait_for("Standing by")
+            eventually(lambda: answering(app) == NODES)
+            end = time.monotonic() + 2 * MAX_TICK_AGE
+            while time.monotonic() < end:
+                assert answering(app) == NODES, first.output() + second.output()
+                time.sleep(0.5)  # to ask now and then, not to wait for something
+            assert "Sending due task" not in first.output(), "nothing was due all the time"
+
+            ping = ["inspect", "--timeout", "20", "--destination", "celerybeat@first", "ping"]
+            with celery_command(tmp_path, "module", *ping) as process:
+                assert process.wait(60) == 0, process.output()
+                assert "pong" in process.output()
+            in_vain = ["inspect", "--timeout", "1", "--destination", "celerybeat@third", "ping"]
+            with celery_command(tmp_path, "module", *in_vain) as process:
+                assert process.wait(60) == os.EX_UNAVAILABLE, process.output()
+
+
+@ONE_SERVER
+def test_a_beat_that_hangs_answers_no_ping(server: Server, tmp_path: Path, make_app: MakeApp) -> None:
+    settings = {
+        "redbeat_redis_url": server.url(1),
+        "beat_enable_remote_control": True,
+        "beat_remote_control_max_tick_age": MAX_TICK_AGE,
+        "beat_schedule": {"often": {"task": "echo", "schedule": 1.0}},
+    }
+    hanging = """
+import os, time
+from celery.signals import before_task_publish
+
+@before_task_publish.connect
+def hang(**kwargs):
+    if os.path.exists("hang"):
+        time.sleep(3600)
+"""
+    write_app(tmp_path, "module", server.url(0), extra=hanging, **settings)
+    app = make_app()
+    with celery_beat(tmp_path, "module", "--hostname", "celerybeat@first") as beat:
+        beat.wait_for("Sending due task")
+        eventually(lambda: answering(app, timeout=1.0) == {"celerybeat@first"})
+        (tmp_path / "hang").touch()
+        eventually(lambda: answering(app, timeout=1.0) == set())
+        beat.kill()

@@ -50,9 +50,7 @@ def write_backlog(
     """Write an app whose beat goes that way, and 6000 entries that are due; return their names."""
     urls = [way.url(server.url(db)) for db in (0, 1)]
     write_app(directory, "module", urls[0], redbeat_redis_url=urls[1], redbeat_batch_size=50, **settings)
-    names = [f"entry-{number}" for number in range(6000)]
-    write_burst(client, names)
-    return names
+    return write_burst(client, 6000)
 
 
 @pytest.mark.parametrize("retry_period", [None, 10])
@@ -76,8 +74,7 @@ def test_a_commit_that_is_cut_neither_loses_nor_doubles(
         redbeat_redis_options=options,
         redbeat_batch_size=100,
     )
-    names = [f"entry-{number}" for number in range(1000)]
-    write_burst(client, names)
+    names = write_burst(client, 1000)
     write_raw(client, "before", score=0.5, schedule=SELDOM)
     scheduler = make_scheduler(app)
     cut = way.cut_on(expected_id(f"entry-{position}", 1 + position).encode(), loss)

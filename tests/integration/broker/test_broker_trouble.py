@@ -150,8 +150,7 @@ def test_a_slow_broker_is_not_one_that_is_away(
 ) -> None:
     scheduler = make_proxied(redbeat_publish_timeout=2, redbeat_batch_size=20)
     proxy.delay_seconds = 0.1
-    names = [f"entry-{number}" for number in range(60)]
-    write_burst(client, names)
+    names = write_burst(client, 60)
     ticks = 1
     while scheduler.tick() == 0:
         ticks += 1
@@ -170,8 +169,7 @@ def test_a_connection_cut_amid_the_messages_loses_nothing(
     loss: Any,
 ) -> None:
     scheduler = make_proxied()
-    names = [f"entry-{number}" for number in range(20)]
-    write_burst(client, names)
+    names = write_burst(client, 20)
     cut = proxy.cut_on(expected_id("entry-7", 8).encode(), loss)
     eventually(lambda: scheduler.tick() > 1)
     assert cut.is_set()
@@ -192,8 +190,7 @@ def test_at_most_once_a_silent_broker_costs_few_runs_and_little_time(
     scheduler = make_proxied(redbeat_publish_timeout=1, redbeat_delivery="at_most_once")
     write_burst(client, ["before"])
     scheduler.tick()
-    names = [f"entry-{number}" for number in range(100)]
-    write_burst(client, names)
+    names = write_burst(client, 100)
     with trouble_of(second, proxy, "frozen"):
         with Stopwatch() as watch:
             scheduler.tick()

@@ -85,8 +85,7 @@ def test_on_two_servers_a_batch_is_sent_in_one_round_trip_before_it_is_recorded(
     assert AT_LEAST in scheduler.info
     write_raw(client, "warm-up", schedule=SELDOM)
     scheduler.tick()
-    names = [f"entry-{number}" for number in range(20)]
-    write_burst(client, names)
+    names = write_burst(client, 20)
     with (
         mock.patch.object(
             redis.client.Pipeline, "execute", autospec=True, side_effect=redis.client.Pipeline.execute
@@ -326,8 +325,7 @@ def test_at_most_once_loses_few_runs_when_the_broker_goes_away(
     make_scheduler: MakeScheduler, client: redis.Redis, second: Server
 ) -> None:
     scheduler = make_scheduler(redbeat_delivery="at_most_once", broker_url=second.url(0))
-    names = [f"entry-{number}" for number in range(100)]
-    write_burst(client, names)
+    names = write_burst(client, 100)
     second.kill()
     scheduler.tick()
     second.restart()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from celery import Celery
 from redis.exceptions import LockNotOwnedError
 
 from redbeat import RedBeatScheduler
+from redbeat.config import timing
 from redbeat.errors import LockLost, LockNotAcquired
 from tests.integration.conftest import MakeScheduler
-from tests.support.schedule import LOCK, messages, score_of, sent_names, write_raw
+from tests.support.schedule import LOCK, messages, score_of, sent_names, write_burst, write_raw
+from tests.support.servers import Server
+from tests.support.ticks import take_messages
 
 
 def test_a_tick_without_the_lock_says_how_to_get_it(
@@ -93,3 +97,74 @@ def test_a_standby_leads_since_it_got_the_lock_and_not_since_it_was_started(
     standby.close()
     assert leader is not None
     assert leader.since == later
+
+
+# -- a leader that is replaced amid a batch: test_fences is about what a script refuses
+
+
+NAMES = ["first", "second"]
+
+
+class Replaced(RedBeatScheduler):
+    """Another beat takes the lock as soon as this one has done ``last_act``."""
+
+    client: redis.Redis
+    last_act: str
+
+    def act(self, name: str, result: Any) -> Any:
+        self.acts = [*getattr(self, "acts", []), name]
+        if self.acts.count(self.last_act) == 1:
+            self.client.set(LOCK, "another")
+        return result
+
+    @property
+    def producer(self) -> Any:
+        return self.act("connect", super().producer)
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.act(f"send {entry.name}", super().apply_async(entry, *args, **kwargs))
+
+
+@pytest.fixture
+def make_replaced(make_scheduler: MakeScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # what it knows of its lock is out of date at once, as after a pause
+    monkeypatch.setattr(timing, "FRESH_SECONDS", -1)
+
+    def make(last_act: str, broker_url: str) -> Replaced:
+        kind = type("Replaced", (Replaced,), {"client": client, "last_act": last_act})
+        scheduler = make_scheduler(scheduler=kind, broker_url=broker_url, task_default_queue="a queue")
+        assert isinstance(scheduler, Replaced)
+        scheduler.run_under(SimpleNamespace())  # it has a heartbeat only under a beat
+        scheduler.stand_for_leader()
+        write_burst(client, NAMES)
+        with pytest.raises(LockLost):
+            scheduler.tick()
+        assert [score_of(client, name) for name in NAMES] == [1, 2]  # nothing is recorded, either
+        return scheduler
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("last_act", "acts", "sent"),
+    [("connect", ["connect"], 0), ("send first", ["connect", "send first", "connect"], 1)],
+    ids=["the-first-message", "each-later-one"],
+)
+def test_it_looks_at_the_lock_before(make_replaced: Any, last_act: str, acts: list[str], sent: int) -> None:
+    scheduler = make_replaced(last_act, "memory://")
+    assert scheduler.acts == acts
+    assert len(take_messages(scheduler.app)) == sent
+
+
+def test_it_looks_at_the_lock_before_a_pipeline_of_messages(make_replaced: Any, other_broker: Server) -> None:
+    scheduler = make_replaced("send second", other_broker.url(0))
+    assert scheduler.acts == ["connect", "send first", "connect", "send second"]
+    with other_broker.client() as broker:
+        assert messages(broker, "a queue") == []
+
+
+@pytest.fixture
+def other_broker(server: Server, request: pytest.FixtureRequest) -> Server:
+    """A server that isn't the schedule's."""
+    chosen: Server = request.getfixturevalue("redis" if server.kind == "valkey" else "valkey")
+    return chosen

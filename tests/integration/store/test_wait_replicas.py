@@ -105,8 +105,7 @@ def test_waiting_takes_no_round_trip_of_its_own(
 def test_what_waiting_costs(client: redis.Redis, replica: Server, make_scheduler: MakeScheduler) -> None:
     for settings in ({}, {"redbeat_wait_replicas": 1}):
         scheduler = make_scheduler(**settings)
-        names = [f"entry-{number}" for number in range(5000)]
-        write_burst(client, names)
+        names = write_burst(client, 5000)
         began = time.monotonic()
         while scheduler.tick() == 0:
             pass

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import kombu
 import pytest
 import redis
 from celery import Celery
+from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
@@ -16,7 +19,17 @@ from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import SELDOM, expected_id, field, retry_now, score_of, write_burst, write_raw
+from tests.support.schedule import (
+    SCHEDULE,
+    SELDOM,
+    expected_id,
+    field,
+    retry_now,
+    score_of,
+    server_now,
+    write_burst,
+    write_raw,
+)
 from tests.support.ticks import Message, names_of, take_messages
 
 pytestmark = ONE_SERVER
@@ -33,8 +46,7 @@ def ids_of(messages: list[Message]) -> dict[str, str]:
 def test_runs_arrive_once_in_order_and_survive_a_crash_of_the_broker(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, rabbitmq: RabbitMQ
 ) -> None:
-    names = [f"entry-{number}" for number in range(20)]
-    write_burst(client, names)
+    names = write_burst(client, 20)
     assert ". delivery -> at least once, each run with one task id" in scheduler.info
     assert scheduler.tick() > 0
     rabbitmq.kill()
@@ -102,8 +114,7 @@ def test_an_error_that_closes_the_channel_is_one_entrys(
     with app.connection_for_write() as connection:
         kombu.Queue("declared-otherwise", durable=False, channel=connection.default_channel).declare()
     options, reason = UNSENDABLE[kind]
-    names = [f"entry-{number}" for number in range(10)]
-    write_burst(client, names)
+    write_burst(client, 10)
     for name in ("entry-0", "entry-4", "entry-5"):
         write_raw(client, name, score=None, schedule=SELDOM, options=options)
     scheduler = make_scheduler(app)
@@ -158,8 +169,7 @@ def test_a_connection_cut_amid_a_publish_loses_nothing(
     caplog: pytest.LogCaptureFixture,
     loss: Any,
 ) -> None:
-    names = [f"entry-{number}" for number in range(5)]
-    write_burst(client, names)
+    names = write_burst(client, 5)
     cut = proxy.cut_on(expected_id("entry-2", 3).encode(), loss)
     scheduler = make_scheduler(proxied_app)
     assert scheduler.tick() > 1
@@ -187,8 +197,7 @@ def test_at_most_once_a_crash_before_the_send_loses_and_never_doubles(
             return super().apply_async(entry, *args, **kwargs)
 
     app.conf.redbeat_delivery = "at_most_once"
-    names = [f"entry-{number}" for number in range(25)]
-    write_burst(client, names)
+    names = write_burst(client, 25)
     scheduler = make_scheduler(app, scheduler=Dying)
     with pytest.raises(Killed):
         scheduler.tick()
@@ -218,3 +227,88 @@ def test_large_arguments_arrive_whole(
     assert names_of(large) == [f"large-{number}" for number in range(30)]
     assert names_of(small) == [f"small-{number}" for number in range(30)]
     assert all(message.args == [f"{n:07}" * 150_000] for n, message in enumerate(large))
+
+
+# -- messages that RabbitMQ answers by ending the connection: they go last, and hold nobody up
+
+
+#: RabbitMQ knows no such messages, and closes the connection (540)
+DISRUPTIVE: dict[str, Any] = {"options": {"immediate": True}}
+BAD = [f"bad-{number}" for number in range(100)]
+
+
+@pytest.fixture
+def tried() -> Iterator[list[str]]:
+    """The entries in the order in which they are published, or tried to be."""
+    names: list[str] = []
+
+    @before_task_publish.connect
+    def note(headers: Any = None, **_: Any) -> None:
+        names.append(headers["redbeat_entry"])
+
+    yield names
+    before_task_publish.disconnect(note)
+
+
+def test_a_good_one_behind_a_hundred_that_end_the_connection_is_the_second_to_be_tried(
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, tried: list[str]
+) -> None:
+    write_burst(client, BAD, **DISRUPTIVE)
+    write_raw(client, "good", score=1000, schedule=SELDOM)
+    scheduler.tick()
+    assert list(dict.fromkeys(tried))[:2] == ["bad-0", "good"]
+    assert names_of(take_messages(app)) == ["good"]
+
+
+def test_those_that_did_it_go_last_at_each_later_try_and_each_has_its_turn(
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, tried: list[str]
+) -> None:
+    write_burst(client, BAD, **DISRUPTIVE)
+
+    def errors() -> list[Any]:
+        return [field(client, name, "error") for name in BAD]
+
+    def all_have_had_a_turn() -> bool:
+        scheduler.tick()
+        return all(errors())
+
+    eventually(all_have_had_a_turn, 60)
+    assert {error["attempts"] for error in errors()} <= {1, 2, 3, 4, 5}
+    for _ in range(3):
+        client.zadd(SCHEDULE, dict.fromkeys((f"redbeat:{name}" for name in BAD), 1))
+        write_raw(client, "good", score=server_now(client), schedule=SELDOM)
+        tried.clear()
+        scheduler.tick()
+        assert tried[0] == "good"
+    assert names_of(take_messages(app)) == ["good"] * 3
+    assert len([one for one in errors() if "540" in one["reason"]]) == len(BAD)
+
+
+@pytest.mark.parametrize("lock", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+def test_another_beat_knows_from_the_entry_that_it_goes_last(
+    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, lock: dict[str, Any]
+) -> None:
+    app.conf.update(lock)
+    failure = {"reason": "it was refused", "since": "2026-01-01T00:00:00+00:00", "definition_sha1": "x"}
+    failure.update({"attempts": 3, "due": "1", "retry_at": "1"})  # type: ignore[dict-item]
+    write_raw(client, "failed", score=1, schedule=SELDOM)
+    client.hset("redbeat:failed", "error", json.dumps(failure))
+    write_burst(client, ["one", "two"])
+    make_scheduler(app).tick()
+    assert names_of(take_messages(app)) == ["one", "two", "failed"]
+    assert not client.hexists("redbeat:failed", "error")
+
+
+def test_with_at_most_once_the_second_batch_begins_with_the_good_ones(
+    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, tried: list[str]
+) -> None:
+    app.conf.redbeat_delivery = "at_most_once"
+    scheduler = make_scheduler(app)
+    write_burst(client, BAD[:1], **DISRUPTIVE)
+    scheduler.tick()
+    tried.clear()
+    write_burst(client, BAD[1:30], **DISRUPTIVE)
+    write_raw(client, "good", score=1000, schedule=SELDOM)
+    scheduler.tick()
+    assert tried[0] == "good"
+    assert names_of(take_messages(app)) == ["good"]

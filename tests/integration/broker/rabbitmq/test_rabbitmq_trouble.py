@@ -47,8 +47,7 @@ def test_a_silent_broker_is_not_waited_for_longer_than_the_timeout(
 ) -> None:
     scheduler = make_connected(make_scheduler, app, client, redbeat_publish_timeout=1.0)
     token = client.get(LOCK)
-    names = [f"entry-{number}" for number in range(5)]
-    write_burst(client, names)
+    names = write_burst(client, 5)
     rabbitmq.pause()
     for what in ("while it sends", "when it tries to connect", "again"):
         with Stopwatch() as watch:
@@ -102,8 +101,7 @@ def test_a_memory_alarm_makes_runs_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scheduler = make_connected(make_scheduler, app, client, redbeat_publish_timeout=0.5)
-    names = [f"entry-{number}" for number in range(5)]
-    write_burst(client, names)
+    names = write_burst(client, 5)
     with memory_alarm(rabbitmq):
         for _ in range(5):
             with Stopwatch() as watch:

@@ -40,8 +40,7 @@ def test_a_message_for_no_queue_fails_its_entry_alone_and_arrives_when_the_queue
     app: Celery, client: redis.Redis, make_scheduler: MakeScheduler
 ) -> None:
     scheduler = make_scheduler(app)
-    names = [f"entry-{number}" for number in range(8)]
-    write_burst(client, names)
+    names = write_burst(client, 8)
     for name in ("entry-2", "entry-3", "entry-7"):
         Entry(name, "tasks.report", FAR, options=TO_NOBODY, app=app).save()
     make_due(app, *names)
@@ -141,8 +140,7 @@ def test_without_confirms_what_comes_back_is_no_other_runs_error(
     app: Celery, client: redis.Redis, make_scheduler: MakeScheduler
 ) -> None:
     app.conf.broker_transport_options = {"confirm_publish": False}
-    names = [f"entry-{number}" for number in range(40)]
-    write_burst(client, names)
+    names = write_burst(client, 40)
     write_burst(client, names[::2], options={**TO_NOBODY, "mandatory": True})
     make_scheduler(app).tick()
     assert [name for name in names if client.hget(f"redbeat:{name}", "error")] == []
