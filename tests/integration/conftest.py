@@ -39,6 +39,12 @@ def broker(server: Server) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
+def other(server: Server, request: pytest.FixtureRequest) -> Server:
+    """A second server, of the other kind."""
+    return request.getfixturevalue("redis" if server.kind == "valkey" else "valkey")
+
+
+@pytest.fixture
 def second() -> Iterator[Server]:
     """A Valkey of the test's own, besides the others: to kill and to spoil."""
     with Server() as server:

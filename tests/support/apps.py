@@ -129,6 +129,12 @@ def celery_beat(
     return celery_command(directory, module, *beat, *arguments, python=python, env=env)
 
 
+def run_beat(directory: Path, broker_url: str, extra: str = "", **settings: Any) -> Process:
+    """`celery beat` on an app that is written for it; it is not waited for."""
+    write_app(directory, "module", broker_url, extra=extra, **settings)
+    return celery_beat(directory, "module")
+
+
 def celery_worker(
     directory: Path,
     module: str,

@@ -102,6 +102,11 @@ def server_now(client: redis.Redis) -> float:
     return int(seconds) + int(micros) / 1e6
 
 
+def server_time(client: redis.Redis) -> datetime:
+    """The same in UTC."""
+    return datetime.fromtimestamp(server_now(client), timezone.utc)
+
+
 def meta_json(last_run_at: datetime | None, total_run_count: int = 0) -> str:
     """A meta as celery-redbeat writes it; `last_run_at` in UTC."""
     moment: dict[str, Any] | None = None

@@ -16,11 +16,10 @@ import pytest
 import redis
 
 from tests.integration.conftest import ONE_SERVER
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import LOCK, SCHEDULE, SELDOM, sent_names, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import memory_app, names_of, take_messages
@@ -86,21 +85,16 @@ def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
     assert peaks[RUNS] - peaks[FEW_RUNS] < 8
 
 
-@pytest.mark.parametrize("broker_is", ["same", "second", "rabbitmq"])
+@pytest.mark.parametrize("broker_is", ["server", "second", "rabbitmq"])
 def test_a_beat_that_is_stopped_amid_a_backlog_leaves_the_rest_to_the_next(
     request: pytest.FixtureRequest,
     server: Server,
-    second: Server,
     client: redis.Redis,
     chance: random.Random,
     tmp_path: Path,
     broker_is: str,
 ) -> None:
-    if broker_is == "rabbitmq":
-        node: RabbitMQ = request.getfixturevalue("rabbitmq")
-        url = node.url()
-    else:
-        url = {"same": server, "second": second}[broker_is].url(0)
+    url = request.getfixturevalue(broker_is).url()
     runs = RUNS // (16 if broker_is == "rabbitmq" else 4)  # each is confirmed: some 500 a second
     names = names_of_entries(runs)
     write_burst(client, names)
@@ -132,13 +126,12 @@ def test_arguments_of_a_megabyte_arrive_whole(
     server: Server, second: Server, client: redis.Redis, tmp_path: Path, broker_is: str
 ) -> None:
     chosen = {"same": server, "second": second}[broker_is]
-    write_app(tmp_path, "module", chosen.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=3)
     for number in range(30):
         arguments = [f"{number:07}" * 150_000]
         write_raw(client, f"large-{number}", score=1 + number, schedule=SELDOM, args=arguments)
         for letter in "ab":
             write_raw(client, f"small-{number}-{letter}", score=1.5 + number, schedule=SELDOM)
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(tmp_path, chosen.url(0), redbeat_redis_url=server.url(1), redbeat_lock_timeout=3) as beat:
         eventually(lambda: not backlog_count(client))
         print(f"{broker_is}: 30 times 1 MB, at the most {peak_mb(beat):.0f} MB")
         assert beat.stop() == 0

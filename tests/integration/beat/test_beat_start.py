@@ -11,9 +11,10 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from tests.support.apps import celery_beat, write_app
+from tests.integration.conftest import ONE_SERVER
+from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, sent_names
+from tests.support.schedule import LOCK, SCHEDULE, STATICS, messages, sent_names
 from tests.support.servers import Server
 
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}
@@ -34,12 +35,18 @@ def test_the_banner_shows_redis_and_the_lock(valkey: Server, tmp_path: Path) -> 
         assert ". warning" not in beat.output()
 
 
-def test_without_redis_beat_ends_and_says_why(second: Server, tmp_path: Path) -> None:
-    write(tmp_path, second)
+@pytest.mark.parametrize("retry_period", [None, 1])
+def test_without_redis_beat_ends_and_says_why_and_no_cause_follows(
+    second: Server, tmp_path: Path, retry_period: int | None
+) -> None:
+    write(tmp_path, second, redbeat_redis_options={"retry_period": retry_period})
     second.kill()
     with celery_beat(tmp_path, "module") as beat:
         assert beat.wait() not in (0, None)
-        assert f"Redis at {second.url(1)} can't be used" in beat.output()
+        critical = [line for line in beat.output().splitlines() if "CRITICAL" in line]
+        assert f"Redis at {second.url(1)} can't be used" in critical[0]
+        # what else is printed is Celery's own traceback; redis-py's three would come on top of it
+        assert "redis/connection.py" not in beat.output()
         assert "CONFIG can't be read" not in beat.output()
         assert "Acquired lock" not in beat.output()
 
@@ -55,14 +62,6 @@ def test_with_a_retry_period_beat_waits_for_redis(second: Server, tmp_path: Path
         with second.client(db=1) as client:
             assert client.get(LOCK)
         assert beat.output().count("Retrying Redis connection in") <= 2, "once for each outage"
-
-
-def test_a_retry_period_that_is_over_ends_beat(second: Server, tmp_path: Path) -> None:
-    write(tmp_path, second, redbeat_redis_options={"retry_period": 1})
-    second.kill()
-    with celery_beat(tmp_path, "module") as beat:
-        assert beat.wait() not in (0, None)
-        assert "can't be used" in beat.output()
 
 
 @pytest.mark.parametrize("retry_period", [None, -1])
@@ -193,16 +192,14 @@ def refused(client: redis.Redis, command: str) -> int:
 def test_beat_tries_once_to_get_in_without_the_password(
     guarded: Server, second: Server, tmp_path: Path, login: str, retry_period: int | None
 ) -> None:
-    write_app(
-        tmp_path,
-        "module",
-        second.url(0),
-        redbeat_redis_url=f"redis://{login}127.0.0.1:{guarded.port}/1",
-        redbeat_redis_options={"retry_period": retry_period},
-    )
     with guarded.client() as client:
         before = received(client)
-        with celery_beat(tmp_path, "module") as beat:
+        with run_beat(
+            tmp_path,
+            second.url(0),
+            redbeat_redis_url=f"redis://{login}127.0.0.1:{guarded.port}/1",
+            redbeat_redis_options={"retry_period": retry_period},
+        ) as beat:
             assert beat.wait() not in (0, None)
             assert "refused the connection" in beat.output()
         assert received(client) - before == 3, "for two lines of the banner, and beat's own"
@@ -232,8 +229,7 @@ def test_a_brokers_missing_password_is_asked_for_so_too(
     guarded: Server, second: Server, tmp_path: Path
 ) -> None:
     broker_url = f"redis://127.0.0.1:{guarded.port}/0"
-    write_app(tmp_path, "module", broker_url, redbeat_redis_url=second.url(1), beat_schedule=STATIC)
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(tmp_path, broker_url, redbeat_redis_url=second.url(1), beat_schedule=STATIC) as beat:
         beat.wait_for("due runs wait for it: AuthenticationError: it needs a password (broker_url)")
         assert "HELLO" not in beat.output()
 
@@ -246,3 +242,81 @@ def test_a_server_that_may_evict_is_reported_in_the_banner_and_the_log(
         beat.wait_for("beat: Acquired lock")
         assert re.search(r"\. warning -> .*maxmemory-policy is allkeys-lru", beat.output())
         assert re.search(r"ERROR.*maxmemory-policy is allkeys-lru", beat.output())
+
+
+# -- what the log says when something is not as it should be: one line each
+
+
+HOURLY = {"hourly": {"task": "echo", "schedule": 3600}}
+
+
+def test_an_unknown_setting_is_one_warning_with_the_nearest_name(valkey: Server, tmp_path: Path) -> None:
+    write(tmp_path, valkey, redbeat_lock_timout=60)
+    with celery_beat(tmp_path, "module") as beat:
+        beat.wait_for("Sending due task often")
+        lines = [line for line in beat.output().splitlines() if "redbeat_lock_timout" in line]
+        assert len(lines) == 1, lines
+        assert "WARNING" in lines[0]
+        assert "did you mean redbeat_lock_timeout?" in lines[0]
+
+
+@ONE_SERVER
+def test_a_standby_says_who_it_is_standing_by_for(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    write(tmp_path, server)
+    with celery_beat(tmp_path, "module") as leader:
+        leader.wait_for("beat: Acquired lock")
+        with celery_beat(tmp_path, "module") as standby:
+            said = standby.wait_for(re.compile(r"beat: Standing by: (\S+) holds (\S+), which ends in \d+ s"))
+            assert said.groups() == (client.get(LOCK), LOCK)
+            assert f":{leader.pid}:" in said[1]
+        assert "Standing by" not in leader.output()
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("schedule", [STATIC | HOURLY, HOURLY], ids=["busy", "idle"])
+def test_statics_come_back_and_run_after_a_flush(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, schedule: dict[str, Any]
+) -> None:
+    write(tmp_path, server, beat_schedule=schedule, redbeat_lock_timeout=6)
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: client.scard(STATICS) == len(schedule))
+        if "often" in schedule:
+            beat.wait_for("Sending due task often")
+        token = client.get(LOCK)
+        client.flushall()
+        eventually(lambda: client.scard(STATICS) == client.zcard(SCHEDULE) == len(schedule))
+        assert client.get(LOCK) == token
+        if "often" in schedule:
+            eventually(lambda: "often" in sent_names(broker))
+        assert beat.output().count("was gone and is taken back") <= 2
+
+
+def test_a_full_memory_is_waited_out_and_nothing_is_doubled(
+    second: Server, valkey: Server, tmp_path: Path
+) -> None:
+    write(tmp_path, valkey, redbeat_redis_url=second.url(1), redbeat_redis_options={"retry_period": -1})
+    with celery_beat(tmp_path, "module") as beat, second.client(db=1) as client, valkey.client() as broker:
+        beat.wait_for("Sending due task often")
+        client.config_set("maxmemory", 1)
+        beat.wait_for("Retrying Redis connection in")
+        sent = len(messages(broker))
+        assert beat.is_running
+        client.config_set("maxmemory", 0)
+        eventually(lambda: len(messages(broker)) >= sent + 5)
+        assert beat.is_running
+        dues = [message["headers"]["redbeat_due"] for message in messages(broker)]
+        assert len(dues) == len(set(dues))
+        assert beat.output().count("Retrying Redis connection in") <= 2, "once for each outage"
+
+
+def test_a_full_memory_without_a_retry_period_ends_beat_with_a_sentence(
+    second: Server, valkey: Server, tmp_path: Path
+) -> None:
+    write(tmp_path, valkey, redbeat_redis_url=second.url(1))
+    with celery_beat(tmp_path, "module") as beat, second.client() as client:
+        beat.wait_for("Sending due task often")
+        client.config_set("maxmemory", 1)
+        assert beat.wait() not in (0, None)
+        assert re.search(r"CRITICAL.*(OOM|maxmemory)", beat.output()), beat.output()

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.conftest import start
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import celery_beat, run_beat
 from tests.support.clocks import ServerClock
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -42,8 +42,7 @@ def broker(server: Server) -> Iterator[redis.Redis]:
 
 
 def start_beat(directory: Path, server: Server, **settings: object) -> Process:
-    write_app(directory, "module", server.url(0), redbeat_redis_url=server.url(1), **settings)
-    return celery_beat(directory, "module")
+    return run_beat(directory, server.url(0), redbeat_redis_url=server.url(1), **settings)
 
 
 def wait_until_it_waits(client: redis.Redis, broker: redis.Redis) -> None:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import redis
 from celery.schedules import schedule
-from celery.signals import before_task_publish
 
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat.contention import MAX_TRIES
 from redbeat.store.records import Claimed, Clear, Commit, Fence
 from redbeat.task_ids import task_id_of
-from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
-from tests.support.polling import eventually
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
@@ -31,6 +25,7 @@ from tests.support.schedule import (
     messages,
     meta_json,
     score_of,
+    sent_dues,
     sent_names,
     server_now,
     write_burst,
@@ -55,8 +50,7 @@ class Meddled(RedBeatScheduler):
 
 @pytest.fixture(params=["lock", "no-lock", "two-servers"])
 def topology(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
+    return request.param
 
 
 @pytest.fixture
@@ -287,9 +281,7 @@ def test_a_score_written_after_a_lease_is_a_run_of_its_own(
     write_raw(client, "entry", score=due)
     client.hset("redbeat:entry", "lease", f"{due - 100} {due - 200}")
     make_scheduler(redbeat_lock_key=None, broker_url=url_of(broker)).tick()
-    (message,) = messages(broker)
-    sent_due = datetime.fromisoformat(message["headers"]["redbeat_due"])
-    assert sent_due.timestamp() == pytest.approx(due, abs=1e-5)
+    assert [sent.timestamp() for sent in sent_dues(broker)] == pytest.approx([due], abs=1e-5)
     assert not client.hexists("redbeat:entry", "lease")
 
 
@@ -300,9 +292,7 @@ def test_a_lease_that_makes_no_sense_is_ignored(
     write_raw(client, "entry", score=1.5, schedule=SELDOM)
     client.hset("redbeat:entry", "lease", lease.format(score=1.5))
     make_scheduler(redbeat_lock_key=None, broker_url=url_of(broker)).tick()
-    assert [message["headers"]["redbeat_due"] for message in messages(broker)] == [
-        "1970-01-01T00:00:01.500000+00:00"
-    ]
+    assert [due.timestamp() for due in sent_dues(broker)] == [1.5]
 
 
 def test_a_run_that_fails_leaves_no_error_at_an_entry_corrected_meanwhile(
@@ -379,109 +369,3 @@ def test_a_run_that_is_still_this_beats_tells_of_its_error(
     commit = Commit(row, "5", new_error=new_error, is_for_this_definition=True)
     assert scheduler.store.commit_runs(Fence(), [commit]).results == [True]
     assert client.hget("redbeat:entry", "error") == expected
-
-
-# -- an entry that changes at each of its runs is tried with pauses, and costs the others nothing
-
-
-DAILY = {"__type__": "interval", "every": 86400}
-
-
-@contextmanager
-def handling(handler: Callable[..., None]) -> Iterator[None]:
-    before_task_publish.connect(handler)
-    try:
-        yield
-    finally:
-        before_task_publish.disconnect(handler)
-
-
-def tick_until(scheduler: RedBeatScheduler, condition: Callable[[], object]) -> int:
-    """Tick as beat does, until it is so; return how often."""
-    ticks = 0
-
-    def tick() -> object:
-        nonlocal ticks
-        ticks += 1
-        time.sleep(min(scheduler.tick(), 0.05))
-        return condition()
-
-    eventually(tick, retry_on=())
-    return ticks
-
-
-def write_meta(client: redis.Redis, _app: Any, tries: int) -> None:
-    client.hset("redbeat:own", "meta", json.dumps({"last_run_at": None, "tries": tries}))
-
-
-def write_definition(client: redis.Redis, _app: Any, tries: int) -> None:
-    write_raw(client, "own", schedule=DAILY, args=[tries], score=None)
-
-
-def save_again(_client: redis.Redis, app: Any, tries: int) -> None:
-    entry = RedBeatSchedulerEntry.from_key("own", app=app)
-    entry.args = [tries]
-    entry.save()
-
-
-@ONE_SERVER
-@pytest.mark.parametrize("rewrite", [write_meta, write_definition, save_again])
-def test_a_handler_that_rewrites_its_entry_at_each_run_is_tried_with_pauses(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    rewrite: Callable[[redis.Redis, Any, int], None],
-) -> None:
-    app = make_app()
-    scheduler = make_scheduler(app)
-    due_at = datetime.fromtimestamp(int(server_now(client)) - 9.5, timezone.utc)
-    meta = meta_json(due_at - timedelta(days=1))
-    write_raw(client, "own", schedule=DAILY, score=due_at.timestamp(), meta=meta)
-    write_raw(client, "other", schedule={"__type__": "interval", "every": 0.25}, score=2)
-    tries: list[float] = []
-
-    def handler(headers: dict[str, Any], **_: Any) -> None:
-        if headers["redbeat_entry"] == "own":
-            tries.append(time.monotonic())
-            rewrite(client, app, len(tries))
-
-    with handling(handler):
-        ticks = tick_until(scheduler, lambda: len(tries) >= 2 * MAX_TRIES)
-        retry_at = score_of(client, "own") or 0
-        sent = sent_names(broker).count("other")
-        tick_until(scheduler, lambda: sent_names(broker).count("other") >= sent + 4)
-        assert len(tries) == 2 * MAX_TRIES or server_now(client) >= retry_at, "tries come with pauses"
-    print(f"{len(tries)} tries and {ticks} ticks")
-    assert tries[MAX_TRIES] - tries[MAX_TRIES - 1] > 0.9
-    assert "own" not in sent_names(broker)
-    told = [record.getMessage() for record in caplog.records if "redbeat:own" in record.getMessage()]
-    assert len(told) == 1
-    assert "signal handler" in told[0]
-    assert "signal handler" in field(client, "own", "error")["reason"]
-
-    tick_until(scheduler, lambda: "own" in sent_names(broker))
-    [own] = [run for run in messages(broker) if run["headers"]["redbeat_entry"] == "own"]
-    assert own["headers"]["redbeat_due"] == due_at.isoformat(timespec="microseconds")
-    assert field(client, "own", "error") is None
-
-
-@ONE_SERVER
-def test_an_entry_that_changes_once_while_it_is_sent_is_sent_at_once(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_raw(client, "own", schedule=SELDOM, score=1)
-    tries: list[int] = []
-
-    def handler(**_: Any) -> None:
-        tries.append(1)
-        if len(tries) == 1:
-            write_definition(client, None, 1)
-
-    with handling(handler):
-        while scheduler.tick() == 0:
-            pass
-    assert [run["headers"]["redbeat_entry"] for run in messages(broker)] == ["own"]
-    assert len(tries) == 2
-    assert "growing pauses" not in caplog.text

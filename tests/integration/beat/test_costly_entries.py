@@ -13,7 +13,7 @@ from redbeat import RedBeatScheduler
 from redbeat.beat import pace
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import run_beat
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, SELDOM, sent_names, server_now, write_raw
@@ -125,8 +125,7 @@ def test_thousands_of_members_without_a_hash_keep_no_entry_waiting(
 def test_a_canary_runs_each_second_or_so_beside_100_000_members_without_a_hash(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, make_app: MakeApp
 ) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
-    with celery_beat(tmp_path, "module"):
+    with run_beat(tmp_path, server.url(0), redbeat_redis_url=server.url(1)):
         write_raw(client, "canary", schedule={"__type__": "interval", "every": 1}, score=server_now(client))
         eventually(lambda: "canary" in sent_names(broker), 30)
         for first in range(0, 100_000, 10_000):

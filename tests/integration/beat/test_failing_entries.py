@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from datetime import datetime, timezone
 from typing import Any
@@ -19,9 +18,9 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import StoreRefused
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
-from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.logs import errors_in, warnings_in
+from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
     SCHEDULE,
@@ -30,23 +29,27 @@ from tests.support.schedule import (
     field,
     messages,
     meta_json,
+    retry_now,
     score_of,
+    sent_dues,
     sent_names,
     server_now,
+    write_burst,
     write_raw,
 )
-from tests.support.servers import Server
 from tests.support.ticks import take_messages
+
+NO_WAY = ZeroDivisionError("no way to send bad")
 
 
 class Flaky(RedBeatScheduler):
-    """Can't send the entries in ``broken``."""
+    """Can't send the entries in ``broken``, for that reason."""
 
-    broken: frozenset[str] = frozenset()
+    broken: dict[str, BaseException]
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         if entry.name in self.broken:
-            raise ZeroDivisionError(f"no way to send {entry.name}")
+            raise self.broken[entry.name]
         return super().apply_async(entry, *args, **kwargs)
 
 
@@ -59,16 +62,15 @@ def test_one_that_cannot_be_sent_backs_off_alone(
     settings: dict[str, Any],
 ) -> None:
     scheduler = make_scheduler(scheduler=Flaky, **settings)
-    scheduler.broken = frozenset({"bad"})
+    scheduler.broken = {"bad": NO_WAY}
     due = server_now(client) - 1
     write_raw(client, "bad", score=due, meta=meta_json(datetime(2024, 1, 1), 5))
     pauses = []
     for round_number in range(9):
         write_raw(client, f"good-{round_number}", score=due)
         scheduler.tick()
-        now = server_now(client)
-        pauses.append(round((score_of(client, "bad") or 0) - now))
-        client.zadd(SCHEDULE, {"redbeat:bad": retry_now(client, now)})
+        pauses.append(round((score_of(client, "bad") or 0) - server_now(client)))
+        retry_now(client, "bad")
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert sent_names(broker) == [f"good-{number}" for number in range(9)]
     error = field(client, "bad", "error")
@@ -77,21 +79,12 @@ def test_one_that_cannot_be_sent_backs_off_alone(
     assert len(errors_in(caplog)) == 1
     assert "bad" in errors_in(caplog)[0]
 
-    scheduler.broken = frozenset()
+    scheduler.broken = {}
     scheduler.tick()
-    header = messages(broker)[-1]["headers"]
-    assert header["redbeat_entry"] == "bad"
-    assert datetime.fromisoformat(header["redbeat_due"]).timestamp() == pytest.approx(due, abs=1e-5)
+    assert sent_names(broker)[-1] == "bad"
+    assert sent_dues(broker)[-1].timestamp() == pytest.approx(due, abs=1e-5)
     assert client.hget("redbeat:bad", "error") is None
     assert score_of(client, "bad") == pytest.approx(due + 3600, abs=1e-4)
-
-
-def retry_now(client: redis.Redis, now: float) -> float:
-    """Make the retry of the entry `bad` due at `now`, as if its pause had passed."""
-    error = field(client, "bad", "error")
-    error["retry_at"] = f"{now:.6f}"
-    client.hset("redbeat:bad", "error", json.dumps(error))
-    return float(error["retry_at"])
 
 
 def test_after_a_restart_it_goes_on_backing_off_and_is_not_logged_again(
@@ -100,9 +93,9 @@ def test_after_a_restart_it_goes_on_backing_off_and_is_not_logged_again(
     write_raw(client, "bad")
     for _ in range(3):
         scheduler = make_scheduler(scheduler=Flaky)
-        scheduler.broken = frozenset({"bad"})
+        scheduler.broken = {"bad": NO_WAY}
         scheduler.tick()
-        client.zadd(SCHEDULE, {"redbeat:bad": retry_now(client, server_now(client))})
+        retry_now(client, "bad")
         scheduler.close()
     assert field(client, "bad", "error")["attempts"] == 3
     assert len(errors_in(caplog)) == 1
@@ -156,10 +149,10 @@ def test_a_new_definition_is_tried_at_once_when_it_is_saved(
 ) -> None:
     scheduler = make_scheduler(scheduler=Flaky)
     write_raw(client, "bad", meta=meta_json(datetime(2024, 1, 1), 5))
-    scheduler.broken = frozenset({"bad"})
+    scheduler.broken = {"bad": NO_WAY}
     scheduler.tick()
     assert (score_of(client, "bad") or 0) > server_now(client)
-    scheduler.broken = frozenset()
+    scheduler.broken = {}
     Entry("bad", "echo", schedule(3600), args=["fixed"], app=scheduler.app).save()
     scheduler.tick()
     assert sent_names(broker) == ["bad"]
@@ -194,19 +187,11 @@ def test_a_hash_that_appears_within_that_second_runs(
     assert (score_of(client, "slow") or 0) > datetime.now(timezone.utc).timestamp()
 
 
-class Cancelling(RedBeatScheduler):
-    """Its task code raises what is no Exception."""
-
-    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        if entry.name == "bad":
-            raise asyncio.CancelledError
-        return super().apply_async(entry, *args, **kwargs)
-
-
 def test_one_that_raises_what_is_no_exception_backs_off_alone(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(scheduler=Cancelling)
+    scheduler = make_scheduler(scheduler=Flaky)
+    scheduler.broken = {"bad": asyncio.CancelledError()}
     for name in ("bad", "good"):
         write_raw(client, name, score=1, schedule=SELDOM)
     scheduler.tick()
@@ -214,10 +199,10 @@ def test_one_that_raises_what_is_no_exception_backs_off_alone(
     assert "CancelledError" in field(client, "bad", "error")["reason"]
 
 
-@pytest.mark.parametrize("options", [{"exchange": "nobody", "routing_key": "x"}])
 def test_an_exchange_that_no_queue_is_bound_to_is_that_entrys_failure(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, options: dict[str, Any]
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
+    options = {"exchange": "nobody", "routing_key": "x"}
     write_raw(client, "bad", score=1, schedule=SELDOM, options=options)
     write_raw(client, "good", score=2, schedule=SELDOM)
     scheduler.tick()
@@ -302,27 +287,23 @@ FAILURES: dict[str, Exception] = {
     "KeyError": KeyError("user"),
     "FileNotFoundError": FileNotFoundError(2, "No such file", "settings.ini"),
 }
-KINDS = ["serializer", "unpicklable", *FAILURES]
 
 
 @ONE_SERVER
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("broker_is", ["same", "second", "rabbitmq"])
+@pytest.mark.parametrize("kind", ["serializer", "unpicklable", *FAILURES])
+@pytest.mark.parametrize("broker_is", ["server", "redis", "rabbitmq"])
 def test_five_hundred_that_fail_hold_up_nobody(
     request: pytest.FixtureRequest,
-    make_app: MakeApp,
     make_scheduler: MakeScheduler,
-    server: Server,
     client: redis.Redis,
     caplog: pytest.LogCaptureFixture,
     broker_is: str,
     kind: str,
 ) -> None:
-    urls = {"same": lambda: server.url(0), "second": lambda: request.getfixturevalue("redis").url(0)}
-    urls["rabbitmq"] = lambda: rabbitmq_url(request)
-    app = make_app(broker_url=urls[broker_is](), redbeat_batch_size=1001, redbeat_publish_timeout=60)
+    url = request.getfixturevalue(broker_is).url()
+    scheduler = make_scheduler(broker_url=url, redbeat_batch_size=1001, redbeat_publish_timeout=60)
 
-    @app.task(name="failing", base=Failing, shared=False)
+    @scheduler.app.task(name="failing", base=Failing, shared=False)
     def failing() -> None:
         pass
 
@@ -331,33 +312,115 @@ def test_five_hundred_that_fail_hold_up_nobody(
         if kind == "unpicklable" and headers["redbeat_entry"].startswith("bad"):
             body[1]["thing"] = object()
 
-    fields: dict[str, Any] = {"task": "failing", "args": [kind]}
-    if kind == "serializer":
-        fields = {"options": {"serializer": "nonexistent"}}
-    if kind == "unpicklable":
-        fields = {}
+    more = {"serializer": {"options": {"serializer": "nonexistent"}}, "unpicklable": {}}
+    fields = more.get(kind, {"task": "failing", "args": [kind]})
     names = [f"{('bad', 'good')[number % 2]}-{number}" for number in range(1000)]
     with client.pipeline(transaction=False) as pipeline:
         for number, name in enumerate(names):
-            more = fields if name.startswith("bad") else {}
-            write_raw(pipeline, name, score=1 + number, schedule=SELDOM, **more)
+            own = fields if name.startswith("bad") else {}
+            write_raw(pipeline, name, score=1 + number, schedule=SELDOM, **own)
         pipeline.execute()
-    scheduler = make_scheduler(app)
     began = time.monotonic()
     scheduler.tick()
     print(f"{broker_is}, {kind}: one tick of {time.monotonic() - began:.2f} s")
     before_task_publish.disconnect(spoil)
     good, bad = names[1::2], names[0::2]
-    assert [message.entry for message in take_messages(app)] == good
+    assert [message.entry for message in take_messages(scheduler.app)] == good
     assert counts_of(client, good) == {1: 500}
     with client.pipeline(transaction=False) as pipeline:
         for name in bad:
             pipeline.hexists(f"redbeat:{name}", "error")
         assert all(pipeline.execute())
-    assert len(warnings_in(caplog)) == 500
-    assert len(set(warnings_in(caplog))) == 500
+    assert len(warnings_in(caplog)) == len(set(warnings_in(caplog))) == 500
 
 
-def rabbitmq_url(request: pytest.FixtureRequest) -> str:
-    node: RabbitMQ = request.getfixturevalue("rabbitmq")
-    return node.url()
+# -- a task or a handler with connection errors of its own costs its run, and no connection to the broker
+
+
+ERRORS = [
+    ConnectionError("the CRM is away"),
+    ConnectionRefusedError(111, "the CRM is away"),
+    BrokenPipeError(32, "the CRM is away"),
+    OSError(101, "the CRM is away"),
+    redis.ConnectionError("the CRM is away"),
+]
+NAMES = ["first", "own", "last"]
+
+
+@pytest.fixture(params=ERRORS, ids=lambda error: type(error).__name__)
+def raising(request: pytest.FixtureRequest) -> type[RedBeatScheduler]:
+    """Stands for a task whose `apply_async` raises: each try of the entry `own` does."""
+
+    class Raising(RedBeatScheduler):
+        tries = 0
+
+        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+            if entry.name == "own":
+                self.tries += 1
+                raise request.param
+            return super().apply_async(entry, *args, **kwargs)
+
+    return Raising
+
+
+def burst(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+    write_burst(client, ["before"])
+    scheduler.tick()
+    for number, name in enumerate(NAMES):
+        write_raw(client, name, schedule=SELDOM, score=10 + number)
+
+
+@ONE_SERVER
+def test_a_redis_broker_is_asked_and_not_connected_to_anew(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    raising: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler: Any = make_scheduler(scheduler=raising)
+    burst(scheduler, client)
+    before = client.info("stats")["total_connections_received"]
+    scheduler.tick()
+    assert client.info("stats")["total_connections_received"] == before
+    assert sent_names(broker) == ["before", "first", "last"]
+    assert "the CRM is away" in field(client, "own", "error")["reason"]
+    assert scheduler.tries == 2
+    assert "can't be reached" not in caplog.text
+
+
+@ONE_SERVER
+def test_a_rabbitmq_broker_is_not_connected_to_anew(
+    rabbitmq: RabbitMQ,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    raising: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler: Any = make_scheduler(broker_url=rabbitmq.url(), scheduler=raising)
+    burst(scheduler, client)
+    connection = scheduler.producer.connection
+    scheduler.tick()
+    assert scheduler.producer.connection is connection
+    assert [message.entry for message in take_messages(scheduler.app)] == ["before", "first", "last"]
+    assert "the CRM is away" in field(client, "own", "error")["reason"]
+    assert scheduler.tries == 1
+    assert "can't be reached" not in caplog.text
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("broker_is", ["server", "rabbitmq"])
+def test_a_connection_that_has_gone_stale_still_costs_no_run(
+    make_scheduler: MakeScheduler, client: redis.Redis, request: pytest.FixtureRequest, broker_is: str
+) -> None:
+    broker = request.getfixturevalue(broker_is)
+    with Proxy((broker.host, broker.port)) as proxy:
+        scheduler = make_scheduler(broker_url=proxy.url(broker.url()))
+        write_burst(client, ["before"])
+        scheduler.tick()
+        proxy.drop()
+        write_burst(client, NAMES)
+        while scheduler.tick() < 2:
+            pass
+        assert [message.entry for message in take_messages(scheduler.app)] == ["before", *NAMES]
+        assert all(field(client, name, "error") is None for name in NAMES)

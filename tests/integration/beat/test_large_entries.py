@@ -6,21 +6,20 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from click.testing import CliRunner, Result
 
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.cli import redbeat as redbeat_command
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import run_beat
+from tests.support.command_line import call
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.rights import Ground, documented_rights
@@ -40,12 +39,16 @@ from tests.support.ticks import leader
 MEBIBYTE = 1024 * 1024
 MAX_BYTES = 20_000
 FIELDS = ["definition", "meta", "policy"]
-OWN_FIELDS = ["error", "lease"]
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app(redbeat_max_entry_bytes=MAX_BYTES)
+def app(make_app: MakeApp, settings: dict[str, Any]) -> Celery:
+    return make_app(redbeat_max_entry_bytes=MAX_BYTES, **settings)
+
+
+@pytest.fixture
+def scheduler(app: Celery, make_scheduler: MakeScheduler) -> RedBeatScheduler:
+    return make_scheduler(app)
 
 
 def write_large(client: redis.Redis, name: str, which: str = "definition", size: int = MAX_BYTES) -> None:
@@ -62,18 +65,14 @@ def write_canary(client: redis.Redis) -> None:
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("which", FIELDS)
 def test_an_entry_that_is_too_large_is_quarantined_and_the_others_run(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     caplog: pytest.LogCaptureFixture,
     which: str,
-    settings: dict[str, Any],
 ) -> None:
-    app = make_app(redbeat_max_entry_bytes=MAX_BYTES, **settings)
     write_large(client, "large", which)
     write_raw(client, "good", schedule=SELDOM, score=2)
-    scheduler = make_scheduler(app)
     scheduler.tick()
     assert sent_names(broker) == ["good"]
     reason = field(client, "large", "error")["reason"]
@@ -87,35 +86,25 @@ def test_an_entry_that_is_too_large_is_quarantined_and_the_others_run(
 
 
 @EVERY_KIND_OF_LOCK
-@pytest.mark.parametrize("which", OWN_FIELDS)
+@pytest.mark.parametrize("which", ["error", "lease"])
 def test_what_is_large_in_the_place_of_ours_is_not_read_and_the_entry_runs(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    which: str,
-    settings: dict[str, Any],
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, which: str
 ) -> None:
-    app = make_app(**settings)
     write_large(client, "large", which, size=3 * MEBIBYTE)
     before = client.info("stats")["total_net_output_bytes"]
-    assert not Entry.get("large", app).problem
-    make_scheduler(app).tick()
+    assert not Entry.get("large", scheduler.app).problem
+    scheduler.tick()
     assert client.info("stats")["total_net_output_bytes"] - before < MEBIBYTE
     assert sent_names(broker) == ["large"]
     assert not client.hexists("redbeat:large", which)
 
 
 def test_one_within_the_limit_runs(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     write_raw(client, "large", schedule=SELDOM, score=1, args=["x" * (MAX_BYTES - 500)])
-    make_scheduler(app).tick()
+    scheduler.tick()
     assert sent_names(broker) == ["large"]
-
-
-def run(app: Celery, *words: str) -> Result:
-    return CliRunner().invoke(redbeat_command, words, obj=SimpleNamespace(app=app, no_color=True))
 
 
 @ONE_SERVER
@@ -126,15 +115,16 @@ def test_whoever_looks_at_it_is_told_its_size_and_loads_nothing_of_it(
     Entry("good", "echo", 60, app=app).save()
     before = client.info("stats")["total_net_output_bytes"]
     for words in (["list"], ["show", "large"], ["doctor"], ["why", "large"]):
-        said = "".join(run(app, *words).output.split())  # a table may break it
+        done = call(app, *words)
+        said = "".join((done.stdout + done.stderr).split())  # a table may break it
         assert "redbeat_max_entry_bytes" in said, words
     with pytest.raises(EntryCorrupt, match=r"3,145,7\d\d bytes"):
         Entry.get("large", app)
-    done = run(app, "export", str(tmp_path / "all.yaml"))
-    assert "redbeat_max_entry_bytes" in " ".join(done.output.split())
+    done = call(app, "export", str(tmp_path / "all.yaml"))
+    assert "redbeat_max_entry_bytes" in " ".join((done.stdout + done.stderr).split())
     assert "large" not in (tmp_path / "all.yaml").read_text("utf-8")
     assert client.info("stats")["total_net_output_bytes"] - before < MEBIBYTE
-    assert run(app, "delete", "large", "--yes").exit_code == 0
+    assert call(app, "delete", "large", "--yes").exit_code == 0
     assert not client.exists("redbeat:large")
 
 
@@ -146,7 +136,7 @@ def test_a_record_of_megabytes_in_a_history_is_passed_over(app: Celery, client: 
     before = client.info("stats")["total_net_output_bytes"]
     assert [record.due.timestamp() for record in entry.history()] == [1, 2]
     for words in (["show", "good"], ["why", "good"], ["doctor"], ["list"]):
-        run(app, *words)
+        call(app, *words)
     assert client.info("stats")["total_net_output_bytes"] - before < MEBIBYTE
 
 
@@ -166,20 +156,20 @@ def test_saving_one_that_is_too_large_is_refused_in_every_way(
     item = {"task": "echo", "schedule": 60, "args": ["x" * MAX_BYTES]}
     file.write_text(json.dumps({"entries": {"large": item}}))
     for words in (["plan", "--owner", "me", str(file)], ["import", "--owner", "me", "--replace", str(file)]):
-        done = run(app, *words)
+        done = call(app, *words)
         assert done.exit_code != 0
-        assert "redbeat_max_entry_bytes" in " ".join(done.output.split()), done.output
+        assert "redbeat_max_entry_bytes" in " ".join((done.stdout + done.stderr).split()), done.stderr
     assert not field(client, "large", "definition")["args"]
 
 
 def test_a_static_that_is_too_large_is_skipped(
-    make_app: MakeApp, make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     statics = {
         "large": {"task": "echo", "schedule": 60, "args": ["x" * MAX_BYTES]},
         "good": {"task": "echo", "schedule": 60},
     }
-    make_scheduler(make_app(redbeat_max_entry_bytes=MAX_BYTES, beat_schedule=statics))
+    make_scheduler(redbeat_max_entry_bytes=MAX_BYTES, beat_schedule=statics)
     assert client.exists("redbeat:good")
     assert not client.exists("redbeat:large")
     [error] = errors_in(caplog)
@@ -188,10 +178,10 @@ def test_a_static_that_is_too_large_is_skipped(
 
 @pytest.mark.parametrize("which", FIELDS)
 def test_saving_over_one_that_is_too_large_repairs_it(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, which: str
+    app: Celery, scheduler: RedBeatScheduler, client: redis.Redis, which: str
 ) -> None:
     write_large(client, "large", which)
-    make_scheduler(app).tick()
+    scheduler.tick()
     Entry("large", "echo", 1, app=app).save()
     stored = Entry.get("large", app)
     assert (stored.task, stored.problem or "") == ("echo", "")
@@ -202,8 +192,8 @@ def test_a_file_may_replace_one_that_is_too_large(app: Celery, client: redis.Red
     write_large(client, "large", size=3 * MEBIBYTE)
     file = tmp_path / "schedule.json"
     file.write_text(json.dumps({"entries": {"large": {"task": "echo", "schedule": 60}}}))
-    done = run(app, "import", "--owner", "me", "--replace", "--yes", str(file))
-    assert done.exit_code == 0, done.output
+    done = call(app, "import", "--owner", "me", "--replace", "--yes", str(file))
+    assert done.exit_code == 0, done.stderr
     assert Entry.get("large", app).task == "echo"
 
 
@@ -240,8 +230,7 @@ def peak_mebibytes(pid: int) -> float:
 def test_one_of_100_megabytes_costs_beat_neither_memory_nor_a_run(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(tmp_path, server.url(0), redbeat_redis_url=server.url(1)) as beat:
         write_canary(client)
         eventually(lambda: "canary" in sent_names(broker), 30)
         before = peak_mebibytes(beat.pid)
@@ -255,12 +244,11 @@ def test_one_of_100_megabytes_costs_beat_neither_memory_nor_a_run(
 
 @ONE_SERVER
 def test_twenty_of_five_megabytes_keep_no_other_waiting(
-    make_app: MakeApp, make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    names = [f"large-{number}" for number in range(20)]
-    for number, name in enumerate(names):
-        write_raw(client, name, schedule=SELDOM, score=1 + number, args=["x" * 5_000_000])
-    scheduler = make_scheduler(make_app())
+    for number in range(20):
+        write_raw(client, f"large-{number}", schedule=SELDOM, score=1 + number, args=["x" * 5_000_000])
+    scheduler = make_scheduler()
     waits = []
     while scheduler.tick() == 0:
         write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
@@ -275,7 +263,6 @@ def test_twenty_of_five_megabytes_keep_no_other_waiting(
 @ONE_SERVER
 @EVERY_KIND_OF_LOCK
 def test_many_that_are_not_large_are_claimed_in_portions_of_eight_megabytes(
-    make_app: MakeApp,
     make_scheduler: MakeScheduler,
     client: redis.Redis,
     broker: redis.Redis,
@@ -292,7 +279,7 @@ def test_many_that_are_not_large_are_claimed_in_portions_of_eight_megabytes(
         return claim
 
     monkeypatch.setattr(Store, "claim_due", claim_and_count)
-    scheduler = make_scheduler(make_app(redbeat_batch_size=5000, **settings))
+    scheduler = make_scheduler(redbeat_batch_size=5000, **settings)
     while scheduler.tick() == 0:
         pass
     assert sent_names(broker) == names

@@ -16,7 +16,7 @@ from tests.support.apps import celery_beat, write_app
 from tests.support.clocks import lying_clock
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
-from tests.support.schedule import SCHEDULE, messages, score_of, server_now, write_raw
+from tests.support.schedule import SCHEDULE, messages, score_of, sent_dues, server_now, write_raw
 from tests.support.servers import Server
 
 HOUR = 3600.0
@@ -29,12 +29,7 @@ def write_lying_app(directory: Path, module: str, server: Server, offsets: Seque
 
 def dues(broker: redis.Redis, name: str) -> list[float]:
     """The due times of an entry's messages, in the order in which they were sent."""
-    headers = [message["headers"] for message in messages(broker)]
-    return [
-        datetime.fromisoformat(one["redbeat_due"]).timestamp()
-        for one in headers
-        if one["redbeat_entry"] == name
-    ]
+    return [due.timestamp() for due in sent_dues(broker, name)]
 
 
 @ONE_SERVER

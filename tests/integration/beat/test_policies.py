@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,20 +15,11 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryError
 from redbeat.schedules import clocked, register_schedule, rrule
-from tests.support.schedule import field, messages, score_of, sent_names, write_raw
+from tests.integration.conftest import MakeScheduler
+from tests.support.schedule import field, score_of, sent_dues, sent_names, server_time, write_raw
 
 UTC = timezone.utc
 HOUR = 3600
-
-
-def server_time(client: redis.Redis) -> datetime:
-    seconds, micros = client.time()
-    return datetime.fromtimestamp(seconds + micros / 1e6, UTC)
-
-
-def dues(broker: redis.Redis) -> list[datetime]:
-    """The due times of all messages, in the order in which they were sent."""
-    return [datetime.fromisoformat(message["headers"]["redbeat_due"]) for message in messages(broker)]
 
 
 def test_a_policy_stands_in_a_field_of_its_own_and_is_read_again(app: Celery, client: redis.Redis) -> None:
@@ -123,46 +113,15 @@ def missed(app: Celery, client: redis.Redis, hours: float, **policy: Any) -> dat
     return first
 
 
-@pytest.mark.parametrize(
-    ("policy", "hours"),
-    [
-        ({}, [3]),
-        ({"misfire": "latest"}, [3]),
-        ({"misfire": "earliest"}, [0]),
-        ({"misfire": "all"}, [0, 1, 2, 3]),
-        ({"misfire": "all", "misfire_limit": 2}, [2, 3]),
-        ({"misfire": "all", "misfire_grace_time": 2 * HOUR}, [2, 3]),
-        ({"misfire": "skip"}, []),
-        ({"misfire": "latest", "misfire_grace_time": 60}, []),
-        ({"expires_after": 60}, []),
-    ],
-    ids=str,
-)
-def test_missed_runs_are_made_up_for_as_the_policy_says(
-    scheduler: RedBeatScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    policy: dict[str, Any],
-    hours: list[int],
-) -> None:
-    first = missed(scheduler.app, client, 3.5, **policy)
-    for _ in range(6):
-        scheduler.tick()
-    assert dues(broker) == [first + timedelta(hours=hour) for hour in hours]
-    assert score_of(client, "e") == (first + timedelta(hours=4)).timestamp(), "the phase is kept"
-    assert len({message["headers"]["id"] for message in messages(broker)}) == len(hours)
-
-
 def test_the_app_says_what_becomes_of_missed_runs_where_the_entry_does_not(
-    make_app: Callable[..., Celery], make_scheduler: Callable[..., RedBeatScheduler], client: redis.Redis,
-    broker: redis.Redis,
-) -> None:  # fmt: skip
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
     scheduler = make_scheduler(redbeat_misfire="all", redbeat_misfire_limit=3)
     scheduler.stand_for_leader()
     first = missed(scheduler.app, client, 3.5)
     for _ in range(6):
         scheduler.tick()
-    assert dues(broker) == [first + timedelta(hours=hour) for hour in (1, 2, 3)]
+    assert sent_dues(broker) == [first + timedelta(hours=hour) for hour in (1, 2, 3)]
 
 
 def test_jitter_delays_a_run_and_its_due_time_is_told_without_it(
@@ -178,7 +137,7 @@ def test_jitter_delays_a_run_and_its_due_time_is_told_without_it(
     client.zadd("redbeat::schedule", {"redbeat:e": f"{entry.score_of(earlier):.6f}"})
     client.hset("redbeat:e", "policy", '{"jitter": 59, "misfire": "earliest"}')
     scheduler.tick()
-    assert dues(broker) == [earlier]
+    assert sent_dues(broker) == [earlier]
 
 
 def test_an_interval_with_jitter_keeps_its_phase(
@@ -189,18 +148,7 @@ def test_an_interval_with_jitter_keeps_its_phase(
     Entry("e", "t", 86_400, app=scheduler.app, last_run_at=first, **policy).save()
     for _ in range(20):
         scheduler.tick()
-    assert dues(broker) == [first + timedelta(days=day) for day in range(1, 20)]
-
-
-def test_a_message_expires_so_long_after_its_due_time(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    Entry("e", "t", 60, app=scheduler.app, expires_after=300).save()
-    client.zadd("redbeat::schedule", {"redbeat:e": 0})
-    scheduler.tick()
-    [message] = messages(broker)
-    expires = datetime.fromisoformat(message["headers"]["expires"])
-    assert expires - datetime.fromisoformat(message["headers"]["redbeat_due"]) == timedelta(seconds=300)
+    assert sent_dues(broker) == [first + timedelta(days=day) for day in range(1, 20)]
 
 
 def test_enabled_again_it_waits_for_its_next_time_unless_missed_runs_are_wanted(

@@ -15,7 +15,7 @@ from redbeat.broker.outbox import Outbox
 from redbeat.leadership.elector import Leadership
 from tests.conftest import MakeApp, start
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import run_beat
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.proxy import Proxy
@@ -74,8 +74,7 @@ def write_canary(client: redis.Redis) -> None:
 
 
 def start_beat(directory: Path, broker_url: str, schedule_url: str, **settings: Any) -> Process:
-    write_app(directory, "module", broker_url, redbeat_redis_url=schedule_url, **{**PATIENT, **settings})
-    return celery_beat(directory, "module")
+    return run_beat(directory, broker_url, redbeat_redis_url=schedule_url, **{**PATIENT, **settings})
 
 
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])

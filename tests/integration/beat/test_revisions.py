@@ -11,7 +11,6 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.diagnostics.downgrade import examine, put_all_away
 from redbeat.errors import EntryChanged
@@ -19,10 +18,9 @@ from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import commit, make_plan
 from redbeat.store.records import Commit, Fence, Stored, Write
 from redbeat.store.store import Store
-from tests.integration.conftest import EVERY_KIND_OF_LOCK
-from tests.support.schedule import SCHEDULE, field, score_of, sent_names, server_now, write_raw
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER
+from tests.support.schedule import field, score_of, sent_names, server_now, write_raw
 
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 KEY = "redbeat:report"
 
 #: where a program has written the name of the calendar: 3.0.0.dev0 wrote a newline behind one of the two
@@ -171,16 +169,3 @@ def test_a_revision_of_others_counts_by_its_last_letter_however_long_it_is(
     assert store.commit_runs(Fence(), [put_off]).results == [False]
     client.hset(KEY, "revision", "x" * size)
     assert store.commit_runs(Fence(), [put_off]).results == [True]
-
-
-@ONE_SERVER
-def test_a_calendar_that_changes_clears_the_error_of_an_entry_that_missed_it(
-    app: Celery, client: redis.Redis
-) -> None:
-    Calendar("holidays", {}, app=app).save()
-    Entry("report", "echo", 3600, app=app, exclude="holidays").save()
-    client.hset(KEY, "error", "{}")
-    assert client.zscore(SCHEDULE, KEY) is not None
-    exclude_today(app)
-    assert client.hget(KEY, "error") is None
-    assert client.hget(KEY, "revision")

@@ -19,9 +19,11 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.connection import get_redis
 from tests.conftest import MakeApp
+from tests.faults.children import run_child
 from tests.integration.conftest import ONE_SERVER
-from tests.support.apps import celery_beat, celery_command, write_app
+from tests.support.apps import STOP_SECONDS, celery_beat, celery_command, celery_worker, runs, write_app
 from tests.support.deadlines import patience
 from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
@@ -29,17 +31,21 @@ from tests.support.processes import Process
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
+    STATICS,
     Seen,
     messages,
     monitored,
     monitoring,
     score_of,
+    sent_dues,
     sent_names,
     server_now,
+    server_time,
     write_raw,
 )
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
+from tests.support.ticks import memory_app
 
 HOUR = timedelta(hours=1)
 
@@ -146,16 +152,6 @@ def body_args(message: dict[str, Any]) -> Any:
     return json.loads(base64.b64decode(message["body"]))[0]
 
 
-@ONE_SERVER
-def test_an_entry_enabled_again_raw_runs_in_a_running_beat(
-    beat: Process, client: redis.Redis, broker: redis.Redis
-) -> None:
-    write_raw(client, "paused", enabled=False)
-    eventually(lambda: (client.zscore(SCHEDULE, "redbeat:paused") or 0) > 0)
-    write_raw(client, "paused", enabled=True)
-    assert seconds_until_sent(broker, "paused") < patience(5)
-
-
 def calls(client: redis.Redis, command: str) -> int:
     return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
@@ -203,16 +199,14 @@ def test_a_pause_ends_at_its_time_whoever_has_written_it(
     Entry("python", "echo", 0.5, app=app).save()
     write_raw(client, "raw", schedule=often)
     eventually(lambda: {"python", "raw"} <= set(sent_names(broker)))
-    until = datetime.fromtimestamp(server_now(client), timezone.utc) + timedelta(seconds=4)
+    until = server_time(client) + timedelta(seconds=4)
     Entry.get("python", app).pause("repairs", until=until)
     client.hset("redbeat:raw", "policy", json.dumps({"paused": True, "paused_until": until.isoformat()}))
     write_raw(client, "raw", schedule=often, enabled=False, score=None)
-    paused_at = datetime.fromtimestamp(server_now(client), timezone.utc)
+    paused_at = server_time(client)
 
     def dues_of(name: str) -> list[datetime]:
-        headers = [message["headers"] for message in messages(broker)]
-        dues = [datetime.fromisoformat(one["redbeat_due"]) for one in headers if one["redbeat_entry"] == name]
-        return [due for due in dues if due > paused_at + timedelta(seconds=1)]
+        return [due for due in sent_dues(broker, name) if due > paused_at + timedelta(seconds=1)]
 
     # it was a minute once
     eventually(lambda: len(dues_of("python")) > 1 and len(dues_of("raw")) > 1, timeout=30)
@@ -333,3 +327,56 @@ def hang(**kwargs):
         (tmp_path / "hang").touch()
         eventually(lambda: answering(app, timeout=1.0) == set())
         beat.kill()
+
+
+# -- celery worker -B: beat inside a worker, in a process of its own
+
+
+#: the application talks to Redis before the worker forks, as many do
+SAVES_AT_IMPORT = """
+from redbeat import RedBeatSchedulerEntry
+RedBeatSchedulerEntry("at-import", "echo", 0.3, app=app).save()
+"""
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1])
+def test_a_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list[str]) -> None:
+    write_app(
+        tmp_path,
+        "module",
+        server.url(0),
+        extra=SAVES_AT_IMPORT,
+        redbeat_redis_url=server.url(1),
+        beat_schedule={"static": {"task": "echo", "schedule": 0.3, "args": ("static",)}},
+    )
+    arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(tmp_path / "none"), *pool]
+    with (
+        server.client(db=1) as client,
+        server.client() as noted,
+        celery_worker(tmp_path, "module", *arguments) as worker,
+    ):
+        eventually(lambda: {run.headers["redbeat_entry"] for run in runs(noted)} == {"static", "at-import"})
+        write_raw(client, "raw")
+        eventually(lambda: "raw" in {run.headers["redbeat_entry"] for run in runs(noted)})
+        assert client.smembers(STATICS) == {"static"}
+        assert client.get(LOCK)
+        assert worker.stop(STOP_SECONDS) == 0
+        assert "Traceback" not in worker.output()
+        eventually(lambda: client.get(LOCK) is None, message="the lock was not released")
+
+
+def test_a_forked_process_gets_a_client_of_its_own_unless_one_was_injected(valkey: Server) -> None:
+    app = memory_app(redbeat_redis_url=valkey.url(1))
+    inherited = get_redis(app)
+    injected = memory_app(redbeat_redis_url=valkey.url(1))
+    injected.redbeat_redis = valkey.client(db=1)
+
+    def check() -> None:
+        assert get_redis(app) is not inherited
+        assert get_redis(app) is get_redis(app)
+        assert get_redis(injected) is injected.redbeat_redis
+        assert get_redis(app).ping()
+
+    assert run_child(check) == 0
+    assert get_redis(app) is inherited

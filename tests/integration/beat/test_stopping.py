@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,9 +25,11 @@ from redbeat.store.records import Commit, LockStatus
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.deadlines import patience
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
+from tests.support.processes import Process
 from tests.support.proxy import Proxy
 from tests.support.schedule import LOCK, SCHEDULE, field, messages, server_now, write_raw
 from tests.support.servers import Server
@@ -51,15 +55,9 @@ def test_sigterm_ends_a_leader_whose_redis_is_away_for_ever(
 ) -> None:
     options = {"retry_period": -1}
     url = second.url(1)
-    write_app(
-        tmp_path,
-        "module",
-        server.url(0),
-        redbeat_redis_url=url,
-        redbeat_redis_options=options,
-        beat_schedule=STATIC,
-    )
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(
+        tmp_path, server.url(0), redbeat_redis_url=url, redbeat_redis_options=options, beat_schedule=STATIC
+    ) as beat:
         beat.wait_for("Sending due task often")
         second.kill()
         beat.wait_for("Retrying Redis connection in")
@@ -164,11 +162,10 @@ def test_a_lock_whose_taking_was_not_answered_is_released(
 def test_four_sigterms_to_a_beat_whose_redis_is_far_away_leave_no_lock(
     server: Server, client: redis.Redis, way: Proxy, tmp_path: Path, moment: float
 ) -> None:
-    write_app(
-        tmp_path, "module", server.url(0), redbeat_redis_url=way.url(server.url(1)), beat_schedule=STATIC
-    )
     way.delay_seconds = 0.05  # each way
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(
+        tmp_path, server.url(0), redbeat_redis_url=way.url(server.url(1)), beat_schedule=STATIC
+    ) as beat:
         beat.wait_for("Sending due task often")
         assert client.get(LOCK)
         time.sleep(moment)  # what this test is about, like the pauses between the signals
@@ -183,11 +180,10 @@ def test_four_sigterms_to_a_beat_whose_redis_is_far_away_leave_no_lock(
 def test_a_sigterm_to_a_beat_that_is_taking_the_lock_leaves_none(
     server: Server, client: redis.Redis, way: Proxy, tmp_path: Path, moment: float
 ) -> None:
-    write_app(
-        tmp_path, "module", server.url(0), redbeat_redis_url=way.url(server.url(1)), beat_schedule=STATIC
-    )
     way.delay_seconds = 0.05
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(
+        tmp_path, server.url(0), redbeat_redis_url=way.url(server.url(1)), beat_schedule=STATIC
+    ) as beat:
         beat.wait_for("beat: Acquiring lock...")
         eventually(lambda: client.get(LOCK), interval=0.001)
         time.sleep(moment)
@@ -212,11 +208,48 @@ def swallow(**kwargs):
 def test_a_sigterm_whose_exit_is_swallowed_by_a_handler_ends_beat_all_the_same(
     server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
-    write_app(tmp_path, "module", server.url(0), extra=SWALLOW, redbeat_redis_url=server.url(1))
     write_raw(client, "hourly")
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(tmp_path, server.url(0), extra=SWALLOW, redbeat_redis_url=server.url(1)) as beat:
         beat.wait_for("the handler begins")
         beat.signal(signal.SIGTERM)
         assert beat.wait() == 0, beat.output()
         assert "has swallowed it" in beat.output()
         assert client.get(LOCK) is None, beat.output()
+
+
+# -- a beat whose threads are gevent's or eventlet's ends as any other
+
+
+PATCHES = {
+    "gevent": "from gevent import monkey; monkey.patch_all()",
+    "eventlet": "import eventlet; eventlet.monkey_patch()",
+}
+
+
+@pytest.mark.parametrize("every", [0.5, 3600], ids=["busy", "idle"])
+@pytest.mark.parametrize("library", PATCHES)
+def test_it_ends_on_sigterm_without_a_traceback_and_releases_the_lock(
+    server: Server, tmp_path: Path, library: str, every: float
+) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} isn't installed")
+    schedule = {"often": {"task": "echo", "schedule": every}}
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), beat_schedule=schedule)
+    program = f"{PATCHES[library]}\nfrom celery.__main__ import main\nmain()"
+    arguments = ["-A", "module", "beat", "-S", "redbeat.RedBeatScheduler", "-l", "INFO"]
+    with (
+        server.client(db=1) as client,
+        Process([sys.executable, "-c", program, *arguments], cwd=tmp_path) as beat,
+    ):
+        beat.wait_for("Sending due task often" if every < 1 else "beat: Acquired lock")
+        eventually(lambda: _is_idle(client))
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0, beat.output()
+        assert "beat: Releasing lock" in beat.output()
+        assert not has_traceback(beat.output())
+        assert not client.exists(LOCK)
+
+
+def _is_idle(client: redis.Redis) -> bool:
+    """Whether the beat listens: it waits."""
+    return bool(client.pubsub_numsub("redbeat::wake")[0][1])

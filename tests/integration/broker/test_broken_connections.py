@@ -13,7 +13,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat.errors import StoreUnavailable
-from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
@@ -44,12 +43,15 @@ def way(server: Server) -> Iterator[Proxy]:
         yield proxy
 
 
-def write_backlog(
-    client: redis.Redis, server: Server, way: Proxy, directory: Path, **settings: Any
-) -> list[str]:
+@pytest.fixture
+def urls(server: Server, way: Proxy) -> dict[str, str]:
+    """Both by that way."""
+    return {"broker_url": way.url(server.url(0)), "redbeat_redis_url": way.url(server.url(1))}
+
+
+def write_backlog(client: redis.Redis, urls: dict[str, str], directory: Path, **settings: Any) -> list[str]:
     """Write an app whose beat goes that way, and 6000 entries that are due; return their names."""
-    urls = [way.url(server.url(db)) for db in (0, 1)]
-    write_app(directory, "module", urls[0], redbeat_redis_url=urls[1], redbeat_batch_size=50, **settings)
+    write_app(directory, "module", redbeat_batch_size=50, **urls, **settings)
     return write_burst(client, 6000)
 
 
@@ -57,9 +59,8 @@ def write_backlog(
 @pytest.mark.parametrize("loss", ["request", "reply"])
 @pytest.mark.parametrize("position", [5, 250, 990])
 def test_a_commit_that_is_cut_neither_loses_nor_doubles(
-    make_app: MakeApp,
+    urls: dict[str, str],
     make_scheduler: MakeScheduler,
-    server: Server,
     client: redis.Redis,
     broker: redis.Redis,
     way: Proxy,
@@ -68,15 +69,10 @@ def test_a_commit_that_is_cut_neither_loses_nor_doubles(
     position: int,
 ) -> None:
     options = {} if retry_period is None else {"retry_period": retry_period}
-    app = make_app(
-        broker_url=way.url(server.url(0)),
-        redbeat_redis_url=way.url(server.url(1)),
-        redbeat_redis_options=options,
-        redbeat_batch_size=100,
-    )
+    settings = {**urls, "redbeat_redis_options": options, "redbeat_batch_size": 100}
     names = write_burst(client, 1000)
     write_raw(client, "before", score=0.5, schedule=SELDOM)
-    scheduler = make_scheduler(app)
+    scheduler = make_scheduler(**settings)
     cut = way.cut_on(expected_id(f"entry-{position}", 1 + position).encode(), loss)
     ends = 0
     while True:
@@ -91,7 +87,7 @@ def test_a_commit_that_is_cut_neither_loses_nor_doubles(
             way.heal()
             scheduler.close()
             client.delete(LOCK)
-            scheduler = make_scheduler(app)
+            scheduler = make_scheduler(**settings)
     assert cut.is_set()
     print(f"{ends} beats ended by it")
     if retry_period is not None:
@@ -103,9 +99,8 @@ def test_a_commit_that_is_cut_neither_loses_nor_doubles(
 @pytest.mark.parametrize("retry_period", [None, 10])
 @pytest.mark.parametrize("enabled", [True, False], ids=["with-message", "without"])
 def test_a_lone_commit_that_is_cut_twice_is_not_blamed_for_it(
-    make_app: MakeApp,
+    urls: dict[str, str],
     make_scheduler: MakeScheduler,
-    server: Server,
     client: redis.Redis,
     broker: redis.Redis,
     way: Proxy,
@@ -117,9 +112,7 @@ def test_a_lone_commit_that_is_cut_twice_is_not_blamed_for_it(
     options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}  # newer clients try again by themselves
     if retry_period is not None:
         options["retry_period"] = retry_period
-    urls = [way.url(server.url(db)) for db in (0, 1)]
-    app = make_app(broker_url=urls[0], redbeat_redis_url=urls[1], redbeat_redis_options=options)
-    scheduler = make_scheduler(app)
+    scheduler = make_scheduler(redbeat_redis_options=options, **urls)
     write_raw(client, "alone", score=1.5, enabled=enabled)
     cut = way.cut_on(b"redbeat:alone", "request", times=2)
     scheduler.tick()
@@ -131,15 +124,10 @@ def test_a_lone_commit_that_is_cut_twice_is_not_blamed_for_it(
 
 
 def test_a_lone_message_that_is_cut_twice_on_its_way_to_another_broker_is_not_blamed_for_it(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
-    server: Server,
-    second: Server,
-    client: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
+    make_scheduler: MakeScheduler, second: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Proxy((second.host, second.port)) as way, second.client() as broker:
-        scheduler = make_scheduler(make_app(broker_url=way.url(second.url(0))))
+        scheduler = make_scheduler(broker_url=way.url(second.url(0)))
         write_raw(client, "alone", score=1.5, schedule=SELDOM)
         cut = way.cut_on(expected_id("alone", 1.5).encode(), "request", times=2)
         scheduler.tick()
@@ -150,12 +138,10 @@ def test_a_lone_message_that_is_cut_twice_on_its_way_to_another_broker_is_not_bl
 
 
 def test_a_beat_whose_server_freezes_and_breaks_off_neither_loses_nor_doubles(
-    server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
+    urls: dict[str, str], client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
 ) -> None:
     options = {"retry_period": 60, "socket_timeout": 0.5}
-    names = write_backlog(
-        client, server, way, tmp_path, redbeat_redis_options=options, redbeat_publish_timeout=1
-    )
+    names = write_backlog(client, urls, tmp_path, redbeat_redis_options=options, redbeat_publish_timeout=1)
     faults = 0
     with celery_beat(tmp_path, "module") as beat:
         eventually(lambda: broker.llen("celery"), interval=0.001)
@@ -186,9 +172,9 @@ def test_a_beat_whose_server_freezes_and_breaks_off_neither_loses_nor_doubles(
 
 
 def test_sigterm_ends_a_beat_whose_server_freezes_amid_a_backlog(
-    server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
+    urls: dict[str, str], client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
 ) -> None:
-    names = write_backlog(client, server, way, tmp_path, redbeat_redis_options={"retry_period": -1})
+    names = write_backlog(client, urls, tmp_path, redbeat_redis_options={"retry_period": -1})
     with celery_beat(tmp_path, "module") as beat:
         eventually(lambda: broker.llen("celery"), interval=0.001)
         way.freeze()

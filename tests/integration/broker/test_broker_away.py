@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from tests.support.apps import celery_beat, write_app
 from tests.support.logs import AWAY, BACK
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import LOCK, SCHEDULE, messages, score_of, sent_names, server_now, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, score_of, sent_dues, sent_names, server_now, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import memory_app
 
@@ -68,7 +67,7 @@ def test_runs_wait_for_the_broker_and_go_out_oldest_first(
         with second.client() as broker:
             eventually(lambda: len(sent_names(broker)) >= 6)
             assert sent_names(broker) == names
-            dues = [datetime.fromisoformat(run["headers"]["redbeat_due"]) for run in messages(broker)]
+            dues = sent_dues(broker)
         expected = [due + number / 100 for number in range(6)]
         assert [moment.timestamp() for moment in dues] == pytest.approx(expected, abs=1e-4)
         beat.wait_for(BACK)

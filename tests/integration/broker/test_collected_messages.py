@@ -17,7 +17,6 @@ from kombu import Exchange, Producer, Queue
 from kombu.transport.redis import Channel
 
 from redbeat import RedBeatScheduler
-from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
 from tests.support.fidelity import Recording, Row, counting_round_trips, prepare, send_both_ways
@@ -43,7 +42,7 @@ def connected(signal: Any, receiver: Any) -> Iterator[None]:
 
 
 def test_signal_handlers_hear_the_same_and_change_the_message_alike(
-    make_scheduler: MakeScheduler, make_app: MakeApp, broker: redis.Redis
+    make_scheduler: MakeScheduler, broker: redis.Redis
 ) -> None:
     heard: list[Any] = []
 
@@ -55,7 +54,7 @@ def test_signal_handlers_hear_the_same_and_change_the_message_alike(
     def after(**said: Any) -> None:
         heard.append(("after", said))
 
-    scheduler = make_scheduler(make_app(), scheduler=Recording)
+    scheduler = make_scheduler(scheduler=Recording)
     prepare(scheduler.app, ROWS)
     with connected(before_task_publish, before), connected(after_task_publish, after):
         by_tick, directly = send_both_ways(scheduler, ROWS, broker)
@@ -151,7 +150,7 @@ def _run(*args: Any, **kwargs: Any) -> None:
 
 @ONE_SERVER
 def test_a_worker_runs_what_was_collected_by_priority_and_behind_a_prefix(
-    make_scheduler: MakeScheduler, make_app: MakeApp, valkey: Server, tmp_path: Path
+    make_scheduler: MakeScheduler, valkey: Server, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {
         "broker_url": valkey.url(4),
@@ -170,7 +169,7 @@ def test_a_worker_runs_what_was_collected_by_priority_and_behind_a_prefix(
         "elsewhere": Row({"queue": "elsewhere", "ignore_result": True}, args=["elsewhere"], kwargs={}),
         "stale": Row({"expires": datetime(2020, 1, 1, tzinfo=timezone.utc)}, args=["stale"], kwargs={}),
     }
-    scheduler = make_scheduler(make_app(**settings), scheduler=Recording)
+    scheduler = make_scheduler(scheduler=Recording, **settings)
     prepare(scheduler.app, rows)
     with valkey.client(db=4) as broker, valkey.client(db=5) as noted:
         scheduler.broker = broker
@@ -234,12 +233,10 @@ def test_a_batch_of_ten_and_one_of_five_hundred_take_the_same_commands(
 def test_a_batch_for_another_server_takes_one_round_trip_there_whatever_its_size(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
-    server: Server,
-    request: pytest.FixtureRequest,
+    other: Server,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
 ) -> None:
-    other: Server = request.getfixturevalue("redis" if server.kind == "valkey" else "valkey")
     scheduler = make_scheduler(broker_url=other.url(0), **settings)
     _make_due(client, 1)
     scheduler.tick()
@@ -264,16 +261,12 @@ def test_a_batch_for_another_server_takes_one_round_trip_there_whatever_its_size
     ids=["passive", "type of a plugin"],
 )
 def test_a_queue_whose_exchange_there_is_not_fails_its_own_entries_alone(
-    make_scheduler: MakeScheduler,
-    make_app: MakeApp,
-    broker: redis.Redis,
-    client: redis.Redis,
-    exchange: Exchange,
+    make_scheduler: MakeScheduler, broker: redis.Redis, client: redis.Redis, exchange: Exchange
 ) -> None:
-    app = make_app(task_queues=[Queue("celery"), Queue("bound", exchange, routing_key="key")])
+    queues = [Queue("celery"), Queue("bound", exchange, routing_key="key")]
     write_burst(client, ["bad"], options={"queue": "bound"})
     write_burst(client, ["good", "fine"])
-    make_scheduler(app).tick()
+    make_scheduler(task_queues=queues).tick()
     assert sent_names(broker) == ["good", "fine"]
     assert client.hget("redbeat:good", "error") is None
     assert field(client, "bad", "error")["attempts"] == 1
@@ -292,15 +285,9 @@ QUEUES: dict[str, dict[str, Any]] = {
 @ONE_SERVER
 @pytest.mark.parametrize("queue", QUEUES)
 def test_a_batch_declares_a_fleeting_queue_once(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
-    server: Server,
-    client: redis.Redis,
-    broker: redis.Redis,
-    queue: str,
+    make_scheduler: MakeScheduler, server: Server, client: redis.Redis, broker: redis.Redis, queue: str
 ) -> None:
-    app = make_app(task_queues=[kombu.Queue("celery"), kombu.Queue(queue, **QUEUES[queue])])
-    scheduler = make_scheduler(app)
+    scheduler = make_scheduler(task_queues=[kombu.Queue("celery"), kombu.Queue(queue, **QUEUES[queue])])
     commands = []
     for count in (1, 1, 50):  # the first also connects
         names = [f"{count}-{number}" for number in range(count)]
@@ -320,11 +307,11 @@ def test_a_batch_declares_a_fleeting_queue_once(
 
 @ONE_SERVER
 def test_a_queue_that_went_between_two_batches_is_there_again(
-    make_app: MakeApp, make_scheduler: MakeScheduler, client: redis.Redis, rabbitmq: RabbitMQ
+    make_scheduler: MakeScheduler, client: redis.Redis, rabbitmq: RabbitMQ
 ) -> None:
     queue = kombu.Queue("short", queue_arguments={"x-expires": 200})
-    app = make_app(broker_url=rabbitmq.url(), task_queues=[kombu.Queue("celery"), queue])
-    scheduler = make_scheduler(app)
+    scheduler = make_scheduler(broker_url=rabbitmq.url(), task_queues=[kombu.Queue("celery"), queue])
+    app = scheduler.app
     for _ in range(2):
         write_burst(client, ["entry"], options={"queue": "short"})
         scheduler.tick()

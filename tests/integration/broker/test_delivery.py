@@ -41,13 +41,6 @@ AT_MOST = ". delivery -> at most once"
 OF_ANOTHER_SERVER = Target("0" * 40, 1, 0)
 
 
-@pytest.fixture
-def other(server: Server, request: pytest.FixtureRequest) -> Server:
-    """A second server, of the other kind."""
-    chosen: Server = request.getfixturevalue("redis" if server.kind == "valkey" else "valkey")
-    return chosen
-
-
 @pytest.mark.parametrize("database", [0, 1], ids=["another db", "one db"])
 def test_on_one_server_message_and_record_are_one_step(
     server: Server, make_scheduler: MakeScheduler, client: redis.Redis, database: int
@@ -319,17 +312,3 @@ def test_at_most_once_says_which_run_it_lost(
     assert "held" in lost
     assert "at_most_once" in lost
     assert "WRONGTYPE" in lost
-
-
-def test_at_most_once_loses_few_runs_when_the_broker_goes_away(
-    make_scheduler: MakeScheduler, client: redis.Redis, second: Server
-) -> None:
-    scheduler = make_scheduler(redbeat_delivery="at_most_once", broker_url=second.url(0))
-    names = write_burst(client, 100)
-    second.kill()
-    scheduler.tick()
-    second.restart()
-    while scheduler.tick() < 2:
-        pass
-    with second.client() as broker:
-        assert sent_names(broker) == names[20:]

@@ -18,7 +18,7 @@ from redbeat.errors import StoreRefused
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.logs import warnings_in
 from tests.support.polling import eventually
-from tests.support.schedule import SELDOM, sent_names, write_raw
+from tests.support.schedule import SELDOM, sent_names, write_burst, write_raw
 from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
@@ -163,3 +163,32 @@ def test_a_server_without_the_command_info_is_delivered_to_at_least_once(
         send(scheduler, client, name)
     assert told(caplog) == [AT_LEAST]
     assert sent_names(broker) == ["first", "second"]
+
+
+# -- the banner promises nothing that may yet be forbidden
+
+
+IN_THE_BANNER = "    . delivery -> exactly once"
+IF_IT_MAY = f"{IN_THE_BANNER}, if the schedule's user may push"
+
+
+def test_another_user_than_the_brokers_delivers_exactly_once_if_it_may(
+    server: Server, make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.execute_command("ACL SETUSER", "schedule", "reset", "on", ">secret", "~*", "&*", "+@all")
+    scheduler = make_scheduler(redbeat_redis_url=f"redis://schedule:secret@127.0.0.1:{server.port}/1")
+    assert IF_IT_MAY in scheduler.info.splitlines()
+    write_burst(client, ["entry"])
+    for _ in range(2):
+        scheduler.tick()
+    assert told(caplog) == [EXACTLY]
+
+
+def test_one_user_for_both_delivers_exactly_once(
+    server: Server, make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    assert IN_THE_BANNER in make_scheduler().info.splitlines()
+    client.execute_command("ACL SETUSER", "both", "reset", "on", ">secret", "~*", "&*", "+@all")
+    url = f"redis://both:secret@127.0.0.1:{server.port}"
+    scheduler = make_scheduler(broker_url=f"{url}/0", redbeat_redis_url=f"{url}/1", redbeat_lock_key="other")
+    assert IN_THE_BANNER in scheduler.info.splitlines()

@@ -18,7 +18,6 @@ from celery import Celery, Task, signature
 from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
-from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.fidelity import Recording, Row, Written, prepare, send_both_ways
 from tests.support.servers import Server
@@ -176,12 +175,11 @@ def add_tasks(app: Celery) -> None:
 @ONE_SERVER
 @pytest.mark.parametrize("row", PARAMETERS)
 def test_a_message_is_the_same_as_of_a_direct_call(
-    make_scheduler: MakeScheduler, make_app: MakeApp, broker: redis.Redis, row: Row
+    make_scheduler: MakeScheduler, broker: redis.Redis, row: Row
 ) -> None:
-    app = make_app(**{"task_queues": QUEUES, **row.settings})
-    scheduler = make_scheduler(app, scheduler=Recording)
-    add_tasks(app)
-    prepare(app, {"entry": row})
+    scheduler = make_scheduler(scheduler=Recording, **{"task_queues": QUEUES, **row.settings})
+    add_tasks(scheduler.app)
+    prepare(scheduler.app, {"entry": row})
     by_tick, directly = send_both_ways(scheduler, {"entry": row}, broker)
     assert by_tick == directly
     assert scheduler.pushed_early == ({"notes"} if row.task == "another" else set())
@@ -234,12 +232,11 @@ def assert_a_batch_is_the_same(scheduler: Recording, broker: redis.Redis) -> Wri
 @ONE_SERVER
 @EVERY_FORMAT
 def test_a_batch_is_the_same_wherever_the_broker_is(
-    make_scheduler: MakeScheduler, make_app: MakeApp, place: Place, transport_options: dict[str, Any]
+    make_scheduler: MakeScheduler, place: Place, transport_options: dict[str, Any]
 ) -> None:
-    app = make_app(
-        task_queues=QUEUES, broker_url=place.broker_url, broker_transport_options=transport_options
-    )
-    written = assert_a_batch_is_the_same(make_scheduler(app, scheduler=Recording), place.broker)
+    settings = {"broker_url": place.broker_url, "broker_transport_options": transport_options}
+    scheduler = make_scheduler(scheduler=Recording, task_queues=QUEUES, **settings)
+    written = assert_a_batch_is_the_same(scheduler, place.broker)
     prefix = transport_options.get("global_keyprefix", "")
     assert all(key.startswith(prefix) for key in written.lists)
 
@@ -247,7 +244,7 @@ def test_a_batch_is_the_same_wherever_the_broker_is(
 @ONE_SERVER
 @pytest.mark.parametrize("has_schedule", [True, False], ids=["with-schedule", "without-schedule"])
 def test_a_batch_is_the_same_behind_sentinel(
-    make_scheduler: MakeScheduler, make_app: MakeApp, sentinel: SentinelTopology, has_schedule: bool
+    make_scheduler: MakeScheduler, sentinel: SentinelTopology, has_schedule: bool
 ) -> None:
     settings: dict[str, Any] = {
         "broker_url": sentinel.url(3),
@@ -256,32 +253,31 @@ def test_a_batch_is_the_same_behind_sentinel(
     if has_schedule:
         settings["redbeat_redis_url"] = sentinel.url(1)
         settings["redbeat_redis_options"] = {"service_name": sentinel.service_name}
-    app = make_app(task_queues=QUEUES, **settings)
+    scheduler = make_scheduler(scheduler=Recording, task_queues=QUEUES, **settings)
     with sentinel.client(db=3) as broker:
-        assert_a_batch_is_the_same(make_scheduler(app, scheduler=Recording), broker)
+        assert_a_batch_is_the_same(scheduler, broker)
 
 
 def test_a_batch_is_the_same_with_results_in_redis(
-    make_scheduler: MakeScheduler, make_app: MakeApp, broker: redis.Redis, server: Server
+    make_scheduler: MakeScheduler, broker: redis.Redis, server: Server
 ) -> None:
-    app = make_app(task_queues=QUEUES, result_backend=server.url(5))
-    assert_a_batch_is_the_same(make_scheduler(app, scheduler=Recording), broker)
+    scheduler = make_scheduler(scheduler=Recording, task_queues=QUEUES, result_backend=server.url(5))
+    assert_a_batch_is_the_same(scheduler, broker)
 
 
 def test_topics_reach_every_queue_that_workers_have_bound(
-    make_scheduler: MakeScheduler, make_app: MakeApp, broker: redis.Redis
+    make_scheduler: MakeScheduler, broker: redis.Redis
 ) -> None:
-    app = make_app(task_queues=QUEUES)
     rows = {
         "three": Row({"queue": "paid", "routing_key": "order.paid.eu"}),
         "one": Row({"queue": "paid", "routing_key": "order.sent"}),
         "none": Row({"queue": "paid", "routing_key": "x"}),
     }
-    scheduler = make_scheduler(app, scheduler=Recording)
-    add_tasks(app)
-    prepare(app, rows)
+    scheduler = make_scheduler(scheduler=Recording, task_queues=QUEUES)
+    add_tasks(scheduler.app)
+    prepare(scheduler.app, rows)
     bound = {queue.name: queue for queue in QUEUES if queue.exchange == ORDERS}
-    with app.connection_for_read() as connection:
+    with scheduler.app.connection_for_read() as connection:
         for queue in bound.values():
             queue(connection.default_channel).declare()
         bindings = broker.smembers("_kombu.binding.orders")
@@ -293,15 +289,14 @@ def test_topics_reach_every_queue_that_workers_have_bound(
 
 
 def test_a_queue_that_is_bound_amid_a_batch_gets_its_message(
-    make_scheduler: MakeScheduler, make_app: MakeApp, broker: redis.Redis
+    make_scheduler: MakeScheduler, broker: redis.Redis
 ) -> None:
-    app = make_app(task_queues=QUEUES)
     rows = {
         name: Row({"queue": name, "routing_key": f"order.paid.{name}"}) for name in ("paid", "all-orders")
     }
-    scheduler = make_scheduler(app, scheduler=Recording)
-    add_tasks(app)
-    prepare(app, rows)
+    scheduler = make_scheduler(scheduler=Recording, task_queues=QUEUES)
+    add_tasks(scheduler.app)
+    prepare(scheduler.app, rows)
     by_tick, directly = send_both_ways(scheduler, rows, broker)
     assert by_tick == directly
     assert {key: len(messages) for key, messages in by_tick.lists.items()} == {"paid": 2, "all-orders": 1}

@@ -13,7 +13,6 @@ import redis
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.polling import eventually
-from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import SELDOM, write_raw
 from tests.support.servers import Server
 
@@ -61,12 +60,40 @@ def unknown(self):
 HIDDEN = 'import os\nif "BEAT" in os.environ:\n    app.tasks.unregister("unknown.here")\n'
 
 
-@pytest.fixture(params=["redis", "rabbitmq"])
+#: an entry's task, its options, and the queues whose workers run it
+Expected = tuple[str, dict[str, Any], list[str]]
+
+
+@pytest.fixture(params=["server", "rabbitmq"])
 def broker_url(request: pytest.FixtureRequest, server: Server) -> str:
-    if request.param == "redis":
-        return server.url(0)
-    rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
-    return rabbitmq.url()
+    return request.getfixturevalue(request.param).url()
+
+
+def assert_they_run_on(
+    workers: dict[str, str],
+    expected: dict[str, Expected],
+    server: Server,
+    client: redis.Redis,
+    directory: Path,
+    env: dict[str, str] | None = None,
+) -> None:
+    """Let a beat send each entry once; `workers` are called after a queue, and have all that it names."""
+    wanted = Counter((name, queue) for name, (_, _, queues) in expected.items() for queue in queues)
+    with ExitStack() as stack:
+        for name, queues in workers.items():
+            worker = stack.enter_context(
+                celery_worker(directory, "module", "-Q", queues, "-n", f"{name}@here")
+            )
+            stack.callback(worker.kill)  # a warm shutdown of each would take most of the time
+        for name, (task, options, _) in expected.items():
+            write_raw(client, name, task=task, options=options, schedule=SELDOM, score=1)
+        beat = stack.enter_context(celery_beat(directory, "module", env=env))
+        noted = stack.enter_context(server.client(db=2))
+        eventually(lambda: len(runs(noted)) >= wanted.total(), message=f"{wanted.total()} runs")
+        assert beat.stop() == 0
+        found = Counter((run.headers["redbeat_entry"], run.args[0].partition("@")[0]) for run in runs(noted))
+    assert found == wanted
+    assert {name: client.hget(f"redbeat:{name}", "error") for name in expected} == dict.fromkeys(expected)
 
 
 def test_scheduled_tasks_reach_the_workers_of_their_queues_and_nobody_else(
@@ -78,28 +105,15 @@ def test_scheduled_tasks_reach_the_workers_of_their_queues_and_nobody_else(
     (shop / "tasks.py").write_text(TASKS)
     settings: dict[str, Any] = {"redbeat_redis_url": server.url(1), "redbeat_history": 0}
     write_app(tmp_path, "module", broker_url, server.url(2), EXTRA + HIDDEN, **settings)
-    expected = {
+    expected: dict[str, Expected] = {
         "compress": ("shop.tasks.compress", {}, ["video"]),
         "bill": ("shop.tasks.bill", {}, ["money"]),
         "by-name": ("unknown.here", {}, ["video"]),
         "option": ("shop.tasks.compress", {"queue": "celery"}, ["celery"]),
         "broadcast": ("everywhere", {"queue": "all"}, ["celery", "money", "video"]),
     }
-    with ExitStack() as stack:
-        for queue in ("celery", "video", "money"):
-            worker = celery_worker(tmp_path, "module", "-Q", f"{queue},all", "-n", f"{queue}@here")
-            stack.enter_context(worker)
-            stack.callback(worker.kill)  # a warm shutdown of each would take most of the time
-        for name, (task, options, _) in expected.items():
-            write_raw(client, name, task=task, options=options, schedule=SELDOM, score=1)
-        beat = stack.enter_context(celery_beat(tmp_path, "module", env={"BEAT": "1"}))
-        noted = stack.enter_context(server.client(db=2))
-        wanted = sum(len(queues) for _, _, queues in expected.values())
-        eventually(lambda: len(runs(noted)) >= wanted, message=f"{wanted} runs")
-        assert beat.stop() == 0
-        found = Counter((run.headers["redbeat_entry"], run.args[0].partition("@")[0]) for run in runs(noted))
-    assert found == Counter((name, queue) for name, (_, _, queues) in expected.items() for queue in queues)
-    assert {name: client.hget(f"redbeat:{name}", "error") for name in expected} == dict.fromkeys(expected)
+    workers = {queue: f"{queue},all" for queue in ("celery", "video", "money")}
+    assert_they_run_on(workers, expected, server, client, tmp_path, env={"BEAT": "1"})
 
 
 GUIDE = """
@@ -139,8 +153,7 @@ for name in ("feeds.tasks.import_feed", "image.compress", "video.compress", "new
     app.task(name=name, bind=True)(where)
 """
 
-#: entry to task, options, and the queues whose workers run it
-OF_THE_GUIDE: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+OF_THE_GUIDE: dict[str, Expected] = {
     "import": ("feeds.tasks.import_feed", {}, ["feed_tasks"]),
     "default": ("news.report", {}, ["default"]),
     "image": (
@@ -163,22 +176,5 @@ def test_the_examples_of_the_guide_are_run_by_the_workers_of_their_queues_and_by
     server: Server, client: redis.Redis, tmp_path: Path, broker_url: str
 ) -> None:
     write_app(tmp_path, "module", broker_url, server.url(2), GUIDE, redbeat_redis_url=server.url(1))
-    queues = sorted({queue for _, _, queues in OF_THE_GUIDE.values() for queue in queues})
-    expected = Counter((name, queue) for name, (_, _, queues) in OF_THE_GUIDE.items() for queue in queues)
-    with ExitStack() as stack:
-        for queue in queues:
-            worker = stack.enter_context(
-                celery_worker(tmp_path, "module", "-Q", queue, "-n", f"{queue}@here")
-            )
-            stack.callback(worker.kill)  # a warm shutdown of each would take most of the time
-        for name, (task, options, _) in OF_THE_GUIDE.items():
-            write_raw(client, name, task=task, options=options, schedule=SELDOM, score=1)
-        beat = stack.enter_context(celery_beat(tmp_path, "module"))
-        noted = stack.enter_context(server.client(db=2))
-        eventually(lambda: len(runs(noted)) >= expected.total())
-        assert beat.stop() == 0
-        found = Counter((run.headers["redbeat_entry"], run.args[0].partition("@")[0]) for run in runs(noted))
-    assert found == expected
-    assert {name: client.hget(f"redbeat:{name}", "error") for name in OF_THE_GUIDE} == dict.fromkeys(
-        OF_THE_GUIDE
-    )
+    workers = {queue: queue for _, _, queues in OF_THE_GUIDE.values() for queue in queues}
+    assert_they_run_on(workers, OF_THE_GUIDE, server, client, tmp_path)

@@ -82,39 +82,26 @@ class Altered:
 FENCE = "hold_lock(lock, token, lock_ms)"
 NO_FENCE = f"string.gsub({FENCE}, 'lost', 'ok')"
 TWO_HOLDERS = "another beat held the lock, and yet: "
+AT_MOST = "math.min(tonumber(lock_ms), 10000)"
+FOR_LONG = "not retaken for 10000 ms after: "
+
+
+#: what each line is for; the script, the line, what stands in its place, and what goes wrong then
+ALTERED = {
+    "a-claim-is-fenced": ("claim_due:", FENCE, NO_FENCE, TWO_HOLDERS + "claim"),
+    "a-commit-is-fenced": ("commit_runs:", FENCE, NO_FENCE, TWO_HOLDERS + "commit"),
+    "a-renewal-is-fenced": ("renew_lock:", FENCE, NO_FENCE, TWO_HOLDERS + "renew"),
+    "the-fence-compares": ("hold_lock(", "holder ~= token", "false", TWO_HOLDERS + "renew"),
+    "a-lock-is-taken-back-for-a-moment": ("hold_lock(", AT_MOST, "lock_ms", FOR_LONG + "renew"),
+    "renewed-is-not-silent": ("take_lock:", "is_renewed then", "false then", TWO_HOLDERS + "take"),
+    "a-held-lock-is-not-taken": ("take_lock:", "holder ~= token", "false", TWO_HOLDERS + "take"),
+    "a-release-is-the-holders": ("release_lock:", "~= token", "== 0", TWO_HOLDERS + "release"),
+    "a-commit-compares": ("commit_runs:", "has_meta and has_score and", "", "run 0 was sent twice"),
+}
 
 
 @ONE_SERVER
-@pytest.mark.parametrize(
-    ("name", "old", "new", "violation"),
-    [
-        pytest.param("claim_due:", FENCE, NO_FENCE, TWO_HOLDERS + "claim", id="a-claim-is-fenced"),
-        pytest.param("commit_runs:", FENCE, NO_FENCE, TWO_HOLDERS + "commit", id="a-commit-is-fenced"),
-        pytest.param("renew_lock:", FENCE, NO_FENCE, TWO_HOLDERS + "renew", id="a-renewal-is-fenced"),
-        pytest.param(
-            "hold_lock(", "holder ~= token", "false", TWO_HOLDERS + "renew", id="the-fence-compares"
-        ),
-        pytest.param(
-            "hold_lock(",
-            "math.min(tonumber(lock_ms), 10000)",
-            "lock_ms",
-            "not retaken for 10000 ms after: renew",
-            id="a-lock-is-taken-back-for-a-moment",
-        ),
-        pytest.param(
-            "take_lock:", "is_renewed then", "false then", TWO_HOLDERS + "take", id="renewed-is-not-silent"
-        ),
-        pytest.param(
-            "take_lock:", "holder ~= token", "false", TWO_HOLDERS + "take", id="a-held-lock-is-not-taken"
-        ),
-        pytest.param(
-            "release_lock:", "~= token", "== 0", TWO_HOLDERS + "release", id="a-release-is-the-holders"
-        ),
-        pytest.param(
-            "commit_runs:", "has_meta and has_score and", "", "run 0 was sent twice", id="a-commit-compares"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "old", "new", "violation"), ALTERED.values(), ids=ALTERED)
 def test_without_it_an_order_of_steps_breaks_a_promise(
     client: redis.Redis, name: str, old: str, new: str, violation: str
 ) -> None:

@@ -23,7 +23,8 @@ from redbeat import RedBeatScheduler
 from redbeat.cli import redbeat
 from redbeat.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from tests.conftest import MakeApp
-from tests.support.apps import celery_beat, celery_command, write_app
+from tests.support.apps import celery_beat, celery_command, run_beat, write_app
+from tests.support.command_line import installed
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, monitoring, server_now, write_raw
 from tests.support.servers import Server
@@ -88,10 +89,7 @@ def test_the_leader_is_told_by_its_token(
     app: Celery, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
     found = RedBeatScheduler.leader(app)
-    assert found is not None
     assert (found.host, found.pid, found.token) == (socket.gethostname(), os.getpid(), client.get(LOCK))
-    assert found.since is not None
-    assert found.last_tick is not None
     assert found.since.utcoffset() == found.last_tick.utcoffset() == timedelta(0)
     now = datetime.fromtimestamp(server_now(client), timezone.utc)
     assert timedelta(0) <= now - found.last_tick < timedelta(seconds=30)
@@ -104,7 +102,6 @@ def test_the_leader_of_2x_has_a_token_and_a_time_to_live_only(app: Celery, clien
     client.set(LOCK, TOKEN_OF_2X, px=90_000)
     client.set(TICK, "1.5")  # left behind by a beat of ours
     found = RedBeatScheduler.leader(app)
-    assert found is not None
     assert (found.host, found.pid, found.since, found.last_tick) == (None, None, None, None)
     assert found.token == TOKEN_OF_2X
     assert found.ttl_seconds == pytest.approx(90, abs=5)
@@ -113,7 +110,6 @@ def test_the_leader_of_2x_has_a_token_and_a_time_to_live_only(app: Celery, clien
 def test_a_lock_that_was_set_by_hand_never_ends(app: Celery, client: redis.Redis) -> None:
     client.set(LOCK, "somebody")
     found = RedBeatScheduler.leader(app)
-    assert found is not None
     assert (found.token, found.ttl_seconds) == ("somebody", None)
 
 
@@ -123,7 +119,6 @@ def test_a_spoilt_tick_is_not_known(
 ) -> None:
     client.set(TICK, garbage.encode("utf-8", "surrogateescape"))
     found = RedBeatScheduler.leader(app)
-    assert found is not None
     assert found.last_tick is None
 
 
@@ -337,12 +332,7 @@ def test_celery_redbeat_status_follows_a_beat_through_its_life(server: Server, t
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
     entry_points = (ROOT / "pyproject.toml").read_text("utf-8")
     assert '[project.entry-points."celery.commands"]\nredbeat = "redbeat.cli:redbeat"' in entry_points
-    installed = tmp_path / "site" / "celery_redbeat-3.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: celery-redbeat\nVersion: 3\n")
-    (installed / "entry_points.txt").write_text("[celery.commands]\nredbeat = redbeat.cli:redbeat\n")
-    paths = [str(installed.parent), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    env = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    env = installed(tmp_path)
 
     def status(*arguments: str) -> tuple[int, str]:
         with celery_command(tmp_path, "module", "redbeat", "status", *arguments, env=env) as process:
@@ -361,14 +351,13 @@ def test_celery_redbeat_status_follows_a_beat_through_its_life(server: Server, t
 def test_the_last_tick_of_a_waiting_beat_stays_young(
     server: Server, tmp_path: Path, make_app: MakeApp, client: redis.Redis
 ) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
     app = make_app()
 
     def last_tick() -> datetime | None:
         found = RedBeatScheduler.leader(app)
         return found and found.last_tick
 
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(tmp_path, server.url(0), redbeat_redis_url=server.url(1)) as beat:
         beat.wait_for("beat: Acquired lock")
         first = eventually(last_tick)
         eventually(lambda: last_tick() > first + timedelta(seconds=4))

@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,12 +97,6 @@ NAMES = [f"entry-{number}" for number in range(5)]
 EVERY = 0.5
 
 
-@pytest.fixture
-def other() -> Iterator[Server]:
-    with Server("valkey") as running:
-        yield running
-
-
 def leader_of(beats: list[Process], client: redis.Redis) -> Process | None:
     token = client.get(LOCK) or ""
     return next((beat for beat in beats if f":{beat.pid}:" in token and beat.is_running), None)
@@ -130,8 +123,6 @@ def test_no_run_is_lost_and_none_doubled_but_with_its_id_when_the_leader_is_paus
             for beat in beats:
                 beat.wait_for("beat: Acquir")
             for _ in range(4):
-                leader = eventually(lambda: leader_of(beats, client))
-                [standby] = [beat for beat in beats if beat is not leader]
                 sent = broker.llen("celery")
                 eventually(lambda sent=sent: broker.llen("celery") > sent + len(NAMES))
                 leader = eventually(lambda: leader_of(beats, client))

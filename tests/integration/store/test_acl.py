@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from click.testing import CliRunner
 from kombu.transport.redis import Channel
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.cli import redbeat as redbeat_command
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.schedulers import get_redis
 from tests.integration.conftest import ONE_SERVER
+from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.rights import CLAIMS, RECIPES, Claim, Ground, documented_rights
 from tests.support.schedule import field, write_raw
@@ -190,9 +188,8 @@ def test_a_viewer_can_neither_save_nor_delete(ground: Ground) -> None:
 
 @pytest.mark.parametrize("command", ["show", "why"])
 def test_a_viewer_learns_that_there_is_no_such_entry(ground: Ground, command: str) -> None:
-    context = SimpleNamespace(app=ground.app("viewer"), no_color=True)
-    done = CliRunner().invoke(redbeat_command, [command, "nothing"], obj=context)
-    assert (done.exit_code, "There is no entry 'nothing'" in done.output) == (66, True), done.output
+    done = call(ground.app("viewer"), command, "nothing")
+    assert (done.exit_code, "There is no entry 'nothing'" in done.stderr) == (66, True), done.stderr
 
 
 def test_the_writer_cannot_run_a_beat(ground: Ground) -> None:
@@ -259,11 +256,9 @@ def test_a_user_that_may_not_read_the_configuration_is_warned_and_starts(
 
 def test_what_looks_at_the_lock_is_not_for_a_writer_and_the_documentation_says_so(ground: Ground) -> None:
     Entry("report", "tasks.report", 60, app=ground.app("writer")).save()
-    context = SimpleNamespace(app=ground.app("writer"), no_color=True)
     text = (RECIPES.parent / "configuration.rst").read_text()
     for command, code in ((["why", "report"], 77), (["downgrade"], 77), (["status"], 3), (["list"], 0)):
-        done = CliRunner().invoke(redbeat_command, command, obj=context)
-        assert done.exit_code == code, done.output
+        assert call(ground.app("writer"), *command).exit_code == code, command
         assert not code or f"``{command[0]}``" in text.partition("that manage entries")[2].partition("::")[0]
 
 
@@ -275,6 +270,5 @@ def test_what_a_writer_spoils_ends_no_list(ground: Ground, member: str) -> None:
     client.zadd("redbeat::schedule", {member: 1})
     client.hset("redbeat::downgraded", "a", 1)
     assert "report" in [entry.name for entry in Entry.list(app=app)]
-    done = CliRunner().invoke(redbeat_command, ["list"], obj=SimpleNamespace(app=app, no_color=True))
-    assert done.exit_code == 0, done.output
-    assert "report" in done.output
+    done = call(app, "list")
+    assert (done.exit_code, "report" in done.stdout) == (0, True), done.stderr

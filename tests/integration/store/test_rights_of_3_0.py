@@ -16,7 +16,7 @@ from redbeat.store.members import MemberRepair, Members
 from redbeat.store.rights import Feature
 from redbeat.store.store import Store
 from tests.integration.conftest import ONE_SERVER
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import run_beat
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
@@ -24,25 +24,17 @@ from tests.support.rights import CLAIMS, PASSWORD, Ground, documented_rights
 from tests.support.schedule import SCHEDULE, sent_names
 from tests.support.ticks import leader, take_messages
 
+_BEAT = (
+    "~redbeat:* resetchannels &redbeat::wake +select +eval +evalsha +time +config|get +publish +subscribe "
+    "+type +exists +get +set +del +pttl +smembers +sadd +srem +hget +hmget +hstrlen +hgetall +hset +hdel "
+    "+zadd +zrem +zscore +zrangebyscore +zcount +lpush +ltrim"
+)
+_BEAT_EXACTLY_ONCE = f"{_BEAT} ~celery* +info +lpop +pexpire"
 #: the rules that the documentation of 3.0 has. They don't grow: what needs another right is a Feature
 RULES_OF_3_0 = {
-    "beat": (
-        "~redbeat:* resetchannels &redbeat::wake +select +eval +evalsha +time +config|get +publish "
-        "+subscribe +type +exists +get +set +del +pttl +smembers +sadd +srem +hget +hmget +hstrlen "
-        "+hgetall +hset +hdel +zadd +zrem +zscore +zrangebyscore +zcount +lpush +ltrim"
-    ),
-    "beat_exactly_once": (
-        "~redbeat:* ~celery* resetchannels &redbeat::wake +select +eval +evalsha +time +config|get "
-        "+publish +subscribe +type +exists +get +set +del +pttl +smembers +sadd +srem +hget +hmget "
-        "+hstrlen +hgetall +hset +hdel +zadd +zrem +zscore +zrangebyscore +zcount +lpush +ltrim +info "
-        "+lpop +pexpire"
-    ),
-    "beat_and_broker": (
-        "~redbeat:* ~celery* ~_kombu.* resetchannels &redbeat::wake +select +eval +evalsha +time "
-        "+config|get +publish +subscribe +type +exists +get +set +del +pttl +smembers +sadd +srem +hget "
-        "+hmget +hstrlen +hgetall +hset +hdel +zadd +zrem +zscore +zrangebyscore +zcount +lpush +ltrim "
-        "+info +lpop +pexpire +ping +multi +exec +llen +script|load"
-    ),
+    "beat": _BEAT,
+    "beat_exactly_once": _BEAT_EXACTLY_ONCE,
+    "beat_and_broker": f"{_BEAT_EXACTLY_ONCE} ~_kombu.* +ping +multi +exec +llen +script|load",
     "writer": (
         "~redbeat:[^:]* ~redbeat::schedule ~redbeat::statics ~redbeat::static-owners ~redbeat::downgraded "
         "~redbeat::owner:* ~redbeat::calendar:* ~redbeat::history:* ~redbeat::backfilled:* "
@@ -94,9 +86,8 @@ def test_a_beat_and_the_command_line_have_enough_of_them(old: Ground, tmp_path: 
         return done.output
 
     url = f"redis://beat_exactly_once:{quote(PASSWORD, safe='')}@127.0.0.1:{old.server.port}/0"
-    write_app(tmp_path, "module", old.server.url(0), redbeat_redis_url=url)
     printed("writer", "add", "report", "echo", "--every", "200ms")
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(tmp_path, old.server.url(0), redbeat_redis_url=url) as beat:
         eventually(lambda: sent_names(old.admin))
         printed("writer", "pause", "report", "--yes")
         assert "paused" in printed("viewer", "list")

@@ -13,7 +13,7 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import run_beat
 from tests.support.deadlines import patience
 from tests.support.logs import AWAY, BACK, errors_in
 from tests.support.polling import eventually
@@ -141,16 +141,14 @@ def trouble_of(rabbitmq: RabbitMQ, kind: str) -> Iterator[None]:
 def test_a_running_beat_lives_through_it_and_keeps_its_lock(
     app: Celery, client: redis.Redis, server: Server, rabbitmq: RabbitMQ, tmp_path: Path, trouble: str
 ) -> None:
-    write_app(
+    names = [f"entry-{number}" for number in range(6)]
+    with run_beat(
         tmp_path,
-        "module",
         rabbitmq.url(),
         redbeat_redis_url=server.url(1),
         redbeat_publish_timeout=1.5,
         redbeat_lock_timeout=20,
-    )
-    names = [f"entry-{number}" for number in range(6)]
-    with celery_beat(tmp_path, "module") as beat:
+    ) as beat:
         write_burst(client, ["before"])
         eventually(lambda: not is_due(client, "before"))
         token = client.get(LOCK)
@@ -187,8 +185,7 @@ def test_a_running_beat_lives_through_it_and_keeps_its_lock(
 def test_sigterm_ends_a_beat_that_waits_for_the_broker(
     client: redis.Redis, server: Server, rabbitmq: RabbitMQ, tmp_path: Path, trouble: str
 ) -> None:
-    write_app(tmp_path, "module", rabbitmq.url(), redbeat_redis_url=server.url(1))
-    with celery_beat(tmp_path, "module") as beat:
+    with run_beat(tmp_path, rabbitmq.url(), redbeat_redis_url=server.url(1)) as beat:
         write_burst(client, ["before"])
         eventually(lambda: not is_due(client, "before"))
         with trouble_of(rabbitmq, trouble):
