@@ -15,6 +15,8 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.cli import redbeat
 from redbeat.diagnostics.checks import examine
 from redbeat.diagnostics.fixes import repair
+from redbeat.store.members import MemberRepair, Members
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.deadlines import patience
 from tests.support.doctoring import (
@@ -86,6 +88,12 @@ def test_what_has_changed_meanwhile_is_left_alone(
     assert (client.zscore(SCHEDULE, "redbeat:gone"), client.zscore(SCHEDULE, "redbeat:lost")) == (LATER, 5)
     assert client.exists(f"{HISTORY}old", f"{BACKFILLED}old") == 2
     assert client.smembers(STATICS) == {"well", "old"}
+
+
+def test_an_entry_that_is_scheduled_just_before_keeps_its_time(app: Celery, client: redis.Redis) -> None:
+    write_raw(client, "lost", score=5)
+    assert Members(Store(app)).repair([MemberRepair("redbeat:lost", "redbeat:lost", LATER)]) == [False]
+    assert score_of(client, "lost") == 5
 
 
 def test_a_key_that_holds_no_record_is_told_and_left_alone(findings: Any, client: redis.Redis) -> None:
