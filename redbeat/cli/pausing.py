@@ -59,7 +59,7 @@ def _end_of(until: Future, entry: RedBeatSchedulerEntry, now: datetime, session:
 @click.command(cls=SessionCommand)
 @click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
 @MATCH
-@click.option("--note", metavar="TEXT", help="The reason, which list and show print.")
+@click.option("--note", metavar="TEXT", help="The reason, which show and why print.")
 @click.option("--by", metavar="WHO", help="Who pauses the entries. Default: your login name.")
 @click.option(
     "--until",
