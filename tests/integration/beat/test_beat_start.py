@@ -14,6 +14,7 @@ import redis
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.polling import eventually
+from tests.support.processes import Process
 from tests.support.schedule import LOCK, SCHEDULE, STATICS, messages, sent_names
 from tests.support.servers import Server
 
@@ -26,9 +27,13 @@ def write(tmp_path: Path, server: Server, **settings: Any) -> None:
     write_app(tmp_path, "module", server.url(0), **{**defaults, **settings})
 
 
+def start(tmp_path: Path, server: Server, **settings: Any) -> Process:
+    write(tmp_path, server, **settings)
+    return celery_beat(tmp_path, "module")
+
+
 def test_the_banner_shows_redis_and_the_lock(valkey: Server, tmp_path: Path) -> None:
-    write(tmp_path, valkey)
-    with celery_beat(tmp_path, "module") as beat:
+    with start(tmp_path, valkey) as beat:
         beat.wait_for("beat: Acquired lock")
         assert f". redis -> {valkey.url(1)}" in beat.output()
         assert re.search(r"\. lock -> `redbeat::lock` 25\.00 minutes \(1500s\)", beat.output())
@@ -39,9 +44,8 @@ def test_the_banner_shows_redis_and_the_lock(valkey: Server, tmp_path: Path) -> 
 def test_without_redis_beat_ends_and_says_why_and_no_cause_follows(
     second: Server, tmp_path: Path, retry_period: int | None
 ) -> None:
-    write(tmp_path, second, redbeat_redis_options={"retry_period": retry_period})
     second.kill()
-    with celery_beat(tmp_path, "module") as beat:
+    with start(tmp_path, second, redbeat_redis_options={"retry_period": retry_period}) as beat:
         assert beat.wait() not in (0, None)
         critical = [line for line in beat.output().splitlines() if "CRITICAL" in line]
         assert f"Redis at {second.url(1)} can't be used" in critical[0]
@@ -52,9 +56,8 @@ def test_without_redis_beat_ends_and_says_why_and_no_cause_follows(
 
 
 def test_with_a_retry_period_beat_waits_for_redis(second: Server, tmp_path: Path) -> None:
-    write(tmp_path, second, redbeat_redis_options={"retry_period": -1})
     second.kill()
-    with celery_beat(tmp_path, "module") as beat:
+    with start(tmp_path, second, redbeat_redis_options={"retry_period": -1}) as beat:
         beat.wait_for("Retrying Redis connection in")
         assert beat.is_running
         second.restart()
@@ -68,10 +71,9 @@ def test_with_a_retry_period_beat_waits_for_redis(second: Server, tmp_path: Path
 def test_an_error_while_it_takes_the_lock_never_leaves_beat_running_without_it(
     second: Server, tmp_path: Path, retry_period: int | None
 ) -> None:
-    write(tmp_path, second, redbeat_redis_options={"retry_period": retry_period})
     with second.client(db=1) as client:
         client.replicaof("127.0.0.1", 1)  # it reads, and refuses to write
-        with celery_beat(tmp_path, "module") as beat:
+        with start(tmp_path, second, redbeat_redis_options={"retry_period": retry_period}) as beat:
             beat.wait_for("beat: Acquiring lock...")
             if retry_period is None:
                 assert beat.wait() not in (0, None)
@@ -118,8 +120,7 @@ WRONG = {
 def test_a_wrong_setting_ends_beat_before_anything_is_written(
     valkey: Server, tmp_path: Path, name: str
 ) -> None:
-    write(tmp_path, valkey, **{name: WRONG[name]})
-    with celery_beat(tmp_path, "module") as beat, valkey.client() as client:
+    with start(tmp_path, valkey, **{name: WRONG[name]}) as beat, valkey.client() as client:
         assert beat.wait() == 78
         assert f"Error: {name}: " in beat.output()
         assert "Traceback" not in beat.output()
@@ -169,8 +170,7 @@ def test_a_missing_password_is_asked_for_in_words_that_name_the_setting(
     guarded: Server, tmp_path: Path
 ) -> None:
     url = f"redis://127.0.0.1:{guarded.port}/1"
-    write(tmp_path, guarded, redbeat_redis_url=url)
-    with celery_beat(tmp_path, "module") as beat:
+    with start(tmp_path, guarded, redbeat_redis_url=url) as beat:
         assert beat.wait() not in (0, None)
         assert f"StoreRefused('Redis at {url} refused the connection: it needs a password." in beat.output()
         assert "redbeat_redis_url (redis://:password@host)" in beat.output()
@@ -209,17 +209,16 @@ def test_beat_tries_once_to_get_in_without_the_password(
 def test_beat_tries_once_what_it_has_no_right_to(
     second: Server, tmp_path: Path, retry_period: int | None
 ) -> None:
-    write(
-        tmp_path,
-        second,
-        redbeat_redis_url=f"redis://limited:secret@127.0.0.1:{second.port}/1",
-        redbeat_redis_options={"retry_period": retry_period},
-    )
     with second.client() as client:
         client.execute_command(
             "ACL SETUSER", "limited", "reset", "on", ">secret", "~*", "&*", "+@all", "-pttl"
         )
-        with celery_beat(tmp_path, "module") as beat:
+        with start(
+            tmp_path,
+            second,
+            redbeat_redis_url=f"redis://limited:secret@127.0.0.1:{second.port}/1",
+            redbeat_redis_options={"retry_period": retry_period},
+        ) as beat:
             assert beat.wait() not in (0, None)
             assert re.search("refused a command: .* no permissions", beat.output())
         assert refused(client, "pttl") == 1
@@ -237,8 +236,7 @@ def test_a_brokers_missing_password_is_asked_for_so_too(
 def test_a_server_that_may_evict_is_reported_in_the_banner_and_the_log(
     guarded: Server, tmp_path: Path
 ) -> None:
-    write(tmp_path, guarded)
-    with celery_beat(tmp_path, "module") as beat:
+    with start(tmp_path, guarded) as beat:
         beat.wait_for("beat: Acquired lock")
         assert re.search(r"\. warning -> .*maxmemory-policy is allkeys-lru", beat.output())
         assert re.search(r"ERROR.*maxmemory-policy is allkeys-lru", beat.output())
@@ -251,8 +249,7 @@ HOURLY = {"hourly": {"task": "echo", "schedule": 3600}}
 
 
 def test_an_unknown_setting_is_one_warning_with_the_nearest_name(valkey: Server, tmp_path: Path) -> None:
-    write(tmp_path, valkey, redbeat_lock_timout=60)
-    with celery_beat(tmp_path, "module") as beat:
+    with start(tmp_path, valkey, redbeat_lock_timout=60) as beat:
         beat.wait_for("Sending due task often")
         lines = [line for line in beat.output().splitlines() if "redbeat_lock_timout" in line]
         assert len(lines) == 1, lines
@@ -279,8 +276,7 @@ def test_a_standby_says_who_it_is_standing_by_for(
 def test_statics_come_back_and_run_after_a_flush(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, schedule: dict[str, Any]
 ) -> None:
-    write(tmp_path, server, beat_schedule=schedule, redbeat_lock_timeout=6)
-    with celery_beat(tmp_path, "module") as beat:
+    with start(tmp_path, server, beat_schedule=schedule, redbeat_lock_timeout=6) as beat:
         eventually(lambda: client.scard(STATICS) == len(schedule))
         if "often" in schedule:
             beat.wait_for("Sending due task often")
@@ -314,8 +310,7 @@ def test_a_full_memory_is_waited_out_and_nothing_is_doubled(
 def test_a_full_memory_without_a_retry_period_ends_beat_with_a_sentence(
     second: Server, valkey: Server, tmp_path: Path
 ) -> None:
-    write(tmp_path, valkey, redbeat_redis_url=second.url(1))
-    with celery_beat(tmp_path, "module") as beat, second.client() as client:
+    with start(tmp_path, valkey, redbeat_redis_url=second.url(1)) as beat, second.client() as client:
         beat.wait_for("Sending due task often")
         client.config_set("maxmemory", 1)
         assert beat.wait() not in (0, None)
