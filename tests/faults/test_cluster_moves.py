@@ -71,10 +71,8 @@ def moved(moved_session: ClusterTopology) -> ClusterTopology:
 
 def settings_of(cluster: ClusterTopology, **options: Any) -> dict[str, Any]:
     nodes = [{"host": host, "port": port} for host, port in cluster.startup_nodes]
-    return {
-        "redbeat_redis_url": "redis-cluster://",
-        "redbeat_redis_options": {"startup_nodes": nodes, **options},
-    }
+    options |= {"startup_nodes": nodes}
+    return {"redbeat_redis_url": "redis-cluster://", "redbeat_redis_options": options}
 
 
 @contextmanager
@@ -109,11 +107,8 @@ def await_all_sent(client: RedisCluster) -> None:
 
 def check(broker: redis.Redis, client: RedisCluster) -> tuple[int, int]:
     """How many of the burst's runs were lost and doubled; each has its own id, and each entry is there."""
-    ids = Counter(
-        message["headers"]["id"]
-        for message in messages(broker)
-        if message["headers"]["redbeat_entry"] in set(NAMES)
-    )
+    headers = [message["headers"] for message in messages(broker)]
+    ids = Counter(one["id"] for one in headers if one["redbeat_entry"] in set(NAMES))
     assert ids.keys() <= IDS, "another task id"
     assert client.zcard(SCHEDULE) == len(NAMES) + 1
     return len(IDS - ids.keys()), sum(ids.values()) - len(ids)
@@ -128,11 +123,7 @@ def next_message(broker: redis.Redis) -> float:
 
 def other_master(cluster: ClusterTopology) -> Server:
     owner = cluster.owner(SCHEDULE)
-    return next(
-        node
-        for node in cluster.nodes
-        if node is not owner and node is not cluster.replica and _is_master(node)
-    )
+    return next(node for node in cluster.nodes if node not in (owner, cluster.replica) and _is_master(node))
 
 
 def moving(cluster: ClusterTopology) -> SlotMove:

@@ -16,6 +16,7 @@ from redbeat.beat.log import MISSING_SECONDS, STANDBY_SECONDS, Reports
 from redbeat.store.records import Claimed, KeyType
 
 LIMIT = 10
+Log = pytest.LogCaptureFixture
 
 
 @pytest.fixture
@@ -32,14 +33,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def told(caplog: Log) -> list[str]:
     """What beat's log was told, not those of others."""
     return [record.getMessage() for record in caplog.records if record.name == "celery.beat"]
 
 
-def test_a_standby_says_once_a_minute_who_it_waits_for(
-    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_standby_says_once_a_minute_who_it_waits_for(clock: SimpleNamespace, caplog: Log) -> None:
     caplog.set_level(logging.INFO, logger="celery.beat")
     candidacy: Any = SimpleNamespace(describe_holder=lambda: f"somebody at {clock.now:.0f}")
     reports = Reports()
@@ -51,7 +50,7 @@ def test_a_standby_says_once_a_minute_who_it_waits_for(
     ]
 
 
-def test_a_trouble_is_logged_when_it_comes_and_when_it_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_trouble_is_logged_when_it_comes_and_when_it_comes_back(caplog: Log) -> None:
     reports = Reports()
     for trouble in ("a", "a", "", "", "a", "b"):
         reports.report_trouble(trouble)
@@ -66,9 +65,7 @@ def claimed(number: int, kind: str) -> Claimed:
     return Claimed(f"redbeat:entry-{number}", "1.5", type=KeyType(kind))
 
 
-def test_many_distinct_errors_are_each_logged_and_take_bounded_memory(
-    reports: Reports, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_many_distinct_errors_are_each_logged_and_take_bounded_memory(reports: Reports, caplog: Log) -> None:
     for number in range(5 * LIMIT):
         for _ in range(3):  # seen again at once: nothing new
             reports.report_quarantined(claimed(number, "string"), f"reason {number}", is_news=False)
@@ -80,9 +77,7 @@ def test_many_distinct_errors_are_each_logged_and_take_bounded_memory(
     assert len(told(caplog)) < 3 * 5 * LIMIT
 
 
-def test_one_error_with_many_reasons_takes_the_memory_of_one(
-    reports: Reports, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_error_with_many_reasons_takes_the_memory_of_one(reports: Reports, caplog: Log) -> None:
     for number in range(5 * LIMIT):
         reports.report_quarantined(claimed(0, "list"), f"reason {number}", is_news=False)
         reports.report_trouble(f"trouble {number}")
@@ -90,9 +85,7 @@ def test_one_error_with_many_reasons_takes_the_memory_of_one(
     assert len(told(caplog)) == 2 * 5 * LIMIT
 
 
-def test_more_missing_entries_than_are_remembered_are_all_removed(
-    reports: Reports, clock: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_more_missing_than_are_remembered_are_all_removed(reports: Reports, clock: Any, caplog: Log) -> None:
     left, looks = list(range(5 * LIMIT)), 0
     while left:  # as they come up in the schedule: in the same order each time
         left = [number for number in left if not reports.note_missing(claimed(number, "none"))]
@@ -102,8 +95,8 @@ def test_more_missing_entries_than_are_remembered_are_all_removed(
     print(f"{5 * LIMIT} missing, {LIMIT} remembered: gone after {looks} looks")
 
 
-def test_of_many_that_are_removed_the_first_have_a_line_each_and_the_others_one(
-    reports: Reports, caplog: pytest.LogCaptureFixture
+def test_of_many_that_are_removed_the_first_have_a_line_each_the_others_one(
+    reports: Reports, caplog: Log
 ) -> None:
     reports.report_removed([f"redbeat:entry-{number}" for number in range(20_000)])
     *alone, together = told(caplog)
@@ -130,7 +123,7 @@ def test_missing_entries_that_never_come_up_again_make_room(reports: Reports, cl
     assert reports.note_missing(claimed(LIMIT, "none"))
 
 
-def test_a_typo_of_megabytes_is_cut(reports: Reports, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_typo_of_megabytes_is_cut(reports: Reports, caplog: Log) -> None:
     entry = SimpleNamespace(typos="", schedule=SimpleNamespace(typos="relativ\ud800 " * 300_000))
     run: Any = SimpleNamespace(entry=entry, claimed=claimed(0, "hash"))
     reports.report_typos(run)

@@ -135,10 +135,8 @@ def test_of_the_brokers_options_only_those_redbeat_knows_are_taken() -> None:
 
 
 def test_options_of_its_own_replace_the_brokers_and_stay_as_they_were_given() -> None:
-    given = {"socket_timeout": 1, "master_name": "main"}
-    config = configured(
-        broker_url=REDIS, broker_transport_options={"retry_period": 5}, redbeat_redis_options=given
-    )
+    given, of_broker = {"socket_timeout": 1, "master_name": "main"}, {"retry_period": 5}
+    config = configured(broker_url=REDIS, broker_transport_options=of_broker, redbeat_redis_options=given)
     assert config.redbeat_redis_options == {"socket_timeout": 1, "service_name": "main"}
     assert given == {"socket_timeout": 1, "master_name": "main"}
 

@@ -42,11 +42,9 @@ def test_an_entry_is_not_made_of_wrong_types(app: Celery, fields: dict[str, Any]
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize(
-    "fields", [{"last_run_at": None}, {"total_run_count": None, "last_run_at": datetime.now()}]
-)
-def test_an_entry_is_made_without_them(app: Celery, fields: dict[str, Any]) -> None:
-    assert entry(app, **fields).total_run_count == 0
+def test_an_entry_is_made_without_them(app: Celery) -> None:
+    assert entry(app, last_run_at=None).total_run_count == 0
+    assert entry(app, total_run_count=None, last_run_at=datetime.now()).total_run_count == 0
 
 
 @pytest.mark.parametrize("last_run_at", ["x", 5])
@@ -81,9 +79,7 @@ def test_save_many_takes_an_iterable(app: Celery, given: str) -> None:
 
 def test_save_many_takes_no_classes(app: Celery) -> None:
     given: Any = [RedBeatSchedulerEntry]
-    with pytest.raises(
-        EntryError, match="save_many takes entries, RedBeatSchedulerEntry or a subclass, not <class"
-    ):
+    with pytest.raises(EntryError, match=r"save_many takes entries, RedBeatSchedulerEntry .*, not <class"):
         RedBeatSchedulerEntry.save_many(given)
 
 

@@ -92,7 +92,8 @@ def published(app: Celery, task: str, options: dict[str, Any]) -> tuple[Any, ...
 DICT = {"feeds.import": {"queue": "feed_tasks"}}
 GLOB = {"feed.tasks.*": {"queue": "feed_tasks"}, re.compile(r"(video|image)\.tasks\..*"): "image_tasks"}
 #: rules that name a queue or an exchange
-DEFAULT, OPTION, ATTRIBUTE = "task_default_queue", "the option queue", "the attribute queue of the task"
+DEFAULT, OPTION, EXCHANGE = "task_default_queue", "the option queue", "the option exchange"
+ATTRIBUTE = "the attribute queue of the task"
 MINE = f"task_routes, {__name__}"
 #: task, options, settings; and the rule that names the queue or, without one, the exchange
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
@@ -115,17 +116,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "alias": ("plain", {"queue": "usa"}, {}, OPTION),
     "topic with a key": ("plain", {"queue": "usa_news", "routing_key": "usa.weather"}, {}, OPTION),
     "topic": ("plain", {"queue": "regular_tasks"}, {}, OPTION),
-    "exchange and key": (
-        "plain",
-        {"exchange": "media", "routing_key": "media.video"},
-        {},
-        "the option exchange",
-    ),
+    "exchange and key": ("plain", {"exchange": "media", "routing_key": "media.video"}, {}, EXCHANGE),
     "exchange object": (
         "plain",
         {"exchange": NEWS, "exchange_type": "topic", "routing_key": "a.b"},
         {},
-        "the option exchange",
+        EXCHANGE,
     ),
     "routing key only": ("plain", {"routing_key": "a.b"}, {}, DEFAULT),
     "fanout": ("plain", {"queue": "fan"}, {}, OPTION),

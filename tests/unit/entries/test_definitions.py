@@ -65,13 +65,11 @@ def test_writing_the_same_again_gives_the_same_text() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"args": [float("nan")]}, ValueError),
-        ({"kwargs": {"x": float("inf")}}, ValueError),
-        ({"args": [object()]}, TypeError),
-        ({"options": {"queue": b"x"}}, TypeError),
+        ({"args": [float("nan")]}, ValueError), ({"kwargs": {"x": float("inf")}}, ValueError),
+        ({"args": [object()]}, TypeError), ({"options": {"queue": b"x"}}, TypeError),
         ({"schedule": BaseSchedule()}, TypeError),
     ],
-)
+)  # fmt: skip
 def test_what_has_no_form_in_json_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         encode_definition(**fields(**change))

@@ -113,12 +113,10 @@ def test_a_rule_has_words(app: Celery, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        "FREQ=MONTHLY;BYSETPOS=-1;BYDAY=MO,TU,WE,TH,FR",
-        "FREQ=HOURLY;BYMINUTE=5",
-        "FREQ=DAILY;BYHOUR=1,2,3,4,5",
-        "FREQ=YEARLY;BYEASTER=-2",
+        "FREQ=MONTHLY;BYSETPOS=-1;BYDAY=MO,TU,WE,TH,FR", "FREQ=HOURLY;BYMINUTE=5",
+        "FREQ=DAILY;BYHOUR=1,2,3,4,5", "FREQ=YEARLY;BYEASTER=-2",
     ],
-)
+)  # fmt: skip
 def test_a_rule_that_has_none_is_shown_as_rfc_5545_writes_it(app: Celery, part: str) -> None:
     rule = rrule(**{"dtstart": START, **read_rule(part, BERLIN)})
     assert describe(app, rule) == f"DTSTART:20300305T093000 RRULE:{part} (Europe/Berlin)"
@@ -179,13 +177,10 @@ def test_a_window_s_ends_have_seconds_where_there_are_any(app: Celery, moment: d
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ({"one_off": True}, "once"),
-        ({"max_runs": 1}, "once"),
-        ({"max_runs": 3}, "3 times at the most"),
-        ({"exclude": "holidays"}, "except on holidays"),
-        ({"jitter": 2.5}, "up to 2.5 s later"),
+        ({"one_off": True}, "once"), ({"max_runs": 1}, "once"), ({"max_runs": 3}, "3 times at the most"),
+        ({"exclude": "holidays"}, "except on holidays"), ({"jitter": 2.5}, "up to 2.5 s later"),
     ],
-)
+)  # fmt: skip
 def test_the_rest_of_the_policy_follows(app: Celery, policy: dict[str, Any], words: str) -> None:
     assert describe(app, 60, **policy) == f"Every minute, {words}"
 

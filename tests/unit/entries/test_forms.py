@@ -43,17 +43,13 @@ values = st.recursive(
 policies = st.fixed_dictionaries(
     {},
     optional={
-        "timezone": st.sampled_from(["Europe/Berlin", "UTC"]),
-        "start_time": st.just(NOON),
-        "max_runs": st.integers(1, 9),
-        "one_off": st.booleans(),
-        "after_finish": st.sampled_from(["keep", "delete"]),
-        "jitter": st.floats(0, 60),
-        "misfire": st.sampled_from(["all", "skip"]),
-        "pause_note": st.text(max_size=5),
+        "timezone": st.sampled_from(["Europe/Berlin", "UTC"]), "start_time": st.just(NOON),
+        "max_runs": st.integers(1, 9), "one_off": st.booleans(),
+        "after_finish": st.sampled_from(["keep", "delete"]), "jitter": st.floats(0, 60),
+        "misfire": st.sampled_from(["all", "skip"]), "pause_note": st.text(max_size=5),
         "exclude": st.just("holidays"),
     },
-)
+)  # fmt: skip
 
 
 def parts(entry: Entry) -> dict[str, Any]:

@@ -67,16 +67,13 @@ minutes = st.integers(-200, 200).map(lambda count: NOON + count * MINUTE)
 policies = st.fixed_dictionaries(
     {},
     optional={
-        "paused": st.just(True),
-        "paused_until": minutes.map(datetime.isoformat),
+        "paused": st.just(True), "paused_until": minutes.map(datetime.isoformat),
         "start_time": minutes.map(datetime.isoformat),
         "end_time": minutes.map(lambda moment: (moment + 400 * MINUTE).isoformat()),
-        "run_missed": st.booleans(),
-        "enabled": st.booleans(),
-        "max_runs": st.integers(1, 9),
+        "run_missed": st.booleans(), "enabled": st.booleans(), "max_runs": st.integers(1, 9),
         "jitter": st.sampled_from([0, 30]),
     },
-)
+)  # fmt: skip
 
 
 @given(

@@ -24,18 +24,13 @@ def entry(app: Celery, schedule: Any, **fields: Any) -> RedBeatSchedulerEntry:
 @pytest.mark.parametrize(
     "rule",
     [
-        schedule(3600),
-        schedule(3600, relative=True),
-        crontab(minute="*/5"),
-        cron("0 9 LW * *"),
-        rrule("DAILY", dtstart=SOON),
-        rrule("HOURLY", dtstart=SOON, byminute=(1, 2)),
-        clocked(SOON),
+        schedule(3600), schedule(3600, relative=True), crontab(minute="*/5"), cron("0 9 LW * *"),
+        rrule("DAILY", dtstart=SOON), rrule("HOURLY", dtstart=SOON, byminute=(1, 2)), clocked(SOON),
         *(solar(event, 52.5, 13.4) for event in ("sunrise", "solar_noon", "dusk_civil")),
         *(solar(event, -33, 13.4) for event in ("sunrise", "solar_noon", "dusk_civil")),
     ],
     ids=lambda rule: repr(rule) if isinstance(rule, solar) else type(rule).__name__,
-)
+)  # fmt: skip
 def test_the_next_runs_of_a_new_entry_begin_with_what_it_is_due_at(app: Celery, rule: Any) -> None:
     made = entry(app, rule)
     runs = made.next_runs(4, tz=UTC)

@@ -18,11 +18,8 @@ from tests.conftest import SEED
 from tests.support.hostile import HOSTILE, HOSTILE_SHOWN
 
 #: control, format (direction, no width), halves of characters, separators of lines and paragraphs
-ORDERS = [
-    chr(code)
-    for code in range(sys.maxunicode + 1)
-    if unicodedata.category(chr(code)) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-]
+KINDS = ("Cc", "Cf", "Cs", "Zl", "Zp")
+ORDERS = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) in KINDS]
 
 
 def test_whatever_gives_orders_is_escaped() -> None:

@@ -52,9 +52,8 @@ def database(tmp_path: Path) -> Database:
             for row in rows:
                 marks = ", ".join("?" * len(row))
                 names = ", ".join(row)
-                connection.execute(
-                    f"INSERT INTO django_celery_beat_periodictask ({names}) VALUES ({marks})", [*row.values()]
-                )
+                insert = f"INSERT INTO django_celery_beat_periodictask ({names}) VALUES ({marks})"
+                connection.execute(insert, [*row.values()])
             connection.commit()
         return f"sqlite:///{path}"
 

@@ -27,14 +27,10 @@ UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")
 #: zone to days on which its clocks change: at midnight or by a whole day but for the first, never in the last
 CHANGES = {
-    "Europe/Berlin": ("2026-03-29", "2026-10-25"),
-    "America/St_Johns": ("2006-10-29", "2006-04-02"),
-    "America/Santiago": ("2026-09-06", "2026-04-05"),
-    "America/Havana": ("2026-11-01", "2026-03-08"),
-    "Pacific/Apia": ("2011-12-30",),
-    "Asia/Beirut": ("2025-03-30",),
-    "Asia/Kathmandu": ("2026-06-01",),
-}
+    "Europe/Berlin": ("2026-03-29", "2026-10-25"), "America/St_Johns": ("2006-10-29", "2006-04-02"),
+    "America/Santiago": ("2026-09-06", "2026-04-05"), "America/Havana": ("2026-11-01", "2026-03-08"),
+    "Pacific/Apia": ("2011-12-30",), "Asia/Beirut": ("2025-03-30",), "Asia/Kathmandu": ("2026-06-01",),
+}  # fmt: skip
 
 
 def at(text: str, tz: Any = UTC) -> datetime:

@@ -158,21 +158,18 @@ def test_dtstart_is_now_when_it_is_not_given() -> None:
     assert rrule("DAILY", nowfun=lambda: NOON).dtstart == NOON
 
 
-FULL = rrule(
-    "MONTHLY", dtstart=NOON, until=NOON + timedelta(days=99), byweekday=[MO(+1)], byhour=(7, 13), wkst=SU
-)
+END = NOON + timedelta(days=99)
+FULL = rrule("MONTHLY", dtstart=NOON, until=END, byweekday=[MO(+1)], byhour=(7, 13), wkst=SU)
 
 
 @pytest.mark.parametrize(
     "duplicate",
     [
-        copy.copy,
-        copy.deepcopy,
-        lambda rule: pickle.loads(pickle.dumps(rule)),
+        copy.copy, copy.deepcopy, lambda rule: pickle.loads(pickle.dumps(rule)),
         lambda rule: json.loads(json.dumps(rule, cls=RedBeatJSONEncoder), cls=RedBeatJSONDecoder),
     ],
     ids=["copy", "deepcopy", "pickle", "json"],
-)
+)  # fmt: skip
 def test_a_copy_is_equal_and_has_the_same_occurrences(duplicate: Any) -> None:
     assert duplicate(FULL) == FULL
     assert duplicate(FULL).occurrence(NOON) == FULL.occurrence(NOON)
@@ -208,12 +205,10 @@ def test_any_collection_of_numbers_is_equal_to_itself_when_saved_and_read(hours:
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        (NOON - timedelta(seconds=5), (False, 5)),
-        (NOON, (True, 86400)),
-        (NOON + timedelta(seconds=5), (True, 86395)),
-        (NOON + timedelta(days=1), (True, None)),
+        (NOON - timedelta(seconds=5), (False, 5)), (NOON, (True, 86400)),
+        (NOON + timedelta(seconds=5), (True, 86395)), (NOON + timedelta(days=1), (True, None)),
     ],
-)
+)  # fmt: skip
 def test_is_due_answers_as_celerys_schedules_do(now: datetime, expected: tuple[bool, float | None]) -> None:
     rule = rrule("DAILY", dtstart=NOON, count=2, nowfun=lambda: now)
     last_run_at = NOON - timedelta(days=1)

@@ -23,13 +23,11 @@ LOOKS = [
 @pytest.mark.parametrize(
     ("expression", "after_change"),
     [
-        ("*/7 * * * sat,sun", timedelta(0)),
-        ("5-59/7 * * * sat,sun", timedelta(minutes=5)),
-        ("30 * 31 * *", timedelta(minutes=30)),
-        ("*/7 * * * fri", timedelta(days=6)),
+        ("*/7 * * * sat,sun", timedelta(0)), ("5-59/7 * * * sat,sun", timedelta(minutes=5)),
+        ("30 * 31 * *", timedelta(minutes=30)), ("*/7 * * * fri", timedelta(days=6)),
         ("15 * 30 * *", timedelta(days=30, minutes=15)),
     ],
-)
+)  # fmt: skip
 def test_the_next_run_after_the_date_is_the_same_from_however_early(
     expression: str, after_change: timedelta, before: timedelta
 ) -> None:

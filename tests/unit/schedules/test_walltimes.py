@@ -24,11 +24,9 @@ ENOUGH = 40
 PER_DAY = {"DAILY": 1, "HOURLY": 24, "MINUTELY": 1440, "SECONDLY": 86_400}
 #: what steps over hours, days and weeks, and is a part or a multiple of them, or neither
 INTERVALS = {
-    "DAILY": [1, 2, 7, 14, 5],
-    "HOURLY": [1, 2, 5, 7, 24, 25, 48, 168],
-    "MINUTELY": [1, 7, 15, 90, 720, 1440, 1441, 10_080],
-    "SECONDLY": [1, 7, 3600, 86_400, 86_399, 604_800],
-}
+    "DAILY": [1, 2, 7, 14, 5], "HOURLY": [1, 2, 5, 7, 24, 25, 48, 168],
+    "MINUTELY": [1, 7, 15, 90, 720, 1440, 1441, 10_080], "SECONDLY": [1, 7, 3600, 86_400, 86_399, 604_800],
+}  # fmt: skip
 
 
 def some(low: int, high: int) -> st.SearchStrategy[list[int] | None]:
@@ -40,11 +38,9 @@ def stepping_rules(draw: st.DrawFn) -> rrule:
     freq = draw(st.sampled_from(sorted(PER_DAY)))
     start = draw(st.datetimes(LATE, LATE + timedelta(days=20))).replace(microsecond=0)
     fields: dict[str, Any] = {
-        "interval": draw(st.sampled_from(INTERVALS[freq])),
-        "byhour": draw(some(0, 23)),
-        "byminute": draw(some(0, 59)),
-        "bysecond": draw(some(0, 59)),
-    }
+        "interval": draw(st.sampled_from(INTERVALS[freq])), "byhour": draw(some(0, 23)),
+        "byminute": draw(some(0, 59)), "bysecond": draw(some(0, 59)),
+    }  # fmt: skip
     days = {
         "byweekday": some(0, 6),
         "bymonthday": some(-31, 31).filter(lambda found: not found or 0 not in found),
@@ -213,11 +209,9 @@ def test_with_every_list_full_a_rule_of_any_age_costs_no_more_than_a_plan_may(
 ) -> None:
     """It comes every second; one of the year 1 is counted in some thousand steps."""
     full: dict[str, Any] = {
-        "byyearday": [day for day in range(-366, 367) if day],
-        "byhour": list(range(24)),
-        "byminute": list(range(60)),
-        "bysecond": list(range(60)),
-    }
+        "byyearday": [day for day in range(-366, 367) if day], "byhour": list(range(24)),
+        "byminute": list(range(60)), "bysecond": list(range(60)),
+    }  # fmt: skip
     started = datetime(year, 1, 1)
     times = wall_times(rrule(freq, dtstart=started, count=count, **full), started)
     elapsed = (moment - started).total_seconds()

@@ -72,19 +72,13 @@ def test_an_exception_is_still_needed(module: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "store.client.get(key)",
-        "found = self._store.client",
-        "with store.translating(): pass",
-        "store.ask(lambda client: client.get(key))",
-        "app.redbeat_redis.get(key)",
-        "from redbeat.connection.client import get_redis",
-        "from redbeat.store.scripts import take_lock",
-        "from redbeat.store import scripts as lua",
-        "import redbeat.store.scripts.owners",
-        "anything.zadd(key, {member: score})",
-        "anything.evalsha(sha1, 0)",
+        "store.client.get(key)", "found = self._store.client", "with store.translating(): pass",
+        "store.ask(lambda client: client.get(key))", "app.redbeat_redis.get(key)",
+        "from redbeat.connection.client import get_redis", "from redbeat.store.scripts import take_lock",
+        "from redbeat.store import scripts as lua", "import redbeat.store.scripts.owners",
+        "anything.zadd(key, {member: score})", "anything.evalsha(sha1, 0)",
         "anything.execute_command('TIME')",
     ],
-)
+)  # fmt: skip
 def test_it_is_noticed_when_a_module_begins_to(source: str) -> None:
     assert list(uses_of_redis(source))

@@ -38,6 +38,8 @@ WRITE = (
 )
 CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
 
+TWO_SETS = ("the-statics", "the-owners")
+STATICS = {"statics": "the-statics", "owners": "the-owners", "change": "add", "owner": "the-owner"}
 OF_ALL = {"schedule": "the-schedule", "statics": "the-statics", "away": "the-:downgraded"}
 
 
@@ -95,18 +97,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "change_statics": (
-        lambda client: lua.change_statics(
-            client, "the-statics", "the-owners", FENCE, "add", "the-owner", ["n", "n"]
-        ),
+        lambda client: lua.change_statics(client, *TWO_SETS, FENCE, "add", "the-owner", ["n", "n"]),
         "ok",
-        {
-            "statics": "the-statics",
-            **LOCK,
-            "lock_ms": 12,
-            "change": "add",
-            "owners": "the-owners",
-            "owner": "the-owner",
-        },
+        {**STATICS, **LOCK, "lock_ms": 12},
         {"name": "n"},
     ),
     "take_lock": (
@@ -321,24 +314,8 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
     writes = [records.Write("d1", "m1", 5), records.Write("d2", "m2"), records.Write("d3", "m1", 5.0)]
     lua.save_entries(client, "s", records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
     assert client.keys == ["s", "s", "k0", "k1", "k2"]
-    assert client.args[3:] == [
-        "1",
-        "d1",
-        "2",
-        "d2",
-        "1",
-        "d3",
-        "",
-        "m1",
-        "5.000000",
-        "",
-        "",
-        "",
-        "m2",
-        "",
-        "",
-        "",
-    ]
+    first, second = ["", "m1", "5.000000", "", ""], ["", "m2", "", "", ""]
+    assert client.args[3:] == ["1", "d1", "2", "d2", "1", "d3", *first, *second]
 
 
 def test_a_lost_lock_is_told_apart() -> None:

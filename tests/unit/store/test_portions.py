@@ -40,12 +40,9 @@ def test_each_entry_is_read_but_those_that_are_too_much_by_themselves() -> None:
     chosen = random.Random(seed)
     for _ in range(50):
         sizes = {f"k{number}": int(10 ** chosen.uniform(0, 6)) for number in range(chosen.randrange(1, 300))}
-        server, rows, portions = (
-            Server(sizes, limit := int(10 ** chosen.uniform(1, 6))),
-            rows_of(sizes),
-            Portions(),
-        )
-        portions.fill(rows, server.read)
+        limit = int(10 ** chosen.uniform(1, 6))
+        server, rows = Server(sizes, limit), rows_of(sizes)
+        Portions().fill(rows, server.read)
         for row in rows:
             is_read = sizes[row.key] <= limit
             assert row.definition == (f"the definition of {row.key}" if is_read else None)
