@@ -76,7 +76,7 @@ def test_an_entry_that_is_too_large_is_quarantined_and_the_others_run(
     scheduler.tick()
     assert sent_names(broker) == ["good"]
     reason = field(client, "large", "error")["reason"]
-    assert re.search(r"large: it has [\d,]+ bytes, and redbeat_max_entry_bytes allows 20,000: put", reason)
+    assert re.search(r"large: it has [\d,]+ bytes, and redbeat_max_entry_bytes allows 20,000: store", reason)
     assert len(errors_in(caplog)) == 1
     assert (score_of(client, "large") or 0) > server_now(client)
     assert len(client.hget("redbeat:large", which) or "") > MAX_BYTES, "it is kept as it is"
