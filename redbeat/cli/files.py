@@ -257,6 +257,14 @@ def import_(
     if dry_run:
         show_difference(session, made)
         return
+    _tell_stored(session, made)
+    if from_beat_schedule:
+        session.note(
+            "They are entries like any other now. Take them out of beat_schedule: it wins at each start."
+        )
+
+
+def _tell_stored(session: Session, made: Plan) -> None:
     new, old = len(made.difference.added), len(made.difference.changed)
     words = [counted(new + old, "entry", "entries")]
     words += [f"{old} of them in place of others"] if old else []
@@ -265,10 +273,6 @@ def import_(
     session.say(f"Stored {', '.join(words)}.")
     for warning in made.warnings:
         session.note(warning)
-    if from_beat_schedule:
-        session.note(
-            "They are entries like any other now. Take them out of beat_schedule: it wins at each start."
-        )
 
 
 def _counted_changes(made: Plan) -> str:

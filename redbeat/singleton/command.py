@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from celery import Celery
@@ -26,6 +26,9 @@ from redbeat.log.text import as_stored
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, Seconds, not_empty
 from redbeat.singleton.beatcop import BeatCopSettings, read_beatcop
+
+if TYPE_CHECKING:
+    from redbeat.singleton.runner import Times
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 DEFAULT_GRACE_SECONDS = 5.0
@@ -144,19 +147,12 @@ def run_singleton(
         raise CommandLineError(
             "This system has no process groups, which a singleton needs.", exits.UNAVAILABLE
         )
-    from redbeat.singleton.runner import Runner, Times  # it needs POSIX's signals
+    from redbeat.singleton.runner import Runner  # it needs POSIX's signals
 
     program = list(command) or settings.command
     if not program:
         raise _usage("No command: give it after the options, as -- COMMAND ARG...")
-    timeout = timeout_seconds or settings.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
-    grace = min(DEFAULT_GRACE_SECONDS, timeout / 2) if grace_seconds is None else grace_seconds
-    times = Times(timeout, grace)
-    if not times.is_sound:
-        raise _usage(
-            f"--timeout {timeout:g} is too short for --grace {grace:g}: the command couldn't be stopped in "
-            f"time. Use --timeout {math.ceil(times.smallest_timeout())} or more."
-        )
+    times = _times_of(timeout_seconds, grace_seconds, settings)
     if shutil.which(program[0]) is None:
         raise CommandLineError(
             f"{program[0]}: there is no such program, or it may not be run.", exits.UNAVAILABLE
@@ -180,6 +176,21 @@ def run_singleton(
     except RedBeatError as exc:
         raise CommandLineError(str(exc), exits.NO_PERMISSION) from None
     click.get_current_context().exit(exits.TRY_AGAIN if code is None else code)
+
+
+def _times_of(timeout_seconds: float | None, grace_seconds: float | None, settings: BeatCopSettings) -> Times:
+    """Return the times of the lock; a usage error if the command couldn't be stopped before the lock ends."""
+    from redbeat.singleton.runner import Times  # it needs POSIX's signals
+
+    timeout = timeout_seconds or settings.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
+    grace = min(DEFAULT_GRACE_SECONDS, timeout / 2) if grace_seconds is None else grace_seconds
+    times = Times(timeout, grace)
+    if not times.is_sound:
+        raise _usage(
+            f"--timeout {timeout:g} is too short for --grace {grace:g}: the command couldn't be stopped in "
+            f"time. Use --timeout {math.ceil(times.smallest_timeout())} or more."
+        )
+    return times
 
 
 def _app(connection: dict[str, Any]) -> Celery:

@@ -216,9 +216,8 @@ class Watchdog:
                 if self._running is not None and pid == self._running.group:
                     code = os.waitstatus_to_exitcode(wait_status)
                     self._running.status = code if code >= 0 else 128 - code
-                    self._running.popen.returncode = (
-                        code  # or it would look for its process when it is dropped
-                    )
+                    # or it would look for its process when it is dropped
+                    self._running.popen.returncode = code
 
     def _watch(self, running: Running) -> None:
         moment = now()

@@ -1,5 +1,4 @@
-"""Reading due entries in portions, after a large answer has ended the connection, as a proxy has a limit,
-say.
+"""Reading due entries in portions, after a large answer has ended the connection: a proxy may have a limit.
 
 Beats without a lock hide what they have claimed for a while. If the answer doesn't arrive, those entries
 wait, and the next claim takes others. Invariant: once an answer was lost, entries are claimed by their names,

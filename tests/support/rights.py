@@ -77,6 +77,16 @@ class Ground:
         return [(user, what) for user, what in entries if not what.startswith("client")]
 
 
+def run_twice(ground: Ground, **settings: Any) -> None:
+    """A beat with these settings sends the run of `report`, twice."""
+    app = ground.app("beat", **settings)
+    with leader(app) as scheduler:
+        for _ in range(2):
+            ground.make_due("report")
+            scheduler.tick()
+    assert [message.entry for message in take_messages(app)] == ["report", "report"]
+
+
 Claim = Callable[[Ground], None]
 
 

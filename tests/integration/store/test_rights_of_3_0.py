@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -20,9 +19,9 @@ from tests.support.apps import run_beat
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
-from tests.support.rights import CLAIMS, PASSWORD, Ground, documented_rights
+from tests.support.rights import CLAIMS, PASSWORD, Ground, documented_rights, run_twice
 from tests.support.schedule import SCHEDULE, sent_names
-from tests.support.ticks import leader, take_messages
+from tests.support.ticks import take_messages
 
 _BEAT = (
     "~redbeat:* resetchannels &redbeat::wake +select +eval +evalsha +time +config|get +publish +subscribe "
@@ -97,15 +96,6 @@ def test_a_beat_and_the_command_line_have_enough_of_them(old: Ground, tmp_path: 
 
 
 # -- without one of them
-
-
-def run_twice(ground: Ground, **settings: Any) -> None:
-    app = ground.app("beat", **settings)
-    with leader(app) as scheduler:
-        for _ in range(2):
-            ground.make_due("report")
-            scheduler.tick()
-    assert [message.entry for message in take_messages(app)] == ["report", "report"]
 
 
 def wait_for_replicas(ground: Ground) -> None:
