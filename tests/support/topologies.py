@@ -83,9 +83,15 @@ class SentinelTopology:
             if not sentinel.is_running:
                 sentinel.restart()
                 _quicken(sentinel)
-        eventually(
-            self._is_whole, 20, retry_on=_NOT_YET, message="the sentinel topology did not become whole"
-        )
+        try:
+            eventually(
+                self._is_whole, 20, retry_on=_NOT_YET, message="the sentinel topology did not become whole"
+            )
+        except AssertionError as exc:
+            logs = (
+                f"{server}:\n{server.process.output()[-4000:]}" for server in [*self.sentinels, *self.data]
+            )
+            raise AssertionError("\n".join([str(exc), *logs])) from exc
 
     def stop(self) -> None:
         for server in [*self.sentinels, *self.data]:
