@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from types import CodeType, FrameType
+from importlib.machinery import BuiltinImporter
+from importlib.util import module_from_spec
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -17,6 +18,19 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _NUMBERS = sorted(map(int, signal.valid_signals()))
 #: the C functions below ``signal``, which makes enums and takes 65 us to ask about all signals instead of 1
 system: Any = getattr(signal, "_signal", signal)
+
+
+def _fresh(name: str) -> ModuleType:
+    """Return a built-in module as Python makes it, whatever was patched in the one that is imported."""
+    spec: Any = BuiltinImporter.find_spec(name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+#: threads of the system, also where gevent or eventlet has patched ``threading``: theirs can't be started
+#: wherever a handler is called, and what is raised in them doesn't reach the main thread
+_system_thread: Any = _fresh("_thread")
 
 
 @contextmanager
@@ -29,9 +43,6 @@ def hold_interrupts(patience_seconds: float = 0.5, *, is_firm: bool = False) -> 
     Masking the signals wouldn't do: the kernel would give them to another thread, and Python runs the
     handlers in the main thread all the same.
     """
-    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
-        yield lambda: None
-        return
     hold = _Hold(patience_seconds, is_firm)
     try:
         yield hold.let_arrive
@@ -47,11 +58,14 @@ class _Hold:
         self._is_firm = is_firm
         self._deadline = 0.0
         self._arrived: int | None = None
-        self._timer: threading.Timer | None = None
+        self._running: Any = None  # a lock, held until the block has ended
         self._before: dict[signal.Signals, Any] = {}
-        for number in _SIGNALS:
-            self._before[number] = signal.getsignal(number) or signal.SIG_DFL
-            signal.signal(number, self._handle)
+        self._thread_id = _system_thread.get_ident()
+        with suppress(ValueError):  # not in the main thread: handlers run there only
+            for number in _SIGNALS:
+                before = signal.getsignal(number) or signal.SIG_DFL
+                signal.signal(number, self._handle)
+                self._before[number] = before
 
     def let_arrive(self) -> None:
         """Send the signal that has come, if there is one, to its own handler."""
@@ -62,8 +76,9 @@ class _Hold:
 
     def end(self) -> None:
         """Put the handlers back, and send them the signal that has come."""
-        if self._timer is not None:
-            self._timer.cancel()
+        running, self._running = self._running, None
+        if running is not None:
+            running.release()
         self._restore()
         self.let_arrive()
 
@@ -75,16 +90,20 @@ class _Hold:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._arrived is None:
             self._arrived = number
-            self._timer = threading.Timer(self._patience_seconds, _interrupt_main_thread, [number])
-            self._timer.daemon = True
             self._deadline = time.monotonic() + self._patience_seconds
-            self._timer.start()
+            self._running = _system_thread.allocate_lock()
+            self._running.acquire()
+            _system_thread.start_new_thread(self._send_again, (number, self._running))
             return
         if self._is_firm and time.monotonic() < self._deadline:
             return
         self._arrived = None
         self._restore()
         signal.raise_signal(number)
+
+    def _send_again(self, number: int, running: Any) -> None:
+        if not running.acquire(timeout=self._patience_seconds):
+            _send_to(self._thread_id, number)
 
 
 class Postponed:
@@ -98,6 +117,7 @@ class Postponed:
         self._arrived: dict[int, FrameType | None] = {}
         self._before: dict[int, Any] = {}
         self._notes: dict[int, partial[Any]] = {}
+        self._thread_id = _system_thread.get_ident()
         try:
             for number in _NUMBERS:
                 handler = system.getsignal(number)
@@ -131,7 +151,7 @@ class Postponed:
             note.__setstate__(state)  # type: ignore[attr-defined]
         for number in list(self._arrived):
             del self._arrived[number]
-            _interrupt_main_thread(number)
+            _send_to(self._thread_id, number)
 
     def end(self) -> None:
         """Put the handlers back, and call those of the signals that have come."""
@@ -159,10 +179,9 @@ def _code_of(handler: Any) -> CodeType | None:
     return code or getattr(type(handler).__call__, "__code__", None)
 
 
-def _interrupt_main_thread(number: int) -> None:
-    # sent to the thread, not to the process, so that a call that blocks there returns
-    main = threading.main_thread().ident
-    if hasattr(signal, "pthread_kill") and main is not None:
-        signal.pthread_kill(main, number)
+def _send_to(thread_id: int, number: int) -> None:
+    # to the thread, not to the process, so that a call that blocks there returns
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(thread_id, number)
     else:
         signal.raise_signal(number)

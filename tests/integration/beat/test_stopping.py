@@ -246,7 +246,7 @@ def test_it_ends_on_sigterm_without_a_traceback_and_releases_the_lock(
         beat.signal(signal.SIGTERM)
         assert beat.wait() == 0, beat.output()
         assert "beat: Releasing lock" in beat.output()
-        assert not has_traceback(beat.output())
+        assert not has_traceback(beat.output()), beat.output()
         assert not client.exists(LOCK)
 
 

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +16,7 @@ import pytest
 
 from redbeat.process import signals as interrupts
 from redbeat.process.signals import Postponed, hold_interrupts
+from tests.support.processes import Process
 
 
 class Ended(Exception):
@@ -93,6 +96,45 @@ def test_another_thread_holds_nothing_and_breaks_nothing() -> None:
     thread.start()
     thread.join()
     assert errors == []
+
+
+#: green threads, of which a handler may find itself in any
+PATCHES = {
+    "none": "",
+    "gevent": "from gevent import monkey; monkey.patch_all()",
+    "eventlet": "import eventlet; eventlet.monkey_patch()",
+}
+
+HOLDING = """
+import signal, sys, time
+from redbeat.process.signals import hold_interrupts
+
+marks = []
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+signal.signal(signal.SIGUSR1, lambda *_: marks.append(1))
+with hold_interrupts(float(sys.argv[1])):
+    print("in the block")
+    while not marks:
+        time.sleep(0.01)
+    print("at its end")
+print("after it")
+"""
+
+
+@pytest.mark.parametrize("library", PATCHES)
+@pytest.mark.parametrize("patience_seconds", [600, 0.1])
+def test_green_threads_change_nothing_about_that(library: str, patience_seconds: float) -> None:
+    if library != "none" and importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} isn't installed")
+    program = f"{PATCHES[library]}\n{HOLDING}"
+    with Process([sys.executable, "-W", "ignore", "-c", program, str(patience_seconds)]) as process:
+        process.wait_for("in the block")
+        process.signal(signal.SIGTERM)
+        if patience_seconds > 1:
+            process.signal(signal.SIGUSR1)
+        assert process.wait() == 3, process.output()
+        expected = ["in the block"] + ["at its end"] * (patience_seconds > 1)
+        assert process.output().splitlines() == expected
 
 
 def test_a_handler_that_the_block_sets_stays() -> None:
