@@ -145,10 +145,15 @@ def sentinel(
 
 
 def _quicken(sentinel: Server) -> None:
-    """Look around five times a second, where the default is every one, two and ten seconds."""
+    """Look around five times a second, where the default is every one, two and ten seconds.
+
+    After two seconds in which it couldn't run, on a machine that is busy, it does nothing for another second
+    (tilt mode), where the default is half a minute.
+    """
+    periods = dict.fromkeys(("ping-period", "ask-period", "info-period", "publish-period"), 200)
+    words = [word for period in {**periods, "tilt-period": 1000}.items() for word in period]
     with sentinel.client() as client:
-        periods = ("ping-period", "ask-period", "info-period", "publish-period")
-        client.execute_command("SENTINEL DEBUG", *(word for name in periods for word in (name, 200)))
+        client.execute_command("SENTINEL DEBUG", *words)
 
 
 def _role(server: Server) -> str:
