@@ -7,6 +7,7 @@ unknown keys. What a file's fields can't express is in a field ``stored``, as it
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -45,6 +46,9 @@ NEVER, UNSCHEDULED = "never", "unscheduled"
 _PLAIN_FIELDS = ("task", "args", "kwargs", "options")
 #: how many pairs of a schedule and a policy are remembered, as many entries may share a few
 MAX_FORMS = 1024
+#: JSON that is nested more deeply is exported as text
+DEEP = 100
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,8 @@ _Forms = dict[tuple[str, str | None], Mapping[str, Any] | None]
 
 def _in_words(entry: RedBeatSchedulerEntry, stored: Stored, forms: _Forms) -> dict[str, Any]:
     """Return an entry's definition and policy as fields of a file; {}: importing these would give others."""
+    if _is_deep(stored.definition or "") or _is_deep(stored.policy or ""):
+        return {}
     given = json.loads(stored.definition or "")
     plain = {name: value for name in _PLAIN_FIELDS if (value := given.get(name))}
     if not _is_plain(given, plain):
@@ -238,8 +244,25 @@ def _is_same(text: str, stored: str | None) -> bool:
         return False
 
 
+def _is_deep(text: str) -> bool:
+    """Tell whether JSON is nested so deeply that some versions of Python read it, and can't write it."""
+    if text.count("[") + text.count("{") <= DEEP:
+        return False
+    depth = 0
+    for part in _STRING_OR_BRACKET.finditer(text):
+        if part[0] in ("[", "{"):
+            depth += 1
+        elif part[0] in ("]", "}"):
+            depth -= 1
+        if depth > DEEP:
+            return True
+    return False
+
+
 def _raw(text: str | None) -> Any:
     """Return a field for ``stored``: as an object, if writing it gives ``text`` again, else as text."""
+    if _is_deep(text or ""):
+        return text
     try:
         value = json.loads(text or "")
     except (ValueError, RecursionError):

@@ -87,6 +87,14 @@ def test_one_deep_entry_keeps_nobody_from_an_export(app: Celery, client: redis.R
     assert deep in client.hgetall("redbeat:deep")["definition"]
 
 
+def test_brackets_in_a_text_are_no_nesting(app: Celery, client: redis.Redis) -> None:
+    brackets = '[{"' * 200
+    Entry("brackets", "echo", 60, args=[brackets], app=app).save()
+    Entry("wide", "echo", 60, args=[[[]] * 200], app=app).save()
+    entries = export_entries(app).declared.entries
+    assert (entries["brackets"]["args"], entries["wide"]["args"]) == ([brackets], [[[]] * 200])
+
+
 ENTRY = "entries: {a: {task: echo, schedule: {every: 1h}, next_run: never}}"
 
 
