@@ -199,6 +199,7 @@ def cut_off(replica: Server) -> Iterator[None]:
         client.execute_command("CLIENT KILL TYPE master")
         yield
         client.config_set("masterauth", "")
+        client.config_rewrite()  # when it is promoted, a sentinel lets it write the password to its file
 
 
 def replica_of(topology: SentinelTopology) -> Server:
