@@ -46,8 +46,8 @@ NEVER, UNSCHEDULED = "never", "unscheduled"
 _PLAIN_FIELDS = ("task", "args", "kwargs", "options")
 #: how many pairs of a schedule and a policy are remembered, as many entries may share a few
 MAX_FORMS = 1024
-#: JSON that is nested more deeply is exported as text
-DEEP = 100
+#: how many levels of JSON a file has as values; what is nested more deeply is exported as text
+MAX_LEVELS = 100
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
 
 
@@ -246,7 +246,7 @@ def _is_same(text: str, stored: str | None) -> bool:
 
 def _is_deep(text: str) -> bool:
     """Tell whether JSON is nested so deeply that some versions of Python read it, and can't write it."""
-    if text.count("[") + text.count("{") <= DEEP:
+    if text.count("[") + text.count("{") <= MAX_LEVELS:
         return False
     depth = 0
     for part in _STRING_OR_BRACKET.finditer(text):
@@ -254,7 +254,7 @@ def _is_deep(text: str) -> bool:
             depth += 1
         elif part[0] in ("]", "}"):
             depth -= 1
-        if depth > DEEP:
+        if depth > MAX_LEVELS:
             return True
     return False
 

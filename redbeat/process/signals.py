@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import BuiltinImporter
 from importlib.util import module_from_spec
@@ -61,11 +61,15 @@ class _Hold:
         self._running: Any = None  # a lock, held until the block has ended
         self._before: dict[signal.Signals, Any] = {}
         self._thread_id = _system_thread.get_ident()
-        with suppress(ValueError):  # not in the main thread: handlers run there only
+        try:
             for number in _SIGNALS:
-                before = signal.getsignal(number) or signal.SIG_DFL
+                self._before[number] = signal.getsignal(number) or signal.SIG_DFL
                 signal.signal(number, self._handle)
-                self._before[number] = before
+        except ValueError:  # not in the main thread: handlers run there only
+            pass
+        except BaseException:  # from a handler that was called just before it was replaced
+            self.end()
+            raise
 
     def let_arrive(self) -> None:
         """Send the signal that has come, if there is one, to its own handler."""

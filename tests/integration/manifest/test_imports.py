@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import pytest
 import redis
@@ -85,6 +86,21 @@ def test_one_deep_entry_keeps_nobody_from_an_export(app: Celery, client: redis.R
     commit(plan_import(app, read_file(text)))
     assert sorted(client.zrange("redbeat::schedule", 0, -1)) == ["redbeat:deep", "redbeat:plain"]
     assert deep in client.hgetall("redbeat:deep")["definition"]
+
+
+def test_what_is_nested_more_deeply_than_a_hundred_levels_is_exported_as_text(app: Celery) -> None:
+    def nested(levels: int) -> list[Any]:
+        value: list[Any] = []
+        for _ in range(levels - 1):
+            value = [value]
+        return value
+
+    # the definition itself is a level
+    Entry("deep", "echo", 60, args=nested(100), app=app).save()
+    Entry("less deep", "echo", 60, args=nested(99), app=app).save()
+    entries = export_entries(app).declared.entries
+    assert isinstance(entries["deep"]["stored"]["definition"], str)
+    assert entries["less deep"]["args"] == nested(99)
 
 
 def test_brackets_in_a_text_are_no_nesting(app: Celery, client: redis.Redis) -> None:
