@@ -1,7 +1,7 @@
 """What to do about one claimed entry: decisions by what was read, without a clock.
 
-A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that records why none is sent now. What
-isn't in the entry is given, as its calendar; one that wasn't read before is the only thing that is read here.
+A claimed entry becomes a :class:`Run` to send, or a :class:`Commit` that records why none is sent now. Its
+calendar is given, too. Nothing is read here but a calendar that wasn't given.
 """
 
 from __future__ import annotations
