@@ -61,7 +61,9 @@ end
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
-local results, unrecorded, next_history, next_push = {}, '', 3 + count, 9 + 12 * count
+
+-- 1. compare: which decisions are still about what stands there
+local commits, next_history, next_push = {}, 3 + count, 9 + 12 * count
 for i = 3, 2 + count do
   local key, at = KEYS[i], 9 + (i - 3) * 12
   local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -69,94 +71,135 @@ for i = 3, 2 + count do
   local new_definition, new_policy, claimed_texts = ARGV[at + 7], ARGV[at + 8], ARGV[at + 9]
   local record, pushes = ARGV[at + 10], tonumber(ARGV[at + 11])
 
-  local is_end = new_score == 'remove' or new_score == 'delete'
-  local is_unchanged, has_meta = redis.call('TYPE', key).ok == kind, false
-  local has_lease, meta, meta_sha1 = false, false, false
-  if is_unchanged and kind == 'hash' then
-    if decided_on ~= '' then
-      local stored = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'meta', 'lease', 'meta_sha1')
-      is_unchanged = match_text('=' .. texts_of(stored), decided_on)
-      meta, has_lease, meta_sha1 = stored[4], stored[5], stored[6]
-    elseif new_meta ~= '' then
-      meta, has_lease = unpack(redis.call('HMGET', key, 'meta', 'lease'))
-    else  -- the texts aren't read unless they are compared, as they may be very large
+  local is_unchanged, has_meta, has_lease, meta, meta_sha1 = true, false, false, false, false
+  if kind == 'hash' and decided_on ~= '' then
+    local read = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'lease', 'meta', 'meta_sha1')
+    has_lease, meta, meta_sha1 = read[4], read[5], read[6]
+    is_unchanged = not read.err and match_text('=' .. texts_of(read), decided_on)
+      and (read[1] or redis.call('TYPE', key).ok == kind)
+    has_meta = is_unchanged and match_text(meta or '', claimed_meta)
+  else
+    is_unchanged = redis.call('TYPE', key).ok == kind
+    -- the texts aren't read unless they are compared, as they may be very large
+    if is_unchanged and kind == 'hash' and new_meta ~= '' then
+      has_lease, meta, meta_sha1 = unpack(redis.call('HMGET', key, 'lease', 'meta', 'meta_sha1'))
+      has_meta = match_text(meta or '', claimed_meta)
+    elseif is_unchanged and kind == 'hash' then
       has_lease = redis.call('HGET', key, 'lease')
     end
-    has_meta = is_unchanged and match_text(meta or '', claimed_meta)
   end
   local has_score = is_unchanged and redis.call('ZSCORE', schedule, key) == claimed_score
   if pushes > 0 then is_unchanged = has_meta and has_score and is_moved == 0 end
-  local result = 0
-  if is_unchanged then
-    if new_meta ~= '' and has_meta then
-      redis.call('HSET', key, 'meta', new_meta, 'meta_sha1', sha1_of_meta(new_meta))
+  local is_end = new_score == 'remove' or new_score == 'delete'
+  commits[i - 2] = {
+    key = key, claimed_score = claimed_score, new_score = is_unchanged and has_score and new_score, is_end = is_end,
+    new_meta = is_unchanged and has_meta and new_meta ~= '' and new_meta, meta = meta, meta_sha1 = meta_sha1,
+    new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
+    claimed_texts = claimed_texts, record = record, history = next_history, has_lease = has_lease,
+    pushes = is_unchanged and pushes or 0, first = next_push,
+  }
+  if record ~= '' then next_history = next_history + (is_end and 2 or 1) end
+  next_push = next_push + 3 * pushes
+end
+
+-- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
+local function take_back(commit)
+  if commit.new_score then redis.call('ZADD', schedule, commit.claimed_score, commit.key) end
+  for field, before in pairs(commit.new_meta and {meta = commit.meta, meta_sha1 = commit.meta_sha1} or {}) do
+    if before then
+      redis.call('HSET', commit.key, field, before)
+    else
+      redis.call('HDEL', commit.key, field)
     end
-    if has_score then
-      if is_end then
-        redis.call('ZREM', schedule, key)
-      else
-        redis.call('ZADD', schedule, 'XX', new_score, key)
-      end
-      result = 1
+  end
+end
+
+local recorded = 0
+local is_recorded, problem = pcall(function()
+  local scores, ended = {}, {}
+  for _, commit in ipairs(commits) do
+    local meta = commit.new_meta
+    if meta then redis.call('HSET', commit.key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
+    recorded = recorded + 1
+    if commit.new_score and commit.is_end then
+      ended[#ended + 1] = commit.key
+    elseif commit.new_score then
+      scores[#scores + 1] = commit.new_score
+      scores[#scores + 1] = commit.key
     end
-    local refused = pushes > 0 and push_messages(next_push, pushes, 2 + count + histories, home_db, broker_db)
-    if refused then
-      -- recorded before it is pushed, and taken back: else a user without the right to record would send for ever
-      redis.call('ZADD', schedule, claimed_score, key)
-      for field, before in pairs(new_meta ~= '' and {meta = meta, meta_sha1 = meta_sha1} or {}) do
-        if before then
-          redis.call('HSET', key, field, before)
-        else
-          redis.call('HDEL', key, field)
-        end
-      end
-      result = refused
-    elseif has_score and new_score == 'delete' then
-      redis.call('DEL', key)
-    elseif kind == 'hash' and has_score and new_error == 'clear' then
-      redis.call('HDEL', key, 'error')
-    elseif kind == 'hash' and has_score and new_error ~= '' then
-      redis.call('HSET', key, 'error', new_error)
-    end
-    if not refused and has_score and new_definition ~= '' then
-      if match_text('=' .. texts_of(redis.call('HMGET', key, 'definition', 'policy', 'revision')), claimed_texts) then
-        redis.call('HSET', key, 'definition', new_definition)
-        if new_policy == 'clear' then
-          redis.call('HDEL', key, 'policy')
-        elseif new_policy ~= '' then
-          redis.call('HSET', key, 'policy', new_policy)
-        end
-      end
-    end
-    if not refused and record ~= '' and (has_score or (has_meta and new_meta ~= '')) then
-      local history = KEYS[next_history]
-      if is_end then
-        redis.pcall('DEL', history, KEYS[next_history + 1])
-      else
-        -- a right that is missing, or a key of another type, costs the record and not the run; a list that
-        -- can't be cut would grow for ever
-        local cut = redis.pcall('LTRIM', history, 0, kept - 1)
-        unrecorded = cut.err or unrecorded
-        if not cut.err then
-          for members in string.gmatch(record, '[^\n]+') do
-            local pushed = redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. members .. '}')
-            if type(pushed) == 'table' then unrecorded = pushed.err end
-          end
-          redis.pcall('LTRIM', history, 0, kept - 1)
-        end
+  end
+  for first = 1, #ended, 1000 do redis.call('ZREM', schedule, unpack(ended, first, math.min(first + 999, #ended))) end
+  for first = 1, #scores, 1000 do
+    redis.call('ZADD', schedule, 'XX', unpack(scores, first, math.min(first + 999, #scores)))
+  end
+end)
+if not is_recorded then
+  for place = 1, recorded do take_back(commits[place]) end
+  error(problem)
+end
+
+-- 3. push
+local refusals = push_messages(commits, 2 + count + histories, home_db, broker_db)
+
+-- 4. the rest
+local unrecorded, can_cut = '', false
+local function finish(commit)
+  local key, new_score, new_error = commit.key, commit.new_score, commit.new_error
+  if new_score == 'delete' then
+    redis.call('DEL', key)
+  elseif new_score and new_error == 'clear' then
+    redis.call('HDEL', key, 'error')
+  elseif new_score and new_error ~= '' then
+    redis.call('HSET', key, 'error', new_error)
+  end
+  if new_score and commit.new_definition ~= '' then
+    local texts = '=' .. texts_of(redis.call('HMGET', key, 'definition', 'policy', 'revision'))
+    if match_text(texts, commit.claimed_texts) then
+      redis.call('HSET', key, 'definition', commit.new_definition)
+      if commit.new_policy == 'clear' then
+        redis.call('HDEL', key, 'policy')
+      elseif commit.new_policy ~= '' then
+        redis.call('HSET', key, 'policy', commit.new_policy)
       end
     end
   end
-  if record ~= '' then next_history = next_history + (is_end and 2 or 1) end
-  if has_lease and result == 1 and new_score ~= 'delete' then
-    local asked_at = string.match(has_lease, '^%S+ (%S+) now$')
+  if commit.record ~= '' and (new_score or commit.new_meta) then
+    local history = KEYS[commit.history]
+    if commit.is_end then
+      redis.pcall('DEL', history, KEYS[commit.history + 1])
+    else
+      -- a right that is missing, or a key of another type, costs the record and not the run; a list that
+      -- can't be cut would grow for ever, so the first is cut before anything is added
+      local cut = can_cut and {} or redis.pcall('LTRIM', history, 0, kept - 1)
+      can_cut = not cut.err
+      unrecorded = cut.err or unrecorded
+      local length = 0
+      for members in string.gmatch(can_cut and commit.record or '', '[^\n]+') do
+        length = redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. members .. '}')
+        if type(length) == 'table' then unrecorded, length = length.err, 0 end
+      end
+      if length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
+    end
+  end
+  if commit.has_lease and new_score and new_score ~= 'delete' then
+    local asked_at = string.match(commit.has_lease, '^%S+ (%S+) now$')
     if asked_at and tonumber(asked_at) == tonumber(new_score) then  -- given back, and still asked for
       redis.call('HSET', key, 'lease', new_score .. ' ' .. asked_at .. ' now')
     else
       redis.call('HDEL', key, 'lease')
     end
   end
-  next_push = next_push + 3 * pushes
-  results[i - 2] = result
 end
+
+local results = {}
+for place, commit in ipairs(commits) do
+  results[place] = refusals[place] or (commit.new_score and 1 or 0)
+  if refusals[place] then
+    take_back(commit)
+  else
+    local is_finished, said = pcall(finish, commit)
+    if not is_finished then problem = problem or said end
+  end
+end
+if problem then error(problem) end  -- all of them are recorded
 return {status, is_moved, results, unrecorded}

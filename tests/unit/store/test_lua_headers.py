@@ -15,7 +15,7 @@ LUA_WORDS = set(
     re.findall(
         r"\w+",
         "and break do else elseif end false for function if in local nil not or repeat return then true "
-        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson "
+        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson pcall error "
         "hold_lock is_meta_foreign match_calendar match_text measure_entry read_fields push_messages "
         "revision_of sha1_of_meta texts_of",
     )
@@ -114,7 +114,7 @@ def test_a_body_has_no_global_variables(name: str) -> None:
     declared = {
         variable
         for names in re.findall(
-            r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+) (?:=|in)|function \w+\(([\w, ]*)\)", code
+            r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+) (?:=|in)|\bfunction ?(\w*\([\w, ]*\))", code
         )
         for variable in re.findall(r"\w+", " ".join(names))
     }
