@@ -347,8 +347,11 @@ def texts_of(row: Claimed | Stored) -> str:
     return f"{row.definition or ''}\0{row.policy or ''}\0{row.revision}"
 
 
-def claimed_of(row: Sequence[Any]) -> Claimed:
+def claimed_of(row: str | bytes | Sequence[Any]) -> Claimed:
     """Return the entry of a row of claim_due."""
+    if isinstance(row, (str, bytes)):
+        key, nominal, definition, meta = text_of(row).split("\0")
+        return Claimed(key, nominal, definition, meta, score=nominal)
     claimed = Claimed(*map(text_of, row))
     claimed.is_asked = bool(claimed.is_asked)
     claimed.score = claimed.score or claimed.nominal

@@ -137,11 +137,12 @@ def commit_runs(
     keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *recorded, *queues]
     where = [target.server if pushes else "", target.home_db, target.broker_db]
     args = [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
-    status, is_moved, results, unrecorded = call(_COMMIT_RUNS, client, keys, args)
+    status, is_moved, results, errors, unrecorded = call(_COMMIT_RUNS, client, keys, args)
+    reasons = map(text_of, errors)
     return Committed(
         lock_status_of(status),
         bool(is_moved),
-        [bool(result) if isinstance(result, int) else text_of(result) for result in results],
+        [next(reasons) if digit == "2" else digit == "1" for digit in text_of(results)],
         text_of(unrecorded),
     )
 

@@ -32,6 +32,7 @@
 --             that was 0, unread_bytes how many it has when it wasn't read, is_meta_foreign 1 when somebody else
 --             wrote the meta, and nominal is no whole second (where it is, nobody asks); what is missing is nil, as
 --             are a score that is the nominal one and the type of a hash. A row ends with the last that isn't nil.
+--             A row of four that aren't nil and have no NULs is a text, with NULs between them.
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -143,11 +144,11 @@ repeat
       row[10] = kind == 'hash' and not (is_read and is_reading == 1) and size
       row[11] = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7]) and 1
       row[12] = fields[6] and revision_of(fields[6])
-      -- most end with the meta, and each nil costs the reader as much as a value
-      for last = 12, 3, -1 do
-        if row[last] then break end
-        row[last] = nil
-      end
+      local length = 12
+      while not row[length] do length = length - 1 end
+      -- most end with the meta; each value of its own costs the reader more than one text for all of them
+      local is_text = length == 4 and row[3] and not string.find(key .. row[3] .. row[4], '%z')
+      row = is_text and table.concat(row, '\0', 1, 4) or {unpack(row, 1, length)}
       if is_read and size > small_bytes then
         bytes = bytes + size
       else

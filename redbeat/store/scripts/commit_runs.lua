@@ -39,19 +39,20 @@
 --   queue            which of the queues, 1 for the first
 --   value            the message, or milliseconds
 --
--- Returns {status, is_moved, results, unrecorded}
+-- Returns {status, is_moved, results, errors, unrecorded}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then nothing was written)
 --   is_moved  1 when this isn't the server that the messages are for, else 0
---   results   for each entry 1 when its score was written as decided and its messages are pushed, 0 when it
---             was left alone, and the server's error when a message couldn't be pushed (and it was left alone)
+--   results   a text of digits, for each entry 1 when its score was written as decided and its messages are pushed, 0
+--             when it was left alone, 2 when a message couldn't be pushed (and it was left alone)
+--   errors    the server's error for each 2
 --   unrecorded  '', or the server's error when a record couldn't be added to a history
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local status = hold_lock(lock, token, lock_ms)
-if status == 'lost' then return {status, 0, {}, ''} end
+if status == 'lost' then return {status, 0, '', {}, ''} end
 
 local is_moved = 0
 if server ~= '' then
@@ -191,10 +192,11 @@ local function finish(commit)
   end
 end
 
-local results = {}
+local results, errors = {}, {}
 for place, commit in ipairs(commits) do
-  results[place] = refusals[place] or (commit.new_score and 1 or 0)
+  results[place] = refusals[place] and 2 or (commit.new_score and 1 or 0)
   if refusals[place] then
+    errors[#errors + 1] = refusals[place]
     take_back(commit)
   else
     local is_finished, said = pcall(finish, commit)
@@ -202,4 +204,4 @@ for place, commit in ipairs(commits) do
   end
 end
 if problem then error(problem) end  -- all of them are recorded
-return {status, is_moved, results, unrecorded}
+return {status, is_moved, table.concat(results), errors, unrecorded}

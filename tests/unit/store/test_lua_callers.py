@@ -59,7 +59,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         lambda client: lua.commit_runs(
             client, "the-schedule", FENCE, [COMMIT, COMMIT], TARGET, histories_of(6)
         ),
-        ["ok", 0, [1, 0], ""],
+        ["ok", 0, "10", [], ""],
         {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4, "histories": 2, "kept": 6},
         {
             "type": "hash",
@@ -252,7 +252,7 @@ class Replying:
 
 def committing(*commits: records.Commit, **options: Any) -> Replying:
     """What was sent to commit so."""
-    client = Replying(["ok", 0, [1] * len(commits), ""])
+    client = Replying(["ok", 0, "1" * len(commits), [], ""])
     committed = lua.commit_runs(client, "s", records.Fence(), list(commits), **options)
     assert committed == records.Committed(records.LockStatus.HELD, is_moved=False, results=[True])
     return client
@@ -321,7 +321,7 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
 def test_a_lost_lock_is_told_apart() -> None:
     lost = records.LockStatus.LOST
     assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, **CLAIM).status is lost
-    assert lua.commit_runs(Replying([b"lost", 0, [], b""]), "s", FENCE, [COMMIT]).status is lost
+    assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), "s", FENCE, [COMMIT]).status is lost
     assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == (lost, 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
@@ -371,7 +371,7 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
 
 
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
-    client = Replying(["ok", 1, [0, b"WRONGTYPE", 1], b"NOPERM"])
+    client = Replying(["ok", 1, b"021", [b"WRONGTYPE"], b"NOPERM"])
     first = records.Commit(
         CLAIMED, "new-score", pushes=(records.Push("lpush", "q", "m1"), records.Push("lpush", "p", "m2"))
     )
@@ -400,6 +400,6 @@ def test_a_key_of_any_type_is_told_to_the_script_in_the_servers_own_word(word: s
     assert claimed.type is KeyType(word) is not KeyType("list")
     sent: list[Any] = []
     client = Replying(None)
-    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, [1], ""]
+    client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, "1", [], ""]
     lua.commit_runs(client, "s", records.Fence(), [records.Commit(claimed, "5")])
     assert sent[-12] == word
