@@ -16,7 +16,7 @@ from redbeat.config.config import RedBeatConfig
 from redbeat.connection.retry import is_no_permission, without_retry
 from redbeat.log.logger import logger
 from redbeat.store.rights import REPLICAS, Rights
-from redbeat.store.scripts import Script
+from redbeat.store.scripts import Request, Script
 
 #: how long to wait for replicas after a commit
 WAIT_MS = 1_000
@@ -40,21 +40,21 @@ class Replicas:
         self._is_short = False
         self._asked_at = 0.0
 
-    def call(self, script: Script, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Call the script, and wait until enough replicas have what it wrote; return its reply."""
+    def call(self, script: Script, client: Any, requests: Sequence[Request]) -> list[Any]:
+        """Call the script, and wait until enough replicas have what it wrote; return its replies."""
         if self._is_short and time.monotonic() < self._asked_at + SHORT_SECONDS:
-            return script(client, keys, args)
+            return script.call_each(client, requests)
         wait = ("WAIT", self.wanted, self._patience_ms(client))
         if self._is_cluster:  # its pipelines don't allow WAIT
-            reply, acknowledged = script(client, keys, args), None
+            replies, acknowledged = script.call_each(client, requests), None
         else:
-            reply, acknowledged = script.call_and_wait(client, keys, args, wait)
+            replies, acknowledged = script.call_all(client, requests, wait)
         if acknowledged is None:
             # WAIT must use the same connection: a single thread gets the one that it used last
-            acknowledged = self._wait(client, keys[0], wait)
+            acknowledged = self._wait(client, requests[0].keys[0], wait)
         self._note(acknowledged)
         self._asked_at = time.monotonic()
-        return reply
+        return replies
 
     def _patience_ms(self, client: Any) -> int:
         """Return how long to wait: less than the client waits for a reply."""

@@ -252,13 +252,18 @@ class Store:
         # of several none is known to be at fault: the caller sends them in halves
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
-            call = self.replicas.call if self.replicas.wanted else lua.Script.__call__
+            call = self.replicas.call if self.replicas.wanted else self._call_all
             histories = Histories(self.keys.beside, self.config.history)
             committed = lua.commit_runs(client, self.keys.schedule, fence, commits, target, histories, call)
         self.check_lock(committed.status, fence)
         if is_no_permission(committed.unrecorded):
             self.rights.note(HISTORIES, committed.unrecorded)
         return committed
+
+    def _call_all(self, script: lua.Script, client: Any, requests: Sequence[lua.Request]) -> list[Any]:
+        if len(requests) == 1 or self.config.is_cluster:  # its pipelines take no scripts
+            return script.call_each(client, requests)
+        return script.call_all(client, requests)[0]
 
     @property
     def watched(self) -> Any:

@@ -32,10 +32,15 @@ from redbeat.store.records import (
     text_of,
     texts_of,
 )
+from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
 
-#: calls a script with a client, KEYS and ARGV, and returns its reply
-Call = Callable[[Script, Any, Sequence[str], Sequence[Any]], Any]
+#: calls a script with a client for several requests, and returns its replies
+Call = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
+
+#: how many commits one call of the script has at most: the server does nothing else meanwhile, for a millisecond
+#: or two
+CALL_COMMITS = 100
 
 
 _CLAIM_DUE = Script("hold_lock", "entry_texts", "measure_entry", "claim_due")
@@ -105,9 +110,27 @@ def commit_runs(
     commits: Sequence[Commit],
     target: Target = NOWHERE,
     histories: Histories = NO_HISTORIES,
-    call: Call = Script.__call__,
+    call: Call = Script.call_each,
 ) -> Committed:
     """Record ``commits`` and make their pushes at ``target``; records go into ``histories``."""
+    requests = [
+        _commit_request(schedule_key, fence, commits[first : first + CALL_COMMITS], target, histories)
+        for first in range(0, len(commits), CALL_COMMITS)
+    ]
+    statuses, moved, results, unrecorded = [], [], [], []
+    for status, is_moved, digits, errors, said in call(_COMMIT_RUNS, client, requests):
+        statuses.append(lock_status_of(status))
+        moved.append(bool(is_moved))
+        reasons = map(text_of, errors)
+        results += [next(reasons) if digit == "2" else digit == "1" for digit in text_of(digits)]
+        unrecorded.append(text_of(said))
+    status = next((one for one in (LockStatus.LOST, LockStatus.RETAKEN) if one in statuses), LockStatus.HELD)
+    return Committed(status, any(moved), results, next(filter(None, unrecorded), ""))
+
+
+def _commit_request(
+    schedule_key: str, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
+) -> Request:
     recorded: list[str] = []
     queues: dict[str, int] = {}
     entries: list[Any] = []
@@ -118,32 +141,34 @@ def commit_runs(
         texts = ""
         if is_strict or commit.new_definition:
             texts = digest_of(f"={texts_of(claimed)}")
-        entries += [claimed.type.value, texts if is_strict else ""]
-        entries += [claimed.score, _WORDS.get(new_score, new_score)]
-        entries += [digest_of(claimed.meta or ""), commit.new_meta or ""]
-        entries += [_WORDS.get(commit.new_error, commit.new_error), commit.new_definition or ""]
-        entries += [_WORDS.get(commit.new_policy, commit.new_policy), texts if commit.new_definition else ""]
         if isinstance(new_score, Ending):
             beside, record = histories.keys_of(claimed.key), "gone"
         elif commit.records and histories.kept:
             beside, record = histories.keys_of(claimed.key)[:1], "\n".join(commit.records)
         else:
-            beside = ()
-        entries += [record if beside else "", len(commit.pushes)]
+            beside, record = (), ""
         recorded += beside
+        entries += (
+            claimed.type.value,
+            texts if is_strict else "",
+            claimed.score,
+            _WORDS.get(new_score, new_score),
+            digest_of(claimed.meta or ""),
+            commit.new_meta or "",
+            _WORDS.get(commit.new_error, commit.new_error),
+            commit.new_definition or "",
+            _WORDS.get(commit.new_policy, commit.new_policy),
+            texts if commit.new_definition else "",
+            record if beside else "",
+            len(commit.pushes),
+        )
         for push in commit.pushes:
             queue = queues.setdefault(push.queue, len(queues) + 1)
-            pushes += [push.command, queue, push.value]
+            pushes += (push.command, queue, push.value)
     keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *recorded, *queues]
     where = [target.server if pushes else "", target.home_db, target.broker_db]
-    args = [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
-    status, is_moved, results, errors, unrecorded = call(_COMMIT_RUNS, client, keys, args)
-    reasons = map(text_of, errors)
-    return Committed(
-        lock_status_of(status),
-        bool(is_moved),
-        [next(reasons) if digit == "2" else digit == "1" for digit in text_of(results)],
-        text_of(unrecorded),
+    return Request(
+        keys, [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
     )
 
 

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError
 
 from redbeat.log.text import as_stored, sha1_of_text
+
+
+class Request(NamedTuple):
+    """KEYS and ARGV of one call."""
+
+    keys: Sequence[str]
+    args: Sequence[Any]
 
 
 class Script:
@@ -28,21 +35,30 @@ class Script:
         except NoScriptError:
             return client.eval(self.source, len(keys), *values)
 
-    def call_and_wait(
-        self, client: Any, keys: Sequence[str], args: Sequence[Any], wait: Sequence[Any]
-    ) -> tuple[Any, Any]:
-        """Return what the script returns, and what the command ``wait`` does, on the same connection.
+    def call_each(self, client: Any, requests: Sequence[Request]) -> list[Any]:
+        """Return what the script returns for each of ``requests``, one after the other."""
+        return [self(client, *request) for request in requests]
 
-        One round trip. ``wait``'s reply may be an exception, and is None when the script had to be asked for
+    def call_all(
+        self, client: Any, requests: Sequence[Request], wait: Sequence[Any] = ()
+    ) -> tuple[list[Any], Any]:
+        """Return what the script returns for each of ``requests``, and what the command ``wait`` does after
+        them, on the same connection.
+
+        One round trip. ``wait``'s reply may be an exception. It is None when a script had to be asked for
         again, which is done in the ordinary way: one that was refused, or isn't known to the server yet.
         """
         pipeline = client.pipeline(transaction=False)
-        pipeline.evalsha(self.sha1, len(keys), *_encoded(keys, args))
-        pipeline.execute_command(*wait)
-        reply, waited = pipeline.execute(raise_on_error=False)
-        if isinstance(reply, Exception):
-            return self(client, keys, args), None
-        return reply, waited
+        for keys, args in requests:
+            pipeline.evalsha(self.sha1, len(keys), *_encoded(keys, args))
+        if wait:
+            pipeline.execute_command(*wait)
+        replies = pipeline.execute(raise_on_error=False)
+        waited = replies.pop() if wait else None
+        failed = [place for place, reply in enumerate(replies) if isinstance(reply, Exception)]
+        for place in failed:
+            replies[place] = self(client, *requests[place])
+        return replies, None if failed else waited
 
 
 def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
