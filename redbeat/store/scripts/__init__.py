@@ -38,8 +38,7 @@ from redbeat.store.scripts.script import Script as Script
 #: calls a script with a client for several requests, and returns its replies
 Call = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
 
-#: how many commits one call of the script has at most: the server does nothing else meanwhile, for a millisecond
-#: or two
+#: how many commits one call has at most: the server does nothing else meanwhile, for a millisecond or two
 CALL_COMMITS = 100
 
 

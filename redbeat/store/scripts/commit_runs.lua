@@ -105,12 +105,12 @@ end
 
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
 local function take_back(commit)
-  if commit.new_score then redis.call('ZADD', schedule, commit.claimed_score, commit.key) end
+  if commit.new_score then redis.pcall('ZADD', schedule, commit.claimed_score, commit.key) end
   for field, before in pairs(commit.new_meta and {meta = commit.meta, meta_sha1 = commit.meta_sha1} or {}) do
     if before then
-      redis.call('HSET', commit.key, field, before)
+      redis.pcall('HSET', commit.key, field, before)
     else
-      redis.call('HDEL', commit.key, field)
+      redis.pcall('HDEL', commit.key, field)
     end
   end
 end

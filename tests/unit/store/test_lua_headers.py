@@ -15,7 +15,8 @@ LUA_WORDS = set(
     re.findall(
         r"\w+",
         "and break do else elseif end false for function if in local nil not or repeat return then true "
-        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson pcall error "
+        "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson "
+        "pcall error "
         "hold_lock is_meta_foreign match_calendar match_text measure_entry read_fields push_messages "
         "revision_of sha1_of_meta texts_of",
     )
