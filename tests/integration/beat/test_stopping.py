@@ -95,7 +95,7 @@ def test_stops_at_random_moments_of_a_burst_double_and_lose_nothing(
             eventually(lambda wanted=wanted: broker.llen("celery") >= wanted, interval=0.0005)
             beat.signal(signal.SIGTERM)
             assert beat.wait() == 0, beat.output()
-            assert client.get(LOCK) is None
+            assert client.get(LOCK) is None, beat.output()
             stops.append(wanted)
     sent = [(run["headers"]["redbeat_entry"], run["headers"]["redbeat_due"]) for run in messages(broker)]
     print(f"{len(sent)} messages, stopped at {stops}")

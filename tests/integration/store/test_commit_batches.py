@@ -135,7 +135,7 @@ def test_where_a_right_is_missing_nothing_is_pushed_that_is_not_recorded(
     target = target_of(client)
     own = [f"~redbeat:entry-{number}" for number in (0, 1, 2, 4)] + ["~queue", "~redbeat::*"]
     own += [right] if right.startswith("%") else ["~redbeat:entry-3", right]
-    client.execute_command("ACL", "SETUSER", "limited", "on", ">secret", "+@all", *own)
+    client.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">secret", "+@all", *own)
     try:
         with server.client(db=1, username="limited", password="secret") as limited, suppress(StoreRefused):
             Store(app, limited).commit_runs(Fence(), commits, target)
