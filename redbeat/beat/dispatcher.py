@@ -107,6 +107,7 @@ class Batch:
         is_leased: claimed entries are hidden from other beats, so those that aren't sent must be given back.
         pending: commits that may be recorded now; none of their messages is still to be sent.
         collected: runs whose messages are still to be pushed.
+        events: task-sent events about messages that were sent.
         recorded: commits that were written, or refused because somebody else has changed the entry.
         is_cut: some claimed entries are still due.
         is_in_doubt: nothing more can be sent now: schedule and broker were on one server and aren't any more,
@@ -118,6 +119,7 @@ class Batch:
     is_leased: bool
     pending: list[Commit] = field(default_factory=list)
     collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
+    events: list[Push] = field(default_factory=list)
     recorded: list[Commit] = field(default_factory=list)
     is_cut: bool = False
     is_in_doubt: bool = False
@@ -190,6 +192,7 @@ class Dispatcher:
             else:
                 self._send(batch, runs)
                 self._record(batch)
+            self._broker.send_events(batch.events)
             if runs:
                 self.delivery.announce()
         except BaseException:
@@ -201,6 +204,9 @@ class Dispatcher:
                 fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
                 with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     call_briefly(lambda: store.commit_runs(fence, batch.pending))
+            if batch.events:
+                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                    call_briefly(lambda: self._broker.send_events(batch.events))
             raise
 
     # -- plan
@@ -307,6 +313,7 @@ class Dispatcher:
                         batch.collected.append((run, pushes))
                     else:
                         batch.pending.append(run.sent)
+                        batch.events += run.events
                         self._disruptions.note_sent(run)
                 except (SystemExit, KeyboardInterrupt, GeneratorExit, RedBeatError):
                     raise
@@ -353,6 +360,7 @@ class Dispatcher:
         with self._broker.sending(run.expiration_seconds) as pushes:
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
             self._hooks.apply_async(entry, producer=producer, advance=False)
+        run.events = self._broker.events
         seconds = self.pace.note_sent(run.claimed.key)
         if seconds:
             self._reports.report_costly(run.claimed, seconds)
@@ -421,6 +429,7 @@ class Dispatcher:
             elif isinstance(result, str):
                 self._retry_later(batch, run, StoreRefused(result))
             elif result:
+                batch.events += run.events
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
                 if not committed.is_moved:
@@ -509,8 +518,8 @@ class Dispatcher:
             return
         for (run, _), failure in zip(collected, outcomes, strict=True):
             if failure is None:
-                continue
-            if is_refusal(failure):
+                batch.events += run.events
+            elif is_refusal(failure):
                 self._broker.note_away(failure)
                 batch.give_back([run])
             else:
@@ -563,9 +572,9 @@ class Dispatcher:
             results = self._commit(batch, [run.sent for run in group])
             for run, result in zip(group, results, strict=True):
                 if result is True:
-                    self._send_or_lose(run)
+                    self._send_or_lose(batch, run)
 
-    def _send_or_lose(self, run: Run) -> None:
+    def _send_or_lose(self, batch: Batch, run: Run) -> None:
         breaks = self._broker.breaks
         self._disruptions.note_begun()
         try:
@@ -577,6 +586,7 @@ class Dispatcher:
                 [failure] = self._broker.outbox.send([pushes])
                 if failure is not None:
                     raise failure
+            batch.events += run.events
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             if not self._broker.is_away:
                 self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too

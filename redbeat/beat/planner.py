@@ -7,7 +7,7 @@ calendar is given, too. Nothing is read here but a calendar that wasn't given.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.budget import TOO_EXPENSIVE
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc
-from redbeat.store.records import Claimed, Clear, Commit, Ending, KeyType, score_text
+from redbeat.store.records import Claimed, Clear, Commit, Ending, KeyType, Push, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 
@@ -68,6 +68,7 @@ class Run:
         sent: the commit that records it as sent.
         failure: what the entry's hash says of an earlier failure; None: nothing.
         expiration_seconds: after how long its message expires; None: its policy doesn't say.
+        events: the task-sent events that were collected when it was sent.
     """
 
     claimed: Claimed
@@ -76,6 +77,7 @@ class Run:
     sent: Commit
     failure: Failure | None
     expiration_seconds: float | None = None
+    events: Sequence[Push] = ()
 
 
 def plan_run(

@@ -7,7 +7,7 @@ A tick must end in time to keep the lock, so nothing here waits for the broker l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -88,7 +88,7 @@ class Broker:
             self._connection = connection
         if self._producer is None:
             channel = self._connection.channel()
-            self.outbox = Outbox.of(channel)
+            self.outbox = Outbox.of(channel, self._app.conf.event_exchange)
             if self.outbox is not None:
                 declare_exchanges(channel, self._app)
             if self._sends_once and self.outbox is not None:
@@ -124,6 +124,33 @@ class Broker:
         if self._producer is not None:  # else a producer of the user's sends it
             self._producer.expiration_seconds = expiration_seconds
         return nullcontext([]) if self.outbox is None else self.outbox.collecting()
+
+    @property
+    def events(self) -> Sequence[Push]:
+        """The task-sent events of the run that was sent last; they wait for :meth:`send_events`."""
+        return () if self.outbox is None else self.outbox.events
+
+    def send_events(self, events: Sequence[Push]) -> None:
+        """Send ``events`` in one round trip. Those that can't be sent are lost, which is logged once until
+        events are sent again.
+        """
+        if not events:
+            return
+        try:
+            if self.outbox is None:
+                raise ConnectionError("there is no connection to the broker any more")
+            [failure] = self.outbox.send([tuple(events)])
+            if failure is not None:
+                raise failure
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises: the runs themselves are sent
+            if self._said.is_news("events", True):
+                logger.warning(
+                    "beat: Couldn't send the task-sent events of %d runs, which were sent themselves: %s",
+                    len(events),
+                    reason_of(exc),
+                )
+        else:
+            self._said.pop("events", None)
 
     def recover(self, exc: Exception) -> bool:
         """Mend the connection after a run has raised ``exc``; return whether to try that run once more."""

@@ -1,8 +1,9 @@
 """The outbox: on a Redis broker, messages are collected here instead of being sent one by one.
 
 kombu's own channel does its usual work (routing, formats, priorities, prefixes) up to the write to a list;
-only that write is collected. Invariant: a message that kombu sends in another way (fan-out, another
-transport, a future version of kombu) is sent at once, by kombu itself.
+only that write is collected, and with ``task_send_sent_event`` Celery's event about it. Invariant: a message
+that kombu sends in another way (fan-out, another transport, a future version of kombu) is sent at once, by
+kombu itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push, text_of
 
+#: the routing key of the event that Celery sends with a task
+_TASK_SENT = "task.sent"
+
 #: warnings that were logged already: one of each in a process, however many connections there are
 _said = Memory[str, bool]()
 
@@ -27,8 +31,10 @@ class Outbox:
 
     Arguments:
         channel: of a Redis transport.
+        event_exchange: the name of the exchange that Celery sends its events to.
 
     Attributes:
+        events: the task-sent events of what was collected last; they aren't sent either.
         kombu_client: kombu's client of the broker.
         database: the number of the broker's database.
         user: the broker's name for the user that kombu logs in as.
@@ -38,9 +44,11 @@ class Outbox:
 
     has_given_up = False
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, event_exchange: str) -> None:
         self._channel = channel
+        self._event_exchange = event_exchange
         self._put_now = channel._put  # noqa: SLF001 - kombu's transports have no public hook for a write
+        self._put_fanout_now = channel._put_fanout  # noqa: SLF001
         self._get_table_now = channel.get_table
         self._lookup_now = channel._lookup  # noqa: SLF001
         self._queue_bind_now = channel._queue_bind  # noqa: SLF001
@@ -51,30 +59,36 @@ class Outbox:
         self.user = user_of(client)
         self.database = int(client.connection_pool.connection_kwargs.get("db") or 0)
         self._recorder = _Recorder(self._full_key)
+        self._event_recorder = _EventRecorder(self._full_key)
         self._pushes: list[Push] | None = None
+        self.events: list[Push] = []
         self._tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
+        channel._put_fanout = self._put_fanout  # noqa: SLF001
         channel.get_table = self._get_table
         channel._lookup = self._lookup  # noqa: SLF001
         channel._queue_bind = self._queue_bind  # noqa: SLF001
 
     @classmethod
-    def of(cls, channel: Any) -> Outbox | None:
+    def of(cls, channel: Any, event_exchange: str = "celeryev") -> Outbox | None:
         """Return the outbox of ``channel``; None when its messages can't be collected, which is logged."""
         driver = getattr(getattr(channel, "connection", None), "driver_type", "")
         if driver != "redis":
             return None
         try:
-            return cls(channel)
+            return cls(channel, event_exchange)
         except (AttributeError, TypeError, ValueError) as exc:
             _say_once(f"This version of kombu writes to Redis in a way that RedBeat doesn't know ({exc})")
             return None
 
     @contextmanager
     def collecting(self) -> Iterator[list[Push]]:
-        """Yield a list of the list writes of the block, which aren't sent; everything else in it is."""
+        """Yield a list of the list writes of the block, which aren't sent; everything else in it is, but for
+        its task-sent events, which go to :attr:`events`.
+        """
         pushes: list[Push] = []
         self._pushes = pushes
+        self.events = []
         try:
             yield pushes
         finally:
@@ -152,21 +166,37 @@ class Outbox:
     def _put(self, queue: str, message: Any, **kwargs: Any) -> Any:
         if self._pushes is None:
             return self._put_now(queue, message, **kwargs)
-        recorder = self._recorder
+        try:
+            result = self._record(self._recorder, self._put_now, queue, message, **kwargs)
+        except _UnknownWriteError as exc:
+            self._give_up(f"by {exc}")
+            return self._put_now(queue, message, **kwargs)
+        if not self._recorder.pushes and "_publish_batch" not in kwargs:  # kombu's own way to collect
+            self._give_up("without asking for a connection")
+        self._pushes += self._recorder.pushes
+        return result
+
+    def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> Any:
+        is_event = exchange == self._event_exchange and routing_key == _TASK_SENT
+        if self._pushes is None or not is_event:
+            return self._put_fanout_now(exchange, message, routing_key, **kwargs)
+        recorder, write = self._event_recorder, self._put_fanout_now
+        try:
+            result = self._record(recorder, write, exchange, message, routing_key, **kwargs)
+        except _UnknownWriteError:
+            self._channel._put_fanout = write  # noqa: SLF001 - kombu sends events itself from now on
+            return write(exchange, message, routing_key, **kwargs)
+        self.events += recorder.pushes
+        return result
+
+    def _record(self, recorder: _Recorder, write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Let the channel write to ``recorder`` instead of its client."""
         recorder.pushes = []
         self._channel.conn_or_acquire = recorder.acquire
         try:
-            result = self._put_now(queue, message, **kwargs)
-        except _UnknownWriteError as exc:
-            self._give_up(f"by {exc}")
-        else:
-            if not recorder.pushes and "_publish_batch" not in kwargs:  # kombu's own way to collect
-                self._give_up("without asking for a connection")
-            self._pushes += recorder.pushes
-            return result
+            return write(*args, **kwargs)
         finally:
             del self._channel.conn_or_acquire
-        return self._put_now(queue, message, **kwargs)
 
     def _give_up(self, way: str) -> None:
         """Collect no more: the channel sends its messages itself from now on."""
@@ -181,11 +211,11 @@ def _say_once(reason: str) -> None:
 
 
 class _UnknownWriteError(Exception):
-    """kombu wanted something of its client that isn't a write to a list."""
+    """kombu wanted something of its client that isn't known here."""
 
 
 class _Recorder:
-    """Takes the place of kombu's client and pipeline for one message, and notes its list writes."""
+    """Takes the place of kombu's client and pipeline for one message, and notes what it writes."""
 
     def __init__(self, full_key: Callable[[str, str], str]) -> None:
         self._full_key = full_key
@@ -218,3 +248,11 @@ class _Recorder:
 
     def __getattr__(self, name: str) -> Any:
         raise _UnknownWriteError(name)
+
+
+class _EventRecorder(_Recorder):
+    """The same for one event, which is published to a channel."""
+
+    def publish(self, channel: str, payload: Any) -> int:
+        self.pushes.append(Push("publish", self._full_key("publish", channel), text_of(payload)))
+        return 0

@@ -115,7 +115,9 @@ class Claim:
 
 @dataclass(slots=True)
 class Push:
-    """One write to a broker's list: 'lpush' of a message, or 'pexpire' of the list in milliseconds."""
+    """One write to a broker: 'lpush' of a message to a list, 'pexpire' of a list in milliseconds, or
+    'publish' of an event to a channel, which is never part of a commit.
+    """
 
     command: str
     queue: str

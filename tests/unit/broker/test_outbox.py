@@ -201,6 +201,24 @@ def test_kombus_own_batches_still_work_in_the_block(channel: Any, broker: Any) -
 # -- kombu as it may be one day
 
 
+def test_an_event_that_is_written_in_an_unknown_way_is_sent_at_once_and_once(broker: Any) -> None:
+    class UnknownEventChannel(FakeChannel):
+        def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
+            with self.conn_or_acquire() as client:
+                client.xadd(f"stream:{exchange}", {"event": json.dumps(message)})
+
+    with channel_of(UnknownEventChannel) as channel:
+        outbox = outbox_of(channel)
+        Exchange("celeryev", type="fanout")(channel).declare()
+        for _ in range(2):
+            with outbox.collecting() as pushes:
+                publish(channel, "", headers={"name": "a"})
+                publish(channel, "", exchange="celeryev", routing_key="task.sent")
+            assert (bodies(pushes), outbox.events) == ([("q", "a")], [])
+        assert not outbox.has_given_up
+    assert broker.xlen("stream:celeryev") == 2
+
+
 def test_another_transport_has_no_outbox(caplog: pytest.LogCaptureFixture) -> None:
     with Connection("memory://") as connection:
         assert Outbox.of(connection.channel()) is None
