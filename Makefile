@@ -41,7 +41,7 @@ docs: $(STAMP)  ## the documentation as HTML, in build/docs
 	@$(BIN)/sphinx-build -q -n -W --keep-going docs build/docs
 	@echo "Open build/docs/index.html"
 
-bench: $(STAMP)  ## what RedBeat costs, beside 2.4.2; 15 minutes, or: make bench ARGS="--quick --only burst"
+bench: $(STAMP)  ## what RedBeat costs, beside 2.4.2; half an hour, or: make bench ARGS="--quick --only burst"
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 screenshots: $(STAMP)  ## the pictures of the command line in the documentation, taken anew

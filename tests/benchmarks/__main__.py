@@ -9,18 +9,24 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from tests.support.daemons import ServerMissingError
 from tests.support.servers import Server
 
-from . import cases, plot, table
+from . import bursts, cases, plot, table
 from .bench import QUICK, ROOT, Bench, Sizes, SubjectError, machine
+from .busy import busy_processors
 from .lateness import lateness
+from .pings import pings
+from .spike import spike
 from .targets import verdicts
 
 CASES: dict[str, Callable[[Bench], None]] = {
-    "burst": cases.burst, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
+    "burst": bursts.burst, "variants": bursts.variants, "rabbitmq": bursts.rabbitmq, "spike": spike,
+    "pings": pings, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
     "lateness": lateness,
 }  # fmt: skip
@@ -32,13 +38,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes, once each: does it all work?")
     parser.add_argument("--only", metavar="CASE,CASE", default=",".join(CASES), help=", ".join(CASES))
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where JSON and PNG go")
+    parser.add_argument("--busy", action="store_true", help="beside a loop on every processor")
     parser.add_argument("--publish", action="store_true", help="put them into the documentation, too")
     options = parser.parse_args(arguments)
     options.only = options.only.split(",")
     if unknown := set(options.only) - CASES.keys():
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    if options.publish and (options.quick or set(options.only) != CASES.keys()):
-        parser.error("--publish takes a whole run: neither --quick nor --only")
+    if options.publish and (options.quick or options.busy or set(options.only) != CASES.keys()):
+        parser.error("--publish takes a whole run: neither --quick, --only nor --busy")
     return options
 
 
@@ -50,7 +57,7 @@ def run_cases(bench: Bench, names: Sequence[str]) -> None:
         started = time.monotonic()
         try:
             case(bench)
-        except (SubjectError, AssertionError) as exc:
+        except (SubjectError, ServerMissingError, AssertionError) as exc:
             bench.results.failures[name] = str(exc)
         print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
@@ -74,9 +81,10 @@ def summary(bench: Bench, names: Sequence[str], on: dict[str, Any]) -> dict[str,
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    with Server() as server:
-        bench = Bench(server, QUICK if options.quick else Sizes())
-        on = machine(bench)
+    with Server() as server, busy_processors() if options.busy else nullcontext(0) as busy:
+        sizes = QUICK if options.quick else Sizes()
+        bench = Bench(server, sizes, patience=2 if options.busy else 1)
+        on = machine(bench, busy)
         run_cases(bench, options.only)
     found = summary(bench, options.only, on)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,14 @@
-"""The cases: which subjects run, on how much, and which figures come of it.
+"""The cases besides bursts: which subjects run, on how much, and which figures come of it.
 
-Subjects take turns inside of a repeat: ours, 2.4.2, the loop, the floor, and again.
+Subjects take turns inside of a repeat: ours, 2.4.2, the loop, and again.
 """
 
 from __future__ import annotations
 
 from .bench import Bench
-from .results import FLOOR, LOOP, NOT_YET, OLD, OURS
+from .results import LOOP, NOT_YET, OLD, OURS
 from .subjects.fill import fill
 
-BURST = "burst, messages/s"
 BATCH_TRIPS = "round trips for a batch due"
 IDLE = "idle tick, ms"
 IDLE_TRIPS = "round trips of an idle tick"
@@ -18,25 +17,9 @@ SAVE, SAVE_MANY = "save in a loop, entries/s", "save_many, entries/s"
 EXPORT, EXPORT_CPU = "export, s", "export, s of processor time"
 PLAN, PLAN_CPU = "plan that changes all, s", "plan that changes all, s of processor time"
 MEMORY = "peak memory, MB"
+TURNED = "memory gained by sending that many in turn, MB"
 ALONE, SHARED = "burst of one sender, messages/s", "burst shared by two, messages/s"
 LOCKLESS = "burst of one beat without a lock, messages/s"
-
-_BURST_WAYS = {OURS: "scheduler", OLD: "scheduler", LOOP: "loop", FLOOR: "floor"}
-
-
-def burst(bench: Bench) -> None:
-    """All entries of a schedule due at once; the loop and the floor send as many messages."""
-    for due in bench.sizes.bursts:
-        for repeat in range(bench.sizes.repeats):
-            for subject, way in _BURST_WAYS.items():
-                if subject == OLD and repeat and due > bench.sizes.burst_repeated_with_old:
-                    continue
-                bench.clear()
-                limit = bench.sizes.limit_seconds
-                report = bench.run(subject, "burst", way=way, due=due, db=1, limit_seconds=limit)
-                sent, seconds = report["sent"], report["seconds"]
-                note = "" if sent == due else f"{sent:,} sent within {seconds:.0f} s"
-                bench.results.add(BURST, subject, due, "messages/s", sent / seconds, note)
 
 
 def sharing(bench: Bench) -> None:
@@ -71,7 +54,7 @@ def trips(bench: Bench) -> None:
     due = bench.sizes.batch
     for subject in (OURS, OLD):
         bench.clear()
-        report = bench.run(subject, "burst", way="scheduler", due=due, db=1, limit_seconds=60)
+        report = bench.run(subject, "once", due=due, db=1)
         bench.results.add(BATCH_TRIPS, subject, due, "round trips", report["round_trips"])
 
 
@@ -123,12 +106,16 @@ def files(bench: Bench) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """The peak of a process that sends what is due (all, where fewer are stored)."""
-    for stored in (bench.sizes.stored[0], bench.sizes.stored[-1]):
+    """The peak of a process that sends some of what is stored; and what it gains while it sends many more."""
+    due, turned = bench.sizes.due, bench.sizes.turned
+    for stored in (due, bench.sizes.stored[-1]):
         for subject in (OURS, OLD):
             bench.clear()
-            due = min(bench.sizes.due, stored)
-            db, limit = bench.stored(stored), bench.sizes.limit_seconds
-            report = bench.run(subject, "burst", way="scheduler", due=due, db=db, limit_seconds=limit)
+            report = bench.run(subject, "once", due=due, db=bench.stored(stored))
             assert report["sent"] == due, report
             bench.results.add(MEMORY, subject, stored, "MB", report["peak_rss_bytes"] / 1e6)
+    bench.clear()
+    report = bench.run(OURS, "once", due=turned, db=1)
+    assert report["sent"] == turned, report
+    bench.results.add(TURNED, OURS, turned, "MB", report["gained_bytes"] / 1e6)
+    bench.clear()

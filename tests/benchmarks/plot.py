@@ -13,13 +13,14 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from . import cases
-from .results import FLOOR, LOOP, OLD, OURS, Results
+from . import bursts, cases
+from .results import BATCHED, FLOOR, LOOP, OLD, OURS, Results
 
 _STYLE: dict[str, dict[str, Any]] = {
     OURS: {"color": "#0072B2", "marker": "o", "linewidth": 2.4, "zorder": 3},
     OLD: {"color": "#D55E00", "marker": "s"},
     LOOP: {"color": "#009E73", "marker": "^"},
+    BATCHED: {"color": "#CC79A7", "marker": "v"},
     FLOOR: {"color": "#555555", "marker": "D", "linestyle": "--"},
 }
 
@@ -34,7 +35,7 @@ def draw(results: Results, path: Path) -> None:
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     upper, lower = figure.subplots(2, 1)
     _panel(upper, results, cases.IDLE, "Idle tick: lower is better", "entries stored", "milliseconds")
-    _panel(lower, results, cases.BURST, "Burst: higher is better", "entries due at once", "messages a second")
+    _panel(lower, results, bursts.BURST, "Burst: higher is better", "entries due at once", "messages/s")
     by_subject = {line.get_label(): line for panel in (upper, lower) for line in panel.get_lines()}
     if shown := [subject for subject in _STYLE if subject in by_subject]:
         lines = [by_subject[subject] for subject in shown]

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 OURS = "RedBeat 3"
 OLD = "celery-redbeat 2.4.2"
 LOOP = "apply_async loop"
+BATCHED = "loop in Producer.batch()"
+CONFIRMED = "loop with confirms"
 FLOOR = "raw LPUSH"
-SUBJECTS = (OURS, OLD, LOOP, FLOOR)
+SUBJECTS = (OURS, OLD, LOOP, BATCHED, CONFIRMED, FLOOR)
 
 NOT_YET = "not there yet"
 
 
+class Cost(NamedTuple):
+    """Processor time of one message, microseconds: of the process that sends it, and of the server."""
+
+    here_us: float
+    server_us: float
+
+    @classmethod
+    def of(cls, taken: Mapping[str, Any]) -> Cost | None:
+        """From what a subject reports of a burst; None where the system didn't tell, or nothing was sent."""
+        here, server = taken.get("here_seconds"), taken.get("server_seconds")
+        if here is None or server is None or not taken["sent"]:
+            return None
+        return cls(here * 1e6 / taken["sent"], server * 1e6 / taken["sent"])
+
+
 @dataclass
 class Figure:
-    """One measured thing: every repeat of it in `values`, and a `note` where there is something to say."""
+    """One measured thing: every repeat of it in `values`, and a `note` where there is something to say.
+
+    `costs` are those of the repeats, where it is about messages.
+    """
 
     case: str
     subject: str
@@ -25,11 +46,19 @@ class Figure:
     unit: str
     values: list[float] = field(default_factory=list)
     note: str = ""
+    costs: list[Cost] = field(default_factory=list)
 
     @property
     def value(self) -> float:
         """The median of the repeats."""
         return statistics.median(self.values)
+
+    @property
+    def cost(self) -> Cost | None:
+        """The medians of what a message cost; None where that isn't known."""
+        if not self.costs:
+            return None
+        return Cost(*(statistics.median(of_one) for of_one in zip(*self.costs, strict=True)))
 
 
 class Results:
@@ -39,7 +68,16 @@ class Results:
         self.figures: list[Figure] = []
         self.failures: dict[str, str] = {}
 
-    def add(self, case: str, subject: str, size: int, unit: str, value: float | None, note: str = "") -> None:
+    def add(
+        self,
+        case: str,
+        subject: str,
+        size: int,
+        unit: str,
+        value: float | None,
+        note: str = "",
+        cost: Cost | None = None,
+    ) -> None:
         """Add one repeat; None for what can't be measured, for the reason in `note`."""
         figure = self.find(case, subject, size)
         if figure is None:
@@ -47,6 +85,8 @@ class Results:
             self.figures.append(figure)
         if value is not None:
             figure.values.append(value)
+        if cost is not None:
+            figure.costs.append(cost)
         figure.note = note or figure.note
 
     def find(self, case: str, subject: str, size: int) -> Figure | None:
@@ -77,6 +117,7 @@ class Results:
                 "unit": figure.unit,
                 "value": figure.value if figure.values else None,
                 "repeats": figure.values,
+                "processor_us": [cost._asdict() for cost in figure.costs],
                 "note": figure.note,
             }
             for figure in self.figures

@@ -1,4 +1,9 @@
-"""Many messages at once: options `way` (scheduler, loop or floor), `due`, `db`, `limit_seconds`.
+"""Many messages at once: options `way`, `due`, `db`, `again_seconds`, `limit_seconds`, `server_pid`, and what
+is connected: `settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals.
+
+Ways: `scheduler` sends `due` entries twice, first when they have never run, and again when their own schedule
+lets all of them be due once more, `again_seconds` after they were saved; `old` sends entries that have run,
+once; `loop`, `batched` and `floor` send as many messages.
 
 All connections stand, and all scripts are loaded, before the clock starts.
 """
@@ -6,24 +11,62 @@ All connections stand, and all scripts are loaded, before the clock starts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import redis
+from celery.schedules import schedule as interval
+from celery.signals import after_task_publish, before_task_publish
 from fill import TASK, fill
-from subject import QUEUE, RoundTrips, lead, make_app, peak_rss_bytes, read_options, report, time_limit
+from subject import QUEUE, lead, make_app, measure, read_options, report
+
+from redbeat import RedBeatSchedulerEntry
 
 options = read_options()
-app = make_app(options.server, options.db)
+app = make_app(options.server, options.db, **options.settings)
 broker = redis.Redis.from_url(f"{options.server}0")
 schedule = redis.Redis.from_url(f"{options.server}{options.db}")
-round_trips = RoundTrips()
 
 PIPELINE = 500
+#: how long an entry waits between two runs; it was saved that long before its first is due
+EVERY = timedelta(hours=1)
 
 
-def scheduler() -> Callable[[], None]:
-    """Tick until nothing is due."""
+def scheduler() -> Iterator[Callable[[], None]]:
+    """Tick until nothing is due, and again when all is due once more."""
+    leader = lead(app)
+
+    def send() -> None:
+        while leader.tick() <= 0:
+            pass
+
+    long_ago = datetime(1990, 1, 1, tzinfo=timezone.utc)
+    warm_up = interval(timedelta(days=36_500))
+    RedBeatSchedulerEntry("warm-up", "bench.warm_up", warm_up, last_run_at=long_ago, app=app).save()
+    send()
+    due_again = datetime.now(timezone.utc) + timedelta(seconds=options.again_seconds)
+    RedBeatSchedulerEntry.save_many(
+        RedBeatSchedulerEntry(
+            f"entry-{number}", TASK, interval(EVERY), last_run_at=due_again - 2 * EVERY, app=app
+        )
+        for number in range(options.due)
+    )
+    assert count_due() == options.due, f"{count_due()} are due"
+    yield send
+    assert count_due() == 0, f"{count_due()} are due once more before all have been sent"
+    while count_due() < options.due:
+        time.sleep(0.02)
+    yield send
+
+
+def count_due() -> int:
+    seconds, micros = schedule.time()
+    return schedule.zcount("redbeat::schedule", 0, f"{seconds}.{micros:06}")
+
+
+def old() -> Iterator[Callable[[], None]]:
+    """Tick until nothing is due. 2.4.2 keeps nothing from run to run: a second is like a first."""
     leader = lead(app)
 
     def send() -> None:
@@ -33,23 +76,37 @@ def scheduler() -> Callable[[], None]:
     fill(schedule, 1, is_due=True)
     send()
     fill(schedule, options.due, is_due=True)
-    return send
+    yield send
 
 
-def loop() -> Callable[[], None]:
+def loop() -> Iterator[Callable[[], None]]:
     """Send the task from a loop, with one producer: what Celery itself costs."""
-    task = app.tasks[TASK]
-    producer = app.amqp.producer_pool.acquire()
+    task, producer = app.tasks[TASK], app.amqp.producer_pool.acquire()
 
     def send(count: int = options.due) -> None:
         for _ in range(count):
             task.apply_async(producer=producer)
 
     send(1)
-    return send
+    yield send
 
 
-def floor() -> Callable[[], None]:
+def batched() -> Iterator[Callable[[], None]]:
+    """The same loop in kombu's `Producer.batch()`, where kombu has it."""
+    task, producer = app.tasks[TASK], app.amqp.producer_pool.acquire()
+    if not hasattr(producer, "batch"):
+        return
+
+    def send(count: int = options.due) -> None:
+        with producer.batch():
+            for _ in range(count):
+                task.apply_async(producer=producer)
+
+    send(1)
+    yield send
+
+
+def floor() -> Iterator[Callable[[], None]]:
     """Put ready-made messages on the queue, in pipelines: what the server and redis-py cost."""
     app.tasks[TASK].apply_async()
     message: Any = broker.lindex(QUEUE, 0)
@@ -61,15 +118,21 @@ def floor() -> Callable[[], None]:
                 pipeline.lpush(QUEUE, message)
             pipeline.execute()
 
-    return send
+    yield send
 
 
-send = {"scheduler": scheduler, "loop": loop, "floor": floor}[options.way]()
-broker.delete(QUEUE)
-round_trips.count = 0
-started = time.perf_counter()
-with time_limit(options.limit_seconds):
-    send()
-seconds = time.perf_counter() - started
-count = round_trips.count
-report(sent=broker.llen(QUEUE), seconds=seconds, round_trips=count, peak_rss_bytes=peak_rss_bytes())
+def receive(**_: Any) -> None:
+    """What a receiver does is not counted: that it is called is."""
+
+
+if options.has_receivers:
+    before_task_publish.connect(receive)
+    after_task_publish.connect(receive)
+if options.log_file:
+    app.log.setup_logging_subsystem(loglevel="INFO", logfile=options.log_file)
+ways = {"scheduler": scheduler, "old": old, "loop": loop, "batched": batched, "floor": floor}
+bursts = []
+for send in ways[options.way]():
+    broker.delete(QUEUE)
+    bursts.append({**measure(send, options), "sent": broker.llen(QUEUE)})
+report(bursts=bursts)

@@ -1,12 +1,15 @@
-"""What the subjects share: the app, a leading scheduler, a count of round trips, the report."""
+"""What the subjects share: the app, a leading scheduler, the measures, the report."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ from typing import Any
 import redis
 from celery import Celery
 from fill import TASK
+from processor import processor_seconds, since
 
 import redbeat
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
@@ -72,6 +76,21 @@ def time_limit(seconds: float) -> Any:
         pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def measure(send: Callable[[], None], options: SimpleNamespace) -> dict[str, Any]:
+    """What sending took, in seconds: on the clock, and of the processors, of this process and of the server.
+
+    Options: `limit_seconds` for it, and `server_pid`.
+    """
+    pids = {"here_seconds": os.getpid(), "server_seconds": options.server_pid}
+    before = {name: processor_seconds(pid) for name, pid in pids.items()}
+    started = time.monotonic()
+    with time_limit(options.limit_seconds):
+        send()
+    ended = time.monotonic()
+    taken = {name: since(before[name], processor_seconds(pid)) for name, pid in pids.items()}
+    return {"started": started, "ended": ended, "seconds": ended - started, **taken}
 
 
 class RoundTrips:

@@ -9,10 +9,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.benchmarks import cases, plot, targets
+from tests.benchmarks import bursts, cases, pings, plot, targets
 from tests.benchmarks.__main__ import PUBLISHED
 from tests.benchmarks.bench import QUICK, ROOT, Sizes
-from tests.benchmarks.results import FLOOR, LOOP, NOT_YET, OLD, OURS, Results
+from tests.benchmarks.results import BATCHED, FLOOR, LOOP, NOT_YET, OLD, OURS, Cost, Results
 from tests.benchmarks.table import figure_rows
 from tests.support.command_line import run
 
@@ -38,14 +38,18 @@ def test_the_published_picture_is_readable_on_a_telephone() -> None:
 
 @pytest.mark.usefixtures("redbeat2_python")  # its first making takes longer than a run may
 def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path) -> None:
-    cases_run = "burst,sharing,trips,idle,saving,files"
+    cases_run = "burst,variants,pings,sharing,trips,idle,saving,files,memory"
     done = run_benchmarks("--quick", "--only", cases_run, "--out", str(tmp_path))
 
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "results.json").read_text())
     figures = {(figure["case"], figure["subject"], figure["size"]) for figure in found["figures"]}
-    subjects = (OURS, OLD, LOOP, FLOOR)
-    assert figures >= {(cases.BURST, subject, size) for subject in subjects for size in QUICK.bursts}
+    subjects = (OURS, OLD, LOOP, BATCHED, FLOOR)
+    assert figures >= {(bursts.BURST, subject, size) for subject in subjects for size in QUICK.bursts}
+    assert figures >= {(bursts.NEVER_RUN, OURS, size) for size in QUICK.bursts}
+    for variant in (bursts.RECEIVERS, bursts.EVENTS, bursts.LOGGED):
+        assert (bursts.of_variant(bursts.BURST, variant), OURS, QUICK.due) in figures
+    assert figures >= {(case, OURS, QUICK.due) for case in (*pings.PING.values(), *pings.SCRIPT.values())}
     assert figures >= {(case, OURS, QUICK.shared) for case in (cases.ALONE, cases.LOCKLESS, cases.SHARED)}
     assert figures >= {(case, LOOP, QUICK.shared) for case in (cases.ALONE, cases.SHARED)}
     assert figures >= {(cases.IDLE, subject, size) for subject in (OURS, OLD) for size in QUICK.stored}
@@ -55,7 +59,7 @@ def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path)
     assert {(cases.EXPORT, OURS, QUICK.exported), (cases.PLAN, OURS, QUICK.planned)} <= figures
     for case, _, _ in figures:
         assert case in done.stdout
-    assert len(found["targets"]) == 9
+    assert len(found["targets"]) == 16
     for target in found["targets"]:
         assert target["target"] in done.stdout
     check_readable_on_a_telephone((tmp_path / "bench.png").read_bytes())
@@ -66,6 +70,7 @@ def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path)
     [
         (["--only", "burts"], "no such case: burts"),
         (["--publish", "--quick"], "--publish takes a whole run"),
+        (["--publish", "--busy"], "--publish takes a whole run"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_measured(arguments: list[str], reason: str) -> None:
@@ -77,13 +82,27 @@ def test_a_wrong_option_is_refused_before_anything_is_measured(arguments: list[s
 
 def test_a_target_is_reached_missed_or_not_there_yet() -> None:
     results, sizes = Results(), Sizes()
-    for subject, rate in ((OURS, 6_000), (OLD, 1_000), (LOOP, 4_000)):
-        results.add(cases.BURST, subject, sizes.due, "messages/s", rate)
+    for subject, rate in ((OURS, 24_000), (OLD, 1_000), (LOOP, 4_000)):
+        results.add(bursts.BURST, subject, sizes.due, "messages/s", rate)
     results.add(cases.SAVE_MANY, OURS, sizes.saved, "entries/s", None, NOT_YET)
 
     verdicts = [(one.measured, one.is_reached) for one in targets.verdicts(results, sizes)]
 
-    assert verdicts == [("6.00 x", True), ("1.50 x", False), (NOT_YET, False)]
+    assert verdicts == [("6.00 x", False), ("24.00 x", True), (NOT_YET, False)]
+
+
+def test_the_processor_time_of_a_run_stands_beside_its_rate() -> None:
+    results, sizes = Results(), Sizes()
+    taken = {"sent": 10, "here_seconds": 38e-5, "server_seconds": 47e-5}
+    results.add(bursts.BURST, OURS, sizes.due, "messages/s", 8_901, "some said", Cost.of(taken))
+    results.add(bursts.BURST, LOOP, sizes.due, "messages/s", 1_000, cost=Cost(400, 66))
+
+    [row] = figure_rows(results)
+    [of_rate, of_cost] = targets.verdicts(results, sizes)
+
+    assert row[2] == "8,901 (38 + 47 µs; some said)"
+    assert (of_rate.measured, of_rate.is_reached) == ("8.90 x", True)
+    assert (of_cost.measured, of_cost.is_reached) == ("0.21 x", False)
 
 
 def test_a_row_has_medians_and_how_many_times_better_ours_is() -> None:
@@ -92,4 +111,4 @@ def test_a_row_has_medians_and_how_many_times_better_ours_is() -> None:
         results.add(cases.COLD, OURS, 5_000, "s", seconds)
     results.add(cases.COLD, OLD, 5_000, "s", 30)
 
-    assert list(figure_rows(results)) == [[cases.COLD, "5,000", "2", "30", "", "", "15 x"]]
+    assert list(figure_rows(results)) == [[cases.COLD, "5,000", "2", "30", "", "", "", "", "15 x"]]

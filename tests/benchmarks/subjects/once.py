@@ -1,0 +1,35 @@
+"""What is due is sent once, for its round trips and its memory: options `due`, `db`."""
+
+from __future__ import annotations
+
+import redis
+from fill import fill
+from subject import QUEUE, RoundTrips, lead, make_app, peak_rss_bytes, read_options, report
+
+options = read_options()
+app = make_app(options.server, options.db)
+broker = redis.Redis.from_url(f"{options.server}0")
+schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+round_trips = RoundTrips()
+leader = lead(app)
+
+
+def send() -> None:
+    while leader.tick() <= 0:
+        pass
+
+
+fill(schedule, 1, is_due=True)
+send()
+fill(schedule, options.due, is_due=True)
+broker.delete(QUEUE)
+round_trips.count = 0
+before_bytes = peak_rss_bytes()
+send()
+peak_bytes = peak_rss_bytes()
+report(
+    round_trips=round_trips.count,
+    sent=broker.llen(QUEUE),
+    peak_rss_bytes=peak_bytes,
+    gained_bytes=peak_bytes - before_bytes,
+)
