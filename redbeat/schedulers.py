@@ -28,6 +28,7 @@ from redbeat.beat.startup import (
     store_statics,
 )
 from redbeat.broker.connection import Broker
+from redbeat.broker.originals import remember_scheduler
 from redbeat.config.config import RedBeatConfig as RedBeatConfig
 from redbeat.config.config import ensure_conf as ensure_conf
 from redbeat.config.timing import Timing
@@ -471,6 +472,9 @@ class RedBeatScheduler(Scheduler):
     def info(self) -> str:
         """The banner's lines about Redis and the lock."""
         return banner(self.store, self.lock_key, self.lock_timeout)
+
+
+remember_scheduler(RedBeatScheduler, RedBeatSchedulerEntry)
 
 
 @beat_init.connect
