@@ -27,6 +27,7 @@ from redbeat.beat.startup import (
     store_entries,
     store_statics,
 )
+from redbeat.broker.confirms import deferrable
 from redbeat.broker.connection import Broker
 from redbeat.broker.originals import remember_scheduler
 from redbeat.config.config import RedBeatConfig as RedBeatConfig
@@ -240,6 +241,7 @@ class RedBeatScheduler(Scheduler):
 
     # -- sending
 
+    @deferrable
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         """Send ``entry``'s task: every dispatch goes through here. With ``advance`` it is recorded, too."""
         sent = object.__new__(type(entry))  # copy.copy() takes as long as planning the entry's run

@@ -10,6 +10,7 @@
        v
     pending          commits that may be recorded now: the message has been sent, or there is none
     collected        runs whose messages are pushed with their commits, or in one pipeline before them
+    unconfirmed      runs whose messages RabbitMQ hasn't confirmed yet: they become pending, or are sent again
        |  record
        v
     recorded
@@ -41,6 +42,7 @@ from redbeat.beat.planner import (
     is_first_overrun,
     plan_run,
 )
+from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
 from redbeat.broker.outbox import Outbox
@@ -108,6 +110,9 @@ class Batch:
         pending: commits that may be recorded now; none of their messages is still to be sent.
         collected: runs whose messages are still to be pushed.
         events: task-sent events about messages that were sent.
+        unconfirmed: runs whose messages are published and not confirmed yet.
+        doubtful: keys of the entries whose messages may have been lost with a channel: each of their runs is
+            sent again, and waited for by itself.
         recorded: commits that were written, or refused because somebody else has changed the entry.
         is_cut: some claimed entries are still due.
         is_in_doubt: nothing more can be sent now: schedule and broker were on one server and aren't any more,
@@ -120,9 +125,16 @@ class Batch:
     pending: list[Commit] = field(default_factory=list)
     collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
     events: list[Push] = field(default_factory=list)
+    unconfirmed: list[tuple[Run, Publication]] = field(default_factory=list)
+    doubtful: set[str] = field(default_factory=set)
     recorded: list[Commit] = field(default_factory=list)
     is_cut: bool = False
     is_in_doubt: bool = False
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether a channel has ended before all of its messages were confirmed."""
+        return any(publication.is_lost for _, publication in self.unconfirmed)
 
     def give_back(self, runs: Iterable[Run]) -> None:
         """Leave the entries of ``runs`` due, for the next batch."""
@@ -198,6 +210,10 @@ class Dispatcher:
         except BaseException:
             # a signal ends this beat, or Redis is away: what was sent is recorded as sent, if that is
             # possible
+            if batch.unconfirmed:
+                with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                    self._broker.settle(LAST_WORDS_SECONDS)
+                self._note_settled(batch)
             if batch.pending:
                 store = self._store.without_retry()
                 # this renews the lock: not for its full timeout, as it may never be released
@@ -297,20 +313,27 @@ class Dispatcher:
         """Send ``runs``, or collect their messages, and note each of them in ``batch``."""
         left = deque(self._disruptions.begin(runs))
         with hold_interrupts() as let_interrupt:  # a run that was sent and isn't noted would be sent again
-            while left:
+            while left or batch.unconfirmed:
                 let_interrupt()
+                if not left:
+                    left.extend(self._await_confirms(batch))
+                    continue
                 if not self._broker.has_time():
                     batch.give_back(left)
-                    return
+                    left.clear()
+                    continue
                 if self._disruptions.is_spent(left[0]):
                     self._put_off(batch, left)
-                    return
+                    left.clear()
+                    continue
                 run, breaks = left.popleft(), self._broker.breaks
                 self._disruptions.note_begun()
                 try:
-                    pushes = self._send_run(run)
-                    if pushes:
-                        batch.collected.append((run, pushes))
+                    sent = self._send_run(batch, run)
+                    if isinstance(sent, Publication) and not sent.is_settled:
+                        batch.unconfirmed.append((run, sent))
+                    elif isinstance(sent, tuple) and sent:
+                        batch.collected.append((run, sent))
                     else:
                         batch.pending.append(run.sent)
                         batch.events += run.events
@@ -320,8 +343,12 @@ class Dispatcher:
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary; asyncio has such errors
                     if self._broker.is_away:
                         # all of them are sent, oldest first, when the broker is back
-                        batch.give_back([run, *left])
+                        batch.give_back([*self._note_settled(batch), run, *left])
                         return
+                    if batch.has_lost:  # the error may be that of a message before
+                        batch.doubtful.add(run.claimed.key)
+                        left.extendleft(reversed([*self._note_settled(batch), run]))
+                        continue
                     self._retry_later(batch, run, exc)
                     if self._broker.breaks > breaks:
                         self._disruptions.note_broken(run)
@@ -338,33 +365,68 @@ class Dispatcher:
                 untried.append(run)
         batch.give_back(untried)
 
-    def _send_run(self, run: Run) -> tuple[Push, ...]:
-        """Send one run; return the pushes that were collected instead of being sent."""
+    def _send_run(self, batch: Batch, run: Run) -> tuple[Push, ...] | Publication:
+        """Send one run; return what is left to be done for it, as :meth:`Broker.sending` yields it."""
         is_again = False
         while True:
             try:
                 producer = self._hooks.producer  # it connects, and makes the outbox
                 self._leadership.confirm()  # after that, as connecting may take long
-                return self._publish(run, producer)
+                return self._publish(run, producer, is_deferrable=self._is_deferrable(batch, run))
             except RedBeatError:
                 raise
             except Exception as exc:
+                is_mended = self._broker.recover(exc)
                 # once, the connection may have gone stale; twice, the run has failed
-                if not self._broker.recover(exc) or is_again or self._disruptions.is_marked(run):
+                if not is_mended or is_again or batch.has_lost or self._disruptions.is_marked(run):
                     raise
                 is_again = True
 
-    def _publish(self, run: Run, producer: Any) -> tuple[Push, ...]:
+    def _is_deferrable(self, batch: Batch, run: Run) -> bool:
+        """Tell whether the messages of ``run`` may be confirmed later."""
+        is_suspect = run.claimed.key in batch.doubtful or self._disruptions.is_marked(run)
+        return not is_suspect and hasattr(self._hooks.apply_async, "is_deferrable")
+
+    def _publish(
+        self, run: Run, producer: Any, *, is_deferrable: bool = False
+    ) -> tuple[Push, ...] | Publication:
         entry = run.entry
         self.pace.note_sending()
-        with self._broker.sending(run.expiration_seconds) as pushes:
+        with self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent:
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
             self._hooks.apply_async(entry, producer=producer, advance=False)
         run.events = self._broker.events
         seconds = self.pace.note_sent(run.claimed.key)
         if seconds:
             self._reports.report_costly(run.claimed, seconds)
-        return tuple(pushes)
+        return tuple(sent) if isinstance(sent, list) else sent
+
+    def _await_confirms(self, batch: Batch) -> list[Run]:
+        """Wait for the confirms of ``batch``; return the runs that are to be sent again."""
+        try:
+            self._broker.settle()
+        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: what is confirmed counts
+            self._broker.recover(exc)
+        unsettled = self._note_settled(batch)
+        if not self._broker.is_away:
+            return unsettled
+        batch.give_back(unsettled)
+        return []
+
+    def _note_settled(self, batch: Batch) -> list[Run]:
+        """Note what became of the unconfirmed runs; return those of which nobody knows."""
+        unconfirmed, batch.unconfirmed = batch.unconfirmed, []
+        unsettled = []
+        for run, publication in unconfirmed:
+            if publication.failure is not None:
+                self._retry_later(batch, run, publication.failure)
+            elif publication.is_settled:
+                batch.pending.append(run.sent)
+                self._disruptions.note_sent(run)
+            else:
+                unsettled.append(run)
+        batch.doubtful.update(run.claimed.key for run in unsettled)
+        return unsettled
 
     def _retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:
         reason = reason_of(exc)
@@ -582,7 +644,7 @@ class Dispatcher:
             pushes = () if self._broker.is_away else self._publish(run, self._hooks.producer)
             if self._broker.is_away:
                 raise ConnectionError("the broker is away")
-            if pushes and self._broker.outbox is not None:
+            if isinstance(pushes, tuple) and pushes and self._broker.outbox is not None:
                 [failure] = self._broker.outbox.send([pushes])
                 if failure is not None:
                     raise failure

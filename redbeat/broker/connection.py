@@ -14,7 +14,9 @@ from typing import Any
 from amqp.exceptions import MessageNacked
 from celery.beat import SchedulingError
 from kombu.exceptions import OperationalError
+from kombu.messaging import Producer
 
+from redbeat.broker.confirms import Confirms, Publication
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer, declare_exchanges
 from redbeat.config.timing import CONNECT_SECONDS
@@ -43,6 +45,7 @@ class Broker:
         is_away: the last attempt to send or to connect found no broker.
         outbox: collects the messages of ``producer``; None: they are sent at once, or there is no producer
             yet.
+        confirms: those of the messages of ``producer``; None: it has none, or there is no producer yet.
         breaks: how many connections were replaced because sending a message broke them.
     """
 
@@ -66,6 +69,7 @@ class Broker:
         self._is_blocked = False
         self._said = Memory[str, bool]()
         self.outbox: Outbox | None = None
+        self.confirms: Confirms | None = None
         self.is_away = False
         self.breaks = 0
 
@@ -95,7 +99,7 @@ class Broker:
                 send_once(self.outbox.kombu_client)
             bounded = type("BoundedProducer", (BoundedProducer, self._producer_class), {})
             self._producer = bounded(channel, auto_declare=False)
-            self._producer.begin(self._app, is_redis=self.outbox is not None)
+            self.confirms = self._producer.begin(self._app, is_redis=self.outbox is not None)
             self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
         return self._producer
 
@@ -106,6 +110,8 @@ class Broker:
             self.outbox.forget_tables()
         if self._producer is not None:
             self._producer.forget_fleeting()
+        if self.confirms is not None:
+            self.confirms.begin_batch()
 
     def seconds_left(self) -> float:
         """Return how long the sending of this batch may still take; 0: its time is spent."""
@@ -115,15 +121,32 @@ class Broker:
         """Tell whether to send another run: half of the time is kept to wait for its answer."""
         return self.seconds_left() > self._timeout_seconds / 2
 
-    def sending(self, expiration_seconds: float | None) -> AbstractContextManager[list[Push]]:
-        """Return a context in which one message is sent; it yields its list writes, none if it is sent at
-        once.
+    def sending(
+        self, expiration_seconds: float | None, *, is_deferrable: bool = False
+    ) -> AbstractContextManager[list[Push] | Publication]:
+        """Return a context in which one run is sent. It yields what is left to be done.
+
+        That is a list of writes, none if the message is sent at once; or, only if it ``is_deferrable``, a
+        publication whose messages are still to be confirmed.
 
         ``expiration_seconds``: after how long the message expires; None: its own expiration counts.
         """
         if self._producer is not None:  # else a producer of the user's sends it
             self._producer.expiration_seconds = expiration_seconds
-        return nullcontext([]) if self.outbox is None else self.outbox.collecting()
+        if self.outbox is not None:
+            return self.outbox.collecting()
+        if is_deferrable and self.confirms is not None and self._has_plain_producer():
+            return self.confirms.deferring()
+        return nullcontext([])
+
+    def settle(self, seconds: float | None = None) -> None:
+        """Wait until all messages are confirmed.
+
+        ``seconds``: how long at most; None: as long as the batch may take. Raises TimeoutError, and what
+        py-amqp raises.
+        """
+        if self.confirms is not None:
+            self.confirms.settle(self.seconds_left() if seconds is None else seconds)
 
     @property
     def events(self) -> Sequence[Push]:
@@ -158,7 +181,9 @@ class Broker:
         if is_refusal(cause):
             self.note_away(cause)
             return False
-        if isinstance(cause, (MessageNacked, *self._errors("channel_errors"))):
+        if isinstance(cause, MessageNacked):
+            return False
+        if isinstance(cause, self._errors("channel_errors")):
             self._renew_channel()
             return False
         if not self._is_of_connection(cause):
@@ -226,8 +251,15 @@ class Broker:
 
     def _forget(self) -> Any:
         connection, self._connection, self._producer, self.outbox = self._connection, None, None, None
+        self._lose_confirms()
         self._is_blocked = False
         return connection
+
+    def _has_plain_producer(self) -> bool:
+        """Tell whether the app's producers publish as kombu's do, and don't handle what that raises."""
+        return all(
+            getattr(self._producer_class, name) is getattr(Producer, name) for name in ("publish", "_publish")
+        )
 
     def _is_sound(self, exc: BaseException) -> bool:
         """Tell whether the broker still answers on the present connection, after ``exc`` was raised."""
@@ -314,7 +346,13 @@ class Broker:
         """Let the next producer have a new channel: the broker or py-amqp has closed the old one."""
         if self._producer is not None and self.outbox is None:
             channel, self._producer = self._producer.channel, None
+            self._lose_confirms()
             _quietly(channel.close)
+
+    def _lose_confirms(self) -> None:
+        if self.confirms is not None:
+            self.confirms.lose()
+            self.confirms = None
 
 
 def reason_of(exc: BaseException) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from redbeat.broker.producer import no_queue
+from redbeat.broker.unroutable import no_queue
 from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_refusal
 from redbeat.log.logger import logger

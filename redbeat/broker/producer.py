@@ -13,6 +13,8 @@ from typing import Any
 
 from kombu.transport.virtual.base import NotEquivalentError
 
+from redbeat.broker.confirms import Confirms
+
 #: how many declarations a producer remembers: Celery makes a queue for each name that is asked for
 MAX_DECLARED = 1_000
 
@@ -36,18 +38,18 @@ class BoundedProducer:
     _is_retry_asked = False
 
     _types: Mapping[str, str]
-    _returned: list[LookupError]
+    _confirms: Confirms | None
 
-    def begin(self, app: Any, *, is_redis: bool) -> None:
-        """Read the exchanges of ``app``, and listen for messages that come back."""
+    def begin(self, app: Any, *, is_redis: bool) -> Confirms | None:
+        """Read the exchanges of ``app``, and listen for confirms; return them, None where there are none."""
         self.is_redis = is_redis
         self._types = {exchange.name: exchange.type for exchange in _exchanges_of(app)}
-        self._returned = []
         channel = self.channel  # type: ignore[attr-defined]
-        # without confirms a message may come back when the next one is being sent
-        self._hears_of_returns = bool(getattr(channel.connection, "confirm_publish", False))
-        if hasattr(channel, "events"):
-            channel.events["basic_return"].add(self._note_returned)
+        self._confirms = Confirms.of(channel, self._forget_declared)
+        if self._confirms is None and hasattr(channel, "events"):
+            # it may come back when the next one is being sent, so nobody can tell whose it is
+            channel.events["basic_return"].add(lambda *_: None)
+        return self._confirms
 
     def forget_fleeting(self) -> None:
         """Let queues that delete themselves be declared again."""
@@ -59,17 +61,16 @@ class BoundedProducer:
         if options.get("expiration") is not None and self.expiration_seconds is not None:
             options["expiration"] = self.expiration_seconds  # Celery's is by this machine's clock
         options["timeout"] = min(options.get("timeout") or math.inf, self.timeout_seconds())
-        if options.get("mandatory") is None and self._hears_of_returns and self._is_for_a_queue(options):
-            options["mandatory"] = True
-        self._returned.clear()
+        declared = options.get("declare") or ()
+        if self._confirms is not None:
+            self._confirms.declared = declared
+            if options.get("mandatory") is None and self._is_for_a_queue(options):
+                options["mandatory"] = True
         try:
-            result = super().publish(body, **options)  # type: ignore[misc]
-            if self._returned and self._hears_of_returns:
-                raise self._returned[0]
+            return super().publish(body, **options)  # type: ignore[misc]
         except Exception:
-            self._forget_declared(options.get("declare") or ())
+            self._forget_declared(declared)
             raise
-        return result
 
     def _forget_declared(self, entities: Iterable[Any]) -> None:
         """Let ``entities`` be declared again, as somebody may have deleted them."""
@@ -85,10 +86,6 @@ class BoundedProducer:
         kind = getattr(exchange, "type", None) or self._types.get(exchange, "direct")
         return kind in _ROUTING_TYPES and "redbeat_entry" in (options.get("headers") or ())
 
-    def _note_returned(self, _exc: Any, exchange: str, routing_key: str, _message: Any) -> None:
-        # not raised here: the confirm that follows would then be taken for that of the next message
-        self._returned.append(no_queue(exchange, routing_key))
-
     def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
         # kombu, too, declares each entity once for each connection, but takes longer to look that up
         declared = self.__dict__.setdefault("_declared", {})
@@ -101,6 +98,8 @@ class BoundedProducer:
         # itself
         is_copied = retry is not None and self._is_retry_asked and not entity.is_bound
         declarable = entity.bind(self.channel) if is_copied else entity  # type: ignore[attr-defined]
+        if self._confirms is not None:  # an error closes the channel, and no more confirms come
+            self._confirms.settle(self.timeout_seconds())
         is_new = super().maybe_declare(declarable, bool(retry), **retry_policy)  # type: ignore[misc]
         can_cache = getattr(entity, "can_cache_declaration", False)
         remembered = declared if can_cache else fleeting
@@ -128,10 +127,3 @@ def _exchanges_of(app: Any) -> Iterator[Any]:
         for bound in queue.bindings or [queue]:
             if bound.exchange is not None and bound.exchange.name:
                 yield bound.exchange
-
-
-def no_queue(exchange: str, routing_key: str) -> LookupError:
-    """Return the error about a message that no queue takes."""
-    if not exchange:
-        return LookupError(f"there is no queue {routing_key!r}")
-    return LookupError(f"no queue is bound to the exchange {exchange!r} for the routing key {routing_key!r}")

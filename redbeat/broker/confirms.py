@@ -1,0 +1,311 @@
+"""The confirms of RabbitMQ: which messages of a channel it has not confirmed yet, and what becomes of each.
+
+RabbitMQ numbers the messages of a channel from 1. It confirms them by these numbers (delivery tags), one by
+one or many at once, in any order. One that a queue refuses it confirms negatively (nack). One that no queue
+takes comes back first, and is confirmed after that. A mistake, such as an exchange that isn't there, closes
+the channel, or the connection: then no more confirms come, and what wasn't confirmed may have arrived or not.
+
+::
+
+    publish  ->  written together with others  ->  confirmed, or failed
+                                               ->  lost: the channel has ended before
+
+Invariant: what is told of a message is about that very message. One that may close the channel, as far as
+that can be known before, is sent when all others are confirmed, and is waited for by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from amqp.exceptions import MessageNacked, RecoverableConnectionError
+
+from redbeat.broker.frames import publish_frames
+from redbeat.broker.unroutable import no_queue
+
+#: how many messages may be unconfirmed at a time, and their bytes: what may arrive twice when a connection is
+#: lost
+MAX_UNCONFIRMED = 500
+MAX_BYTES = 4_000_000
+#: how many messages are written together
+MAX_WRITTEN = 32
+
+#: so many messages of a new channel are waited for one by one, and one of each batch: a connection that was
+#: closed, or blocked by an alarm, meanwhile is noticed before a batch is written to it
+FIRST_ALONE = 8
+
+#: a longer message is waited for by itself: it gains nothing, and may be more than RabbitMQ takes
+LARGE_BYTES = 256 * 1024
+
+#: how many exchanges are remembered as present
+MAX_EXCHANGES = 1_000
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def deferrable(send: Function) -> Function:
+    """Mark a function that sends a run: it doesn't handle what is raised because a message failed.
+
+    An override of it isn't marked. So one that handles such errors still gets them.
+    """
+    send.__dict__["is_deferrable"] = True
+    return send
+
+
+class Publication:
+    """What one run has published.
+
+    Attributes:
+        unconfirmed: how many of its messages have no confirm yet.
+        failure: why one of them didn't arrive; None: none is known to.
+        is_lost: the channel has ended before all of them were confirmed.
+    """
+
+    __slots__ = ("failure", "is_lost", "unconfirmed")
+
+    def __init__(self) -> None:
+        self.unconfirmed = 0
+        self.failure: Exception | None = None
+        self.is_lost = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known what became of all of its messages."""
+        return not self.unconfirmed and not self.is_lost
+
+
+class _Message(NamedTuple):
+    """What is kept of a message until it is confirmed."""
+
+    publication: Publication
+    exchange: str
+    routing_key: str
+    properties: Mapping[str, Any]
+    size_bytes: int
+    declared: Iterable[Any]
+
+    def is_like(self, exchange: str, routing_key: str, properties: Mapping[str, Any]) -> bool:
+        """Tell whether this message has come back, from what came back."""
+        return (
+            self.exchange == exchange
+            and self.routing_key == routing_key
+            and _identity_of(self.properties) == _identity_of(properties)
+        )
+
+
+class Confirms:
+    """Publishes the messages of one channel of py-amqp, and listens for their confirms.
+
+    Arguments:
+        channel: of a connection with ``confirm_publish``; nothing was published on it.
+        forget_declared: called with what was declared for a message that has failed.
+
+    Attributes:
+        declared: what was declared for the next message.
+    """
+
+    def __init__(self, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> None:
+        self._channel = channel
+        self._forget_declared = forget_declared
+        self._open_now = channel.open
+        self._publication: Publication | None = None  # of the run that is being sent
+        self.declared: Iterable[Any] = ()
+        self._begin()
+        channel.events["basic_ack"].add(self._note_ack)
+        channel.events["basic_nack"].add(self._note_nack)
+        channel.events["basic_return"].add(self._note_returned)
+        channel.basic_publish = self.publish
+        channel.open = self._open
+
+    def _begin(self) -> None:
+        """Begin anew, on a channel that is new or was opened again."""
+        self._is_selected = False
+        self._unwritten: list[tuple[bytes, _Message]] = []  # they wait to be written together
+        self._unconfirmed: dict[int, _Message] = {}  # by their numbers, in this order
+        self._bytes = 0  # of both
+        self._last_tag = self._settled_tag = 0
+        self._returned: dict[int, Exception] = {}
+        self._present = {""}  # exchanges
+        self._alone = FIRST_ALONE
+
+    @classmethod
+    def of(cls, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> Confirms | None:
+        """Return the confirms of ``channel``; None: it has none, or py-amqp waits for each of them."""
+        if not getattr(channel.connection, "confirm_publish", False):
+            return None
+        try:
+            return cls(channel, forget_declared)
+        except AttributeError:
+            return None
+
+    @contextmanager
+    def deferring(self) -> Iterator[Publication]:
+        """Let the messages of the block be confirmed later; yields what becomes of them."""
+        self._publication = Publication()
+        try:
+            yield self._publication
+        finally:
+            self._publication = None
+
+    def begin_batch(self) -> None:
+        """Wait for the next message: its connection may have ended since the last one."""
+        self._alone = max(self._alone, 1)
+
+    def publish(
+        self,
+        message: Any,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        immediate: bool = False,
+        timeout: float | None = None,
+        confirm_timeout: float | None = None,
+        **_options: Any,
+    ) -> None:
+        """Publish ``message``, and wait for its confirm unless that may come later.
+
+        It takes the place of the channel's own function, and so has its arguments. ``timeout`` and
+        ``confirm_timeout``: how long to wait, seconds; None: for ever.
+
+        Raises:
+            MessageNacked: a queue refuses it.
+            LookupError: no queue takes it.
+            Exception: whatever py-amqp raises. Messages before it may then be lost.
+        """
+        if not self._is_selected:
+            self._channel.confirm_select()
+            self._is_selected = True
+        frames = publish_frames(self._channel, message, exchange, routing_key, mandatory, immediate)
+        is_alone = (
+            self._publication is None
+            or self._alone > 0
+            or immediate
+            or exchange not in self._present
+            or len(frames) > LARGE_BYTES
+        )
+        if is_alone:
+            self.settle(timeout)
+        elif not self._has_room():
+            self._hear()
+            self._wait(self._has_room, timeout)
+        publication = self._publication or Publication()
+        publication.unconfirmed += 1
+        self._bytes += len(frames)
+        kept = _Message(publication, exchange, routing_key, message.properties, len(frames), self.declared)
+        self._unwritten.append((frames, kept))
+        if is_alone:
+            self.settle(confirm_timeout or timeout)
+            if publication.failure is not None:
+                raise publication.failure
+            self._alone = max(self._alone - 1, 0)
+            if len(self._present) < MAX_EXCHANGES:
+                self._present.add(exchange)
+        elif len(self._unwritten) >= MAX_WRITTEN:
+            self._write(timeout)
+            self._hear()
+
+    def settle(self, timeout: float | None) -> None:
+        """Wait until no message is unconfirmed, ``timeout`` seconds at most; None: for ever.
+
+        Raises TimeoutError, and what py-amqp raises.
+        """
+        if self._unconfirmed or self._unwritten:
+            self._wait(lambda: not self._unconfirmed, timeout)
+
+    def lose(self) -> None:
+        """Note that no more confirms come, as the channel has ended or isn't used any more."""
+        for message in (*self._unconfirmed.values(), *(message for _, message in self._unwritten)):
+            message.publication.is_lost = True
+        self._begin()
+
+    def _open(self) -> Any:
+        self.lose()  # py-amqp opens a channel again that the broker has closed
+        return self._open_now()
+
+    def _has_room(self) -> bool:
+        return len(self._unconfirmed) < MAX_UNCONFIRMED and self._bytes < MAX_BYTES
+
+    def _wait(self, is_done: Callable[[], bool], timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._write(timeout)
+        while not is_done():
+            seconds_left = None if deadline is None else deadline - time.monotonic()
+            if seconds_left is not None and seconds_left <= 0:
+                raise TimeoutError("RabbitMQ doesn't confirm messages in time")
+            self._connection().drain_events(timeout=seconds_left)
+
+    def _write(self, timeout: float | None) -> None:
+        if not self._unwritten:
+            return
+        connection = self._connection()
+        try:
+            for _, message in self._unwritten:
+                self._last_tag += 1
+                self._unconfirmed[self._last_tag] = message
+            frames = b"".join(frames for frames, _ in self._unwritten)
+            self._unwritten = []
+            with connection.transport.having_timeout(timeout):
+                connection.transport.write(frames)
+            connection.bytes_sent += 1  # the heartbeat looks whether it changes
+        except BaseException:  # a signal's, too: nobody knows how much was written
+            self.lose()
+            connection.collect()
+            raise
+
+    def _hear(self) -> None:
+        """Read what the broker has said."""
+        try:
+            while True:
+                self._connection().drain_events(timeout=0)
+        except TimeoutError:
+            pass
+
+    def _connection(self) -> Any:
+        connection = self._channel.connection
+        if connection is None or not connection.connected:
+            raise RecoverableConnectionError("the connection to RabbitMQ has ended")
+        return connection
+
+    # -- what the broker says
+
+    def _note_ack(self, tag: int, is_multiple: bool) -> None:
+        for number in self._tags(tag, is_multiple):
+            self._note_settled(number, self._returned.pop(number, None))
+
+    def _note_nack(self, tag: int, is_multiple: bool) -> None:
+        for number in self._tags(tag, is_multiple):
+            self._note_settled(number, MessageNacked())
+
+    def _tags(self, tag: int, is_multiple: bool) -> Iterable[int]:
+        if not is_multiple:
+            return (tag,)
+        last = tag or self._last_tag  # 0: all of them
+        first, self._settled_tag = self._settled_tag + 1, max(last, self._settled_tag)
+        return range(first, last + 1)
+
+    def _note_settled(self, tag: int, failure: Exception | None) -> None:
+        message = self._unconfirmed.pop(tag, None)
+        if message is None:
+            return
+        self._bytes -= message.size_bytes
+        message.publication.unconfirmed -= 1
+        if failure is not None:
+            message.publication.failure = message.publication.failure or failure
+            self._forget_declared(message.declared)
+
+    def _note_returned(self, _exc: Any, exchange: str, routing_key: str, returned: Any) -> None:
+        # not raised here, as its confirm is still to come; equal messages come back in their order
+        for tag, message in self._unconfirmed.items():
+            if tag not in self._returned and message.is_like(exchange, routing_key, returned.properties):
+                self._returned[tag] = no_queue(exchange, routing_key)
+                return
+
+
+def _identity_of(properties: Mapping[str, Any]) -> tuple[Any, ...]:
+    headers = properties.get("application_headers") or {}
+    identity = (properties.get("correlation_id"), headers.get("id"), headers.get("redbeat_entry"))
+    return tuple(None if value is None else str(value) for value in identity)

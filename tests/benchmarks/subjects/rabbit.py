@@ -1,0 +1,67 @@
+"""Many messages at once to RabbitMQ: options `way`, `broker`, `due`, `db`, `limit_seconds`.
+
+`way` is `scheduler`; or a loop that waits for each confirm (`confirmed`), or for none (`unconfirmed`).
+
+All connections stand, and the queue is declared, before the clock starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import redis
+from fill import TASK, fill
+from subject import QUEUE, lead, make_app, peak_rss_bytes, read_options, report, time_limit
+
+options = read_options()
+app = make_app(options.server, options.db)
+app.conf.broker_url = options.broker
+schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+reader = app.connection_for_read()
+channel = reader.channel()
+app.amqp.queues[QUEUE](channel).declare()
+
+
+def scheduler() -> Callable[[], None]:
+    """Tick until nothing is due: each message is confirmed before its run is recorded."""
+    leader = lead(app)
+
+    def send() -> None:
+        while leader.tick() <= 0:
+            pass
+
+    fill(schedule, 1, is_due=True)
+    send()
+    fill(schedule, options.due, is_due=True)
+    return send
+
+
+def loop(is_confirmed: bool) -> Callable[[], None]:
+    """Send the task from a loop, with one producer: what Celery itself costs."""
+    app.conf.broker_transport_options = {"confirm_publish": is_confirmed}
+    task = app.tasks[TASK]
+    producer = app.amqp.producer_pool.acquire()
+
+    def send(count: int = options.due) -> None:
+        for _ in range(count):
+            task.apply_async(producer=producer)
+
+    send(1)
+    return send
+
+
+send = scheduler() if options.way == "scheduler" else loop(options.way == "confirmed")
+channel.queue_purge(QUEUE)
+started, started_cpu = time.perf_counter(), time.process_time()
+with time_limit(options.limit_seconds):
+    send()
+seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - started_cpu
+if options.way == "unconfirmed":
+    app.pool.force_close_all()  # what has been written to a connection is read before its end
+deadline = time.monotonic() + 10
+while (sent := channel.queue_declare(QUEUE, passive=True).message_count) < options.due:
+    if time.monotonic() > deadline:
+        break
+reader.release()
+report(sent=sent, seconds=seconds, cpu_seconds=cpu_seconds, peak_rss_bytes=peak_rss_bytes())
