@@ -79,7 +79,6 @@ def run_burst(bench: Bench, subject: str, due: int, **changes: Any) -> list[dict
         "way": _WAYS[subject],
         "due": due,
         "db": 1,
-        "again_seconds": (3 + due / 1_000) * bench.patience,
         "limit_seconds": bench.sizes.limit_seconds,
         "server_pid": bench.server.process.pid,
         "settings": {},

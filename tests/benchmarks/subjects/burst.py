@@ -1,9 +1,9 @@
-"""Many messages at once: options `way`, `due`, `db`, `again_seconds`, `limit_seconds`, `server_pid`, and what
-is connected: `settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals.
+"""Many messages at once: options `way`, `due`, `db`, `limit_seconds`, `server_pid`, and what is connected:
+`settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals.
 
 Ways: `scheduler` sends `due` entries twice, first when they have never run, and again when their own schedule
-lets all of them be due once more, `again_seconds` after they were saved; `old` sends entries that have run,
-once; `loop`, `batched` and `floor` send as many messages.
+lets all of them be due once more; `old` sends entries that have run, once; `loop`, `batched` and `floor` send
+as many messages.
 
 All connections stand, and all scripts are loaded, before the clock starts.
 """
@@ -31,6 +31,8 @@ schedule = redis.Redis.from_url(f"{options.server}{options.db}")
 PIPELINE = 500
 #: how long an entry waits between two runs; it was saved that long before its first is due
 EVERY = timedelta(hours=1)
+#: entries of another task, from whose burst it is estimated how long the first one takes
+WARM_UP = 500
 
 
 def scheduler() -> Iterator[Callable[[], None]]:
@@ -41,23 +43,27 @@ def scheduler() -> Iterator[Callable[[], None]]:
         while leader.tick() <= 0:
             pass
 
-    long_ago = datetime(1990, 1, 1, tzinfo=timezone.utc)
-    warm_up = interval(timedelta(days=36_500))
-    RedBeatSchedulerEntry("warm-up", "bench.warm_up", warm_up, last_run_at=long_ago, app=app).save()
+    save("bench.another", WARM_UP, datetime.now(timezone.utc) + EVERY / 2)
+    started = time.monotonic()
     send()
-    due_again = datetime.now(timezone.utc) + timedelta(seconds=options.again_seconds)
-    RedBeatSchedulerEntry.save_many(
-        RedBeatSchedulerEntry(
-            f"entry-{number}", TASK, interval(EVERY), last_run_at=due_again - 2 * EVERY, app=app
-        )
-        for number in range(options.due)
-    )
+    seconds = (time.monotonic() - started) * options.due / WARM_UP
+    save(TASK, options.due, datetime.now(timezone.utc) + timedelta(seconds=2 + 2 * seconds))
     assert count_due() == options.due, f"{count_due()} are due"
     yield send
     assert count_due() == 0, f"{count_due()} are due once more before all have been sent"
     while count_due() < options.due:
         time.sleep(0.02)
     yield send
+
+
+def save(task: str, count: int, due_again: datetime) -> None:
+    """Write entries that have never run, and are due now; their next runs are due at `due_again`."""
+    RedBeatSchedulerEntry.save_many(
+        RedBeatSchedulerEntry(
+            f"{task}-{number}", task, interval(EVERY), last_run_at=due_again - 2 * EVERY, app=app
+        )
+        for number in range(count)
+    )
 
 
 def count_due() -> int:
