@@ -40,9 +40,12 @@ class Outbox:
         user: the broker's name for the user that kombu logs in as.
         has_given_up: this channel writes in a way that can't be collected, so all its messages are sent at
             once.
+        bindings: how many queues this channel has bound to exchanges.
     """
 
     has_given_up = False
+    bindings = 0
+    _is_rehearsed = False
 
     def __init__(self, channel: Any, event_exchange: str) -> None:
         self._channel = channel
@@ -93,6 +96,37 @@ class Outbox:
             yield pushes
         finally:
             self._pushes = None
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[list[Push]]:
+        """Yield a list of the list writes of the block, in which nothing at all is sent.
+
+        In the block kombu gets no connection to the broker, but to read which queues are bound to an
+        exchange.
+
+        Raises:
+            UnknownWriteError: in the block, where a message isn't written to a list.
+        """
+        self._is_rehearsed = True
+        try:
+            with self._disconnected(), self.collecting() as pushes:
+                yield pushes
+        finally:
+            self._is_rehearsed = False
+
+    def find_queues(self, exchange: str, routing_key: str) -> list[str]:
+        """Return which queues a message goes to; the bindings are looked up once a batch.
+
+        Raises:
+            LookupError: there is none.
+        """
+        with self.collecting():
+            return list(self._lookup(exchange, routing_key))
+
+    def expiry_ms(self, queue: str) -> int | None:
+        """Return after how many milliseconds without messages ``queue`` is deleted; None: it stays."""
+        expiries: dict[str, int] = getattr(self._channel, "_expires", {})
+        return expiries.get(queue)
 
     def forget_tables(self) -> None:
         """Let the next message look up again which queues are bound to its exchange."""
@@ -145,7 +179,8 @@ class Outbox:
         if self._pushes is None:
             return self._get_table_now(exchange)
         if exchange not in self._tables:
-            self._tables[exchange] = self._get_table_now(exchange)
+            with self._connected():
+                self._tables[exchange] = self._get_table_now(exchange)
         return self._tables[exchange]
 
     def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
@@ -161,6 +196,7 @@ class Outbox:
 
     def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
         self._tables.pop(exchange, None)
+        self.bindings += 1
         return self._queue_bind_now(exchange, *args, **kwargs)
 
     def _put(self, queue: str, message: Any, **kwargs: Any) -> Any:
@@ -168,7 +204,9 @@ class Outbox:
             return self._put_now(queue, message, **kwargs)
         try:
             result = self._record(self._recorder, self._put_now, queue, message, **kwargs)
-        except _UnknownWriteError as exc:
+        except UnknownWriteError as exc:
+            if self._is_rehearsed:
+                raise
             self._give_up(f"by {exc}")
             return self._put_now(queue, message, **kwargs)
         if not self._recorder.pushes and "_publish_batch" not in kwargs:  # kombu's own way to collect
@@ -183,7 +221,7 @@ class Outbox:
         recorder, write = self._event_recorder, self._put_fanout_now
         try:
             result = self._record(recorder, write, exchange, message, routing_key, **kwargs)
-        except _UnknownWriteError:
+        except UnknownWriteError:
             self._channel._put_fanout = write  # noqa: SLF001 - kombu sends events itself from now on
             return write(exchange, message, routing_key, **kwargs)
         self.events += recorder.pushes
@@ -198,6 +236,33 @@ class Outbox:
         finally:
             del self._channel.conn_or_acquire
 
+    @contextmanager
+    def _disconnected(self) -> Iterator[None]:
+        """Give kombu's clients no connection in the block, however they ask for one."""
+        pool = self.kombu_client.connection_pool
+
+        def refuse(*_args: Any, **_kwargs: Any) -> Any:
+            raise UnknownWriteError("a connection")
+
+        pool.get_connection = refuse
+        try:
+            yield
+        finally:
+            del pool.get_connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """In a rehearsal let kombu's clients have connections in the block."""
+        if not self._is_rehearsed:
+            yield
+            return
+        pool = self.kombu_client.connection_pool
+        refuse = vars(pool).pop("get_connection")
+        try:
+            yield
+        finally:
+            pool.get_connection = refuse
+
     def _give_up(self, way: str) -> None:
         """Collect no more: the channel sends its messages itself from now on."""
         _say_once(f"This version of kombu writes a message {way}, which RedBeat doesn't know")
@@ -210,7 +275,7 @@ def _say_once(reason: str) -> None:
         logger.warning("beat: %s: messages are sent one by one, and at least once.", reason)
 
 
-class _UnknownWriteError(Exception):
+class UnknownWriteError(Exception):
     """kombu wanted something of its client that isn't known here."""
 
 
@@ -247,7 +312,7 @@ class _Recorder:
         pass
 
     def __getattr__(self, name: str) -> Any:
-        raise _UnknownWriteError(name)
+        raise UnknownWriteError(name)
 
 
 class _EventRecorder(_Recorder):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from kombu.transport.virtual.base import NotEquivalentError
 
@@ -20,6 +21,30 @@ MAX_DECLARED = 1_000
 
 #: types of exchanges whose messages go to queues; others may have no queues, or belong to a plugin
 _ROUTING_TYPES = ("direct", "topic", "headers")
+
+
+class Declaration(NamedTuple):
+    """What ``maybe_declare`` was asked to declare, and how."""
+
+    entity: Any
+    retry: bool | None
+    retry_policy: Mapping[str, Any]
+    is_retry_asked: bool
+
+
+class Published(NamedTuple):
+    """What ``publish`` was given of one run: its body before it is encoded, and how to encode it."""
+
+    body: Any
+    serializer: str | None
+
+
+@dataclass
+class Rehearsal:
+    """What a producer was asked to do in a rehearsal."""
+
+    runs: list[Published] = field(default_factory=list)
+    declarations: list[Declaration] = field(default_factory=list)
 
 
 class BoundedProducer:
@@ -36,6 +61,7 @@ class BoundedProducer:
     is_redis: bool
     _declared: dict[int, Any]
     _is_retry_asked = False
+    _rehearsal: Rehearsal | None = None
 
     _types: Mapping[str, str]
     _confirms: Confirms | None
@@ -55,7 +81,29 @@ class BoundedProducer:
         """Let queues that delete themselves be declared again."""
         self.__dict__.pop("_fleeting", None)
 
+    @contextmanager
+    def rehearsing(self, expiration_seconds: float | None) -> Iterator[Rehearsal]:
+        """Yield what is asked for in the block: nothing is declared, and events aren't published.
+
+        A run is published, so its message must be collected, and dropped, by an outbox.
+        """
+        before = self.expiration_seconds
+        self._rehearsal, self.expiration_seconds = Rehearsal(), expiration_seconds
+        try:
+            yield self._rehearsal
+        finally:
+            self._rehearsal, self.expiration_seconds = None, before
+
+    def repeat(self, declaration: Declaration) -> None:
+        """Declare what was to be declared in a rehearsal, unless that is done already."""
+        self._is_retry_asked = declaration.is_retry_asked
+        self.maybe_declare(declaration.entity, declaration.retry, **declaration.retry_policy)
+
     def publish(self, body: Any, **options: Any) -> Any:
+        if self._rehearsal is not None:
+            if not _is_run(options):
+                return None
+            self._rehearsal.runs.append(Published(body, options.get("serializer")))
         self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
         if options.get("expiration") is not None and self.expiration_seconds is not None:
@@ -69,7 +117,8 @@ class BoundedProducer:
         try:
             return super().publish(body, **options)  # type: ignore[misc]
         except Exception:
-            self._forget_declared(declared)
+            if self._rehearsal is None:
+                self._forget_declared(declared)
             raise
 
     def _forget_declared(self, entities: Iterable[Any]) -> None:
@@ -84,9 +133,13 @@ class BoundedProducer:
         """Tell whether this is a run, not an event, and its exchange sends it to queues."""
         exchange = options.get("exchange") or ""
         kind = getattr(exchange, "type", None) or self._types.get(exchange, "direct")
-        return kind in _ROUTING_TYPES and "redbeat_entry" in (options.get("headers") or ())
+        return kind in _ROUTING_TYPES and _is_run(options)
 
     def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
+        if self._rehearsal is not None:
+            declaration = Declaration(entity, retry, retry_policy, self._is_retry_asked)
+            self._rehearsal.declarations.append(declaration)
+            return False
         # kombu, too, declares each entity once for each connection, but takes longer to look that up
         declared = self.__dict__.setdefault("_declared", {})
         # a queue that may have deleted itself is declared for each message; on Redis once a batch, as a
@@ -106,6 +159,11 @@ class BoundedProducer:
         if (can_cache or self.is_redis) and len(remembered) < MAX_DECLARED:
             remembered[id(entity)] = entity
         return is_new
+
+
+def _is_run(options: Mapping[str, Any]) -> bool:
+    """Tell whether what is published with ``options`` is a run, and not an event."""
+    return "redbeat_entry" in (options.get("headers") or ())
 
 
 def declare_exchanges(channel: Any, app: Any) -> None:

@@ -13,7 +13,6 @@ from celery import Celery
 from celery.schedules import schedule
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport import redis as kombu_redis
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -22,17 +21,10 @@ from redbeat.broker.outbox import Outbox
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 from tests.support.deadlines import patience
+from tests.support.fake_broker import FAKE_TRANSPORT, FakeChannel, FakeTransport, empty_broker
 from tests.support.ticks import leader, make_due
 
-BROKER = fakeredis.FakeServer()
 ONE_BY_ONE = "messages are sent one by one, and at least once."
-
-
-class FakeChannel(kombu_redis.Channel):
-    """kombu's channel, but for the server."""
-
-    def _create_client(self, asynchronous: bool = False) -> Any:
-        return fakeredis.FakeRedis(server=BROKER)
 
 
 class UnknownCommandChannel(FakeChannel):
@@ -57,18 +49,12 @@ class NoSuchPutChannel(FakeChannel):
         return super().__getattribute__(name)
 
 
-class FakeTransport(kombu_redis.Transport):
-    Channel = FakeChannel
-
-
 @pytest.fixture(autouse=True)
 def broker(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     """A client of the fake broker, which is empty; nothing has been said so far."""
-    monkeypatch.setitem(TRANSPORT_ALIASES, "fake", f"{__name__}:FakeTransport")
+    monkeypatch.setitem(TRANSPORT_ALIASES, "fake", FAKE_TRANSPORT)
     monkeypatch.setattr(outbox_module, "_said", Memory())  # of the process
-    client = fakeredis.FakeRedis(server=BROKER, decode_responses=True)
-    client.flushall()
-    return client
+    return empty_broker()
 
 
 @contextmanager

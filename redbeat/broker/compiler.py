@@ -1,0 +1,304 @@
+"""Compiled messages: made from a text with holes instead of by ``apply_async``, and the same byte by byte.
+
+The text of a shape is the message that Celery and kombu make in a rehearsal. Invariant: only what was proved
+equal is compiled. A shape must return the messages of two rehearsals of its first entry, and one of its
+second entry; and it is dropped as soon as what it rests on has changed.
+
+Whether anybody else takes part in making messages isn't found out here, but by ``originals``: it is asked
+before.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Any
+
+from celery.backends.base import Backend
+
+from redbeat.broker import holes
+from redbeat.broker.ground import Sources, options_of_task, read_common_ground, read_ground
+from redbeat.broker.holes import Body, Call, RunHole, Values
+from redbeat.broker.originals import Originals
+from redbeat.broker.outbox import Outbox, UnknownWriteError
+from redbeat.broker.rehearsal import Rehearsed, rehearse
+from redbeat.broker.shapes import DifferenceError, Message, Shape
+from redbeat.log.logger import logger
+from redbeat.log.text import printable, shorten
+
+__all__ = ["Call", "Compiler", "Message", "Values"]
+
+#: how many shapes are known at a time; messages of others aren't compiled
+MAX_SHAPES = 1_000
+
+#: after how long the messages of rehearsals expire: not at once, as Celery would warn of it
+_REHEARSAL_LIFETIME = timedelta(hours=1)
+
+#: args, kwargs, and what is run after the task
+_BODY_PARTS = 3
+
+#: sends a run of an entry, with these values, by the scheduler's ``apply_async``
+Send = Callable[[Values], Any]
+
+
+class Compiler:
+    """Compiles the messages of an app's entries, and remembers their shapes.
+
+    Arguments:
+        app: the Celery app.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._producer: Any = None
+        self._outbox: Any = None
+        self._common: tuple[Any, ...] = ()
+        self._describe: holes.Describe | None = None
+        self._obstacle = "no batch has begun"
+        self._batch = 0
+        #: key to shape, or to why there is none
+        self._shapes: dict[Any, Shape | str] = {}
+        #: the same for what may be otherwise in the next batch
+        self._failed: dict[Any, str] = {}
+
+    def begin_batch(self, producer: Any, outbox: Outbox | None) -> None:
+        """Begin a batch: what messages rest on is compared anew, as soon as one of them is used.
+
+        Arguments:
+            producer: what runs are sent with.
+            outbox: where their messages are collected; None: they aren't.
+        """
+        self._batch += 1
+        self._failed.clear()
+        common = read_common_ground(self._app)
+        if producer is not self._producer or outbox is not self._outbox or common != self._common:
+            self._drop_all()
+            self._producer, self._outbox, self._common = producer, outbox, common
+            self._describe = holes.find_description(self._app)
+        self._obstacle = self._find_obstacle()
+
+    def compile(self, call: Call, rehearse: Send) -> Message | str:
+        """Return the message of ``call``; a str: why it isn't compiled, and must be made by ``apply_async``.
+
+        ``rehearse`` is called for the first entries of a shape, in a way that nothing is sent.
+        """
+        if self._obstacle:
+            return self._obstacle
+        key = holes.key_of(call)
+        if isinstance(key, str):
+            return key
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._find_shape(key, call, rehearse)
+        if isinstance(shape, str):
+            return shape
+        try:
+            message = shape.compile(call)
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            return _in_words(exc)
+        if shape.first is not None and shape.first != call:
+            return self._prove(shape, message, call, rehearse)
+        return message
+
+    def is_current(self, message: Message) -> bool:
+        """Tell whether ``message`` may be used in this batch: what it rests on is as it was.
+
+        What its messages need to be declared is declared then. Raises what the transport raises.
+        """
+        shape = message.shape
+        if shape.is_dropped or self._obstacle:
+            return False
+        if shape.batch == self._batch and shape.bindings == self._outbox.bindings:
+            return True
+        for declaration in shape.declarations:
+            self._producer.repeat(declaration)
+        try:
+            ground = shape.read_ground()
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            logger.debug("beat: Compiled messages are dropped: %r", exc)
+            ground = ()
+        if ground != shape.ground:
+            self._drop(shape)
+            return False
+        shape.batch, shape.bindings = self._batch, self._outbox.bindings
+        return True
+
+    def _find_obstacle(self) -> str:
+        """Return why no message is compiled; '': they may be."""
+        if self._outbox is None:
+            return "the broker isn't Redis"
+        if self._app.conf.task_send_sent_event:
+            return "task_send_sent_event is set"
+        if self._describe is None:
+            return "this version of Celery describes arguments in a way that RedBeat doesn't know"
+        return ""
+
+    def _drop(self, shape: Shape) -> None:
+        shape.is_dropped = True
+        self._shapes.pop(shape.key, None)
+
+    def _drop_all(self) -> None:
+        for shape in self._shapes.values():
+            if isinstance(shape, Shape):
+                shape.is_dropped = True
+        self._shapes.clear()
+
+    # -- shapes
+
+    def _find_shape(self, key: Any, call: Call, send: Send) -> Shape | str:
+        """Return a new shape made from ``call``, or why there is none; both are remembered."""
+        if key in self._failed:
+            return self._failed[key]
+        if len(self._shapes) >= MAX_SHAPES:
+            return f"there are more than {MAX_SHAPES} kinds of messages"
+        try:
+            self._shapes[key] = self._make_shape(key, call, send)
+        except (_UnfitError, DifferenceError) as exc:
+            self._note_unfit(key, call, exc)
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            if not _is_caused_by(UnknownWriteError, exc):
+                self._failed[key] = _in_words(exc)
+                return self._failed[key]
+            self._note_unfit(key, call, _UnfitError("its messages aren't written to a list"))
+        return self._shapes[key]
+
+    def _prove(self, shape: Shape, message: Message, call: Call, send: Send) -> Message | str:
+        """Compare ``message``, which is that of a shape's second entry; return it, or why it isn't used."""
+        try:
+            self._compare(message, call, send)
+        except (_UnfitError, DifferenceError) as exc:
+            self._drop(shape)
+            self._note_unfit(shape.key, call, exc)
+            return str(exc)
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            return _in_words(exc)
+        shape.first = None
+        return message
+
+    def _note_unfit(self, key: Any, call: Call, exc: Exception) -> None:
+        """Remember why messages of a shape are never compiled; said where that is unexpected."""
+        self._shapes[key] = str(exc)
+        if isinstance(exc, DifferenceError):
+            task, reason = printable(call.task), shorten(printable(str(exc)))
+            logger.info("beat: Messages of the task %s aren't compiled: %s.", task, reason)
+
+    def _make_shape(self, key: Any, call: Call, send: Send) -> Shape:
+        describe = self._describe
+        assert describe is not None  # noqa: S101 - else there is an obstacle
+        values = _values_of(call)
+        rehearsed = self._rehearse(values, send)
+        body = _body_of(self._app, rehearsed)
+        of_run = [*holes.OF_RUN, *self._holes_of_expiry(call)]
+        of_call = holes.holes_of(call, body, describe)
+        shape = Shape(key, call, rehearsed.pushes, values, of_run, of_call)
+        task = self._app.tasks.get(call.task)
+        if getattr(task, "typing", False):
+            shape.check = getattr(task, "__header__", None)
+        shape.declarations = rehearsed.declarations
+        shape.on_call = self._find_on_call(task, rehearsed)
+        shape.read_ground = partial(
+            read_ground,
+            self._app,
+            self._outbox,
+            Sources(
+                call.task,
+                call.options,
+                body.serializer,
+                shape.exchange,
+                shape.routing_key,
+                has_backend=rehearsed.is_told_backend,
+            ),
+        )
+        shape.ground = shape.read_ground()
+        message = shape.compile(call)
+        message.compare(values, rehearsed.pushes)
+        self._compare(message, call, send)  # with other values
+        return shape
+
+    def _compare(self, message: Message, call: Call, send: Send) -> None:
+        values = _values_of(call)
+        message.compare(values, self._rehearse(values, send).pushes)
+
+    def _rehearse(self, values: Values, send: Send) -> Rehearsed:
+        """Return what Celery and kombu make of a run, if it is one message to one queue."""
+        seconds = values.expiration_seconds
+        rehearsed = rehearse(self._app, self._producer, self._outbox, seconds, partial(send, values))
+        commands = [push.command for push in rehearsed.pushes]
+        if len(rehearsed.runs) != 1 or commands[:1] != ["lpush"] or "lpush" in commands[1:]:
+            raise _UnfitError("a run isn't one message to one queue")
+        return rehearsed
+
+    def _holes_of_expiry(self, call: Call) -> Sequence[RunHole]:
+        if call.lifetime_seconds is not None:
+            return holes.OF_LIFETIME
+        task = self._app.tasks.get(call.task)
+        of_task = options_of_task(task)
+        seconds = call.options.get("expires", of_task.get("expires"))
+        if seconds is None:
+            return ()
+        if not holes.is_number(seconds) or seconds < 0:
+            raise _UnfitError("'expires' isn't a number of seconds from now")
+        return [holes.hole_of_expires(self._app, seconds)]
+
+    def _find_on_call(self, task: Any, rehearsed: Rehearsed) -> Callable[[str], Any] | None:
+        """Return what Celery does with its result backend for each run besides publishing; None: nothing."""
+        if not rehearsed.is_told_backend:
+            return None
+        backend, producer = self._app.backend, self._producer
+        of_class = [getattr(type(backend), name, None) for name in ("on_task_call", "remove_pending_result")]
+        if "on_task_call" in vars(backend) or not all(map(_is_celerys, of_class)):
+            raise _UnfitError(f"the result backend {type(backend).__name__} isn't one of Celery's")
+        if of_class[0] is Backend.on_task_call:
+            return None
+        result_of = self._app.AsyncResult if task is None else task.AsyncResult
+
+        def on_call(task_id: str) -> None:
+            backend.on_task_call(producer, task_id)
+            result_of(task_id)  # apply_async returns it, and nobody keeps it: that ends what has begun
+
+        return on_call
+
+
+class _UnfitError(Exception):
+    """Messages of a shape aren't compiled. Its text says why."""
+
+
+def _values_of(call: Call) -> Values:
+    """Return values of a run for a rehearsal, others each time."""
+    now = datetime.now(timezone.utc)
+    due = now.isoformat(timespec="microseconds")
+    if call.lifetime_seconds is None:
+        return Values(str(uuid.uuid4()), due, None, None)
+    lifetime = _REHEARSAL_LIFETIME + timedelta(microseconds=now.microsecond)
+    return Values(str(uuid.uuid4()), due, now + lifetime, lifetime.total_seconds())
+
+
+def _body_of(app: Any, rehearsed: Rehearsed) -> Body:
+    """Return how bodies are made, from that of a run."""
+    body, serializer = rehearsed.runs[0]
+    reason = Originals(app).find_serializer_obstacle(str(serializer))
+    if reason:
+        raise _UnfitError(reason)
+    if not isinstance(body, tuple) or len(body) != _BODY_PARTS:
+        raise _UnfitError("its body isn't that of Celery's protocol 2")
+    encoding = json.loads(str(rehearsed.pushes[0].value))["properties"].get("body_encoding")
+    return Body(str(serializer), encoding, body[0], body[2])
+
+
+def _is_celerys(function: Any) -> bool:
+    """Tell whether ``function`` is of Celery's own code, and hasn't been wrapped."""
+    module = getattr(function, "__globals__", {}).get("__name__", "")
+    return str(module).partition(".")[0] == "celery"
+
+
+def _is_caused_by(kind: type[BaseException], exc: BaseException | None) -> bool:
+    while exc is not None and not isinstance(exc, kind):
+        exc = exc.__cause__ or exc.__context__
+    return exc is not None
+
+
+def _in_words(exc: Exception) -> str:
+    return shorten(printable(f"{type(exc).__name__}: {exc}"))

@@ -1,0 +1,76 @@
+"""A rehearsal: Celery and kombu make the message of a run, and nothing comes of it.
+
+Invariant: nothing is sent, declared or subscribed to, and no event is published. What would have been is
+noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from redbeat.broker.outbox import Outbox
+from redbeat.broker.producer import BoundedProducer, Declaration, Published
+from redbeat.store.records import Push
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What would have been sent.
+
+    Attributes:
+        runs: what was given to the producer; usually one.
+        pushes: the list writes.
+        declarations: of queues and exchanges.
+        is_told_backend: the result backend would have been told of the run.
+    """
+
+    runs: tuple[Published, ...]
+    pushes: tuple[Push, ...]
+    declarations: tuple[Declaration, ...]
+    is_told_backend: bool
+
+
+def rehearse(
+    app: Any,
+    producer: BoundedProducer,
+    outbox: Outbox,
+    expiration_seconds: float | None,
+    send: Callable[[], Any],
+) -> Rehearsed:
+    """Call ``send``, which sends one run by ``producer``, without any effect.
+
+    Raises:
+        Exception: whatever ``send`` raises; UnknownWriteError among them, where a message would have been
+            sent in another way than by a write to a list.
+    """
+    with (
+        producer.rehearsing(expiration_seconds) as asked,
+        outbox.rehearsing() as pushes,
+        _backend_untold(app) as told,
+    ):
+        result = send()
+        if getattr(result, "backend", None) is not None:
+            result.backend = None  # else it would end what the backend has never begun
+    return Rehearsed(tuple(asked.runs), tuple(pushes), tuple(asked.declarations), bool(told))
+
+
+@contextmanager
+def _backend_untold(app: Any) -> Iterator[list[Any]]:
+    """Yield a list of the calls of the backend's ``on_task_call`` in the block, which does nothing there."""
+    told: list[Any] = []
+    try:
+        backend = app.backend
+    except Exception:  # noqa: BLE001 - one that can't be made isn't told either, or sending raises it, too
+        yield told
+        return
+    before = vars(backend).get("on_task_call")
+    backend.on_task_call = lambda *args, **kwargs: told.append((args, kwargs))
+    try:
+        yield told
+    finally:
+        del backend.on_task_call
+        if before is not None:
+            backend.on_task_call = before

@@ -1,0 +1,118 @@
+"""Runs of entries made both ways, by `apply_async` and compiled, as a batch of beat's makes them.
+
+What tells the two messages apart is a defect, but for the delivery tag, which is taken over from one to the
+other. If the time when they are made goes into them, let the app's clock stand still.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery import Celery
+from celery.schedules import schedule
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.broker.compiler import Call, Compiler, Message, Values
+from redbeat.broker.connection import Broker
+from redbeat.broker.originals import Originals
+from redbeat.store.records import Push
+
+DUE = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc)
+
+
+@dataclass
+class Compiling:
+    """One app's compiler, and its scheduler, which makes what the compiler is compared with.
+
+    Attributes:
+        rehearsals: the values of each rehearsal, in order.
+    """
+
+    app: Celery
+    rehearsals: list[Values] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scheduler = RedBeatScheduler(self.app, lazy=True)
+        self.broker = Broker(self.app, self.app.amqp.Producer, timeout_seconds=30)
+        self.compiler = Compiler(self.app)
+        self.originals = Originals(self.app)
+
+    def begin_batch(self) -> None:
+        producer = self.broker.producer
+        self.broker.begin_batch()
+        self.compiler.begin_batch(producer, self.broker.outbox)
+
+    def compile(self, call: Call) -> Message | str:
+        """The message of a call, or why it isn't compiled, as the dispatcher finds out."""
+        obstacle = self.originals.find_obstacle(self.scheduler, self.broker.producer)
+        obstacle = obstacle or self.originals.find_task_obstacle(self.app.tasks.get(call.task))
+        return obstacle or self._compile(call)
+
+    def _compile(self, call: Call) -> Message | str:
+        def rehearse(values: Values) -> Any:
+            self.rehearsals.append(values)
+            return self.send(call, values)
+
+        return self.compiler.compile(call, rehearse)
+
+    def send(self, call: Call, values: Values) -> Any:
+        """Send a run by the scheduler's `apply_async`, as the planner prepares it."""
+        run = {"redbeat_entry": call.name, "redbeat_due": values.due}
+        options = {**call.options, "headers": {**(call.options.get("headers") or {}), **run}}
+        options["task_id"] = values.task_id
+        if values.expires is not None:
+            options["expires"] = values.expires
+        entry = Entry(
+            call.name, call.task, schedule(60), call.args, call.kwargs, options=options, app=self.app
+        )
+        return self.scheduler.apply_async(entry, producer=self.broker.producer, advance=False)
+
+    def pushes_of_apply_async(self, call: Call, values: Values) -> tuple[Push, ...]:
+        """What the ordinary way would push."""
+        with self.broker.sending(values.expiration_seconds) as pushes:
+            self.send(call, values)
+        return tuple(pushes)
+
+    def make_both(self, call: Call, values: Values | None = None) -> tuple[Any, Any]:
+        """The list writes of a run, by `apply_async` and compiled; or the reason why it isn't compiled."""
+        values = values or values_of(call)
+        message = self.compile(call)
+        if isinstance(message, str) or not self.compiler.is_current(message):
+            return "", message
+        made = self.pushes_of_apply_async(call, values)
+        tag = json.loads(str(made[0].value))["properties"]["delivery_tag"]
+        return made, message.pushes(values, tag)
+
+
+def values_of(call: Call, due: datetime = DUE) -> Values:
+    """Values of a run of `call`, due at `due`."""
+    task_id = call.options.get("task_id") or str(uuid.uuid4())
+    lifetime = call.lifetime_seconds
+    if lifetime is None:
+        return Values(task_id, due.isoformat(timespec="microseconds"), None, None)
+    expires = due + timedelta(seconds=lifetime)
+    return Values(task_id, due.isoformat(timespec="microseconds"), expires, lifetime - 0.75)
+
+
+def call_of(
+    name: str = "entry",
+    task: str = "echo",
+    args: list[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    lifetime_seconds: float | None = None,
+    **options: Any,
+) -> Call:
+    """A call of the task, by default without arguments."""
+    return Call(name, task, args or [], kwargs or {}, options, lifetime_seconds)
+
+
+def parts_of(push: Push) -> Mapping[str, Any]:
+    """The message of a push."""
+    parts: Mapping[str, Any] = json.loads(str(push.value))
+    return parts
