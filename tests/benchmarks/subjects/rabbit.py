@@ -1,4 +1,4 @@
-"""Many messages at once to RabbitMQ: options `way`, `broker`, `due`, `db`, `limit_seconds`.
+"""Many messages at once to RabbitMQ: options `way`, `broker`, `due`, `db`, `limit_seconds`, `server_pid`.
 
 `way` is `scheduler`; or a loop that waits for each confirm (`confirmed`), or for none (`unconfirmed`).
 
@@ -12,7 +12,10 @@ from collections.abc import Callable
 
 import redis
 from fill import TASK, fill
-from subject import QUEUE, lead, make_app, peak_rss_bytes, read_options, report, time_limit
+from subject import QUEUE, lead, make_app, measure, read_options, report
+
+#: how long a message that wasn't confirmed may take to its queue
+ARRIVAL_SECONDS = 10
 
 options = read_options()
 app = make_app(options.server, options.db)
@@ -51,17 +54,20 @@ def loop(is_confirmed: bool) -> Callable[[], None]:
     return send
 
 
+def wait_for(count: int) -> int:
+    """How many messages are on the queue when so many are there, or what is there after some seconds."""
+    deadline = time.monotonic() + ARRIVAL_SECONDS
+    while (waiting := channel.queue_declare(QUEUE, passive=True).message_count) < count:
+        if time.monotonic() > deadline:
+            break
+    return int(waiting)
+
+
 send = scheduler() if options.way == "scheduler" else loop(options.way == "confirmed")
+wait_for(1)  # of the warm-up, which may not have been confirmed
 channel.queue_purge(QUEUE)
-started, started_cpu = time.perf_counter(), time.process_time()
-with time_limit(options.limit_seconds):
-    send()
-seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - started_cpu
+taken = measure(send, options)
 if options.way == "unconfirmed":
     app.pool.force_close_all()  # what has been written to a connection is read before its end
-deadline = time.monotonic() + 10
-while (sent := channel.queue_declare(QUEUE, passive=True).message_count) < options.due:
-    if time.monotonic() > deadline:
-        break
+report(sent=wait_for(options.due), **taken)
 reader.release()
-report(sent=sent, seconds=seconds, cpu_seconds=cpu_seconds, peak_rss_bytes=peak_rss_bytes())
