@@ -85,7 +85,6 @@ _PRODUCER = Family(
     "channel",
     "_get_channel",
     "connection",
-    "__connection__",
 )
 _CONNECTION = Family(Connection, "_reraise_as_library_errors")
 _CHANNEL = Family(
@@ -362,28 +361,30 @@ def _find_of_scheduler(scheduler: Any) -> str:
 
 
 def _find_of_producer(producer: Any) -> str:
+    if BoundedProducer not in type(producer).__mro__:
+        return f"the producer isn't RedBeat's own: {describe(type(producer))}"
     found = _PRODUCER.find_foreign(producer)
     if found:
         return found
-    if BoundedProducer not in type(producer).__mro__:
-        return f"the producer isn't RedBeat's own: {describe(type(producer))}"
     if producer.compression:
         return f"the producer compresses with {producer.compression!r}"
     channel = producer.channel
     if not isinstance(channel, RedisChannel):
-        transport = channel.connection.client.transport
-        return f"the broker isn't Redis, but {transport.driver_type}"
+        return f"the broker isn't Redis, but {producer.connection.transport.driver_type}"
     return (
         _CHANNEL.find_foreign(channel, frozenset(_TAKEN))
         or _find_of_outbox(channel)
-        or _CONNECTION.find_foreign(channel.connection.client)
+        or _CONNECTION.find_foreign(producer.connection)
     )
 
 
 def _find_of_outbox(channel: Any) -> str:
     """Return what is between ``channel`` and its queues besides an outbox of its own."""
-    outbox: Any = getattr(vars(channel).get("_put"), "__self__", None)
-    if type(outbox) is not Outbox or outbox.has_given_up:
+    put = vars(channel).get("_put")
+    outbox: Any = getattr(put, "__self__", None)
+    if type(outbox) is not Outbox:
+        return NOT_COLLECTED if put is None else f"{source_of(put)} replaces Channel._put"
+    if outbox.has_given_up:
         return NOT_COLLECTED
     for name, its_name in _TAKEN.items():
         taken = vars(channel).get(name)
