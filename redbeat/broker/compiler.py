@@ -188,13 +188,16 @@ class Compiler:
     def _make_shape(self, key: Any, call: Call, send: Send) -> Shape:
         describe = self._describe
         assert describe is not None  # noqa: S101 - else there is an obstacle
+        task = self._app.tasks.get(call.task)
+        reason = Originals(self._app).find_task_obstacle(task)
+        if reason:  # its code isn't called for a rehearsal
+            raise _UnfitError(reason)
         values = _values_of(call)
         rehearsed = self._rehearse(values, send)
         body = _body_of(self._app, rehearsed)
         of_run = [*holes.OF_RUN, *self._holes_of_expiry(call)]
         of_call = holes.holes_of(call, body, describe)
         shape = Shape(key, call, rehearsed.pushes, values, of_run, of_call)
-        task = self._app.tasks.get(call.task)
         if getattr(task, "typing", False):
             shape.check = getattr(task, "__header__", None)
         shape.declarations = rehearsed.declarations

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kombu import serialization
 
+from redbeat.broker.originals import Originals
 from redbeat.broker.outbox import Outbox
 
 #: what has a say in messages, or in whether they may be compiled
@@ -96,6 +97,7 @@ def read_ground(app: Any, outbox: Outbox, sources: Sources) -> tuple[Any, ...]:
     backend = app.backend if sources.has_backend else None
     return (
         *(task, *[getattr(task, name, None) for name in _TASK_ATTRIBUTES]),
+        Originals(app).find_task_obstacle(task),
         dict(options_of_task(task)),
         _route_of(app, task, sources),
         _queues_of(outbox, sources),

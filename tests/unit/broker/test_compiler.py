@@ -6,7 +6,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
@@ -101,6 +101,32 @@ def test_a_changed_setting_drops_messages_with_the_next_batch(compiling: Compili
     by_apply_async, by_compiler = compiling.make_both(call_of())
     assert by_compiler == by_apply_async
     assert by_compiler[0].queue == "other"
+
+
+def test_a_task_with_an_apply_async_of_its_own_is_left_alone(compiling: Compiling) -> None:
+    class Counting(Task):
+        sent = 0
+
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            Counting.sent += 1
+            return super().apply_async(*args, **kwargs)
+
+    compiling.app.task(name="counting", base=Counting, shared=False)(lambda: None)
+    compiling.begin_batch()
+    reason = compiling.compile(call_of("a", "counting"))
+    assert str(reason).endswith("Counting overrides apply_async")
+    assert Counting.sent == 0
+
+
+def test_a_task_that_gets_an_apply_async_of_its_own_drops_its_messages(
+    compiling: Compiling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = compiled(compiling)
+    task = compiling.app.tasks["echo"]
+    monkeypatch.setattr(type(task), "apply_async", lambda *args, **kwargs: None, raising=False)
+    compiling.begin_batch()
+    assert not compiling.compiler.is_current(message)
+    assert str(compiling.compile(call_of())).endswith("overrides apply_async")
 
 
 def test_a_run_is_the_same_wherever_its_values_come_from(compiling: Compiling) -> None:
