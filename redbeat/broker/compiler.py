@@ -20,6 +20,7 @@ from typing import Any
 from celery.backends.base import Backend
 
 from redbeat.broker import holes
+from redbeat.broker.connection import reason_of
 from redbeat.broker.ground import Sources, options_of_task, read_common_ground, read_ground
 from redbeat.broker.holes import Body, Call, RunHole, Values
 from redbeat.broker.originals import Originals
@@ -33,6 +34,9 @@ __all__ = ["Call", "Compiler", "Message", "Values"]
 
 #: how many shapes are known at a time; messages of others aren't compiled
 MAX_SHAPES = 1_000
+
+#: when there are too many, they are dropped and made anew, but not again before so many batches
+KEPT_BATCHES = 1_000
 
 #: after how long the messages of rehearsals expire: not at once, as Celery would warn of it
 _REHEARSAL_LIFETIME = timedelta(hours=1)
@@ -53,12 +57,13 @@ class Compiler:
 
     def __init__(self, app: Any) -> None:
         self._app = app
+        self._originals = Originals(app)
         self._producer: Any = None
         self._outbox: Any = None
         self._common: tuple[Any, ...] = ()
         self._describe: holes.Describe | None = None
         self._obstacle = "no batch has begun"
-        self._batch = 0
+        self._batch = self._dropped_in = 0
         #: key to shape, or to why there is none
         self._shapes: dict[Any, Shape | str] = {}
         #: the same for what may be otherwise in the next batch
@@ -73,12 +78,16 @@ class Compiler:
         """
         self._batch += 1
         self._failed.clear()
-        common = read_common_ground(self._app)
-        if producer is not self._producer or outbox is not self._outbox or common != self._common:
-            self._drop_all()
-            self._producer, self._outbox, self._common = producer, outbox, common
-            self._describe = holes.find_description(self._app)
-        self._obstacle = self._find_obstacle()
+        try:
+            common = read_common_ground(self._app)
+            if producer is not self._producer or outbox is not self._outbox or common != self._common:
+                self._drop_all()
+                self._producer, self._outbox, self._common = producer, outbox, common
+                self._describe = holes.find_description(self._app)
+        except Exception as exc:  # noqa: BLE001 - settings may be wrong: apply_async will raise it for each run
+            self._obstacle = reason_of(exc)
+        else:
+            self._obstacle = self._find_obstacle()
 
     def compile(self, call: Call, rehearse: Send) -> Message | str:
         """Return the message of ``call``; a str: why it isn't compiled, and must be made by ``apply_async``.
@@ -98,7 +107,7 @@ class Compiler:
         try:
             message = shape.compile(call)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
-            return _in_words(exc)
+            return reason_of(exc)
         if shape.first is not None and shape.first != call:
             return self._prove(shape, message, call, rehearse)
         return message
@@ -145,6 +154,7 @@ class Compiler:
             if isinstance(shape, Shape):
                 shape.is_dropped = True
         self._shapes.clear()
+        self._dropped_in = self._batch
 
     # -- shapes
 
@@ -153,14 +163,20 @@ class Compiler:
         if key in self._failed:
             return self._failed[key]
         if len(self._shapes) >= MAX_SHAPES:
-            return f"there are more than {MAX_SHAPES} kinds of messages"
+            if self._batch < self._dropped_in + KEPT_BATCHES:
+                return f"there are more than {MAX_SHAPES} kinds of messages"
+            self._drop_all()
+        reason = self._originals.find_task_obstacle(self._app.tasks.get(call.task))
+        if reason:  # its code isn't called for a rehearsal
+            self._failed[key] = reason
+            return reason
         try:
             self._shapes[key] = self._make_shape(key, call, send)
         except (_UnfitError, DifferenceError) as exc:
             self._note_unfit(key, call, exc)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             if not _is_caused_by(UnknownWriteError, exc):
-                self._failed[key] = _in_words(exc)
+                self._failed[key] = reason_of(exc)
                 return self._failed[key]
             self._note_unfit(key, call, _UnfitError("its messages aren't written to a list"))
         return self._shapes[key]
@@ -174,7 +190,7 @@ class Compiler:
             self._note_unfit(shape.key, call, exc)
             return str(exc)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
-            return _in_words(exc)
+            return reason_of(exc)
         shape.first = None
         return message
 
@@ -188,16 +204,13 @@ class Compiler:
     def _make_shape(self, key: Any, call: Call, send: Send) -> Shape:
         describe = self._describe
         assert describe is not None  # noqa: S101 - else there is an obstacle
-        task = self._app.tasks.get(call.task)
-        reason = Originals(self._app).find_task_obstacle(task)
-        if reason:  # its code isn't called for a rehearsal
-            raise _UnfitError(reason)
+        of_run = [*holes.OF_RUN, *self._holes_of_expiry(call)]
         values = _values_of(call)
         rehearsed = self._rehearse(values, send)
-        body = _body_of(self._app, rehearsed)
-        of_run = [*holes.OF_RUN, *self._holes_of_expiry(call)]
+        body = self._body_of(rehearsed)
         of_call = holes.holes_of(call, body, describe)
         shape = Shape(key, call, rehearsed.pushes, values, of_run, of_call)
+        task = self._app.tasks.get(call.task)
         if getattr(task, "typing", False):
             shape.check = getattr(task, "__header__", None)
         shape.declarations = rehearsed.declarations
@@ -233,6 +246,19 @@ class Compiler:
         if len(rehearsed.runs) != 1 or commands[:1] != ["lpush"] or "lpush" in commands[1:]:
             raise _UnfitError("a run isn't one message to one queue")
         return rehearsed
+
+    def _body_of(self, rehearsed: Rehearsed) -> Body:
+        """Return how bodies are made, from that of a run."""
+        body, serializer, compression = rehearsed.runs[0]
+        if compression:
+            raise _UnfitError(f"its messages are compressed with {compression!r}")
+        reason = self._originals.find_serializer_obstacle(str(serializer))
+        if reason:
+            raise _UnfitError(reason)
+        if not isinstance(body, tuple) or len(body) != _BODY_PARTS:
+            raise _UnfitError("its body isn't that of Celery's protocol 2")
+        encoding = json.loads(str(rehearsed.pushes[0].value))["properties"].get("body_encoding")
+        return Body(str(serializer), encoding, body[0], body[2])
 
     def _holes_of_expiry(self, call: Call) -> Sequence[RunHole]:
         if call.lifetime_seconds is not None:
@@ -279,18 +305,6 @@ def _values_of(call: Call) -> Values:
     return Values(str(uuid.uuid4()), due, now + lifetime, lifetime.total_seconds())
 
 
-def _body_of(app: Any, rehearsed: Rehearsed) -> Body:
-    """Return how bodies are made, from that of a run."""
-    body, serializer = rehearsed.runs[0]
-    reason = Originals(app).find_serializer_obstacle(str(serializer))
-    if reason:
-        raise _UnfitError(reason)
-    if not isinstance(body, tuple) or len(body) != _BODY_PARTS:
-        raise _UnfitError("its body isn't that of Celery's protocol 2")
-    encoding = json.loads(str(rehearsed.pushes[0].value))["properties"].get("body_encoding")
-    return Body(str(serializer), encoding, body[0], body[2])
-
-
 def _is_celerys(function: Any) -> bool:
     """Tell whether ``function`` is of Celery's own code, and hasn't been wrapped."""
     module = getattr(function, "__globals__", {}).get("__name__", "")
@@ -301,7 +315,3 @@ def _is_caused_by(kind: type[BaseException], exc: BaseException | None) -> bool:
     while exc is not None and not isinstance(exc, kind):
         exc = exc.__cause__ or exc.__context__
     return exc is not None
-
-
-def _in_words(exc: Exception) -> str:
-    return shorten(printable(f"{type(exc).__name__}: {exc}"))

@@ -15,25 +15,15 @@ from kombu import serialization
 from redbeat.broker.originals import Originals
 from redbeat.broker.outbox import Outbox
 
-#: what has a say in messages, or in whether they may be compiled
+#: settings that Celery reads when it makes a message, or when it makes what makes messages
 _SETTINGS = (
-    "accept_content",
     "enable_utc",
-    "result_backend",
-    "task_always_eager",
     "task_compression",
-    "task_create_missing_queues",
     "task_default_delivery_mode",
     "task_default_exchange",
-    "task_default_exchange_type",
-    "task_default_priority",
     "task_default_queue",
     "task_default_routing_key",
-    "task_ignore_result",
-    "task_inherit_parent_priority",
     "task_protocol",
-    "task_publish_retry",
-    "task_queue_max_priority",
     "task_repr_maxlevels",
     "task_send_sent_event",
     "task_serializer",

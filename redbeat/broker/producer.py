@@ -37,6 +37,7 @@ class Published(NamedTuple):
 
     body: Any
     serializer: str | None
+    compression: str | None
 
 
 @dataclass
@@ -103,7 +104,8 @@ class BoundedProducer:
         if self._rehearsal is not None:
             if not _is_run(options):
                 return None
-            self._rehearsal.runs.append(Published(body, options.get("serializer")))
+            how = options.get("serializer"), options.get("compression")
+            self._rehearsal.runs.append(Published(body, *how))
         self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
         if options.get("expiration") is not None and self.expiration_seconds is not None:

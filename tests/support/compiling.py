@@ -50,9 +50,7 @@ class Compiling:
 
     def compile(self, call: Call) -> Message | str:
         """The message of a call, or why it isn't compiled, as the dispatcher finds out."""
-        obstacle = self.originals.find_obstacle(self.scheduler, self.broker.producer)
-        obstacle = obstacle or self.originals.find_task_obstacle(self.app.tasks.get(call.task))
-        return obstacle or self._compile(call)
+        return self.originals.find_obstacle(self.scheduler, self.broker.producer) or self._compile(call)
 
     def _compile(self, call: Call) -> Message | str:
         def rehearse(values: Values) -> Any:

@@ -1,0 +1,335 @@
+"""Compiled messages are those of `apply_async`, whatever the entry, the settings and the transport.
+
+The rows are those that a tick's messages are compared with direct calls by.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import re
+import string
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.beat import SchedulingError
+from kombu import Exchange, Queue
+
+from redbeat.broker.compiler import Call, Message
+from redbeat.broker.connection import reason_of
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
+from tests.conftest import SEED, MakeApp
+from tests.integration.broker.test_message_fidelity import FORMATS, QUEUES, ROWS, add_tasks
+from tests.integration.conftest import ONE_SERVER
+from tests.support.compiling import DUE, Compiling, call_of, values_of
+from tests.support.fidelity import counting_round_trips, listening
+from tests.support.servers import Server
+
+pytestmark = [
+    ONE_SERVER,
+    # a task may say itself how it is sent, though Celery advises against some of it
+    pytest.mark.filterwarnings(r"ignore:\s*The '\w+' task attribute is deprecated"),
+]
+
+#: rows that `apply_async` sends, and why
+NOT_COMPILED = {
+    "exchange-nobody-knows": "no queue is bound to the exchange 'nobody'",
+    "fan-out": "its messages aren't written to a list",
+    "broadcast": "its messages aren't written to a list",
+    "expires-date": "the option 'expires' isn't a number",
+    "expired-already": "'expires' isn't a number of seconds from now",
+    "eta": "the option 'eta'",
+    "countdown": "the option 'countdown'",
+    "stamps": "the option 'stamped_headers'",
+    "compression": "the option 'compression'",
+    "bzip2": "the option 'compression'",
+    "compression-setting": "task_compression is 'gzip'",
+    "link": "the option 'link'",
+    "links": "the option 'link'",
+    "ids": "the option 'root_id'",
+    "message-properties": "the option 'correlation_id'",
+    "protocol-1": "task_protocol is 1",
+    "task-with-defaults": "its messages are compressed with 'zlib'",
+    "task-with-defaults-overridden": "the option 'compression'",
+    "task-of-its-own": "overrides apply_async",
+    "task-that-sends-twice": "overrides apply_async",
+    "task-that-sends-another": "overrides apply_async",
+    "task-that-is-bound": "overrides shadow_name",
+    "routed-by-function": "task_routes has a function",
+    "event": "task_send_sent_event is set",
+    "event-prefix": "task_send_sent_event is set",
+}
+
+
+def make_compiling(app: Celery) -> Compiling:
+    compiling = Compiling(app)
+    compiling.begin_batch()
+    return compiling
+
+
+def assert_both_are_the_same(compiling: Compiling, call: Call, now: datetime = DUE) -> str:
+    """Make a run's message both ways; return why it isn't compiled, '' if it is.
+
+    As in beat, what isn't compiled is sent by `apply_async`, which may declare what is missing.
+    """
+    values = values_of(call, now)
+    for _ in range(2):
+        message = compiling.compile(call)
+        if isinstance(message, Message) and compiling.compiler.is_current(message):
+            break
+        try:
+            compiling.pushes_of_apply_async(call, values)
+        except SchedulingError as exc:
+            error = reason_of(exc)
+        else:
+            error = ""
+        compiling.begin_batch()
+    else:
+        assert isinstance(message, str), "what its messages rest on changes each time"
+        if re.match(r"\w+: ", message):  # the name of an exception: it is that of apply_async
+            assert error == message
+        return message
+    compiling.app.now = lambda: now.astimezone(compiling.app.timezone)
+    try:
+        by_apply_async = compiling.pushes_of_apply_async(call, values)
+        tag = json.loads(str(by_apply_async[0].value))["properties"]["delivery_tag"]
+        assert message.pushes(values, tag) == by_apply_async
+    finally:
+        del compiling.app.now
+    return ""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_message_is_that_of_apply_async(make_app: MakeApp, name: str) -> None:
+    if name == "yaml" and importlib.util.find_spec("yaml") is None:
+        pytest.skip("PyYAML isn't installed")
+    row = ROWS[name]
+    app = make_app(**{"task_queues": QUEUES, **row.settings})
+    add_tasks(app)
+    compiling = make_compiling(app)
+    for other in (name, f"{name}, the second", f"{name}, the third"):
+        call = Call(other, row.task, row.args, row.kwargs, row.options, None)
+        reason = assert_both_are_the_same(compiling, call)
+        assert NOT_COMPILED.get(name, "") in reason
+        assert bool(reason) == (name in NOT_COMPILED)
+        compiling.begin_batch()
+
+
+# -- whatever the entry, the settings and the transport
+
+
+class Chance:
+    """Random apps, definitions and moments."""
+
+    def __init__(self, seed: str) -> None:
+        self.random = random.Random(seed)
+        self.pick = self.random.choice
+
+    def some(self, choices: dict[str, Callable[[], Any]], share: float) -> dict[str, Any]:
+        return {name: make() for name, make in choices.items() if self.random.random() < share}
+
+    def text(self) -> str:
+        letters = string.printable + "äß€\u202e\x00\ud800😀%%%\"\"''\\\\{}"
+        length = self.pick([0, 1, 3, 10, 40])
+        text = "".join(self.random.choices(letters, k=length))
+        return text * self.pick([1, 1, 1, 1, 100])
+
+    def value(self, depth: int = 0) -> Any:
+        kinds: list[Callable[[], Any]] = [
+            self.text,
+            lambda: self.random.randrange(-(10**6), 10**6),
+            lambda: self.pick([0, 10**30, -1, 1.5, 1e300, 1e-7, float("inf"), True, False, None]),
+            self.moment,
+        ]
+        if depth < 6:
+            kinds.append(lambda: [self.value(depth + 1) for _ in range(self.random.randrange(4))])
+            kinds.append(lambda: self.mapping(depth + 1))
+        return self.pick(kinds)()
+
+    def mapping(self, depth: int = 0) -> dict[str, Any]:
+        keys = ["x", "y", "tenant", "a b", "%s", self.text()]
+        return {self.pick(keys): self.value(depth) for _ in range(self.pick([0, 1, 3]))}
+
+    def moment(self) -> datetime:
+        change = datetime(2031, 3, 30, 1, tzinfo=timezone.utc)  # Europe changes to summer time
+        near = self.pick([timedelta(hours=1), timedelta(days=300)])
+        return change + near * self.random.uniform(-1, 1)
+
+    def settings(self, server: Server) -> dict[str, Any]:
+        pick = self.pick
+        transport = pick([*FORMATS.values(), {"body_encoding": None}, {"body_encoding": "utf-8"}])
+        routes = {
+            "echo": {"queue": "routed", "priority": 8},
+            "feed.*": "feeds",
+            "typed": {"queue": "paid", "routing_key": "order.paid.eu"},
+        }
+        return {
+            "broker_transport_options": transport,
+            "task_queues": pick([None, QUEUES]),
+            **self.some(
+                {
+                    "task_serializer": lambda: pick(["json", "yaml", "pickle"]),
+                    "task_default_queue": lambda: pick(["mine", "paid", "expiring"]),
+                    "task_default_exchange": lambda: pick(["tasks", ""]),
+                    "task_default_exchange_type": lambda: pick(["direct", "topic"]),
+                    "task_default_routing_key": lambda: pick(["tasks.default", "order.sent"]),
+                    "task_default_delivery_mode": lambda: pick([1, 2, "transient"]),
+                    "task_default_priority": lambda: pick([0, 5, 9]),
+                    "task_queue_max_priority": lambda: pick([5, 10]),
+                    "task_routes": lambda: pick([routes, [list(routes.items())], [routes, {"*": "other"}]]),
+                    "task_create_missing_queues": lambda: pick([True, True, False]),
+                    "task_repr_maxlevels": lambda: pick([1, 3, 10]),
+                    "task_ignore_result": lambda: True,
+                    "task_publish_retry": lambda: pick([True, False]),
+                    "timezone": lambda: pick(["UTC", "Europe/Berlin", "America/Sao_Paulo"]),
+                    "enable_utc": lambda: pick([True, False]),
+                    "result_backend": lambda: pick(["rpc://", "cache+memory://", server.url(5)]),
+                },
+                0.25,
+            ),
+            **self.some(
+                {
+                    "task_protocol": lambda: 1,
+                    "task_compression": lambda: "zlib",
+                    "task_send_sent_event": lambda: True,
+                },
+                0.02,
+            ),
+        }
+
+    def headers(self) -> Any:
+        names = ["tenant", "traceparent", "lang", "origin", "a b", "%s", self.text()]
+        if self.random.random() < 0.03:
+            names.append(self.pick(["id", "expires", "redbeat_due", "argsrepr"]))
+        return {self.pick(names): self.value() for _ in range(self.pick([0, 1, 1, 3]))}
+
+    def options(self) -> dict[str, Any]:
+        pick = self.pick
+        usual = {
+            "headers": self.headers,
+            "queue": lambda: pick(["fast", "direct", "paid", "expiring", "urgent", "several", "celery"]),
+            "priority": lambda: pick([0, 1, 5, 9, 200, None]),
+            "expires": lambda: pick([0, 1, 90, 0.25, 86_400.5, 10**7, None]),
+            "shadow": lambda: pick(["", "another name", self.text()]),
+            "time_limit": lambda: pick([0, 60, 1.5]),
+            "soft_time_limit": lambda: pick([0, 55, 1.25]),
+        }
+        rare = {
+            "serializer": lambda: pick(["json", "yaml", "pickle"]),
+            "routing_key": lambda: pick(["order.sent", "direct-key", "a.b"]),
+            "exchange": lambda: pick(["orders", "direct-exchange", "nobody"]),
+            "delivery_mode": lambda: pick([1, 2]),
+            "ignore_result": lambda: pick([True, False]),
+            "retry": lambda: pick([True, False]),
+            "retry_policy": lambda: {"max_retries": pick([1, None]), "interval_start": 0.5},
+            "task_id": lambda: pick(["mine", 'it\'s "%s" \\ €']),
+            "reply_to": lambda: "answers",
+            "app_id": self.text,
+            "group_id": lambda: "g",
+            "parent_id": lambda: pick(["p", None]),
+            "retries": lambda: 2,
+            "countdown": lambda: 3,
+            "compression": lambda: "zlib",
+            "link": list,
+            "unheard_of": lambda: 1,
+        }
+        return {**self.some(usual, 0.2), **self.some(rare, 0.03)}
+
+    def call(self, name: str) -> Call:
+        args = [self.value() for _ in range(self.pick([0, 0, 1, 3]))]
+        fields: dict[str, Any] = {
+            "task": self.pick(["echo", "echo", "typed", "limited", "elsewhere.task", "feed.import"]),
+            "args": args,
+            "kwargs": self.pick([{}, {"y": 1}, self.mapping()]),
+            "options": self.options(),
+        }
+        stored = json.dumps(fields, cls=RedBeatJSONEncoder)  # as in Redis
+        fields = json.loads(stored, cls=RedBeatJSONDecoder)
+        return Call(name, **fields, lifetime_seconds=self.pick([None, None, 60, 0.5, 10**6]))
+
+
+def add_random_tasks(app: Celery, chance: Chance) -> None:
+    def run(*args: Any, **kwargs: Any) -> None:
+        """Never runs here."""
+
+    def typed(x: Any, y: Any = 0) -> None:
+        """Nor does this."""
+
+    limits = {"queue": "slow", "priority": 7, "expires": 60, "time_limit": 9, "soft_time_limit": 8.5}
+    app.task(name="echo", shared=False)(run)
+    app.task(name="typed", shared=False, typing=chance.pick([True, False]))(typed)
+    app.task(name="limited", shared=False, serializer="json", ignore_result=True, **limits)(run)
+
+
+def change_something(app: Celery, chance: Chance) -> None:
+    """What a program may do between two batches."""
+    task = app.tasks[chance.pick(["typed", "limited"])]
+    queue = Queue("fast", Exchange("faster", delivery_mode=1), routing_key=chance.pick(["fast", "faster"]))
+    chance.pick(
+        [
+            lambda: app.conf.update(task_default_queue=chance.pick(["paid", "mine"])),
+            lambda: app.conf.update(task_repr_maxlevels=chance.pick([2, 5])),
+            lambda: app.amqp.queues.add(queue),
+            lambda: setattr(task, "ignore_result", not task.ignore_result),
+            lambda: task._get_exec_options().update(priority=3),  # noqa: SLF001 - Celery keeps them there
+            lambda: task._get_exec_options().update(expires=chance.pick([5, None])),  # noqa: SLF001
+            lambda: app.tasks.unregister("echo") if "echo" in app.tasks else None,
+        ]
+    )()
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_thousands_of_random_messages_are_those_of_apply_async(
+    make_app: MakeApp, server: Server, part: int
+) -> None:
+    seed = f"{SEED} compiled {part}"
+    print(f"REDBEAT_SEED={SEED}")
+    chance = Chance(seed)
+    reasons: Counter[str] = Counter()
+    for _ in range(40):
+        app = make_app(**chance.settings(server))
+        add_random_tasks(app, chance)
+        compiling = make_compiling(app)
+        calls = [chance.call(f"entry {number} {chance.text()}") for number in range(20)]
+        for _ in range(2):
+            for call in calls:
+                reasons[compare(compiling, call, chance.moment())] += 1
+            change_something(app, chance)
+            compiling.begin_batch()
+        compiling.broker.close()
+    print(reasons.most_common(40))
+    assert reasons[""] > 800  # of 1,600
+    assert not [reason for reason in reasons if "Celery" in reason or "kombu" in reason]
+
+
+def compare(compiling: Compiling, call: Call, now: datetime) -> str:
+    """Make a run's message both ways if it is compiled; return why it isn't, '' if it is."""
+    reason = assert_both_are_the_same(compiling, call, now)
+    return reason[:60]
+
+
+# -- without effect
+
+
+def test_compiling_writes_nothing_and_asks_nothing(
+    make_app: MakeApp, broker: redis.Redis, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(task_queues=QUEUES, result_backend=server.url(5))
+    add_tasks(app)
+    compiling = make_compiling(app)
+    before = broker.info("commandstats")
+    with counting_round_trips(monkeypatch) as count, listening(broker) as published:
+        asked = count()
+        for options in ({}, {"queue": "fast"}, {"queue": "expiring"}, {"priority": 5}, {"queue": "fanned"}):
+            compiling.compile(call_of(**options))
+        assert count() == asked
+    assert len(compiling.rehearsals) == 9  # a fan-out can't be compiled, which is found out by the first
+    assert published == []
+    assert broker.keys() == []
+    assert "cmdstat_lpush" not in broker.info("commandstats").keys() - before.keys()
