@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 DEFAULT_PREFIX = "redbeat:"
@@ -116,12 +116,19 @@ class Keys:
 
     def beside(self, key: str) -> tuple[str, str]:
         """Return the keys of what is kept beside the entry under ``key``: its history first."""
-        return self.about(self.name(key)).beside
+        name = self.name(key)
+        history, backfilled = self._beginnings.beside
+        return history + name, backfilled + name
+
+    @cached_property
+    def _beginnings(self) -> EntryKeys:
+        """What the keys about an entry begin with: its name comes last in each."""
+        return self.about("")
 
     @property
     def beside_types(self) -> dict[str, str]:
         """The beginnings of keys beside entries, and their types; a key of another type isn't RedBeat's."""
-        return dict(zip(self.about("").beside, ("list", "set"), strict=True))
+        return dict(zip(self._beginnings.beside, ("list", "set"), strict=True))
 
     def owner(self, owner: str) -> str:
         """Return the key of the names that ``owner`` has applied from a file: a set."""

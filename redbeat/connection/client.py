@@ -50,6 +50,10 @@ CLIENT_DEFAULTS: dict[str, Any] = {
 RETRYING_DEFAULTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 2}
 
 
+#: the lengths of most values, as they are sent in front of them
+_LENGTHS = [b"$%d\r\n" % size for size in range(4096)]
+
+
 class CommandPacker:
     """Writes a command as one piece of bytes.
 
@@ -64,12 +68,13 @@ class CommandPacker:
     def pack(self, *args: Any) -> list[bytes]:
         """Return the command ``args`` in Redis's protocol; the first of them may be several words."""
         words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
-        pieces: list[Any] = []
-        for arg in (*words, *args[1:]):
-            value = arg if type(arg) is bytes else bytes(self._encode(arg))
-            pieces += len(value), value
-        count = len(pieces) // 2
-        return [b"*%d\r\n" % count + b"$%d\r\n%b\r\n" * count % tuple(pieces)]
+        values = [arg if type(arg) is bytes else bytes(self._encode(arg)) for arg in (*words, *args[1:])]
+        pieces = [b"\r\n"] * (3 * len(values))
+        pieces[::3] = [
+            _LENGTHS[size] if size < len(_LENGTHS) else b"$%d\r\n" % size for size in map(len, values)
+        ]
+        pieces[1::3] = values
+        return [b"*%d\r\n%b" % (len(values), b"".join(pieces))]
 
 
 class RetryUnlessRefused(Retry):

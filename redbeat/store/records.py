@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
@@ -224,6 +224,18 @@ class Committed:
     unrecorded: str = ""
 
 
+def committed_as_one(found: Sequence[Committed]) -> Committed:
+    """Return what became of several lots of commits, one after the other, as if they had been one."""
+    statuses = [one.status for one in found]
+    status = next((one for one in (LockStatus.LOST, LockStatus.RETAKEN) if one in statuses), LockStatus.HELD)
+    return Committed(
+        status,
+        is_moved=any(one.is_moved for one in found),
+        results=[result for one in found for result in one.results],
+        unrecorded=next((one.unrecorded for one in found if one.unrecorded), ""),
+    )
+
+
 @dataclass(slots=True)
 class Stored:
     """One entry as it is in Redis; if there is none, all fields are None.
@@ -339,21 +351,34 @@ def text_of(value: Any) -> Any:
 
 def digest_of(text: str) -> str:
     """Return ``text`` as a script compares it: itself, or for a long one '#' and its SHA-1."""
-    if len(text) <= MAX_COMPARED:
+    if len(text) <= MAX_COMPARED and not text.startswith("#"):  # else it might be taken for a SHA-1
         return text
     return f"#{sha1_of_text(text)}"
 
 
 def texts_of(row: Claimed | Stored) -> str:
     """Return what decisions about an entry rest on, as the scripts compare it."""
+    if not row.policy and not row.revision:
+        return row.definition or ""
     return f"{row.definition or ''}\0{row.policy or ''}\0{row.revision}"
 
 
-def claimed_of(row: str | bytes | Sequence[Any]) -> Claimed:
-    """Return the entry of a row of claim_due."""
-    if isinstance(row, (str, bytes)):
-        key, nominal, definition, meta = text_of(row).split("\0")
-        return Claimed(key, nominal, definition, meta, score=nominal)
+def claimed_of(rows: Iterable[str | bytes | Sequence[Any]]) -> list[Claimed]:
+    """Return the entries of the rows of claim_due."""
+    found: list[Claimed] = []
+    for row in rows:
+        if isinstance(row, (str, bytes)):
+            values = iter(text_of(row).split("\0"))
+            found += [
+                Claimed(key, nominal, definition, meta, None, None, nominal)
+                for key, nominal, definition, meta in zip(values, values, values, values, strict=True)
+            ]
+        else:
+            found.append(_claimed_of(row))
+    return found
+
+
+def _claimed_of(row: Sequence[Any]) -> Claimed:
     claimed = Claimed(*map(text_of, row))
     claimed.is_asked = bool(claimed.is_asked)
     claimed.score = claimed.score or claimed.nominal

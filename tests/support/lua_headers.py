@@ -11,7 +11,7 @@ from redbeat.store.scripts import status
 
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
-FRAGMENTS = ["entry_texts", "hold_lock", "match_calendar", "measure_entry", "push_messages"]
+FRAGMENTS = ["entry_texts", "hold_lock", "match_calendar", "measure_entry", "push_messages", "read_scores"]
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - set(FRAGMENTS))
 NUMBERS = {
     "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
@@ -28,7 +28,7 @@ class Header:
     keys_from: int | None  # where the entries' keys begin
     args_from: int | None  # where the entries' groups begin
     group: list[str]
-    shared: list[str]  # what comes after the groups, for each value that they refer to
+    shared: list[list[str]]  # the groups after these, for each thing that they or the groups before refer to
     returned: list[str] | None  # None: a single value
     described: list[str]  # the returned fields that are explained
 
@@ -59,9 +59,10 @@ def header_of(name: str) -> Header:
     group = re.search(of_each, f"{inputs}\n", re.MULTILINE)
     names = re.findall(r"^   (\w+) ", group[3], re.MULTILINE) if group else []
     assert group is None or len(names) == NUMBERS[group[2]], "the header counts its own group wrongly"
-    rest = re.search(r"^ ARGV\[\.\.\] (\w+) for each .*\n((?:   .*\n)+)", f"{inputs}\n", re.MULTILINE)
-    shared = re.findall(r"^   (\w+) ", rest[2], re.MULTILINE) if rest else []
-    assert rest is None or len(shared) == NUMBERS[rest[1]], "the header counts what is shared wrongly"
+    rest = re.findall(r"^ ARGV\[\.\.\] (\w+) for each .*\n((?:   .*\n)+)", f"{inputs}\n", re.MULTILINE)
+    shared = [re.findall(r"^   (\w+) ", lines, re.MULTILINE) for _, lines in rest]
+    counted = [NUMBERS[count] for count, _ in rest]
+    assert list(map(len, shared)) == counted, "the header counts what is shared wrongly"
     returned = re.match(r"\{(.*?)\}", outputs)
     return Header(
         keys=named["KEYS"],

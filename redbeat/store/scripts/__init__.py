@@ -20,12 +20,14 @@ from redbeat.store.records import (
     Ending,
     Fence,
     Histories,
+    KeyType,
     LockStatus,
     Sizes,
     Stored,
     Target,
     Write,
     claimed_of,
+    committed_as_one,
     digest_of,
     score_text,
     stored_of,
@@ -42,8 +44,8 @@ Call = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
 CALL_COMMITS = 100
 
 
-_CLAIM_DUE = Script("hold_lock", "entry_texts", "measure_entry", "claim_due")
-_COMMIT_RUNS = Script("hold_lock", "entry_texts", "push_messages", "commit_runs")
+_CLAIM_DUE = Script("hold_lock", "entry_texts", "read_scores", "measure_entry", "claim_due")
+_COMMIT_RUNS = Script("hold_lock", "entry_texts", "read_scores", "push_messages", "commit_runs")
 _READ_ENTRIES = Script("entry_texts", "measure_entry", "read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "entry_texts", "measure_entry", "save_entries")
 _DELETE_ENTRIES = Script("hold_lock", "delete_entries")
@@ -89,17 +91,14 @@ def claim_due(
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
         is_held=bool(is_held),
-        rows=[claimed_of(row) for row in rows],
+        rows=claimed_of(rows),
     )
 
 
-#: values of a commit's fields that aren't texts, and their words in ARGV
-_WORDS: dict[object, str] = {
-    None: "",
-    Clear.FIELD: "clear",
-    Ending.UNSCHEDULE: "remove",
-    Ending.DELETE: "delete",
-}
+#: how a script is told that a field of an entry's hash is removed
+_CLEAR = "clear"
+#: and how an entry leaves the schedule
+_ENDINGS = {Ending.UNSCHEDULE: "remove", Ending.DELETE: "delete"}
 
 
 def commit_runs(
@@ -116,59 +115,96 @@ def commit_runs(
         _commit_request(schedule_key, fence, commits[first : first + CALL_COMMITS], target, histories)
         for first in range(0, len(commits), CALL_COMMITS)
     ]
-    statuses, moved, results, unrecorded = [], [], [], []
-    for status, is_moved, digits, errors, said in call(_COMMIT_RUNS, client, requests):
-        statuses.append(lock_status_of(status))
-        moved.append(bool(is_moved))
-        reasons = map(text_of, errors)
-        results += [next(reasons) if digit == "2" else digit == "1" for digit in text_of(digits)]
-        unrecorded.append(text_of(said))
-    status = next((one for one in (LockStatus.LOST, LockStatus.RETAKEN) if one in statuses), LockStatus.HELD)
-    return Committed(status, any(moved), results, next(filter(None, unrecorded), ""))
+    return committed_of(call(_COMMIT_RUNS, client, requests))
+
+
+def commit_command(
+    schedule_key: str, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
+) -> list[Any]:
+    """Return the words of the command that records ``commits``, which are at most CALL_COMMITS."""
+    return _COMMIT_RUNS.command(_commit_request(schedule_key, fence, commits, target, histories))
+
+
+def committed_of(replies: Iterable[Sequence[Any]]) -> Committed:
+    """Return what became of commits, by the replies to the commands that have recorded them."""
+    return committed_as_one([_committed_of(*reply) for reply in replies])
+
+
+def _committed_of(
+    status: str | bytes, is_moved: int, digits: str | bytes, errors: Sequence[Any], unrecorded: str | bytes
+) -> Committed:
+    reasons = map(text_of, errors)
+    results = [next(reasons) if digit == "2" else digit == "1" for digit in text_of(digits)]
+    return Committed(lock_status_of(status), bool(is_moved), results, text_of(unrecorded))
 
 
 def _commit_request(
     schedule_key: str, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
 ) -> Request:
+    keys = fence.keys(schedule_key)
     recorded: list[str] = []
-    queues: dict[str, int] = {}
-    entries: list[Any] = []
-    pushes: list[Any] = []
-    for commit in commits:
-        claimed, new_score = commit.claimed, commit.new_score
-        is_strict = commit.is_for_this_definition or commit.pushes or new_score is Ending.DELETE
-        texts = ""
-        if is_strict or commit.new_definition:
-            texts = digest_of(f"={texts_of(claimed)}")
+    decisions, forms, queues = _Numbers(), _Numbers(), _Numbers()
+    entries: list[str] = []
+    values: list[str | int] = []
+    for commit in commits:  # a batch may have thousands: this is written for speed
+        claimed, new_score, pushes = commit.claimed, commit.new_score, commit.pushes
+        new_error, new_policy, record = commit.new_error, commit.new_policy, ""
+        is_strict = commit.is_for_this_definition or bool(pushes)
         if isinstance(new_score, Ending):
-            beside, record = histories.keys_of(claimed.key), "gone"
+            is_strict = is_strict or new_score is Ending.DELETE
+            beside = histories.keys_of(claimed.key)
+            recorded += beside
+            new_score, record = _ENDINGS[new_score], "gone" if beside else ""
         elif commit.records and histories.kept:
-            beside, record = histories.keys_of(claimed.key)[:1], "\n".join(commit.records)
-        else:
-            beside, record = (), ""
-        recorded += beside
-        entries += (
-            claimed.type.value,
-            texts if is_strict else "",
+            recorded.append(histories.keys_of(claimed.key)[0])
+            record = "\n".join(commit.records)
+        writes: tuple[str, ...] = ()
+        for push in pushes:
+            writes += push.command, queues[push.queue]
+            values.append(push.value)
+        decision = decisions[
+            # what most entries share comes first, in the order of a form
+            "hash" if claimed.type is KeyType.HASH else claimed.type.value,
+            is_strict,
+            _CLEAR if new_error is Clear.FIELD else new_error,
+            commit.new_definition,
+            _CLEAR if new_policy is Clear.FIELD else new_policy,
+            writes,
             claimed.score,
-            _WORDS.get(new_score, new_score),
-            digest_of(claimed.meta or ""),
-            commit.new_meta or "",
-            _WORDS.get(commit.new_error, commit.new_error),
-            commit.new_definition or "",
-            _WORDS.get(commit.new_policy, commit.new_policy),
-            texts if commit.new_definition else "",
-            record if beside else "",
-            len(commit.pushes),
+            new_score,
+            claimed.meta,
+            commit.new_meta,
+            record,
+        ]
+        is_compared = is_strict or commit.new_definition
+        entries += decision, digest_of(texts_of(claimed)) if is_compared else ""
+        keys.append(claimed.key)
+    decided: list[str] = []
+    for *form, claimed_score, score, claimed_meta, new_meta, record in decisions:
+        claimed_meta = digest_of(claimed_meta or "")
+        decided += forms[tuple(form)], claimed_score, score, claimed_meta, new_meta or "", record
+    formed: list[str] = []
+    for kind, is_strict, new_error, new_definition, new_policy, writes in forms:
+        formed += (
+            kind,
+            str(int(is_strict)),
+            new_error or "",
+            new_definition or "",
+            new_policy or "",
+            " ".join(writes),
         )
-        for push in commit.pushes:
-            queue = queues.setdefault(push.queue, len(queues) + 1)
-            pushes += (push.command, queue, push.value)
-    keys = [*fence.keys(schedule_key), *(commit.claimed.key for commit in commits), *recorded, *queues]
-    where = [target.server if pushes else "", target.home_db, target.broker_db]
-    return Request(
-        keys, [*fence.args(), len(commits), *where, len(recorded), histories.kept, *entries, *pushes]
-    )
+    where = [target.server if values else "", target.home_db, target.broker_db]
+    counts = [len(recorded), histories.kept, len(decisions), len(forms)]
+    args = [*fence.args(), len(commits), *where, *counts, *entries, *decided, *formed, *values]
+    return Request([*keys, *recorded, *queues], args)
+
+
+class _Numbers(dict[Any, str]):
+    """The number of each value, as text, in the order in which they are first asked for."""
+
+    def __missing__(self, value: Any) -> str:
+        number = self[value] = str(len(self) + 1)
+        return number
 
 
 def read_entries(

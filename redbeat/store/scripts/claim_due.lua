@@ -32,7 +32,8 @@
 --             that was 0, unread_bytes how many it has when it wasn't read, is_meta_foreign 1 when somebody else
 --             wrote the meta, and nominal is no whole second (where it is, nobody asks); what is missing is nil, as
 --             are a score that is the nominal one and the type of a hash. A row ends with the last that isn't nil.
---             A row of four that aren't nil and have no NULs is a text, with NULs between them.
+--             Rows of four that aren't nil and have no NULs are one text if nothing else is between them, with NULs
+--             between all values.
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -49,9 +50,13 @@ if status == 'lost' then return {status, now, '', 0, 0, {}} end
 
 -- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local rows, bytes, bytes_of_small, seen = {}, 0, 0, {}
+local rows, texts, bytes, bytes_of_small, seen = {}, {}, 0, 0, {}
 local has_more, is_held, taken, missing, measured, offset, looked, due = false, false, 0, 0, 0, 0, 0, {}
 local window = limit
+local function add_texts()  -- of most rows; each value of its own costs the reader more than one text for all of them
+  if #texts > 0 then rows[#rows + 1] = table.concat(texts, '\0') end
+  texts = {}
+end
 repeat
   due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', offset, window)
   local has_any, passed = missing < missing_limit, 0
@@ -66,26 +71,27 @@ repeat
     passed = #due / 2
     has_more, offset = has_more or passed > 0, offset + passed
   end
+  -- an entry's bare name may be due later in the order, perhaps beyond this batch
+  local names = {}
+  for i = 1, has_any and #due or 0, 2 do names[#names + 1] = string.sub(due[i], #prefix + 1) end
+  local name_scores = read_scores(schedule, names)
   for i = 1, has_any and #due or 0, 2 do
     if taken >= limit or bytes_of_small >= small_limit then
       has_more = true
       break
     end
     local key, nominal = due[i], due[i + 1]
-    local full_key, kind = prefix .. key, ''
+    local kind, size, error_size = '', 0, 0
     if string.sub(key, 1, #prefix) == prefix then  -- other keys may be out of reach: another slot, an ACL
-      kind = redis.call('TYPE', key).ok
+      kind, size, error_size = measure_key(key)
     end
-    if kind == '' or (kind == 'none' and redis.call('EXISTS', full_key) == 1) then
+    if kind == '' or (kind == 'none' and redis.call('EXISTS', prefix .. key) == 1) then
       redis.call('ZREM', schedule, key)
-      if not seen[full_key] then redis.call('ZADD', schedule, 'LT', nominal, full_key) end
-      key, kind = full_key, redis.call('TYPE', full_key).ok
+      key = prefix .. key
+      if not seen[key] then redis.call('ZADD', schedule, 'LT', nominal, key) end
+      kind, size, error_size = measure_key(key)
     end
-    local size, error_size = 0, 0
-    if kind == 'hash' then
-      size, error_size = measure_entry(key)
-      measured = measured + 1
-    end
+    if kind == 'hash' then measured = measured + 1 end
     local is_read = kind == 'hash' and size <= entry_bytes
     local is_missing, stays = kind == 'none', true
     if is_read and to_bytes > 0 and size > to_bytes then
@@ -103,11 +109,11 @@ repeat
       else
         taken = taken + 1
       end
-      local name = string.sub(key, #prefix + 1)
-      if string.sub(name, 1, #prefix) ~= prefix then  -- else it is another entry's key
-        local name_score = tonumber(redis.call('ZSCORE', schedule, name) or -1)
-        -- due later in the order, perhaps beyond this batch
-        if name_score >= 0 and name_score <= tonumber(now) then redis.call('ZREM', schedule, name) end
+      local name_score = tonumber(name_scores[(i + 1) / 2] or -1)
+      if name_score >= 0 and name_score <= tonumber(now) then
+        local name = string.sub(key, #prefix + 1)
+        -- else it is another entry's key
+        if string.sub(name, 1, #prefix) ~= prefix then redis.call('ZREM', schedule, name) end
       end
       local is_asked = tonumber(nominal) == 0
       if is_asked then
@@ -123,11 +129,13 @@ repeat
         else
           fields[5] = redis.call('HGET', key, 'lease')
         end
-        local lease = string.sub(fields[5] or '', 1, 99)  -- RedBeat's own are shorter
-        local hidden_by, hidden_nominal, asked = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
-        local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
-        if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
-          nominal, is_asked = hidden_nominal, asked == ' now'
+        if fields[5] then
+          local lease = string.sub(fields[5], 1, 99)  -- RedBeat's own are shorter
+          local hidden_by, hidden_nominal, asked = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
+          local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
+          if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
+            nominal, is_asked = hidden_nominal, asked == ' now'
+          end
         end
       end
       if lease_ms > 0 then
@@ -137,24 +145,28 @@ repeat
       if kind == 'hash' and (is_asked or lease_ms > 0) then
         redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. (is_asked and ' now' or ''))
       end
-      local row = {key, nominal, fields[1], fields[2], fields[3], fields[4]}
-      row[7] = score ~= nominal and score
-      row[8] = kind ~= 'hash' and kind
-      row[9] = is_asked and 1
-      row[10] = kind == 'hash' and not (is_read and is_reading == 1) and size
-      row[11] = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7]) and 1
-      row[12] = fields[6] and revision_of(fields[6])
-      local length = 12
-      while not row[length] do length = length - 1 end
-      -- most end with the meta; each value of its own costs the reader more than one text for all of them
-      local is_text = length == 4 and row[3] and not string.find(key .. row[3] .. row[4], '%z')
-      row = is_text and table.concat(row, '\0', 1, 4) or {unpack(row, 1, length)}
+      local definition, meta = fields[1], fields[2]
+      local is_unread = kind == 'hash' and not (is_read and is_reading == 1)
+      local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(meta, fields[7])
+      local has_more_values = fields[3] or fields[4] or fields[6] or score ~= nominal or kind ~= 'hash' or is_asked
+        or is_unread or is_foreign
+      if not has_more_values and definition and meta and not (has_nul(key) or has_nul(definition) or has_nul(meta)) then
+        local length = #texts
+        texts[length + 1], texts[length + 2], texts[length + 3], texts[length + 4] = key, nominal, definition, meta
+      else
+        local row = {key, nominal, definition, meta, fields[3], fields[4], score ~= nominal and score}
+        row[8], row[9], row[10] = kind ~= 'hash' and kind, is_asked and 1, is_unread and size
+        row[11], row[12] = is_foreign and 1, fields[6] and revision_of(fields[6])
+        local length = 12
+        while not row[length] do length = length - 1 end
+        add_texts()
+        rows[#rows + 1] = {unpack(row, 1, length)}
+      end
       if is_read and size > small_bytes then
         bytes = bytes + size
       else
         bytes_of_small = bytes_of_small + #key + (is_read and size or 0) + math.min(error_size, small_bytes)
       end
-      rows[#rows + 1] = row
     end
     if stays then offset = offset + 1 end
   end
@@ -164,5 +176,6 @@ repeat
   has_more = has_more or (is_last and #due == 2 * window)
   window = chunk
 until is_last
+add_texts()
 
 return {status, now, upcoming[2] or '', has_more and 1 or 0, is_held and 1 or 0, rows}

@@ -15,29 +15,34 @@
 -- ARGV[6] broker_db  the broker's database
 -- ARGV[7] histories  how many histories there are
 -- ARGV[8] kept       how many records of an entry are kept
--- ARGV[9..] twelve for each entry:
---   type             the key's type when it was claimed; anything else now: leave the entry alone
---   decided_on       '' or '=' and definition, policy and revision it was decided on, NULs between; others now:
---                    leave the entry alone. A long text, as this and claimed_meta, is '#' and its SHA-1
+-- ARGV[9] decided    how many decisions there are
+-- ARGV[10] formed    how many forms there are
+-- ARGV[11..] two for each entry:
+--   decision         which of the decisions, 1 for the first
+--   texts            what the entry was decided on, if its form asks for that: its definition, or if there are any,
+--                    definition, policy and revision, NULs between. A long text, as this and claimed_meta, is '#' and
+--                    its SHA-1
+-- ARGV[..] six for each decision; entries that are due together share a few:
+--   form             which of the forms, 1 for the first
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
 --   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
 --   new_meta         '' to leave the meta
---   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
---                    another score now, the entry was given another time or claimed by another beat, and its
---                    error is left as it is
---   new_definition   '' to leave the definition and the policy
---   new_policy       with a new_definition '' to leave the policy, 'clear' to remove it, else JSON
---   claimed_texts    as decided_on, for a new_definition: others now, and these two stay
 --   record           '' for none, else the members of a JSON object about the run, to which the time is added;
 --                    of several objects each on a line of its own, the oldest first;
 --                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
---   pushes           how many writes to queues are made with it. If there are any, the entry is left alone if
---                    anything about it has changed since its claim
--- ARGV[..] three for each write to a queue, in the order of the entries:
---   command          'lpush' or 'pexpire'
---   queue            which of the queues, 1 for the first
---   value            the message, or milliseconds
+-- ARGV[..] six for each form; most decisions share one:
+--   type             the key's type when it was claimed; anything else now: leave the entry alone
+--   is_strict        1: with other texts now, leave the entry alone
+--   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
+--                    another score now, the entry was given another time or claimed by another beat, and its
+--                    error is left as it is
+--   new_definition   '' to leave the definition and the policy; with other texts now these two stay
+--   new_policy       with a new_definition '' to leave the policy, 'clear' to remove it, else JSON
+--   writes           the writes to queues that are made with it, with spaces between: 'lpush' of a message or
+--                    'pexpire' of milliseconds, and which of the queues, 1 for the first: 'lpush 1 pexpire 1'. If
+--                    there are any, an entry is left alone if anything about it has changed since its claim
+-- ARGV[..] values    one for each write of each entry, in their order: the message, or the milliseconds
 --
 -- Returns {status, is_moved, results, errors, unrecorded}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
@@ -50,6 +55,7 @@
 local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local decided, formed = tonumber(ARGV[9]), tonumber(ARGV[10])
 
 local status = hold_lock(lock, token, lock_ms)
 if status == 'lost' then return {status, 0, '', {}, ''} end
@@ -63,127 +69,159 @@ end
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
--- 1. compare: which decisions are still about what stands there
-local commits, next_history, next_push = {}, 3 + count, 9 + 12 * count
-for i = 3, 2 + count do
-  local key, at = KEYS[i], 9 + (i - 3) * 12
-  local kind, decided_on, claimed_score, new_score = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local claimed_meta, new_meta, new_error = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
-  local new_definition, new_policy, claimed_texts = ARGV[at + 7], ARGV[at + 8], ARGV[at + 9]
-  local record, pushes = ARGV[at + 10], tonumber(ARGV[at + 11])
+-- forms and decisions by their numbers, as entries and decisions have them
+local forms, decisions, place = {}, {}, 11 + 2 * count + 6 * decided
+for number = 1, formed do
+  local kind, is_strict, new_error, new_definition, new_policy, writes = unpack(ARGV, place, place + 5)
+  local form = {
+    kind = kind, is_strict = is_strict == '1', writes = {},
+    new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
+  }
+  for command, queue in string.gmatch(writes, '(%l+) (%d+)') do
+    form.writes[#form.writes + 1] = {command = command, queue = KEYS[2 + count + histories + tonumber(queue)]}
+  end
+  form.is_pushing = #form.writes > 0
+  forms[tostring(number)], place = form, place + 6
+end
+local next_history, next_value = 3 + count, place
+place = 11 + 2 * count
+for number = 1, decided do
+  local form, claimed_score, new_score, claimed_meta, new_meta, record = unpack(ARGV, place, place + 5)
+  local is_end, records = new_score == 'remove' or new_score == 'delete', {}
+  for members in string.gmatch(is_end and '' or record, '[^\n]+') do
+    records[#records + 1] = '{"at":' .. now .. ',' .. members .. '}'
+  end
+  decisions[tostring(number)] = {
+    form = forms[form], claimed_score = claimed_score, new_score = new_score, claimed_meta = claimed_meta,
+    new_meta = new_meta ~= '' and new_meta, records = records, is_end = is_end,
+    histories = record == '' and 0 or is_end and 2 or 1,
+  }
+  place = place + 6
+end
 
-  local is_unchanged, has_meta, has_lease, meta, meta_sha1 = true, false, false, false, false
-  if kind == 'hash' and decided_on ~= '' then
-    local read = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'lease', 'meta', 'meta_sha1')
-    has_lease, meta, meta_sha1 = read[4], read[5], read[6]
-    is_unchanged = not read.err and match_text('=' .. texts_of(read), decided_on)
-      and (read[1] or redis.call('TYPE', key).ok == kind)
-    has_meta = is_unchanged and match_text(meta or '', claimed_meta)
+-- 1. compare: which decisions are still about what stands there
+local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 3, 2 + count)})
+for i = 3, 2 + count do
+  local key, at = KEYS[i], 11 + (i - 3) * 2
+  local decision, texts = ARGV[at], ARGV[at + 1]
+  decision = decisions[decision]
+  local form, claimed_meta, new_meta = decision.form, decision.claimed_meta, decision.new_meta
+
+  -- what stands there, in this order: definition, policy, revision, lease, meta, meta_sha1
+  local is_unchanged, has_meta, found = true, false, {}
+  if form.kind == 'hash' and form.is_strict then
+    found = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'lease', 'meta', 'meta_sha1')
+    is_unchanged = not found.err and match_text(texts_of(found), texts)
+      and (found[1] or redis.call('TYPE', key).ok == 'hash')
+    has_meta = is_unchanged and match_text(found[5] or '', claimed_meta)
   else
-    is_unchanged = redis.call('TYPE', key).ok == kind
+    is_unchanged = redis.call('TYPE', key).ok == form.kind
     -- the texts aren't read unless they are compared, as they may be very large
-    if is_unchanged and kind == 'hash' and new_meta ~= '' then
-      has_lease, meta, meta_sha1 = unpack(redis.call('HMGET', key, 'lease', 'meta', 'meta_sha1'))
-      has_meta = match_text(meta or '', claimed_meta)
-    elseif is_unchanged and kind == 'hash' then
-      has_lease = redis.call('HGET', key, 'lease')
+    if is_unchanged and form.kind == 'hash' and new_meta then
+      found[4], found[5], found[6] = unpack(redis.call('HMGET', key, 'lease', 'meta', 'meta_sha1'))
+      has_meta = match_text(found[5] or '', claimed_meta)
+    elseif is_unchanged and form.kind == 'hash' then
+      found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and redis.call('ZSCORE', schedule, key) == claimed_score
-  if pushes > 0 then is_unchanged = has_meta and has_score and is_moved == 0 end
-  local is_end = new_score == 'remove' or new_score == 'delete'
-  commits[i - 2] = {
-    key = key, claimed_score = claimed_score, new_score = is_unchanged and has_score and new_score, is_end = is_end,
-    new_meta = is_unchanged and has_meta and new_meta ~= '' and new_meta, meta = meta, meta_sha1 = meta_sha1,
-    new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
-    claimed_texts = claimed_texts, record = record, history = next_history, has_lease = has_lease,
-    pushes = is_unchanged and pushes or 0, first = next_push,
+  local has_score = is_unchanged and scores[i - 2] == decision.claimed_score
+  if form.is_pushing then is_unchanged = has_meta and has_score and is_moved == 0 end
+  entries[i - 2] = {
+    key = key, decision = decision, found = found, first = next_value, history = next_history,
+    new_score = is_unchanged and has_score and decision.new_score, new_meta = is_unchanged and has_meta and new_meta,
+    writes = is_unchanged and form.writes or {},
   }
-  if record ~= '' then next_history = next_history + (is_end and 2 or 1) end
-  next_push = next_push + 3 * pushes
+  next_history, next_value = next_history + decision.histories, next_value + #form.writes
 end
 
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
-local function take_back(commit)
-  if commit.new_score then redis.pcall('ZADD', schedule, commit.claimed_score, commit.key) end
-  for field, before in pairs(commit.new_meta and {meta = commit.meta, meta_sha1 = commit.meta_sha1} or {}) do
+local function take_back(entry)
+  if entry.new_score then redis.pcall('ZADD', schedule, entry.decision.claimed_score, entry.key) end
+  local meta, meta_sha1 = entry.found[5], entry.found[6]
+  for field, before in pairs(entry.new_meta and {meta = meta or false, meta_sha1 = meta_sha1 or false} or {}) do
     if before then
-      redis.pcall('HSET', commit.key, field, before)
+      redis.pcall('HSET', entry.key, field, before)
     else
-      redis.pcall('HDEL', commit.key, field)
+      redis.pcall('HDEL', entry.key, field)
     end
   end
 end
 
 local recorded = 0
 local is_recorded, problem = pcall(function()
-  local scores, ended = {}, {}
-  for _, commit in ipairs(commits) do
-    local meta = commit.new_meta
-    if meta then redis.call('HSET', commit.key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
-    recorded = recorded + 1
-    if commit.new_score and commit.is_end then
-      ended[#ended + 1] = commit.key
-    elseif commit.new_score then
-      scores[#scores + 1] = commit.new_score
-      scores[#scores + 1] = commit.key
+  local new_scores, ended = {}, {}
+  for i = 1, count do
+    local entry = entries[i]
+    local meta, new_score = entry.new_meta, entry.new_score
+    if meta then redis.call('HSET', entry.key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
+    recorded = i
+    if new_score and entry.decision.is_end then
+      ended[#ended + 1] = entry.key
+    elseif new_score then
+      local length = #new_scores
+      new_scores[length + 1], new_scores[length + 2] = new_score, entry.key
     end
   end
   for first = 1, #ended, 1000 do redis.call('ZREM', schedule, unpack(ended, first, math.min(first + 999, #ended))) end
-  for first = 1, #scores, 1000 do
-    redis.call('ZADD', schedule, 'XX', unpack(scores, first, math.min(first + 999, #scores)))
+  for first = 1, #new_scores, 1000 do
+    redis.call('ZADD', schedule, 'XX', unpack(new_scores, first, math.min(first + 999, #new_scores)))
   end
 end)
 if not is_recorded then
-  for place = 1, recorded do take_back(commits[place]) end
+  for i = 1, recorded do take_back(entries[i]) end
   error(problem)
 end
 
 -- 3. push
-local refusals = push_messages(commits, 2 + count + histories, home_db, broker_db)
+local refusals = push_messages(entries, home_db, broker_db)
 
 -- 4. the rest
 local unrecorded, can_cut = '', false
-local function finish(commit)
-  local key, new_score, new_error = commit.key, commit.new_score, commit.new_error
+local function add_records(history, records)
+  -- a right that is missing, or a key of another type, costs the record and not the run; a list that
+  -- can't be cut would grow for ever, so the first is cut before anything is added
+  if not can_cut then
+    local cut = redis.pcall('LTRIM', history, 0, kept - 1)
+    can_cut, unrecorded = not cut.err, cut.err or unrecorded
+  end
+  local length = 0
+  for place = 1, can_cut and #records or 0 do
+    length = redis.pcall('LPUSH', history, records[place])
+    if type(length) == 'table' then unrecorded, length = length.err, 0 end
+  end
+  if length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
+end
+
+local function finish(entry, texts)
+  local key, new_score, decision = entry.key, entry.new_score, entry.decision
+  local form, lease = decision.form, entry.found[4]
   if new_score == 'delete' then
     redis.call('DEL', key)
-  elseif new_score and new_error == 'clear' then
+  elseif new_score and form.new_error == 'clear' then
     redis.call('HDEL', key, 'error')
-  elseif new_score and new_error ~= '' then
-    redis.call('HSET', key, 'error', new_error)
+  elseif new_score and form.new_error ~= '' then
+    redis.call('HSET', key, 'error', form.new_error)
   end
-  if new_score and commit.new_definition ~= '' then
-    local texts = '=' .. texts_of(redis.call('HMGET', key, 'definition', 'policy', 'revision'))
-    if match_text(texts, commit.claimed_texts) then
-      redis.call('HSET', key, 'definition', commit.new_definition)
-      if commit.new_policy == 'clear' then
+  if new_score and form.new_definition ~= '' then
+    local found = redis.call('HMGET', key, 'definition', 'policy', 'revision')
+    if match_text(texts_of(found), texts) then
+      redis.call('HSET', key, 'definition', form.new_definition)
+      if form.new_policy == 'clear' then
         redis.call('HDEL', key, 'policy')
-      elseif commit.new_policy ~= '' then
-        redis.call('HSET', key, 'policy', commit.new_policy)
+      elseif form.new_policy ~= '' then
+        redis.call('HSET', key, 'policy', form.new_policy)
       end
     end
   end
-  if commit.record ~= '' and (new_score or commit.new_meta) then
-    local history = KEYS[commit.history]
-    if commit.is_end then
-      redis.pcall('DEL', history, KEYS[commit.history + 1])
+  if decision.histories > 0 and (new_score or entry.new_meta) then
+    if decision.is_end then
+      redis.pcall('DEL', KEYS[entry.history], KEYS[entry.history + 1])
     else
-      -- a right that is missing, or a key of another type, costs the record and not the run; a list that
-      -- can't be cut would grow for ever, so the first is cut before anything is added
-      local cut = can_cut and {} or redis.pcall('LTRIM', history, 0, kept - 1)
-      can_cut = not cut.err
-      unrecorded = cut.err or unrecorded
-      local length = 0
-      for members in string.gmatch(can_cut and commit.record or '', '[^\n]+') do
-        length = redis.pcall('LPUSH', history, '{"at":' .. now .. ',' .. members .. '}')
-        if type(length) == 'table' then unrecorded, length = length.err, 0 end
-      end
-      if length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
+      add_records(KEYS[entry.history], decision.records)
     end
   end
-  if commit.has_lease and new_score and new_score ~= 'delete' then
-    local asked_at = string.match(commit.has_lease, '^%S+ (%S+) now$')
+  if lease and new_score and new_score ~= 'delete' then
+    local asked_at = string.match(lease, '^%S+ (%S+) now$')
     if asked_at and tonumber(asked_at) == tonumber(new_score) then  -- given back, and still asked for
       redis.call('HSET', key, 'lease', new_score .. ' ' .. asked_at .. ' now')
     else
@@ -192,16 +230,23 @@ local function finish(commit)
   end
 end
 
-local results, errors = {}, {}
-for place, commit in ipairs(commits) do
-  results[place] = refusals[place] and 2 or (commit.new_score and 1 or 0)
-  if refusals[place] then
-    errors[#errors + 1] = refusals[place]
-    take_back(commit)
-  else
-    local is_finished, said = pcall(finish, commit)
-    if not is_finished then problem = problem or said end
+local results, errors, done = {}, {}, 0
+local function finish_others()
+  while done < count do
+    done = done + 1
+    local entry, refusal = entries[done], refusals[done]
+    results[done] = refusal and '2' or (entry.new_score and '1' or '0')
+    if refusal then
+      errors[#errors + 1] = refusal
+      take_back(entry)
+    else
+      finish(entry, ARGV[10 + 2 * done])
+    end
   end
+end
+while done < count do  -- what one entry refuses is no reason to leave the others
+  local is_finished, said = pcall(finish_others)
+  if not is_finished then problem = problem or said end
 end
 if problem then error(problem) end  -- all of them are recorded
 return {status, is_moved, table.concat(results), errors, unrecorded}

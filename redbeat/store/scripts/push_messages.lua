@@ -1,10 +1,9 @@
--- push_messages(entries, before_queues, home_db, broker_db): make the writes of entries to their queues, those of one
--- entry all or none, and those to one queue in the order of the entries; not a script of its own, but put in front of the
--- one that needs it.
--- entries have each first and pushes: where its writes are in ARGV, and how many; three values each: command, queue
--- (KEYS[before_queues + queue]), value.
+-- push_messages(entries, home_db, broker_db): make the writes of entries to their queues, those of one entry all or
+-- none, and those to one queue in the order of the entries; not a script of its own, but put in front of the one that
+-- needs it.
+-- entries have each writes, a list of {command, queue}, and first: where their values are in ARGV, one for each.
 -- Returns for each entry whose writes were refused, by its place, the server's error.
-local function push_messages(entries, before_queues, home_db, broker_db)
+local function push_messages(entries, home_db, broker_db)
   local refusals, queues, waiting = {}, {}, {}
   local function push_waiting()  -- what goes to one queue in few calls, as each costs as much as ten more values
     for _, queue in ipairs(queues) do
@@ -17,35 +16,35 @@ local function push_messages(entries, before_queues, home_db, broker_db)
     end
     queues, waiting = {}, {}
   end
-  local function push_all(first, count)
+  local function push_all(writes, first)
     local done = {}
-    for at = first, first + 3 * (count - 1), 3 do
-      local command, queue, value = ARGV[at], KEYS[before_queues + tonumber(ARGV[at + 1])], ARGV[at + 2]
-      local reply = redis.pcall(command == 'lpush' and 'LPUSH' or 'PEXPIRE', queue, value)
+    for place, write in ipairs(writes) do
+      local reply = redis.pcall(write.command == 'lpush' and 'LPUSH' or 'PEXPIRE', write.queue, ARGV[first + place - 1])
       if type(reply) == 'table' then
         for _, pushed in ipairs(done) do redis.pcall('LPOP', pushed) end
         return reply.err
       end
-      if command == 'lpush' then done[#done + 1] = queue end
+      if write.command == 'lpush' then done[#done + 1] = write.queue end
     end
   end
 
   local selected = broker_db ~= home_db and redis.pcall('SELECT', broker_db)
   for place, entry in ipairs(entries) do
-    local first, pushes = entry.first, entry.pushes
-    if pushes > 0 and selected and selected.err then
+    local writes = entry.writes
+    if #writes > 0 and selected and selected.err then
       refusals[place] = selected.err
-    elseif pushes == 1 and ARGV[first] == 'lpush' then
-      local queue = KEYS[before_queues + tonumber(ARGV[first + 1])]
-      if not waiting[queue] then
-        queues[#queues + 1] = queue
-        waiting[queue] = {messages = {}, places = {}}
+    elseif #writes == 1 and writes[1].command == 'lpush' then
+      local queue = writes[1].queue
+      local those = waiting[queue]
+      if not those then
+        those = {messages = {}, places = {}}
+        queues[#queues + 1], waiting[queue] = queue, those
       end
-      table.insert(waiting[queue].messages, ARGV[first + 2])
-      table.insert(waiting[queue].places, place)
-    elseif pushes > 0 then
+      local count = #those.places + 1
+      those.messages[count], those.places[count] = ARGV[entry.first], place
+    elseif #writes > 0 then
       push_waiting()
-      refusals[place] = push_all(first, pushes)
+      refusals[place] = push_all(writes, entry.first)
     end
   end
   push_waiting()

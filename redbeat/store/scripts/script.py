@@ -35,6 +35,10 @@ class Script:
         except NoScriptError:
             return client.eval(self.source, len(keys), *values)
 
+    def command(self, request: Request) -> list[Any]:
+        """Return the words of the command for ``request``, for a server that knows the script."""
+        return ["EVALSHA", self.sha1, len(request.keys), *_encoded(*request)]
+
     def call_each(self, client: Any, requests: Sequence[Request]) -> list[Any]:
         """Return what the script returns for each of ``requests``, one after the other."""
         return [self(client, *request) for request in requests]
@@ -63,4 +67,8 @@ class Script:
 
 def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
     # text is sent as the bytes that it was in Redis, also if they aren't UTF-8, which hiredis refuses
-    return [as_stored(value) if isinstance(value, str) else value for value in (*keys, *args)]
+    values = [*keys, *args]
+    try:
+        return [value.encode() if type(value) is str else value for value in values]
+    except UnicodeEncodeError:
+        return [as_stored(value) if isinstance(value, str) else value for value in values]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import random
 from contextlib import suppress
 from typing import Any
 
@@ -12,53 +11,13 @@ import redis
 from celery import Celery
 
 from redbeat.errors import StoreRefused
-from redbeat.store.records import Claimed, Commit, Fence, Push, Target
+from redbeat.store.records import Claimed, Clear, Commit, Fence, Push
 from redbeat.store.scripts import CALL_COMMITS
 from redbeat.store.store import Store
+from tests.support.committing import commits_of, push, states, target_of
 from tests.support.fidelity import counting_round_trips
 from tests.support.schedule import SCHEDULE
 from tests.support.servers import Server
-
-DEFINITION = json.dumps({"task": "echo", "schedule": {"__type__": "interval", "every": 60}})
-META = '{"last_run_at": null, "total_run_count": 0}'
-
-
-def commits_of(client: redis.Redis, pushes: Sequence[Sequence[Push]]) -> list[Commit]:
-    """Due entries, stored and as they were claimed; each is committed with its pushes."""
-    commits = []
-    for number, of_entry in enumerate(pushes):
-        key = f"redbeat:entry-{number}"
-        client.hset(key, mapping={"definition": DEFINITION, "meta": META})
-        client.zadd(SCHEDULE, {key: 5})
-        claimed = Claimed(key, "5", DEFINITION, META, score="5")
-        new_meta = META.replace("0", "1")
-        record = f'"due":5,"number":{number}'
-        commits.append(Commit(claimed, "65", new_meta, pushes=tuple(of_entry), records=(record,)))
-    return commits
-
-
-def target_of(client: redis.Redis) -> Target:
-    return Target(str(client.info("server")["run_id"]), 1, 0)
-
-
-def states(client: redis.Redis, count: int) -> list[str]:
-    """Of each entry 'due' or 'recorded', with its meta, score and history."""
-    found = []
-    for number in range(count):
-        key = f"redbeat:entry-{number}"
-        state = (client.hmget(key, "meta", "meta_sha1"), client.zscore(SCHEDULE, key))
-        history = client.llen(f"redbeat::history:entry-{number}")
-        if state == ([META, None], 5.0) and not history:
-            found.append("due")
-        else:
-            assert state[0][0] == META.replace("0", "1")
-            assert (state[1], history) == (65.0, 1)
-            found.append("recorded")
-    return found
-
-
-def push(queue: str, message: object) -> Push:
-    return Push("lpush", queue, str(message))
 
 
 @pytest.mark.parametrize("count", [1, CALL_COMMITS, CALL_COMMITS + 1, 5 * CALL_COMMITS])
@@ -76,6 +35,58 @@ def test_a_batch_is_one_round_trip_of_short_scripts(
     statistics: Any = client.info("commandstats")
     assert statistics["cmdstat_evalsha"]["calls"] == -(-count // CALL_COMMITS)
     assert broker.lrange("queue", 0, -1) == [str(number) for number in reversed(range(count))]
+
+
+def test_a_run_is_recorded_and_pushed_by_few_commands(app: Celery, client: redis.Redis) -> None:
+    store, target = Store(app), target_of(client)
+    store.commit_runs(Fence(), commits_of(client, [[push("queue", "first")]]), target)
+    commits = commits_of(client, [[push("queue", number)] for number in range(50)])
+    client.config_resetstat()
+    assert store.commit_runs(Fence(), commits, target).results == [True] * 50
+    statistics: Any = client.info("commandstats")
+    calls = {name.removeprefix("cmdstat_"): found["calls"] for name, found in statistics.items()}
+    assert {name: calls[name] for name in calls if calls[name] > 10} == {"hmget": 50, "hset": 50, "lpush": 51}
+    assert calls["zmscore"] == calls["zadd"] == 1
+
+
+@pytest.mark.parametrize("rights", ["+@all", "-zmscore"])
+def test_each_entry_is_recorded_as_was_decided_about_it(
+    app: Celery, client: redis.Redis, server: Server, chance: random.Random, rights: str
+) -> None:
+    """Whether many entries share a decision or none do."""
+    commits, expected, number_of_decisions = [], {}, chance.choice([1, 3, 1000])
+    for number in range(250):
+        key, decision = f"redbeat:entry-{number}", chance.randrange(number_of_decisions)
+        meta, score = f'{{"before": {decision}}}', f"{decision % 7 + 5}.5"
+        client.hset(key, mapping={"definition": f'{{"of": {number}}}', "meta": meta, "error": "{}"})
+        client.zadd(SCHEDULE, {key: float(score)})
+        has_changed = chance.random() < 0.2
+        claimed = Claimed(key, score, f'{{"of": {number + has_changed}}}', meta, score=score)
+        pushes = (push(f"queue-{decision % 3}", number),) if decision % 4 else ()
+        new_error = [None, Clear.FIELD, f'"{decision}"'][decision % 3]
+        new_meta, records = f'{{"after": {decision}}}', (f'"due":{decision}', f'"due":{number}')
+        commit = Commit(claimed, f"{decision + 100}", new_meta, new_error, True, pushes, records=records)
+        commits.append(commit)
+        error = {None: "{}", Clear.FIELD: None}.get(new_error, new_error)
+        expected[key] = (
+            [meta, "{}", float(score), 0] if has_changed else [new_meta, error, decision + 100.0, 2]
+        )
+    client.execute_command("ACL SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", rights)
+    try:
+        with server.client(db=1, username="limited", password="secret") as limited:
+            results = Store(app, limited).commit_runs(Fence(), commits, target_of(client)).results
+    finally:
+        client.execute_command("ACL DELUSER", "limited")
+    assert results == [expected[commit.claimed.key][-1] == 2 for commit in commits]
+    found = {
+        key: [
+            *client.hmget(key, "meta", "error"),
+            client.zscore(SCHEDULE, key),
+            client.llen(key.replace("redbeat:", "redbeat::history:")),
+        ]
+        for key in expected
+    }
+    assert found == expected
 
 
 def test_a_server_that_has_forgotten_the_script_commits_all_in_order(

@@ -60,21 +60,18 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             client, "the-schedule", FENCE, [COMMIT, COMMIT], TARGET, histories_of(6)
         ),
         ["ok", 0, "10", [], ""],
-        {**FENCED, "count": 2, "server": "", "home_db": 3, "broker_db": 4, "histories": 2, "kept": 6},
         {
-            "type": "hash",
-            "decided_on": "=definition\0\0",
-            "claimed_score": "claimed-score",
-            "new_score": "new-score",
-            "claimed_meta": "the-meta",
-            "new_meta": "new-meta",
-            "new_error": "new-error",
-            "new_definition": "",
-            "new_policy": "",
-            "claimed_texts": "",
-            "record": "the-record",
-            "pushes": 0,
+            **FENCED,
+            "count": 2,
+            "server": "",
+            "home_db": 3,
+            "broker_db": 4,
+            "histories": 2,
+            "kept": 6,
+            "decided": 1,
+            "formed": 1,
         },
+        {"decision": "1", "texts": "definition"},
     ),
     "read_entries": (
         lambda client: lua.read_entries(client, "the-schedule", ["k", "k"], entry_bytes=9),
@@ -153,7 +150,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"schedule": "the-schedule", "wake": "the-:wake", "count": 2, "gone": 1},
         {
             "change": "save",
-            "read": hashlib.sha1(b"read\0\0\0").hexdigest(),
+            "read": hashlib.sha1(b"read\0").hexdigest(),
             "read_meta": hashlib.sha1(b"").hexdigest(),
             "name": "the-name",
             "owned": 0,
@@ -220,8 +217,22 @@ BESIDE = {
 
 #: script to what it is sent after all entries, once, as these two share it
 SHARED = {
+    "commit_runs": {
+        "form": "1",
+        "claimed_score": "claimed-score",
+        "new_score": "new-score",
+        "claimed_meta": "the-meta",
+        "new_meta": "new-meta",
+        "record": "the-record",
+        "type": "hash",
+        "is_strict": "1",
+        "new_error": "new-error",
+        "new_definition": "",
+        "new_policy": "",
+        "writes": "",
+    },
     "save_entries": {
-        "read": "read\0\0\0",
+        "read": "read\0",
         "meta": "the-meta",
         "score": "1.500000",
         "policy": "=the-policy",
@@ -267,6 +278,22 @@ def test_every_script_has_its_call_here() -> None:
     assert CALLS.keys() == set(SCRIPTS)
 
 
+def decided(client: Replying) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """What a commit was sent as: the entries' values, the decisions', the forms', and those of the writes."""
+    header, args = header_of("commit_runs"), client.args
+    counts = {word: args[place - 1] for place, word in header.args.items()}
+    place, groups = len(header.args), []
+    for size, count in [
+        (len(header.group), counts["count"]),
+        (len(header.shared[0]), counts["decided"]),
+        (len(header.shared[1]), counts["formed"]),
+    ]:
+        groups.append(args[place : place + size * count])
+        place += size * count
+    entries, decisions, forms = groups
+    return entries, decisions, forms, args[place:]
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
     call, reply, by_name, of_each = CALLS[name]
@@ -276,7 +303,7 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
         word: args[place - 1] for place, word in header.args.items()
     } == by_name
     assert list(keys[len(header.keys) :]) == (["k", "k", *BESIDE.get(name, [])] if header.keys_from else [])
-    shared = [SHARED[name][word] for word in header.shared] if name in SHARED else []
+    shared = [SHARED[name][word] for group in header.shared for word in group]
     assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2 + shared
 
 
@@ -341,22 +368,24 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
 
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent = committing(records.Commit(CLAIMED, "new-score"))
-    assert sent.args[-12:] == ["hash", "", "claimed-score", "new-score", "the-meta", *[""] * 6, 0]
+    decision, form = ["1", "claimed-score", "new-score", "the-meta", "", ""], ["hash", "0", *[""] * 4]
+    assert decided(sent) == (["1", ""], decision, form, [])
 
 
 @pytest.mark.parametrize(
-    ("ending", "word", "decided_on"),
-    [(records.Ending.UNSCHEDULE, "remove", ""), (records.Ending.DELETE, "delete", "=definition\0\0")],
+    ("ending", "word", "is_strict", "texts"),
+    [(records.Ending.UNSCHEDULE, "remove", "0", ""), (records.Ending.DELETE, "delete", "1", "definition")],
 )
 @pytest.mark.parametrize("kept", [0, 6])
 def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
-    ending: records.Ending, word: str, decided_on: str, kept: int
+    ending: records.Ending, word: str, is_strict: str, texts: str, kept: int
 ) -> None:
     sent = committing(records.Commit(CLAIMED, ending), histories=histories_of(kept))
     assert sent.keys == ["s", "s", "k", "history of k", "misses of k"]
-    fields = ["hash", decided_on, "claimed-score", word, "the-meta", "", "", "", "", ""]
-    assert sent.args[-12:-2] == fields
-    assert sent.args[-2], "without a record nothing beside the entry goes"
+    entries, decisions, forms, _ = decided(sent)
+    assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 4])
+    assert decisions[:-1] == ["1", "claimed-score", word, "the-meta", ""]
+    assert decisions[-1], "without a record nothing beside the entry goes"
 
 
 def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_words() -> None:
@@ -366,8 +395,8 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
     )
     sent = committing(commit, histories=histories_of(6))
     assert sent.keys == ["s", "s", "k", "history of k"]
-    texts = "=definition\0\0"
-    assert sent.args[-7:] == ["", "clear", "new", "clear", texts, "first\nlast", 0]
+    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast"]
+    assert decided(sent) == (["1", "definition"], decision, ["hash", "0", "clear", "new", "clear", ""], [])
 
 
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
@@ -383,10 +412,33 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     args = client.args
     assert client.keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
-    assert args[6:8] == [0, 0]
-    decided = ["hash", "=definition\0\0", "claimed-score", "new-score", "the-meta"]
-    assert args[8:20] == [*decided, *[""] * 6, 2]
-    assert args[-9:] == ["lpush", 1, "m1", "lpush", 2, "m2", "pexpire", 1, 5]
+    assert args[6:10] == [0, 0, 3, 3]
+    entries, decisions, forms, values = decided(client)
+    assert entries == ["1", "definition", "2", "definition", "3", "definition"]
+    assert decisions[:6] == ["1", "claimed-score", "new-score", "the-meta", "", ""]
+    assert forms[5::6] == ["lpush 1 lpush 2", "pexpire 1", ""]
+    assert values == ["m1", "m2", 5]
+
+
+def test_entries_that_are_due_together_share_what_was_decided_about_them() -> None:
+    def commit(number: int, score: str = "5", **others: Any) -> records.Commit:
+        claimed = replace(CLAIMED, key=f"k{number}", definition=f"d{number}")
+        push = records.Push("lpush", "q", f"m{number}")
+        return records.Commit(claimed, score, pushes=(push,), **others)
+
+    client = Replying(["ok", 0, "1111", [], ""])
+    commits = [commit(0), commit(1, "6"), commit(2), commit(3, new_error="wrong")]
+    lua.commit_runs(client, "s", records.Fence(), commits, TARGET)
+    entries, decisions, forms, values = decided(client)
+    assert entries == ["1", "d0", "2", "d1", "1", "d2", "3", "d3"]
+    assert decisions[::6] == ["1", "1", "2"], "the first two differ in what most differ in"
+    assert decisions[2::6] == ["5", "6", "5"]
+    assert forms == ["hash", "1", "", "", "", "lpush 1", "hash", "1", "wrong", "", "", "lpush 1"]
+    assert values == ["m0", "m1", "m2", "m3"]
+
+
+def test_a_short_text_that_looks_like_a_digest_is_sent_as_its_own() -> None:
+    assert records.digest_of("#text") == f"#{hashlib.sha1(b'#text').hexdigest()}"
 
 
 def test_without_a_lock_the_fence_names_the_schedule_again() -> None:
@@ -396,10 +448,10 @@ def test_without_a_lock_the_fence_names_the_schedule_again() -> None:
 
 @pytest.mark.parametrize("word", ["stream", "ReJSON-RL"])
 def test_a_key_of_any_type_is_told_to_the_script_in_the_servers_own_word(word: str) -> None:
-    claimed = records.claimed_of([b"k", b"1", None, None, None, None, None, word.encode()])
+    [claimed] = records.claimed_of([[b"k", b"1", None, None, None, None, None, word.encode()]])
     assert claimed.type is KeyType(word) is not KeyType("list")
     sent: list[Any] = []
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, "1", [], ""]
     lua.commit_runs(client, "s", records.Fence(), [records.Commit(claimed, "5")])
-    assert sent[-12] == word
+    assert sent[-6] == word

@@ -17,8 +17,8 @@ LUA_WORDS = set(
         "and break do else elseif end false for function if in local nil not or repeat return then true "
         "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson "
         "pcall error "
-        "hold_lock is_meta_foreign match_calendar match_text measure_entry read_fields push_messages "
-        "revision_of sha1_of_meta texts_of",
+        "has_nul hold_lock is_meta_foreign match_calendar match_text measure_entry measure_key read_fields "
+        "read_scores push_messages revision_of sha1_of_meta texts_of",
     )
 )
 
@@ -76,10 +76,22 @@ def test_a_body_walks_the_entries_as_the_header_says(name: str) -> None:
 
 def test_a_body_takes_the_states_of_entries_as_the_header_says() -> None:
     header, code = header_of("save_entries"), code_of("save_entries")
+    [states] = header.shared
     start = f"for place = {header.args_from} + (#KEYS - {len(header.keys)}) * {len(header.group)}, #ARGV, "
-    assert f"{start}{len(header.shared)} do" in code
-    places = f"unpack(ARGV, place, place + {len(header.shared) - 1})"
-    assert f"  local {', '.join(header.shared)} = {places}\n" in code
+    assert f"{start}{len(states)} do" in code
+    assert f"  local {', '.join(states)} = unpack(ARGV, place, place + {len(states) - 1})\n" in code
+
+
+def test_a_body_takes_decisions_and_their_forms_as_the_header_says() -> None:
+    header, code = header_of("commit_runs"), code_of("commit_runs")
+    decisions, _forms = header.shared
+    first = f"{header.args_from} + {len(header.group)} * count"
+    assert f"place = {first}\n" in code
+    assert f"place = {{}}, {{}}, {first} + {len(decisions)} * decided\n" in code
+    for names in header.shared:
+        body = ", ".join(["kind" if name == "type" else name for name in names])
+        assert f"  local {body} = unpack(ARGV, place, place + {len(names) - 1})\n" in code
+        assert f"place + {len(names)}\n" in code
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
