@@ -330,7 +330,7 @@ class Dispatcher:
                 self._disruptions.note_begun()
                 try:
                     sent = self._send_run(batch, run)
-                    if isinstance(sent, Publication) and not sent.is_settled:
+                    if isinstance(sent, Publication) and not sent.is_confirmed:
                         batch.unconfirmed.append((run, sent))
                     elif isinstance(sent, tuple) and sent:
                         batch.collected.append((run, sent))
@@ -420,7 +420,7 @@ class Dispatcher:
         for run, publication in unconfirmed:
             if publication.failure is not None:
                 self._retry_later(batch, run, publication.failure)
-            elif publication.is_settled:
+            elif publication.is_confirmed:
                 batch.pending.append(run.sent)
                 self._disruptions.note_sent(run)
             else:

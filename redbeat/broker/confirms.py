@@ -73,9 +73,9 @@ class Publication:
         self.is_lost = False
 
     @property
-    def is_settled(self) -> bool:
-        """Whether it is known what became of all of its messages."""
-        return not self.unconfirmed and not self.is_lost
+    def is_confirmed(self) -> bool:
+        """Whether all of its messages have arrived."""
+        return not self.unconfirmed and not self.is_lost and self.failure is None
 
 
 class _Message(NamedTuple):
@@ -118,7 +118,8 @@ class Confirms:
         channel.events["basic_ack"].add(self._note_ack)
         channel.events["basic_nack"].add(self._note_nack)
         channel.events["basic_return"].add(self._note_returned)
-        channel.basic_publish = self.publish
+        # whatever is published on the channel has a number
+        channel.basic_publish = channel.basic_publish_confirm = channel._basic_publish = self.publish  # noqa: SLF001
         channel.open = self._open
 
     def _begin(self) -> None:

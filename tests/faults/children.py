@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
@@ -11,9 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import amqp.transport
 import pytest
 import redis.connection
 
+from redbeat.broker import confirms
+from redbeat.broker.confirms import Confirms
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.store import Store
 from tests.faults.bursts import Burst
@@ -63,6 +67,19 @@ def between_messages(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     _touch_around(fuse, patch, RedBeatScheduler, "apply_async")
 
 
+def between_confirms(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
+    """Touch the fuse around each write of messages to RabbitMQ, too, and at each look for their confirms.
+
+    Two messages are written at a time, and the first one needn't be confirmed before.
+    """
+    between_round_trips(fuse, patch)
+    patch.setattr(confirms, "FIRST_ALONE", 0)
+    patch.setattr(confirms, "MAX_WRITTEN", 2)
+    patch.setattr(Confirms, "begin_batch", lambda _: None)
+    _touch_around(fuse, patch, amqp.transport.TCPTransport, "write")
+    _touch_around(fuse, patch, Confirms, "_note_ack")
+
+
 def on_the_wire(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     """Touch the fuse before and after every sending to, and every reading from a Redis server."""
     for name in ("send_packed_command", "read_response"):
@@ -84,6 +101,7 @@ def at_replies(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
 def _touch_around(fuse: Fuse, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
+    @functools.wraps(original)
     def touching(*args: Any, **kwargs: Any) -> Any:
         fuse.touch()
         result = original(*args, **kwargs)

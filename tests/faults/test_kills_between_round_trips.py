@@ -17,6 +17,7 @@ from redbeat import schedulers
 from tests.faults.bursts import Burst, Tally
 from tests.faults.children import (
     Fuse,
+    between_confirms,
     between_messages,
     between_round_trips,
     on_the_wire,
@@ -48,6 +49,13 @@ def test_a_scheduler_killed_at_every_message(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
     report(kill_at_every_step(layout, between_messages, itertools.count(1), monkeypatch))
+
+
+@pytest.mark.parametrize("layout", ["rabbitmq"], indirect=True)
+def test_a_scheduler_killed_with_confirms_in_flight(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    report(kill_at_every_step(layout, between_confirms, itertools.count(1), monkeypatch))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)

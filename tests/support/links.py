@@ -43,11 +43,14 @@ class Cut:
 class Faults:
     """What all connections of a proxy suffer: withheld while not `thawed`, slowed, or the first cut.
 
+    While not `answering`, only what the server says is withheld.
+
     Those of an earlier `generation` are dead, and nobody is told. One that sends `max_request_bytes` or more
     without an answer is reset, and one that is answered by `max_reply_bytes` or more.
     """
 
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
+    answering: asyncio.Event = field(default_factory=asyncio.Event)
     delay_seconds: float = 0
     cut: Cut | None = None
     generation: int = 0
@@ -56,6 +59,7 @@ class Faults:
 
     def __post_init__(self) -> None:
         self.thawed.set()
+        self.answering.set()
 
 
 @dataclass(eq=False)
@@ -103,6 +107,8 @@ class Link:
             if chunk:
                 await asyncio.sleep(faults.delay_seconds)
             await faults.thawed.wait()
+            if source is self.server:
+                await faults.answering.wait()
             if self.generation < faults.generation:
                 await asyncio.Event().wait()
             if not chunk:

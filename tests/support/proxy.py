@@ -66,8 +66,13 @@ class Proxy:
         """
         self._run(self._faults.thawed.clear)
 
+    def withhold_answers(self) -> None:
+        """Withhold what the server says, and only that."""
+        self._run(self._faults.answering.clear)
+
     def thaw(self) -> None:
         """Let go what was withheld. Harmless when nothing was."""
+        self._run(self._faults.answering.set)
         self._run(self._faults.thawed.set)
 
     def drop(self) -> None:
