@@ -18,6 +18,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from dateutil.rrule import weekday
 
 from redbeat.config.suggestions import find_typos
+from redbeat.process.memory import Memory
 from redbeat.schedules.codec import (
     SCHEDULE_FIELDS,
     cronspecs,
@@ -84,20 +85,20 @@ class RedBeatJSONDecoder(json.JSONDecoder):
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
         """Return the datetime, schedule or weekday that ``d`` describes, or ``d`` itself."""
-        kind = d.get("__type__")
+        if "__type__" not in d:  # nearly always
+            return d
+        kind = d["__type__"]
         if not isinstance(kind, str):
             return d
         if kind in _SHARED_KINDS and kind not in KINDS:
-            return _copied(_SHARED.get(key := repr(d)) or self._remember(key, kind, d))
+            return (_SHARED.get(key := repr(d)) or self._remember(key, kind, d)).copy()
         return self._decoded(kind, d)
 
-    def _remember(self, key: str, kind: str, d: dict[str, Any]) -> BaseSchedule:
-        decoded: BaseSchedule = self._decoded(kind, d)
-        if len(_SHARED) >= MAX_SHARED:
-            _SHARED.clear()
+    def _remember(self, key: str, kind: str, d: dict[str, Any]) -> _Original:
+        original = _Original(self._decoded(kind, d))
         if len(key) <= MAX_SHARED_LENGTH:
-            _SHARED[key] = decoded
-        return decoded
+            _SHARED[key] = original
+        return original
 
     @staticmethod
     def _decoded(kind: str, d: dict[str, Any]) -> Any:
@@ -115,21 +116,29 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         return decoded
 
 
+class _Original:
+    """A schedule, given to everybody as a copy, with copies of the lists and sets in it."""
+
+    def __init__(self, schedule_: BaseSchedule) -> None:
+        self._class = type(schedule_)
+        self._values = schedule_.__dict__
+        self._changeable = [
+            (name, value) for name, value in self._values.items() if type(value) in (list, set)
+        ]
+
+    def copy(self) -> BaseSchedule:
+        copied: BaseSchedule = object.__new__(self._class)
+        values = copied.__dict__ = self._values.copy()
+        for name, value in self._changeable:
+            values[name] = value.copy()
+        return copied
+
+
 #: types of which schedules are remembered: many entries share a few, and copying takes a tenth of making one
 _SHARED_KINDS = frozenset({"interval", "crontab", "cron", "rrule"})
-_SHARED: dict[str, BaseSchedule] = {}
 #: how many schedules are remembered, and the most characters of their JSON
 MAX_SHARED, MAX_SHARED_LENGTH = 1024, 1000
-
-
-def _copied(schedule_: BaseSchedule) -> BaseSchedule:
-    """Return a copy of a schedule, with copies of the lists and sets in it."""
-    copied: BaseSchedule = object.__new__(type(schedule_))
-    copied.__dict__.update(
-        (name, value.copy() if type(value) in (list, set) else value)
-        for name, value in schedule_.__dict__.items()
-    )
-    return copied
+_SHARED = Memory[str, _Original](MAX_SHARED)
 
 
 # made once, as making one takes longer than using it
@@ -178,7 +187,11 @@ def objects_of(value: Any) -> Any:
 
 def decode(text: str) -> Any:
     """Return the value of JSON ``text``, with schedules and datetimes as objects; ValueError: bad JSON."""
-    return _DECODER.decode(text)
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except json.JSONDecodeError:  # perhaps there is white space before the value
+        return _DECODER.decode(text)
+    return value if end == len(text) else _DECODER.decode(text)
 
 
 def encode_definition(

@@ -11,6 +11,7 @@ __all__ = ["TASK_ID_NAMESPACE", "task_id_of"]
 
 #: task ids are UUIDs of version 5 in this namespace
 TASK_ID_NAMESPACE = uuid.UUID("6f0d8a52-3a5c-4e0b-9d0e-2c1f5f3b7a41")
+_NAMESPACE = TASK_ID_NAMESPACE.bytes
 
 
 def task_id_of(key: str, due: str) -> str:
@@ -20,7 +21,7 @@ def task_id_of(key: str, due: str) -> str:
         key: the entry's key in Redis.
         due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
     """
-    name = TASK_ID_NAMESPACE.bytes + as_stored(f"{key}\n{due}")
+    name = _NAMESPACE + as_stored(f"{key}\n{due}")
     made = bytearray(hashlib.sha1(name, usedforsecurity=False).digest()[:16])
     # the same as uuid.uuid5(), which takes five times as long
     made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80

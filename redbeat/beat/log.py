@@ -136,8 +136,10 @@ class Reports:
     def report_typos(self, run: Run) -> None:
         """Log keys of an entry, its schedule or its policy that are unknown and resemble known ones."""
         found = (run.entry.typos, getattr(run.entry.schedule, "typos", ""))
+        if found == ("", ""):
+            return
         typos = shorten(printable(", ".join(filter(None, found))))
-        if typos and self._said.is_news(("typos", run.claimed.key), typos):
+        if self._said.is_news(("typos", run.claimed.key), typos):
             logger.warning(
                 "beat: The entry %s has keys RedBeat doesn't know: %s.", printable(run.claimed.key), typos
             )

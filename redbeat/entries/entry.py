@@ -107,7 +107,8 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         problem = find_state_problem(given.get("last_run_at"), given.get("total_run_count"))
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
-        if unknown := sorted(given.keys() - _ARGUMENTS):
+        if not given.keys() <= _ARGUMENTS:
+            unknown = sorted(given.keys() - _ARGUMENTS)
             hint = did_you_mean(unknown[0], [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
             raise EntryError(f"{name}: an entry has no argument {unknown[0]!r}.{hint}", str(name))
         given["app"] = app_or_default(given.get("app"))

@@ -87,8 +87,7 @@ def find_meta_problem(meta: Any) -> str | None:
         return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
     if _is_out_of_range(meta.get("last_run_at")):
         return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
-    count = meta.get("total_run_count")
-    problem = None if type(count) is int else find_kind_problem("total_run_count", count)
+    problem = _find_count_problem(meta.get("total_run_count"))
     return f"meta: total_run_count: {problem}." if problem else None
 
 
@@ -98,8 +97,12 @@ def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | N
         return f"last_run_at must be a datetime, not {_shown(last_run_at)}."
     if last_run_at is not None and last_run_at.tzinfo is not None and _is_out_of_range(last_run_at):
         return f"last_run_at is out of range: {last_run_at}."
-    problem = find_kind_problem("total_run_count", total_run_count)
+    problem = _find_count_problem(total_run_count)
     return f"total_run_count {problem}." if problem else None
+
+
+def _find_count_problem(count: Any) -> str | None:
+    return None if type(count) is int else find_kind_problem("total_run_count", count)
 
 
 def _is_out_of_range(moment: datetime | None) -> bool:

@@ -68,8 +68,8 @@ def _decode_datetime(d: dict[str, Any]) -> datetime:
     if isinstance(zone, bool) or not isinstance(zone, (str, int, float)):
         raise ValueError(f"timezone {zone!r} is neither a name nor an offset in seconds.")
     tz = zone_called(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
-    time = {part: d.get(part, 0) for part in ("hour", "minute", "second", "microsecond")}
-    return datetime(d["year"], d["month"], d["day"], **time, tzinfo=tz)
+    hour, minute, second = d.get("hour", 0), d.get("minute", 0), d.get("second", 0)
+    return datetime(d["year"], d["month"], d["day"], hour, minute, second, d.get("microsecond", 0), tz)
 
 
 def cronspecs(rule: crontab) -> list[Any]:

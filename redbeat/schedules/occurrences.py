@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Any, Protocol
 
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
@@ -31,6 +32,8 @@ FIRST_OCCURRENCE_GRACE = timedelta(seconds=60)
 
 #: (a crontab's fields as they were given, a time zone, an instant) to its first run after that instant
 _crontab_runs = Memory[tuple[Any, ...], datetime | None](limit=4096)
+
+_fields_of = attrgetter(*[f"_orig_{name}" for name in CRON_FIELDS])
 
 #: a solar event that doesn't occur for this many days, such as a sunrise at a pole, never does
 _SOLAR_DAYS = 400
@@ -243,8 +246,7 @@ def _next_of_interval(interval: schedule, policy: Bounds, after: datetime, ancho
 
 def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime | None:
     """Return the first run later than ``after``, remembered: many entries share a crontab and a due time."""
-    fields = (getattr(rule, f"_orig_{name}") for name in CRON_FIELDS)
-    key = (getattr(rule, "expression", None), *fields, zone, after)
+    key = (getattr(rule, "expression", None), _fields_of(rule), zone, after)
     try:
         if key in _crontab_runs:
             return _crontab_runs[key]

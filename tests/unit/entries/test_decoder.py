@@ -12,7 +12,7 @@ import pytest
 from celery.schedules import crontab, schedule
 from dateutil.rrule import FR, MO, weekday
 
-from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timestamp, to_timestamp
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, decode, from_timestamp, to_timestamp
 from redbeat.schedules import rrule
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -207,3 +207,25 @@ def test_values_that_are_equal_and_of_other_types_are_told_apart() -> None:
         read({"__type__": "interval", "every": True})
     assert read({"__type__": "crontab", "minute": 1})._orig_minute == 1  # noqa: SLF001 - Celery has no other name for it
     assert read({"__type__": "crontab", "minute": "1"})._orig_minute == "1"  # noqa: SLF001 - Celery has no other name for it
+
+
+@pytest.mark.parametrize("text", ["{}", " [1]", "\n{}\n", "{} "])
+def test_white_space_around_a_text_is_read_over(text: str) -> None:
+    assert decode(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["{} x", "", " ", "{", "[1]]", '{"a": }', '"\x00"'])
+def test_bad_json_is_refused_in_the_words_of_json(text: str) -> None:
+    with pytest.raises(json.JSONDecodeError) as expected:
+        json.loads(text)
+    with pytest.raises(json.JSONDecodeError, match=re.escape(str(expected.value))):
+        decode(text)
+
+
+def test_equal_schedules_that_are_read_can_be_changed_one_by_one() -> None:
+    text = json.dumps({"__type__": "crontab", **STARS})
+    first, second = decode(text), decode(text)
+    first.hour.clear()
+    first.app = "another"
+    assert second == decode(text) == crontab()
+    assert len(second.hour) == 24
