@@ -472,8 +472,8 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def info(self) -> str:
-        """The banner's lines about Redis and the lock."""
-        return banner(self.store, self.lock_key, self.lock_timeout)
+        """The banner's lines about Redis, the lock, delivery and messages."""
+        return banner(self, self.store)
 
 
 remember_scheduler(RedBeatScheduler, RedBeatSchedulerEntry)

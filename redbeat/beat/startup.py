@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,9 @@ from celery.backends.base import DisabledBackend
 from celery.schedules import crontab
 from celery.utils.time import humanize_seconds
 
+from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import describe_delivery
+from redbeat.broker.ways import describe_messages
 from redbeat.config.urls import sanitize_url
 from redbeat.connection.retry import RequestBroken
 from redbeat.entries.calendar_loading import save_by_calendars
@@ -87,17 +89,23 @@ def pin_settings(app: Any) -> None:
             app.conf[name] = app.conf[name]
 
 
-def banner(store: Store, lock_key: str | None, lock_timeout_seconds: float) -> str:
-    """Return the lines of beat's banner about Redis, the lock and delivery, without waiting for Redis."""
+def banner(scheduler: Any, store: Store) -> str:
+    """Return the lines of beat's banner about Redis, the lock, delivery and messages.
+
+    It waits at most two seconds for the broker, and no longer for Redis than a hasty store.
+    """
     lines = [f"    . redis -> {sanitize_url(store.config.redis_url)}"]
-    if lock_key:
-        timeout = f"{humanize_seconds(lock_timeout_seconds)} ({lock_timeout_seconds}s)"
-        lines.append(f"    . lock -> `{lock_key}` {timeout}")
+    if scheduler.lock_key:
+        seconds = scheduler.lock_timeout
+        lines.append(f"    . lock -> `{scheduler.lock_key}` {humanize_seconds(seconds)} ({seconds}s)")
     else:
         lines.append("    . lock -> none, several beats share the work")
+    app = store.config.app
+    broker = Broker(app, scheduler.Producer, timeout_seconds=2)
     # settings that can't be used are an error when beat starts, not in its banner
-    with suppress(ConfigurationError), Store.hasty(store.config.app) as hasty_store:
-        lines.append(f"    . delivery -> {describe_delivery(store.config.app, hasty_store)}")
+    with closing(broker), suppress(ConfigurationError), Store.hasty(app) as hasty_store:
+        lines.append(f"    . delivery -> {describe_delivery(hasty_store, broker)}")
+        lines.append(f"    . messages -> {describe_messages(scheduler, store.config, broker)}")
         if store.config.key_expiry_check != "ignore":
             with suppress(RedBeatError):
                 warning = eviction_warning(hasty_store)

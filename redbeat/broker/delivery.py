@@ -13,7 +13,6 @@ new connection, and the script that pushes checks it in the same step.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from redbeat.broker.connection import Broker
 from redbeat.broker.outbox import Outbox
@@ -109,9 +108,8 @@ def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | N
     return Target(server, home_db, outbox.database)
 
 
-def describe_delivery(app: Any, store: Store) -> str:
-    """Return the guarantee in words for the banner, after two seconds of waiting for the broker at most."""
-    broker = Broker(app, app.amqp.Producer, timeout_seconds=2)
+def describe_delivery(store: Store, broker: Broker) -> str:
+    """Return the guarantee in words for the banner; ``broker`` is connected for that."""
     try:
         if store.config.delivery == "at_most_once":
             return AT_MOST_ONCE
@@ -125,5 +123,3 @@ def describe_delivery(app: Any, store: Store) -> str:
     except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail
         logger.debug("beat: The delivery guarantee isn't known yet: %r", exc)
         return "known when schedule and broker can be reached"
-    finally:
-        broker.close()

@@ -208,7 +208,7 @@ class Originals:
         """Return what takes part in the making of any message; to be asked for each batch.
 
         Arguments:
-            scheduler: the one that sends; None: any RedBeatScheduler.
+            scheduler: the one that sends, or its class; None: any RedBeatScheduler.
             producer: the one that messages are sent with; None: it isn't known yet, nor is the broker.
         """
         app = self._app
@@ -352,7 +352,8 @@ def _find_of_scheduler(scheduler: Any) -> str:
     family = _WAY.scheduler
     if family is None:
         return "the scheduler isn't RedBeat's own"
-    found = family.find_foreign(scheduler)
+    is_class = isinstance(scheduler, type)
+    found = family.find_override(scheduler) if is_class else family.find_foreign(scheduler)
     if found:
         return found
     if scheduler.Entry is not _WAY.entry_class:

@@ -12,15 +12,17 @@ from typing import Any
 import click
 from rich.text import Text
 
+from redbeat.broker.ways import in_words
 from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import clock, in_words_of, label_of
+from redbeat.cli.words import clock, in_words_of, label_of, one_line
 from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
 from redbeat.diagnostics.facts import Facts, read_facts
 from redbeat.diagnostics.fixes import repair
+from redbeat.diagnostics.ways import find_obstacle
 from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.log.text import counted, printable
@@ -170,7 +172,8 @@ def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> No
     """Say why a run of the entry NAME did or did not happen.
 
     The answer comes from the records of the entry's last runs (redbeat_history), from its schedule, and from
-    what the beats do now. Nothing is written.
+    what the beats do now. Nothing is written. It also says which way the entry's messages go, compiled or one
+    by one, and why; that is judged by the application's code as it is here.
 
     Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
     """
@@ -178,8 +181,10 @@ def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> No
     facts = _facts_of(session, name)
     zone = session.zone
     answer = explain(facts, None if at is None else in_zone(at, zone))
+    obstacle = _find_obstacle(session, facts)
     if is_json:
-        session.print_json({"name": name, **answer.to_dict()})
+        way = None if obstacle is None else {"compiled": not obstacle, "reason": obstacle or None}
+        session.print_json({"name": name, **answer.to_dict(), "messages": way})
         return
     word = answer.verdict.replace("-", " ")
     when = f" at {_shown(answer.at, zone)}" if answer.at else ""
@@ -188,6 +193,19 @@ def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> No
     for title, time in (("before", answer.before), ("after", answer.after)):
         if time:
             session.say(f"{title:<9}{_shown(time, zone)}")
+    if obstacle is not None:
+        session.say(f"messages {in_words(obstacle)}, as far as this program has the same code as beat")
+
+
+def _find_obstacle(session: Session, facts: Facts) -> str | None:
+    """Return why messages of the entry go one by one; '': they are compiled; None: that isn't known here."""
+    if facts.entry is None or not session.has_own_app:
+        return None
+    try:
+        return find_obstacle(session.app, facts.entry)
+    except Exception as exc:  # noqa: BLE001 - the application's own code
+        session.note(f"Which way its messages go isn't known: {one_line(repr(exc))}")
+        return None
 
 
 def _facts_of(session: Session, name: str) -> Facts:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, Task
 from click.testing import CliRunner, Result
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
@@ -19,6 +19,7 @@ from redbeat.calendars import Calendar
 from redbeat.cli import redbeat
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.support.command_line import call
 from tests.support.schedule import SCHEDULE, messages, meta_json, monitoring, server_now, write_raw
 from tests.support.servers import Server
 
@@ -187,7 +188,7 @@ def test_a_time_that_is_none_of_its_schedule(ask: Ask, client: redis.Redis) -> N
     at = hour(client, 5) + timedelta(minutes=7)
     lines = ask("report", "--at", at.isoformat()).output.splitlines()
     assert re.fullmatch(r"report at .*: no time, the schedule has no such time", lines[0])
-    assert [line.split()[0] for line in lines[2:]] == ["before", "after"]
+    assert [line.split()[0] for line in lines[2:]] == ["before", "after", "messages"]
     assert f"{hour(client, 5):%Y-%m-%d %H}:00:00 UTC" in lines[2]
 
 
@@ -232,3 +233,72 @@ def test_nothing_is_written(
     assert (
         asked <= {"EVALSHA", "TYPE", "EXISTS", "HMGET", "HSTRLEN", "ZSCORE", "GET", "PTTL", "LRANGE"} | SCORES
     )
+
+
+# -- which way the entry's messages go
+
+PROGRAM = "as far as this program has the same code as beat"
+
+
+def test_it_says_that_messages_are_compiled(
+    app: Celery, client: redis.Redis, ask: Ask, answer: Answer
+) -> None:
+    write_raw(client, "entry", schedule=HOURLY)
+    assert f"messages compiled, {PROGRAM}" in ask("entry").output
+    assert answer("entry")["messages"] == {"compiled": True, "reason": None}
+
+
+def test_it_says_why_messages_go_one_by_one(
+    app: Celery, client: redis.Redis, ask: Ask, answer: Answer
+) -> None:
+    write_raw(client, "entry", schedule=HOURLY, options={"countdown": 10})
+    assert f"messages one by one: the option 'countdown', {PROGRAM}" in ask("entry").output
+    assert answer("entry")["messages"] == {"compiled": False, "reason": "the option 'countdown'"}
+
+
+def test_a_task_of_ones_own_class_is_named(app: Celery, client: redis.Redis, answer: Answer) -> None:
+    class Shop(Task):
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            return super().apply_async(*args, **kwargs)
+
+    @app.task(name="echo", base=Shop)
+    def echo() -> None: ...
+
+    write_raw(client, "entry", task="echo", schedule=HOURLY)
+    reason = f"{__name__}.{Shop.__qualname__} overrides apply_async"
+    assert answer("entry")["messages"] == {"compiled": False, "reason": reason}
+
+
+def test_the_scheduler_of_the_setting_is_judged(
+    make_app: MakeApp, client: redis.Redis, answer: Answer
+) -> None:
+    app = make_app(beat_scheduler=f"{__name__}.ShopScheduler")
+    write_raw(client, "entry", schedule=HOURLY)
+    reason = f"{__name__}.ShopScheduler overrides apply_async"
+    assert answer("entry", app=app)["messages"] == {"compiled": False, "reason": reason}
+
+
+class ShopScheduler(RedBeatScheduler):
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_async(*args, **kwargs)
+
+
+def test_without_the_application_nothing_is_said_of_messages(
+    app: Celery, server: Server, client: redis.Redis
+) -> None:
+    write_raw(client, "entry", schedule=HOURLY)
+    done = call(app, "--url", server.url(1), "why", "entry")
+    assert done.exit_code == 0, done.output
+    assert "messages" not in done.output
+    done = call(app, "--url", server.url(1), "why", "entry", "--json")
+    assert json.loads(done.output)["messages"] is None
+
+
+def test_tasks_that_cannot_be_imported_are_said_beside_the_answer(
+    make_app: MakeApp, client: redis.Redis, ask: Ask
+) -> None:
+    app = make_app(imports=["no_such_module"])
+    write_raw(client, "entry", schedule=HOURLY)
+    done = ask("entry", app=app)
+    assert done.exit_code == 0
+    assert "Which way its messages go isn't known: ModuleNotFoundError" in done.output
