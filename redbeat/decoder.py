@@ -266,12 +266,13 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str 
     moment = last_run_at.astimezone(timezone.utc) if last_run_at and is_aware else last_run_at
     if not stored or _OWN_META.fullmatch(stored):
         # the same as the encoder writes, in a tenth of the time, as this is done for every run
-        return f'{{"last_run_at": {_moment_json(moment)}, "total_run_count": {total_run_count}}}'
+        return f'{{"last_run_at": {moment_json(moment)}, "total_run_count": {total_run_count}}}'
     return _ENCODER.encode({**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count})
 
 
 @lru_cache(maxsize=64)  # entries that are saved or run together share one
-def _moment_json(moment: datetime | None) -> str:
+def moment_json(moment: datetime | None) -> str:
+    """Return a time in UTC as it is written in a meta."""
     return "null" if moment is None else _DATETIME_JSON % moment.timetuple()[:6] % moment.microsecond
 
 

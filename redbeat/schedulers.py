@@ -18,6 +18,7 @@ from celery.signals import beat_init
 
 from redbeat.beat.dispatcher import Batch, Dispatcher
 from redbeat.beat.log import Reports, brief, ending_briefly
+from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
     banner,
@@ -55,8 +56,9 @@ from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.records import Claim, Commit, Fence, Sizes
+from redbeat.store.records import Claim, Commit, Fence, LockStatus, Sizes
 from redbeat.store.store import Store
+from redbeat.store.upcoming import Upcoming
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
@@ -67,6 +69,8 @@ CLOSE_SECONDS = 3.0
 BROKER_RETRY_SECONDS = 1.0
 #: how long beats without a lock hide what they claimed from each other
 LEASE_SECONDS = 30.0
+#: how many prepared runs are sent at a time
+PREPARED_BATCH = 1_000
 
 
 class RedBeatScheduler(Scheduler):
@@ -121,6 +125,10 @@ class RedBeatScheduler(Scheduler):
             self._leadership,
             self._reports,
             quarantine_seconds=self.max_interval,
+        )
+        upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
+        self.look_ahead = LookAhead(
+            upcoming, self._dispatcher.quick_way, self.config.message_cache_bytes // 2
         )
         self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
@@ -191,7 +199,15 @@ class RedBeatScheduler(Scheduler):
             self.store.renew_lock(self._leadership.fence)  # trying the broker may take long
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
+        with garbage_kept():
+            seconds = self._send_due()
+        return self._wait(seconds) if seconds else 0
+
+    def _send_due(self) -> float:
+        """Send one batch of what is due; return how long to wait then, 0 when more is due."""
         fence, pace = self._leadership.fence, self._dispatcher.pace
+        if not self._send_prepared(fence):
+            return self._look_seconds
         claim = self._claim(fence, pace.begin_batch())
         if not claim.rows and pace.has_costly and not pace.seconds_to_costly():
             claim = self._claim(fence, pace.begin_costly_batch())
@@ -203,20 +219,34 @@ class RedBeatScheduler(Scheduler):
             pace.end_batch()
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
-            return self._wait(BROKER_RETRY_SECONDS)
+            return BROKER_RETRY_SECONDS
         if batch.recorded:
             self._broker.note_well()
+            self.look_ahead.note_commits(batch.recorded)
         if batch.is_in_doubt:
-            return self._wait(self._look_seconds)
+            return self._look_seconds
         if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
             return 0
         delay_seconds = self._seconds_to_next(claim, batch.recorded)
-        return self._wait(min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds)
+        return min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds
+
+    def _send_prepared(self, fence: Fence) -> bool:
+        """Send the prepared runs whose time has come; return whether to go on."""
+        while runs := self.look_ahead.take_due(PREPARED_BATCH):
+            rows = [run.claimed for run in runs]
+            claim = Claim(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=rows)
+            batch = Batch(claim, fence, is_leased=False)
+            self._dispatcher.dispatch(batch, runs)
+            self.look_ahead.note_commits(batch.recorded)
+            if self._broker.is_away or batch.is_in_doubt:
+                return False
+        return True
 
     def _claim(self, fence: Fence, sizes: Sizes) -> Claim:
         pace = self._dispatcher.pace
         claim = self.store.claim_due(fence, pace.enlarge(self.config.batch_size), self._lease_ms, sizes)
         self._claimed_at = time.monotonic()
+        self.look_ahead.note_clock(claim.now)
         if claim.is_held:
             pace.note_held()
         return claim
@@ -403,13 +433,20 @@ class RedBeatScheduler(Scheduler):
         if self.lock:
             deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
         while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
-            if self._wake.wait(min(left, self._look_seconds)) or self._is_stopping():
+            is_preparing = self._leadership.is_leader and bool(self.lock) and self.look_ahead.is_wanted
+            if is_preparing:
+                self.look_ahead.prepare()
+            pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
+            if self._wake.wait(pause_seconds) or self._is_stopping():
                 break
+            if is_preparing:
+                continue
             self._leadership.note_progress()
             self._beat.note_tick()
             if not self._leadership.is_leader or time.monotonic() >= deadline:
                 continue
             head = self.store.look()
+            self.look_ahead.note_clock(head.now)
             # is_due: the server's clock may have jumped
             if head.score != self._head_score or head.is_due:
                 break

@@ -19,6 +19,10 @@ class Contention:
     def __init__(self) -> None:
         self._lost = Memory[str, tuple[int, int]]()  # tries in a row, and pauses
 
+    def is_watching(self, key: str) -> bool:
+        """Tell whether a run of the entry under ``key`` couldn't be recorded, and none was since."""
+        return key in self._lost
+
     def note_lost(self, key: str) -> None:
         """Count a try: the entry under ``key`` changed before its run was recorded."""
         tries, pauses = self._lost.get(key, (0, 0))

@@ -34,6 +34,7 @@ from redbeat.beat.disruptions import Disruptions, has_failed
 from redbeat.beat.log import Reports
 from redbeat.beat.pace import Pace
 from redbeat.beat.planner import (
+    CompiledRun,
     Run,
     commit_failed,
     commit_missing,
@@ -42,6 +43,7 @@ from redbeat.beat.planner import (
     is_first_overrun,
     plan_run,
 )
+from redbeat.beat.quick_way import QuickWay
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
@@ -115,6 +117,7 @@ class Batch:
             sent again, and waited for by itself.
         recorded: commits that were written, or refused because somebody else has changed the entry.
         is_cut: some claimed entries are still due.
+        is_prepared: its runs were planned before they were due, and their entries may have changed since.
         is_in_doubt: nothing more can be sent now: schedule and broker were on one server and aren't any more,
             or a slot of a cluster is being moved.
     """
@@ -130,6 +133,7 @@ class Batch:
     recorded: list[Commit] = field(default_factory=list)
     is_cut: bool = False
     is_in_doubt: bool = False
+    is_prepared: bool = False
 
     @property
     def has_lost(self) -> bool:
@@ -185,18 +189,29 @@ class Dispatcher:
         self._disruptions = Disruptions()
         self.pace = Pace()
         self.delivery = Delivery(store, broker)
+        self.quick_way = QuickWay(
+            hooks,
+            broker,
+            self.delivery,
+            leadership,
+            self._contention,
+            reports,
+            store.config.message_cache_bytes,
+        )
 
-    def dispatch(self, batch: Batch) -> None:
-        """Plan, send and record ``batch``."""
+    def dispatch(self, batch: Batch, prepared: Sequence[Run] = ()) -> None:
+        """Plan, send and record ``batch``, or send and record its ``prepared`` runs."""
+        batch.is_prepared = bool(prepared)
         with garbage_kept():
             try:
-                self._dispatch(batch)
+                self._dispatch(batch, prepared)
             finally:
                 batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
 
-    def _dispatch(self, batch: Batch) -> None:
-        runs = self._plan(batch)
+    def _dispatch(self, batch: Batch, prepared: Sequence[Run]) -> None:
         self._broker.begin_batch()
+        runs = prepared or self._plan(batch)
+        self._broker.begin_sending()
         try:
             if self.delivery.is_at_most_once:
                 self._commit(batch, batch.pending)
@@ -228,11 +243,23 @@ class Dispatcher:
     # -- plan
 
     def _plan(self, batch: Batch) -> list[Run]:
-        """Return the runs to send; commits of the other entries go to ``batch.pending``."""
+        """Return the runs to send; commits of the other entries go to ``batch.pending``.
+
+        They are sent in the order of their due times, whatever the order in which they were planned.
+        """
         rows = self._drop_missing(batch)
-        calendars = self._calendars.read_of(self._store, rows)
         with postpone_signals() as let_arrive:
-            return self._plan_all(batch, rows, calendars, let_arrive)
+            runs: list[CompiledRun] = []
+            others = rows
+            if rows and self.quick_way.is_open(is_leased=batch.is_leased):
+                runs, others = self.quick_way.plan(rows, batch.claim.now)
+                let_arrive()
+            if not others:
+                return list(runs)
+            calendars = self._calendars.read_of(self._store, others)
+            found = [*runs, *self._plan_all(batch, others, calendars, let_arrive)]
+        positions = {claimed.key: position for position, claimed in enumerate(rows)}
+        return sorted(found, key=lambda run: positions[run.claimed.key])
 
     def _drop_missing(self, batch: Batch) -> list[Claimed]:
         """Return the claimed entries that have a hash; commits of the others go to ``batch.pending``."""
@@ -290,9 +317,7 @@ class Dispatcher:
                 runs.append(plan)
         batch.leave(self.pace.take_left())
         batch.hold(self.pace.take_held())
-        # sent in the order of their due times, whatever the order in which they were planned
-        positions = {claimed.key: position for position, claimed in enumerate(rows)}
-        return sorted(runs, key=lambda run: positions[run.claimed.key])
+        return runs
 
     def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
         if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
@@ -318,6 +343,11 @@ class Dispatcher:
                 if not left:
                     left.extend(self._await_confirms(batch))
                     continue
+                first = left[0]
+                if isinstance(first, CompiledRun) and first.message.on_call is None:
+                    left.popleft()
+                    batch.collected.append((first, self._announce(first)))
+                    continue
                 if not self._broker.has_time():
                     batch.give_back(left)
                     left.clear()
@@ -329,6 +359,9 @@ class Dispatcher:
                 run, breaks = left.popleft(), self._broker.breaks
                 self._disruptions.note_begun()
                 try:
+                    if isinstance(run, CompiledRun):
+                        batch.collected.append((run, self._announce(run)))
+                        continue
                     sent = self._send_run(batch, run)
                     if isinstance(sent, Publication) and not sent.is_confirmed:
                         batch.unconfirmed.append((run, sent))
@@ -387,9 +420,18 @@ class Dispatcher:
         is_suspect = run.claimed.key in batch.doubtful or self._disruptions.is_marked(run)
         return not is_suspect and hasattr(self._hooks.apply_async, "is_deferrable")
 
+    def _announce(self, run: CompiledRun) -> tuple[Push, ...]:
+        """Do what else belongs to the sending of a run whose message is made; return its pushes."""
+        logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
+        if run.message.on_call is not None:
+            run.message.on_call(run.task_id)
+        return run.pushes
+
     def _publish(
         self, run: Run, producer: Any, *, is_deferrable: bool = False
     ) -> tuple[Push, ...] | Publication:
+        if isinstance(run, CompiledRun):
+            return self._announce(run)
         entry = run.entry
         self.pace.note_sending()
         with self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent:
@@ -432,9 +474,7 @@ class Dispatcher:
         reason = reason_of(exc)
         commit, is_news = commit_failed(run, reason, batch.claim.now)
         if is_news:
-            logger.error(
-                "beat: Couldn't send %s (%s), trying again: %s", run.entry.name, run.entry.task, reason
-            )
+            logger.error("beat: Couldn't send %s (%s), trying again: %s", run.name, run.task, reason)
         batch.pending.append(commit)
 
     # -- record
@@ -443,7 +483,10 @@ class Dispatcher:
         """Record the batch; collected messages are pushed in the same step, or sent just before it."""
         if batch.collected:
             target = self._find_target(batch)
-            if target is None or not self._commit_with_messages(batch, target):
+            is_committed = target is not None and self._commit_with_messages(batch, target)
+            if not is_committed and batch.is_prepared:  # only the script knows whether their time has come
+                batch.give_back([run for run, _ in batch.collected])
+            elif not is_committed:
                 self._send_collected(batch)
         self._commit(batch, batch.pending)
 
@@ -471,12 +514,16 @@ class Dispatcher:
         False, and has written nothing, where the schedule's user lacks the right to push.
         """
         others = batch.pending
-        commits = [*others, *(run.sent.with_pushes(pushes) for run, pushes in batch.collected)]
+        for run, pushes in batch.collected:
+            run.sent.pushes = pushes
+        commits = [*others, *(run.sent for run, _ in batch.collected)]
         try:
             committed = self._commit_each(batch, commits, target)
         except StoreRefused as exc:
             if not is_no_permission(exc):
                 raise
+            for run, _ in batch.collected:  # the broker's client sends them instead
+                run.sent.pushes = ()
             self._store.claim_due(batch.fence, limit=1)  # raises if another right is lacking
             self.delivery.note_refused(str(exc))
             return False
@@ -494,7 +541,7 @@ class Dispatcher:
                 batch.events += run.events
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
-                if not committed.is_moved:
+                if not committed.is_moved and not batch.is_prepared:
                     self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
         return True
@@ -656,8 +703,8 @@ class Dispatcher:
                 self._disruptions.note_broken(run)
             logger.error(  # noqa: TRY400 - the sentence says it all
                 "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
-                run.entry.name,
-                run.entry.task,
+                run.name,
+                run.task,
                 reason_of(exc),
             )
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from redbeat.beat.planner import Run
+from redbeat.beat.planner import OrdinaryRun, Run
 from redbeat.process.memory import Memory
 
 #: a batch that has lost this much time to broken connections leaves the marked runs due; seconds
@@ -32,6 +32,9 @@ class Disruptions:
 
     def order(self, runs: Iterable[Run]) -> list[Run]:
         """Return ``runs`` with the marked ones last."""
+        runs = list(runs)
+        if not self._likenesses and all(run.failure is None for run in runs):
+            return runs
         return sorted(runs, key=self._place)
 
     def _place(self, run: Run) -> int:
@@ -69,5 +72,7 @@ def has_failed(run: Run) -> bool:
 
 def _likeness_of(run: Run) -> tuple[Any, ...]:
     """Return what makes runs alike: the task, and the names of its options and headers."""
+    if not isinstance(run, OrdinaryRun):
+        return (run.task,)
     options = run.entry.options
     return run.entry.task, tuple(sorted(options)), tuple(sorted(map(str, options.get("headers") or ())))

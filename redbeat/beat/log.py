@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from redbeat.beat.planner import Run
+from redbeat.beat.planner import OrdinaryRun
 from redbeat.entries.failures import sha1_of
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.leadership.lock import LeaderLock
@@ -133,7 +133,7 @@ class Reports:
         if is_news:
             logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
 
-    def report_typos(self, run: Run) -> None:
+    def report_typos(self, run: OrdinaryRun) -> None:
         """Log keys of an entry, its schedule or its policy that are unknown and resemble known ones."""
         found = (run.entry.typos, getattr(run.entry.schedule, "typos", ""))
         if found == ("", ""):
@@ -167,6 +167,11 @@ class Reports:
             logger.error("beat: Nothing can be sent: %s", trouble)
         elif not trouble and self._said.pop(("trouble", ""), ""):
             logger.info("beat: Sending again.")
+
+    def report_way(self, obstacle: str) -> None:
+        """Log how messages are made, if that has changed. ``obstacle``: why one by one; '': compiled."""
+        if self._said.is_news(("way", ""), obstacle):
+            logger.info("beat: Messages: %s.", f"one by one: {obstacle}" if obstacle else "compiled")
 
     def report_left_out(self, what: str) -> None:
         """Log what the leader couldn't do at its start; it goes on without."""

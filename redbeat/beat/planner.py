@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, NamedTuple
 
+from redbeat.broker.compiler import Message
 from redbeat.decoder import encode_meta
 from redbeat.entries.calendar_loading import give_calendars
 from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_by, dropped_until
@@ -36,7 +37,7 @@ from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
 from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.budget import TOO_EXPENSIVE
 from redbeat.schedules.occurrences import Excluded, next_run
-from redbeat.schedules.timezones import in_utc
+from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Claimed, Clear, Commit, Ending, KeyType, Push, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
@@ -60,24 +61,49 @@ NO_CALENDARS: Mapping[str, Excluded] = {}
 
 
 @dataclass(slots=True)
-class Run:
+class _PlannedRun:
     """One run to send, with all that is to be recorded when it has been sent.
 
     Attributes:
         nominal: when it was due, UNIX seconds as the server writes them.
         sent: the commit that records it as sent.
         failure: what the entry's hash says of an earlier failure; None: nothing.
+        name, task: of the entry.
+    """
+
+    claimed: Claimed
+    nominal: str
+    sent: Commit
+    failure: Failure | None
+    name: str
+    task: str
+
+
+@dataclass(slots=True)
+class OrdinaryRun(_PlannedRun):
+    """A run whose message Celery makes when it is sent.
+
+    Attributes:
         expiration_seconds: after how long its message expires; None: its policy doesn't say.
         events: the task-sent events that were collected when it was sent.
     """
 
-    claimed: Claimed
     entry: RedBeatSchedulerEntry
-    nominal: str
-    sent: Commit
-    failure: Failure | None
     expiration_seconds: float | None = None
     events: Sequence[Push] = ()
+
+
+@dataclass(slots=True)
+class CompiledRun(_PlannedRun):
+    """A run whose message is made already: it is what ``pushes`` write."""
+
+    task_id: str
+    message: Message
+    pushes: tuple[Push, ...]
+    events: ClassVar[Sequence[Push]] = ()
+
+
+Run = OrdinaryRun | CompiledRun
 
 
 def plan_run(
@@ -86,7 +112,7 @@ def plan_run(
     claimed: Claimed,
     now: float,
     calendars: Mapping[str, Excluded] = NO_CALENDARS,
-) -> Run | Commit:
+) -> OrdinaryRun | Commit:
     """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
 
     Arguments:
@@ -99,7 +125,7 @@ def plan_run(
     give_calendars([entry], calendars)
     bounds = entry.bounds()
     failure = failure_of(claimed)
-    moment = _moment(now)
+    moment = moment_of(now)
     settled = _settle(entry, bounds, claimed, failure, moment)
     if isinstance(settled, Commit):
         return settled
@@ -128,7 +154,7 @@ def plan_run(
     _prepare(entry, claimed.key, due.at)
     lifetime = entry.policy.expires_after
     left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
-    return Run(claimed, entry, due.nominal, sent, failure, left)
+    return OrdinaryRun(claimed, due.nominal, sent, failure, entry.name, entry.task, entry, left)
 
 
 class Due(NamedTuple):
@@ -192,8 +218,8 @@ def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, fail
     if failure is not None and failure.due and failure.is_waiting_for(claimed):
         nominal = failure.due
         if failure.attempts:  # the run couldn't be sent; 0: the entry couldn't be read
-            return Due(_moment(float(nominal)), nominal)
-    at = _moment(float(nominal))
+            return Due(moment_of(float(nominal)), nominal)
+    at = moment_of(float(nominal))
     if not bounds.jitter:
         return Due(at, nominal)
     last_run = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
@@ -202,16 +228,27 @@ def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, fail
 
 def _prepare(entry: RedBeatSchedulerEntry, key: str, due_at: datetime) -> None:
     """Write the run's headers, task id and expiry into the options of ``entry``."""
-    headers = {
-        **(entry.options.get("headers") or {}),
-        "redbeat_entry": entry.name,
-        "redbeat_due": due_at.isoformat(timespec="microseconds"),
-    }
-    options = {**entry.options, "headers": headers}
-    options["task_id"] = options.get("task_id") or task_id_of(key, headers["redbeat_due"])
-    if entry.policy.expires_after is not None:
-        options["expires"] = due_at + timedelta(seconds=entry.policy.expires_after)
-    entry.options = options
+    due, lifetime = due_at.isoformat(timespec="microseconds"), entry.policy.expires_after
+    task_id = entry.options.get("task_id") or task_id_of(key, due)
+    expires = None if lifetime is None else due_at + timedelta(seconds=lifetime)
+    entry.options = options_of(entry.options, entry.name, task_id, due, expires)
+
+
+def options_of(
+    options: Mapping[str, Any], name: str, task_id: str, due: str, expires: datetime | None
+) -> dict[str, Any]:
+    """Return the options that the entry called ``name`` is sent with for one run.
+
+    Arguments:
+        options: the entry's own.
+        due: when the run is due, ISO 8601.
+        expires: None: the entry's own expiry counts.
+    """
+    headers = {**(options.get("headers") or {}), "redbeat_entry": name, "redbeat_due": due}
+    of_run = {**options, "headers": headers, "task_id": task_id}
+    if expires is not None:
+        of_run["expires"] = expires
+    return of_run
 
 
 def _commit(claimed: Claimed, new_score: str) -> Commit:
@@ -387,7 +424,3 @@ def _score_of_resting(entry: RedBeatSchedulerEntry, bounds: Policy, due_at: date
         return score_after_pause(entry, bounds, due_at)
     look_at = now + timedelta(seconds=DISABLED_SECONDS)
     return entry.score_of(next_run(entry.schedule, bounds, look_at, due_at))
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)

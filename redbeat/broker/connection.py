@@ -104,14 +104,18 @@ class Broker:
         return self._producer
 
     def begin_batch(self) -> None:
-        """Begin to send a batch: its time is counted from now."""
-        self._deadline = time.monotonic() + self._timeout_seconds
+        """Begin a batch: what is remembered for one batch only is forgotten."""
+        self.begin_sending()
         if self.outbox is not None:
             self.outbox.forget_tables()
         if self._producer is not None:
             self._producer.forget_fleeting()
         if self.confirms is not None:
             self.confirms.begin_batch()
+
+    def begin_sending(self) -> None:
+        """Begin to send a batch: its time is counted from now."""
+        self._deadline = time.monotonic() + self._timeout_seconds
 
     def seconds_left(self) -> float:
         """Return how long the sending of this batch may still take; 0: its time is spent."""

@@ -59,6 +59,8 @@ class RedBeatConfig:
     lock_lost: str
     key_expiry_check: str
     batch_size: int
+    lookahead: float
+    message_cache_bytes: int
     max_entry_bytes: int
     delivery: str
     publish_timeout: float

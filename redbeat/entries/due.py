@@ -30,7 +30,7 @@ _INSTANT = timedelta(microseconds=1)
 
 #: a score may be earlier than the schedule's time by this, as it has microseconds, and a solar event is
 #: computed to a fraction of a millisecond
-_ROUNDING = timedelta(milliseconds=1)
+ROUNDING = timedelta(milliseconds=1)
 
 
 def paused_until(entry: RedBeatSchedulerEntry) -> datetime | None:
@@ -118,7 +118,7 @@ def is_moved(
     own_time: datetime | None = entry.due_by_schedule()
     if own_time is None:
         return not entry.policy.is_finished(entry.total_run_count)
-    return own_time - due_at > _ROUNDING
+    return own_time - due_at > ROUNDING
 
 
 def is_quarantined(entry: RedBeatSchedulerEntry, stored: Stored) -> bool:
@@ -212,10 +212,15 @@ def _at_score(score: float) -> datetime | None:
 
 def defaults_of(entry: RedBeatSchedulerEntry) -> Policy:
     """Return the app's settings for those fields of the policy that ``entry`` leaves open."""
-    config = ensure_conf(entry.app)
+    return defaults_for(entry.app, entry.schedule)
+
+
+def defaults_for(app: Any, schedule_: Any) -> Policy:
+    """Return the app's settings for those fields of a policy that an entry with this schedule leaves open."""
+    config = ensure_conf(app)
     grace_seconds = config.misfire_grace_time
-    if isinstance(entry.schedule, crontab) and grace_seconds is None:
-        grace_seconds = entry.app.conf.beat_cron_starting_deadline
+    if isinstance(schedule_, crontab) and grace_seconds is None:
+        grace_seconds = app.conf.beat_cron_starting_deadline
     return _app_policy(config.misfire, config.misfire_limit, grace_seconds)
 
 

@@ -65,9 +65,9 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
     limits = (policy.expires_after, policy.misfire_grace_time, defaults.misfire_grace_time)
     has_time = limits == (None, None, None)
     if has_time and now - nominal < _IN_TIME and (following is None or following > now):
-        ran_at = nominal if way == "all" else _recorded(schedule_, nominal, now)
+        ran_at = nominal if way == "all" else recorded(schedule_, nominal, now)
         return Choice(nominal, ran_at, following, is_skipped=False, first=nominal, in_time=nominal)
-    patience, why_late = _patience(policy, defaults, way)
+    patience, why_late = patience_of(policy, defaults, way)
     first = nominal
     if patience is not None and nominal < now - timedelta(seconds=patience):
         kept = next_run(schedule_, policy, now - timedelta(seconds=patience) - _INSTANT, nominal)
@@ -89,7 +89,7 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
             why_late=why_late,
             why_left_out=f"older than the limit of {limit} (misfire_limit)",
         )
-    ran_at = _recorded(schedule_, missed[-1], now)
+    ran_at = recorded(schedule_, missed[-1], now)
     due = first if way == "earliest" else missed[-1]
     return Choice(
         due,
@@ -107,15 +107,15 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
 def ran_from(schedule_: Any, policy: Policy, nominal: datetime, now: datetime) -> datetime:
     """Return what to record as last_run_at for a run due at ``nominal`` and sent at ``now``."""
     missed, _ = last_runs(schedule_, policy, nominal, now, 1)
-    return _recorded(schedule_, missed[-1], now)
+    return recorded(schedule_, missed[-1], now)
 
 
-def _recorded(schedule_: Any, latest: datetime, now: datetime) -> datetime:
+def recorded(schedule_: Any, latest: datetime, now: datetime) -> datetime:
     """Return what to record: an interval's latest due time, which keeps its phase, also in 2.x; else now."""
     return latest if isinstance(schedule_, schedule) and not schedule_.relative else now
 
 
-def _patience(policy: Policy, defaults: Policy, way: str) -> tuple[float | None, str]:
+def patience_of(policy: Policy, defaults: Policy, way: str) -> tuple[float | None, str]:
     """Return how many seconds late a run may be (None: no limit), and why a later one isn't sent."""
     given = []
     grace_seconds = policy.misfire_grace_time

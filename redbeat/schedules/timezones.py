@@ -74,6 +74,11 @@ def zone_name(tz: tzinfo | None) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def moment_of(seconds: float) -> datetime:
+    """Return the time that is ``seconds`` in UNIX time, in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
 def in_utc(moment: datetime) -> datetime:
     """Return ``moment`` in UTC; a naive datetime is taken as UTC."""
     return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

@@ -192,20 +192,6 @@ class Commit:
     records: tuple[str, ...] = ()
     new_policy: str | Clear | None = None
 
-    def with_pushes(self, pushes: tuple[Push, ...]) -> Commit:
-        """Return the same commit with messages."""
-        return Commit(
-            self.claimed,
-            self.new_score,
-            self.new_meta,
-            self.new_error,
-            self.is_for_this_definition,
-            pushes,
-            self.new_definition,
-            self.records,
-            self.new_policy,
-        )
-
 
 @dataclass(frozen=True)
 class Committed:

@@ -14,6 +14,7 @@ from redbeat.store.records import (
     NO_HISTORIES,
     NOWHERE,
     Claim,
+    Claimed,
     Clear,
     Commit,
     Committed,
@@ -54,6 +55,7 @@ _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
 _READ_HISTORY = Script("read_history")
+_READ_UPCOMING = Script("entry_texts", "measure_entry", "read_upcoming")
 
 
 #: the word of each status of the lock in the replies
@@ -218,6 +220,23 @@ def read_entries(
     if not rows:
         return float(now), [Stored(key) for key in keys]
     return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
+
+
+def read_upcoming(
+    client: Any,
+    schedule_key: str,
+    *,
+    seconds: float,
+    after: str,
+    offset: int,
+    limit: int,
+    entry_bytes: int,
+    prefix: str,
+) -> tuple[float, list[str], list[Claimed]]:
+    """Look at entries due within ``seconds``; return the clock, the scores of all, and the usual ones."""
+    args = [seconds, after, offset, limit, entry_bytes, prefix]
+    now, scores, rows = _READ_UPCOMING(client, [schedule_key], args)
+    return float(now), [text_of(score) for score in scores], claimed_of(rows)
 
 
 def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int) -> list[str]:

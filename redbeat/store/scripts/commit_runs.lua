@@ -41,7 +41,8 @@
 --   new_policy       with a new_definition '' to leave the policy, 'clear' to remove it, else JSON
 --   writes           the writes to queues that are made with it, with spaces between: 'lpush' of a message or
 --                    'pexpire' of milliseconds, and which of the queues, 1 for the first: 'lpush 1 pexpire 1'. If
---                    there are any, an entry is left alone if anything about it has changed since its claim
+--                    there are any, an entry is left alone if anything about it has changed since its claim, or if
+--                    with a lock it isn't due yet
 -- ARGV[..] values    one for each write of each entry, in their order: the message, or the milliseconds
 --
 -- Returns {status, is_moved, results, errors, unrecorded}
@@ -125,7 +126,11 @@ for i = 3, 2 + count do
     end
   end
   local has_score = is_unchanged and scores[i - 2] == decision.claimed_score
-  if form.is_pushing then is_unchanged = has_meta and has_score and is_moved == 0 end
+  if form.is_pushing then
+    -- with a lock a run may have been prepared before it is due
+    local is_due = token == '' or tonumber(decision.claimed_score) <= tonumber(now)
+    is_unchanged = has_meta and has_score and is_moved == 0 and is_due
+  end
   entries[i - 2] = {
     key = key, decision = decision, found = found, first = next_value, history = next_history,
     new_score = is_unchanged and has_score and decision.new_score, new_meta = is_unchanged and has_meta and new_meta,

@@ -25,7 +25,7 @@ DEFAULTS = {
     "key_prefix": "redbeat:", "schedule_key": "redbeat::schedule", "statics_key": "redbeat::statics",
     "lock_key": "redbeat::lock", "lock_timeout": None, "takeover_after": 8, "lock_lost": "exit",
     "redis_url": REDIS, "redis_use_ssl": False, "redbeat_redis_options": {}, "key_expiry_check": "error",
-    "batch_size": 500, "max_entry_bytes": 8_388_608,
+    "batch_size": 500, "max_entry_bytes": 8_388_608, "message_cache_bytes": 67_108_864, "lookahead": 5,
 }  # fmt: skip
 
 #: setting to values that its attribute has as they are given
@@ -39,6 +39,8 @@ TAKEN: dict[str, list[Any]] = {
     "redbeat_lock_lost": ["standby"],
     "redbeat_key_expiry_check": ["raise"],
     "redbeat_batch_size": [5000],
+    "redbeat_lookahead": [0, 0.5, 60],
+    "redbeat_message_cache_bytes": [0, 1, 2**40],
     "redbeat_max_entry_bytes": [1000, 512 * 1024 * 1024],
     "redbeat_misfire": ["all"],
     "redbeat_misfire_limit": [1],
@@ -74,6 +76,8 @@ REFUSED: dict[str, list[Any]] = {
     "redbeat_misfire_limit": [0, True],
     "redbeat_misfire_grace_time": [-1],
     "redbeat_batch_size": [0, 5001, 10.0, True],
+    "redbeat_lookahead": [-1, 61, None, "5"],
+    "redbeat_message_cache_bytes": [-1, None, "64 MB", 1e6],
     "redbeat_max_entry_bytes": [999, None, "8 MB", 1e6],
     "redbeat_history": [-1, 1001, True, "20"],
     "redbeat_delivery": ["twice", None],

@@ -48,6 +48,9 @@ def histories_of(kept: int) -> records.Histories:
 
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
+UPCOMING: dict[str, Any] = {
+    "seconds": 5, "after": "7", "offset": 2, "limit": 3, "entry_bytes": 9, "prefix": "the-prefix",
+}  # fmt: skip
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
     "claim_due": (
         lambda client: lua.claim_due(client, "the-schedule", FENCE, **CLAIM, sizes=records.Sizes(7, 8)),
@@ -77,6 +80,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         lambda client: lua.read_entries(client, "the-schedule", ["k", "k"], entry_bytes=9),
         ["1.5", [None, None]],
         {"schedule": "the-schedule", "entry_bytes": 9},
+        {},
+    ),
+    "read_upcoming": (
+        lambda client: lua.read_upcoming(client, "the-schedule", **UPCOMING),
+        ["1.5", [], []],
+        {"schedule": "the-schedule", **UPCOMING},
         {},
     ),
     "save_entries": (

@@ -1,0 +1,136 @@
+"""What falls due soon: planned and compiled in idle time, and only recorded and pushed when its time comes.
+
+Nothing is hidden or leased meanwhile: at its time a prepared run is committed if its entry is still as it was
+read, and else it is claimed as any other. Invariant: nothing leaves before its time by the server's clock,
+which the committing script itself asks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from itertools import count, groupby
+
+from redbeat.beat.planner import CompiledRun
+from redbeat.beat.quick_way import QuickWay
+from redbeat.errors import RedBeatError
+from redbeat.log.logger import logger
+from redbeat.store.records import Claimed, Commit
+from redbeat.store.upcoming import Cursor, Upcoming
+
+#: how many entries are read and prepared at a time: what falls due meanwhile waits for them
+SLICE = 200
+
+#: how often it is looked whether more falls due soon, seconds
+LOOK_SECONDS = 1.0
+
+#: how long to wait before it is tried again after an error, seconds
+RETRY_SECONDS = 60.0
+
+#: what a prepared run takes in memory besides its texts, about; bytes
+RUN_BYTES = 1_200
+
+
+class LookAhead:
+    """The prepared runs of one beat.
+
+    Arguments:
+        upcoming: reads what falls due soon; None: nothing is prepared.
+        quick_way: plans and compiles.
+        max_bytes: how much memory prepared runs may take.
+    """
+
+    def __init__(self, upcoming: Upcoming | None, quick_way: QuickWay, max_bytes: int) -> None:
+        self._upcoming = upcoming
+        self._quick_way = quick_way
+        self._left_bytes = self._max_bytes = max_bytes
+        self._due: list[tuple[float, int, CompiledRun]] = []  # a heap, the earliest first
+        self._runs: dict[str, CompiledRun] = {}  # by the entry's key
+        self._numbers = count()
+        self._cursor = Cursor()
+        self._next_at = 0.0  # monotonic
+        self._read_at, self._now = 0.0, 0.0
+
+    def __len__(self) -> int:
+        """Return how many runs are prepared."""
+        return len(self._runs)
+
+    def note_clock(self, now: float) -> None:
+        """Note the server's time, UNIX seconds, from an answer that has just arrived."""
+        self._read_at, self._now = time.monotonic(), now
+
+    @property
+    def now(self) -> float:
+        """The server's time, UNIX seconds; late by what its answer took, but never early."""
+        return self._now + time.monotonic() - self._read_at
+
+    def note_commits(self, commits: list[Commit]) -> None:
+        """Note that entries have new due times: if they are in the time that was read, it is read again."""
+        scores = [commit.new_score for commit in commits if isinstance(commit.new_score, str)]
+        first = min((score for score in scores if float(score) >= 0), key=float, default="")
+        if first and self._cursor.score and float(first) <= float(self._cursor.score):
+            self._cursor = Cursor(first)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether to prepare more now."""
+        is_time = self._upcoming is not None and time.monotonic() >= self._next_at
+        return is_time and self._left_bytes > 0
+
+    def prepare(self) -> None:
+        """Read and prepare a slice of what falls due soon."""
+        if self._upcoming is None:
+            return
+        self._next_at = time.monotonic() + LOOK_SECONDS
+        if not self._quick_way.is_open() or not self._quick_way.is_exactly_once():
+            return
+        try:
+            found = self._upcoming.read(self._cursor, SLICE)
+        except RedBeatError as exc:
+            logger.debug("beat: What falls due soon can't be read: %r", exc)
+            self._next_at = time.monotonic() + RETRY_SECONDS
+            return
+        self.note_clock(found.now)
+        self._cursor = found.cursor
+        rows = [row for row in found.rows if not self._is_prepared(row)]
+        for nominal, together in groupby(rows, key=lambda row: row.nominal):
+            runs, _ = self._quick_way.plan(list(together), float(nominal))
+            for run in runs:
+                self._add(run)
+        if not found.is_last:
+            self._next_at = 0.0
+
+    def _is_prepared(self, row: Claimed) -> bool:
+        run = self._runs.get(row.key)
+        return run is not None and run.claimed == row
+
+    def _add(self, run: CompiledRun) -> None:
+        self._runs[run.claimed.key] = run
+        self._left_bytes -= _size_of(run)
+        heapq.heappush(self._due, (float(run.nominal), next(self._numbers), run))
+
+    def take_due(self, limit: int) -> list[CompiledRun]:
+        """Return prepared runs whose time has come, ``limit`` at most; they are forgotten here."""
+        now = self.now
+        taken: list[CompiledRun] = []
+        while self._due and self._due[0][0] <= now and len(taken) < limit:
+            run = heapq.heappop(self._due)[2]
+            self._left_bytes += _size_of(run)
+            if self._runs.get(run.claimed.key) is run:
+                del self._runs[run.claimed.key]
+                # another one is due, too: which of them is sent is decided in the ordinary way
+                if float(str(run.sent.new_score)) > now:
+                    taken.append(run)
+        return self._quick_way.still_valid(taken) if taken else taken
+
+    def forget(self) -> None:
+        """Forget all: the leader is another one, say."""
+        self._due.clear()
+        self._runs.clear()
+        self._left_bytes = self._max_bytes
+        self._cursor, self._next_at = Cursor(), 0.0
+
+
+def _size_of(run: CompiledRun) -> int:
+    texts = sum(len(str(push.value)) for push in run.pushes)
+    return RUN_BYTES + texts + len(run.claimed.definition or "") + len(run.claimed.meta or "")

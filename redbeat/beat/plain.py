@@ -1,0 +1,293 @@
+"""Plain entries: decoded once and kept, so that planning a run of one takes a little arithmetic.
+
+An entry is plain if its schedule is an interval or a crontab, its policy has neither bounds nor jitter nor a
+pause, and nothing has happened to it: it hasn't failed, and nobody has asked for a run. Invariant: its plan
+is the one that ``plan_run`` makes, and its message the one that Celery makes; where that isn't certain, it
+goes the ordinary way.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from functools import lru_cache
+from os import urandom
+from typing import Any
+
+from celery.schedules import crontab, schedule
+
+from redbeat.beat.planner import CompiledRun, options_of
+from redbeat.beat.timetable import Timetable
+from redbeat.broker.compiler import Call, Compiler, Message, Values
+from redbeat.entries.due import defaults_for
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.loading import decode_entry
+from redbeat.entries.plain_reader import MAX_SHARED, PlainDefinition, PlainReader
+from redbeat.log.logger import logger
+from redbeat.policy.policy import NO_POLICY, Policy
+from redbeat.process.budget import limited
+from redbeat.process.memory import Memory
+from redbeat.store.records import Claimed, Commit, KeyType
+from redbeat.store.store import read_claimed
+from redbeat.task_ids import task_id_of
+
+#: entries with longer definitions aren't kept; characters
+MAX_DEFINITION = 65_536
+
+#: calls the scheduler's ``apply_async`` for an entry
+Send = Callable[[RedBeatSchedulerEntry], Any]
+
+#: after how long it is tried again whether an entry's message can be compiled; seconds
+RETRY_SECONDS = 60.0
+
+#: what an entry takes in memory besides its texts, about; bytes
+ENTRY_BYTES = 700
+
+#: fields of a policy that a plain entry may have
+_PLAIN_FIELDS = frozenset(
+    {
+        "timezone",
+        "expires_after",
+        "misfire",
+        "misfire_limit",
+        "misfire_grace_time",
+        "run_missed",
+        "after_finish",
+    }
+)
+_BOUNDING_FIELDS = [one.name for one in fields(Policy) if one.name not in _PLAIN_FIELDS]
+
+_INTERVAL, _CRONTAB = schedule(1), crontab()
+
+_META = re.compile(
+    r'\{"last_run_at": (?:null|\{"__type__": "datetime", "year": (\d{4}), "month": (\d\d?), "day": (\d\d?), '
+    r'"hour": (\d\d?), "minute": (\d\d?), "second": (\d\d?), "microsecond": (\d{1,6}), "timezone": "UTC"\}), '
+    r'"total_run_count": (\d{1,15})\}'
+)
+
+
+@dataclass(slots=True)
+class PlainEntry:
+    """What is kept of an entry.
+
+    Attributes:
+        message: its message; None: it goes the ordinary way.
+        retry_at: when to try again whether it has a message; monotonic.
+    """
+
+    definition: str
+    policy: str | None
+    name: str
+    task: str
+    timetable: Timetable | None
+    message: Message | None
+    retry_at: float
+    size_bytes: int
+
+
+class PlainEntries:
+    """The plain entries of one beat.
+
+    Arguments:
+        app: the Celery app.
+        compiler: makes their messages.
+        max_bytes: how much memory they may take; those that weren't due for the longest time go first.
+    """
+
+    def __init__(self, app: Any, compiler: Compiler, max_bytes: int) -> None:
+        self._app = app
+        self._compiler = compiler
+        self.left_bytes = self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, PlainEntry] = OrderedDict()
+        self._timetables = Memory[tuple[int, int], Timetable](MAX_SHARED)
+        self._reader = PlainReader(app)
+        self._ground: Any = None
+
+    def plan(
+        self, rows: Sequence[Claimed], now: float, send: Send, is_left_out: Callable[[str], bool]
+    ) -> tuple[list[CompiledRun], list[Claimed]]:
+        """Return the runs of plain entries, and the rows of the others.
+
+        Arguments:
+            now: the server's clock, UNIX seconds.
+            send: calls the scheduler's ``apply_async`` for an entry, to see what its message looks like.
+            is_left_out: tells whether the entry under a key goes the ordinary way in any case.
+        """
+        self._check_ground()
+        tags = iter(delivery_tags(len(rows)))
+        runs: list[CompiledRun] = []
+        others: list[Claimed] = []
+        for claimed in rows:
+            plain = self._entry_of(claimed, send)
+            run = None
+            if plain is not None and plain.message is not None and not is_left_out(claimed.key):
+                run = _plan(plain, plain.message, claimed, now, tags)
+            if run is None:
+                others.append(claimed)
+            else:
+                runs.append(run)
+        return runs, others
+
+    def is_current(self, run: CompiledRun) -> bool:
+        """Tell whether a run that was planned in an earlier batch would be the same in this one."""
+        self._check_ground()
+        plain = self._kept.get(run.claimed.key)
+        return plain is not None and plain.message is run.message and self._compiler.is_current(run.message)
+
+    def _check_ground(self) -> None:
+        """Forget all if a setting has changed that plans depend on."""
+        ground = self._app.timezone, defaults_for(self._app, _INTERVAL), defaults_for(self._app, _CRONTAB)
+        if ground != self._ground:
+            self._ground = ground
+            self._reader = PlainReader(self._app)
+            self._timetables.clear()
+            self._kept.clear()
+            self.left_bytes = self._max_bytes
+
+    def _entry_of(self, claimed: Claimed, send: Send) -> PlainEntry | None:
+        """Return the entry with its message as of now; None: it isn't plain now."""
+        key = claimed.key
+        plain = self._kept.get(key)
+        if plain is not None and plain.definition == claimed.definition and plain.policy == claimed.policy:
+            message = plain.message
+            if message is None and time.monotonic() < plain.retry_at:
+                return plain
+            if message is not None and self._compiler.is_current(message):
+                self._kept.move_to_end(key)
+                return plain
+        if (
+            claimed.type is not KeyType.HASH
+            or claimed.error
+            or claimed.unread_bytes
+            or not claimed.definition
+        ):
+            return None
+        if len(claimed.definition) > MAX_DEFINITION:
+            return None
+        return self._keep(claimed, send)
+
+    def _keep(self, claimed: Claimed, send: Send) -> PlainEntry | None:
+        before = self._kept.pop(claimed.key, None)
+        if before is not None:
+            self.left_bytes += before.size_bytes
+        try:
+            made = limited(claimed.key, self._make, claimed, send)
+        except Exception as exc:  # noqa: BLE001 - plan_run raises it again, or the ordinary way does
+            logger.debug("beat: %s isn't planned the quick way: %r", claimed.key, exc)
+            return None
+        self.left_bytes -= made.size_bytes
+        self._kept[claimed.key] = made
+        while self.left_bytes < 0:
+            _, oldest = self._kept.popitem(last=False)
+            self.left_bytes += oldest.size_bytes
+        return made
+
+    def _make(self, claimed: Claimed, send: Send) -> PlainEntry:
+        retry_at = time.monotonic() + RETRY_SECONDS
+        size_bytes = (
+            ENTRY_BYTES + len(claimed.definition or "") + len(claimed.policy or "") + len(claimed.key)
+        )
+        plain = PlainEntry(claimed.definition or "", claimed.policy, "", "", None, None, retry_at, size_bytes)
+        read = self._reader.read(claimed) or plain_part_of(self._decode(claimed))
+        if read is None or not is_plain(read):
+            return plain
+        plain.name, plain.task = read.name, read.task
+
+        def rehearse(values: Values) -> None:
+            entry = self._decode(claimed)
+            entry.options = options_of(entry.options, entry.name, values.task_id, values.due, values.expires)
+            send(entry)
+
+        call = Call(read.name, read.task, read.args, read.kwargs, read.options, read.policy.expires_after)
+        message = self._compiler.compile(call, rehearse)
+        if not isinstance(message, str):
+            plain.message, plain.timetable = message, self._timetable_of(read)
+            plain.size_bytes += message.size_bytes
+        return plain
+
+    def _decode(self, claimed: Claimed) -> RedBeatSchedulerEntry:
+        return decode_entry(RedBeatSchedulerEntry, read_claimed(claimed), self._app)
+
+    def _timetable_of(self, read: PlainDefinition) -> Timetable:
+        key = id(read.schedule), id(read.policy)  # a timetable keeps both, so nothing else has these
+        timetable = self._timetables.get(key)
+        if timetable is None:
+            defaults = defaults_for(self._app, read.schedule)
+            self._timetables[key] = timetable = Timetable(read.schedule, read.policy, defaults)
+        return timetable
+
+
+def plain_part_of(entry: RedBeatSchedulerEntry) -> PlainDefinition | None:
+    """Return what a plan needs of an entry; None: its schedule isn't usual, or it doesn't run."""
+    schedule_ = entry.schedule
+    if type(schedule_) not in (schedule, crontab) or getattr(schedule_, "nowfun", None) or not entry.enabled:
+        return None
+    if entry.typos or getattr(schedule_, "typos", ""):
+        return None
+    args, kwargs, options = list(entry.args or ()), entry.kwargs or {}, entry.options
+    return PlainDefinition(entry.name, entry.task, schedule_, args, kwargs, options, entry.policy)
+
+
+def is_plain(read: PlainDefinition) -> bool:
+    """Tell whether an entry's policy bounds nothing, and each run's task id follows from its due time."""
+    if read.policy is NO_POLICY:
+        return "task_id" not in read.options
+    is_bounding = any(getattr(read.policy, name) != getattr(NO_POLICY, name) for name in _BOUNDING_FIELDS)
+    return not is_bounding and "task_id" not in read.options
+
+
+@lru_cache(maxsize=4096)  # entries that run together share some
+def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
+    """Return a meta's last_run_at and total_run_count; None: it isn't written as RedBeat writes it."""
+    if not meta:
+        return None, 0
+    found = _META.fullmatch(meta)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, microsecond = map(int, found.groups("0")[:7])
+    try:
+        last_run = (
+            datetime(year, month, day, hour, minute, second, microsecond, timezone.utc) if year else None
+        )
+    except ValueError:
+        return None
+    return last_run, int(found[8])
+
+
+def _plan(
+    plain: PlainEntry, message: Message, claimed: Claimed, now: float, tags: Iterator[str]
+) -> CompiledRun | None:
+    """Return the run of a claimed entry; None where ``plan_run`` might decide anything else."""
+    if claimed.error or claimed.is_asked or claimed.revision:
+        return None
+    state = _state_of(claimed.meta)
+    timetable = plain.timetable
+    if state is None or timetable is None:
+        return None
+    turn = timetable.turn(claimed.key, claimed.nominal, now)
+    if turn is None:
+        return None
+    last_run, count = state
+    is_doubtful = turn.is_whole or claimed.is_meta_foreign
+    if last_run and is_doubtful and not timetable.agrees(turn, last_run, has_run=count > 0):
+        return None
+    task_id = task_id_of(claimed.key, turn.due)
+    values = Values(task_id, turn.due, turn.expires, turn.expiration_seconds)
+    new_meta = f'{{"last_run_at": {turn.ran_at}, "total_run_count": {count + 1}}}'
+    sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,))
+    pushes = message.pushes(values, next(tags))
+    return CompiledRun(claimed, claimed.nominal, sent, None, plain.name, plain.task, task_id, message, pushes)
+
+
+def delivery_tags(count: int) -> list[str]:
+    """Return ``count`` random UUIDs of version 4, as kombu gives one to each message."""
+    digits = urandom(16 * count).hex()
+    return [
+        f"{digits[at : at + 8]}-{digits[at + 8 : at + 12]}-4{digits[at + 13 : at + 16]}-"
+        f"{'89ab'[int(digits[at + 16], 16) & 3]}{digits[at + 17 : at + 20]}-{digits[at + 20 : at + 32]}"
+        for at in range(0, 32 * count, 32)
+    ]

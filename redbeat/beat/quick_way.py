@@ -1,0 +1,114 @@
+"""The quick way of runs: little is left to plan, and their messages are compiled; others go the ordinary way.
+
+Owns the decision for a whole batch: nothing may take part in the making of messages but Celery's, kombu's and
+RedBeat's own code, and what was made must be collected before it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redbeat.beat.contention import Contention
+from redbeat.beat.log import Reports
+from redbeat.beat.plain import PlainEntries
+from redbeat.beat.planner import CompiledRun
+from redbeat.broker.compiler import Compiler
+from redbeat.broker.connection import Broker
+from redbeat.broker.delivery import Delivery
+from redbeat.broker.originals import Originals
+from redbeat.errors import RedBeatError
+from redbeat.leadership.elector import Leadership
+from redbeat.log.logger import logger
+from redbeat.store.records import Claimed
+
+#: an obstacle that isn't told of, as something else tells of it
+AWAY = "the broker is away"
+
+
+class QuickWay:
+    """Plans the runs of one beat's plain entries.
+
+    Arguments:
+        scheduler: whose ``apply_async`` makes messages.
+        max_bytes: how much memory plans and messages may take.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        broker: Broker,
+        delivery: Delivery,
+        leadership: Leadership,
+        contention: Contention,
+        reports: Reports,
+        max_bytes: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._broker = broker
+        self._delivery = delivery
+        self._leadership = leadership
+        self._contention = contention
+        self._reports = reports
+        self._max_bytes = max_bytes
+        self._originals = Originals(scheduler.app)
+        self._compiler = Compiler(scheduler.app)
+        self._plain = PlainEntries(scheduler.app, self._compiler, max_bytes)
+
+    def is_open(self, *, is_leased: bool = False) -> bool:
+        """Begin a batch; tell whether its messages may be compiled.
+
+        Arguments:
+            is_leased: several beats share the work, without a lock.
+        """
+        obstacle = self._find_obstacle(is_leased=is_leased)
+        if obstacle != AWAY:
+            self._reports.report_way(obstacle)
+        return not obstacle
+
+    def is_exactly_once(self) -> bool:
+        """Tell whether messages are pushed by the script that records their runs."""
+        return self._delivery.target() is not None
+
+    def plan(self, rows: Sequence[Claimed], now: float) -> tuple[list[CompiledRun], list[Claimed]]:
+        """Return the runs whose messages are made already, and the rows of all other entries.
+
+        Arguments:
+            now: the server's clock, UNIX seconds.
+        """
+        return self._plain.plan(rows, now, self._send, self._contention.is_watching)
+
+    def still_valid(self, runs: list[CompiledRun]) -> list[CompiledRun]:
+        """Return those of ``runs``, made in an earlier batch, that would be the same in this one."""
+        if not self.is_open():
+            return []
+        return [run for run in runs if self._plain.is_current(run)]
+
+    def _find_obstacle(self, *, is_leased: bool) -> str:
+        """Return why messages go one by one; '': they are compiled."""
+        if not self._max_bytes:
+            return "redbeat_message_cache_bytes is 0"
+        if is_leased:
+            return "redbeat_lock_key is None"
+        if self._delivery.is_at_most_once:
+            return "redbeat_delivery is 'at_most_once'"
+        if self._broker.is_away:
+            return AWAY
+        try:
+            producer = self._scheduler.producer  # it connects, and makes the outbox
+            outbox = self._broker.outbox
+            if outbox is None or outbox.has_given_up:
+                return "the broker isn't Redis"
+            obstacle = self._originals.find_obstacle(self._scheduler, producer)
+            if not obstacle:
+                self._leadership.confirm()  # as connecting may take long
+                self._compiler.begin_batch(producer, outbox)
+        except RedBeatError:  # about the lock
+            raise
+        except Exception as exc:  # noqa: BLE001 - the ordinary way raises it again, and knows what to do
+            logger.debug("beat: Messages can't be compiled now: %r", exc)
+            return AWAY
+        return obstacle
+
+    def _send(self, entry: Any) -> None:
+        self._scheduler.apply_async(entry, producer=self._broker.producer, advance=False)

@@ -1,0 +1,126 @@
+"""When entries with one schedule and one policy run, computed once for all that are due at the same time.
+
+Owns what a plan needs to know of a schedule where nothing special has happened: the run is sent as of its due
+time, none was missed, and the score is the schedule's own time. Invariant: :meth:`Timetable.turn` returns
+what ``plan_run`` decides, or None where it would decide anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from redbeat.decoder import moment_json
+from redbeat.entries.due import ROUNDING
+from redbeat.history import sent_record
+from redbeat.policy.misfires import patience_of, recorded
+from redbeat.policy.policy import Policy
+from redbeat.process.budget import limited
+from redbeat.schedules.occurrences import first_run, next_run
+from redbeat.schedules.timezones import moment_of
+from redbeat.store.records import score_text
+
+
+@dataclass(slots=True)
+class Turn:
+    """The run that is due at one time.
+
+    Attributes:
+        at: its due time, UTC.
+        due: the same in ISO 8601, as in the message's header ``redbeat_due``.
+        new_score: the next due time as the server writes it.
+        ran_at: what becomes last_run_at, as JSON.
+        record: what is added to the history.
+        is_whole: the due time is a whole second, and may be a score that celery-redbeat 2.x has cut.
+        expires: when its message expires, UTC; None: never.
+        expiration_seconds: how long after now that is; None: never.
+    """
+
+    at: datetime
+    due: str
+    new_score: str
+    ran_at: str
+    record: str
+    is_whole: bool
+    expires: datetime | None
+    expiration_seconds: float | None
+    _agreed: dict[tuple[datetime, bool], bool] = field(default_factory=dict)
+
+
+class Timetable:
+    """One schedule with one policy.
+
+    Arguments:
+        schedule: an interval or a crontab.
+        policy: without bounds, jitter and calendar.
+        defaults: the app's settings for those fields that ``policy`` leaves open.
+    """
+
+    def __init__(self, schedule: Any, policy: Policy, defaults: Policy) -> None:
+        self._schedule = schedule
+        self._policy = policy
+        way = policy.misfire or defaults.misfire or "latest"
+        self._is_each = way == "all"
+        patience, _ = patience_of(policy, defaults, way)
+        self._patience = None if patience is None else timedelta(seconds=patience)
+        self._turns: dict[str, Turn | None] = {}
+        self._now = math.nan
+        self._moment = moment_of(0)
+
+    def turn(self, key: str, nominal: str, now: float) -> Turn | None:
+        """Return the run that is due at ``nominal``, UNIX seconds as the server writes them.
+
+        Arguments:
+            key: of an entry that is due then.
+            now: the server's clock, UNIX seconds.
+        """
+        if now != self._now:
+            self._turns.clear()
+            self._now, self._moment = now, moment_of(now)
+        elif nominal in self._turns:
+            return self._turns[nominal]
+        try:
+            turn = limited(key, self._compute, nominal)
+        except Exception:  # noqa: BLE001 - plan_run raises it again, for the entry that it is about
+            turn = None
+        self._turns[nominal] = turn
+        return turn
+
+    def _compute(self, nominal: str) -> Turn | None:
+        at, now = moment_of(float(nominal)), self._moment
+        if self._patience is not None and at < now - self._patience:
+            return None
+        following = next_run(self._schedule, self._policy, at, at)
+        if following is None or following <= now:
+            return None
+        lifetime = self._policy.expires_after
+        if lifetime is not None and at.timestamp() + lifetime <= self._now:
+            return None  # Celery warns of it
+        expires = None if lifetime is None else at + timedelta(seconds=lifetime)
+        return Turn(
+            at,
+            at.isoformat(timespec="microseconds"),
+            score_text(following.timestamp()),
+            moment_json(at if self._is_each else recorded(self._schedule, at, now)),
+            sent_record(nominal),
+            float(nominal).is_integer(),
+            expires,
+            None if lifetime is None else max(at.timestamp() + lifetime - self._now, 0.0),
+        )
+
+    def agrees(self, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:
+        """Tell whether the schedule makes an entry that ran at ``last_run`` due at that turn, or earlier."""
+        known = turn._agreed.get((last_run, has_run))  # noqa: SLF001 - the two are one thing
+        if known is None:
+            known = turn.at <= last_run <= self._moment
+            if not known:
+                first = (
+                    next_run(self._schedule, self._policy, last_run, last_run)
+                    if has_run
+                    else (first_run(self._schedule, self._policy, last_run))
+                )
+                known = first is not None and first - turn.at <= ROUNDING
+            turn._agreed[last_run, has_run] = known  # noqa: SLF001
+        return known

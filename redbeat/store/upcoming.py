@@ -1,0 +1,72 @@
+"""Reading what falls due soon, piece by piece; nothing is written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from redbeat.store import scripts as lua
+from redbeat.store.records import Claimed
+from redbeat.store.store import Store
+
+
+class Cursor(NamedTuple):
+    """How far was read.
+
+    Attributes:
+        score: of the last member that was looked at, as the server writes it; '': begin at the time now.
+        offset: how many members with that score were looked at.
+    """
+
+    score: str = ""
+    offset: int = 0
+
+    def after(self, scores: list[str]) -> Cursor:
+        """Return the cursor after members with these scores were looked at."""
+        if not scores:
+            return self
+        same = len(scores) - scores.index(scores[-1])
+        return Cursor(scores[-1], same + (self.offset if scores[-1] == self.score else 0))
+
+
+class Slice(NamedTuple):
+    """What was read.
+
+    Attributes:
+        now: the server's clock, UNIX seconds.
+        is_last: nothing more falls due in that time.
+        rows: usual entries; those that something special has happened to are left out.
+        cursor: where to read on.
+    """
+
+    now: float
+    is_last: bool
+    rows: list[Claimed]
+    cursor: Cursor
+
+
+class Upcoming:
+    """Entries that fall due within ``seconds`` from now."""
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+
+    def read(self, cursor: Cursor, limit: int) -> Slice:
+        """Return the next entries, the earliest first.
+
+        Arguments:
+            limit: how many members of the schedule are looked at.
+        """
+        config, keys = self._store.config, self._store.keys
+        with self._store.translating():
+            now, scores, rows = lua.read_upcoming(
+                self._store.client,
+                keys.schedule,
+                seconds=self._seconds,
+                after=cursor.score,
+                offset=cursor.offset,
+                limit=limit,
+                entry_bytes=config.max_entry_bytes,
+                prefix=keys.prefix,
+            )
+        return Slice(now, len(scores) < limit, rows, cursor.after(scores))

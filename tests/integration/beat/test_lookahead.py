@@ -1,0 +1,191 @@
+"""What falls due soon is prepared, leaves at its time and not before, and only as its entry is then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat import RedBeatScheduler
+from tests.support.apps import celery_beat, write_app
+from tests.support.polling import eventually
+from tests.support.schedule import LOCK, SCHEDULE, messages, sent_names, server_now, write_raw
+from tests.support.servers import Server
+
+COUNT = 300
+
+
+def write_spike(client: redis.Redis, due: float, count: int = COUNT, **fields: Any) -> list[str]:
+    """Entries that are due at one time, and an hour later again. Returns their names."""
+    names = [f"entry-{number:03}" for number in range(count)]
+    with client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            write_raw(pipeline, name, score=due, **fields)
+        pipeline.execute()
+    return names
+
+
+def prepare(scheduler: RedBeatScheduler) -> int:
+    """Let it prepare all that falls due soon; return how many runs these are."""
+    look_ahead = scheduler.look_ahead
+    while look_ahead.is_wanted:
+        look_ahead.prepare()
+    return len(look_ahead)
+
+
+@pytest.fixture
+def due(client: redis.Redis) -> float:
+    return round(server_now(client) + 2, 6)
+
+
+@pytest.fixture
+def at_work(scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis) -> RedBeatScheduler:
+    """A scheduler that has found out how runs are delivered."""
+    write_raw(client, "first")
+    scheduler.tick()
+    client.delete("redbeat:first")
+    client.zrem(SCHEDULE, "redbeat:first")
+    broker.delete("celery")
+    return scheduler
+
+
+def tick_until(scheduler: RedBeatScheduler, client: redis.Redis, moment: float) -> None:
+    """Tick until the server's clock shows ``moment``, and once more."""
+    is_over = False
+    while not is_over:
+        is_over = server_now(client) >= moment
+        scheduler.tick()
+
+
+def test_prepared_runs_leave_at_their_time_and_not_before(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    names = write_spike(client, due)
+    assert prepare(at_work) == COUNT
+    while not broker.llen("celery"):
+        before = server_now(client)
+        at_work.tick()
+        if before < due and broker.llen("celery"):
+            assert server_now(client) >= due
+    assert sent_names(broker) == names
+    history = [json.loads(client.lindex(f"redbeat::history:{name}", 0) or "") for name in names]
+    assert all(record["at"] >= record["due"] == due for record in history)
+    assert client.zcount(SCHEDULE, due + 3599, due + 3601) == COUNT
+
+
+CHANGES: dict[str, Callable[[redis.Redis, str], Any]] = {
+    "deleted": lambda client, name: (
+        client.delete(f"redbeat:{name}"),
+        client.zrem(SCHEDULE, f"redbeat:{name}"),
+    ),
+    "put off": lambda client, name: client.zadd(SCHEDULE, {f"redbeat:{name}": server_now(client) + 1000}),
+    "taken out": lambda client, name: client.zrem(SCHEDULE, f"redbeat:{name}"),
+    "disabled": lambda client, name: write_raw(client, name, score=None, enabled=False),
+    "paused": lambda client, name: client.hset(
+        f"redbeat:{name}", "policy", '{"end_time": "2020-01-01T00:00Z"}'
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_has_changed_since_it_was_prepared_is_not_sent_as_it_was(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, change: str
+) -> None:
+    names = write_spike(client, due, 20)
+    assert prepare(at_work) == 20
+    for name in names[::2]:
+        CHANGES[change](client, name)
+    tick_until(at_work, client, due)
+    assert sent_names(broker) == names[1::2]
+
+
+def test_new_arguments_are_sent_though_the_run_was_prepared_with_others(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    names = write_spike(client, due, 20, args=["old"])
+    assert prepare(at_work) == 20
+    for name in names[:10]:
+        write_raw(client, name, score=due, args=["new"])
+    tick_until(at_work, client, due)
+    sent = {one["headers"]["redbeat_entry"]: one["headers"]["argsrepr"] for one in messages(broker)}
+    assert sent == {name: "['new']" if name in names[:10] else "['old']" for name in names}
+
+
+def test_an_entry_that_was_asked_for_meanwhile_is_sent_at_once_and_not_again(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    write_spike(client, due, 1, schedule={"__type__": "interval", "every": 10**9})
+    assert prepare(at_work) == 1
+    client.zadd(SCHEDULE, {"redbeat:entry-000": 0})
+    at_work.tick()
+    assert broker.llen("celery") == 1
+    tick_until(at_work, client, due)
+    assert broker.llen("celery") == 1
+
+
+def test_a_beat_that_has_lost_its_lock_sends_nothing_that_it_has_prepared(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    write_spike(client, due)
+    assert prepare(at_work) == COUNT
+    client.set(LOCK, "another's")
+    with pytest.raises(Exception, match="lock"):
+        tick_until(at_work, client, due)
+    assert broker.llen("celery") == 0
+
+
+def test_a_clock_that_runs_ahead_lets_nothing_leave_early(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    names = write_spike(client, due + 3)
+    assert prepare(at_work) == COUNT
+    at_work.look_ahead.note_clock(due + 1000)
+    at_work.tick()
+    assert broker.llen("celery") == 0
+    tick_until(at_work, client, due + 3)
+    assert sorted(sent_names(broker)) == names
+
+
+def test_memory_bounds_what_is_prepared_and_the_rest_is_sent_all_the_same(
+    make_scheduler: Any, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    scheduler = make_scheduler(redbeat_message_cache_bytes=200_000)
+    write_raw(client, "first", schedule={"__type__": "interval", "every": 10**9})
+    scheduler.tick()
+    names = write_spike(client, due)
+    assert 10 < prepare(scheduler) < COUNT
+    tick_until(scheduler, client, due)
+    while scheduler.tick() <= 0:
+        pass
+    assert sorted(sent_names(broker)) == ["entry-000", *names[1:], "first"]
+
+
+def test_nothing_is_prepared_where_it_is_turned_off(
+    make_scheduler: Any, client: redis.Redis, due: float
+) -> None:
+    scheduler = make_scheduler(redbeat_lookahead=0)
+    write_spike(client, due, 3)
+    assert prepare(scheduler) == 0
+
+
+def test_a_running_beat_prepares_a_full_minute_and_sends_it_at_its_time(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
+) -> None:
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
+    write_raw(client, "first", schedule={"__type__": "interval", "every": 10**9})
+    with celery_beat(tmp_path, "module"):
+        eventually(lambda: broker.delete("celery"))
+        due = int(server_now(client)) + 6
+        names = write_spike(client, due, 2_000)
+        eventually(lambda: broker.llen("celery"), interval=0.001)
+        first_at = server_now(client)
+        eventually(lambda: broker.llen("celery") == len(names))
+    assert first_at >= due
+    ats = [json.loads(client.lindex(f"redbeat::history:{name}", 0) or "")["at"] for name in names]
+    lateness_ms = [(at - due) * 1000 for at in ats]
+    print(f"{len(names)} runs left {min(lateness_ms):.1f} to {max(lateness_ms):.1f} ms after their time")
+    assert min(ats) >= due
