@@ -239,29 +239,34 @@ class Outbox:
     @contextmanager
     def _disconnected(self) -> Iterator[None]:
         """Give kombu's clients no connection in the block, however they ask for one."""
-        pool = self.kombu_client.connection_pool
 
         def refuse(*_args: Any, **_kwargs: Any) -> Any:
             raise UnknownWriteError("a connection")
 
-        pool.get_connection = refuse
+        pools = self._pools()
+        for pool in pools:
+            pool.get_connection = refuse
         try:
             yield
         finally:
-            del pool.get_connection
+            for pool in pools:
+                vars(pool).pop("get_connection", None)
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
         """In a rehearsal let kombu's clients have connections in the block."""
-        if not self._is_rehearsed:
-            yield
-            return
-        pool = self.kombu_client.connection_pool
-        refuse = vars(pool).pop("get_connection")
+        refusals = [(pool, vars(pool).pop("get_connection")) for pool in self._pools() if self._is_rehearsed]
         try:
             yield
         finally:
-            pool.get_connection = refuse
+            for pool, refuse in refusals:
+                pool.get_connection = refuse
+
+    def _pools(self) -> list[Any]:
+        """Return the pools that the channel's connections are from: kombu has one for blocking commands."""
+        pools = [self.kombu_client.connection_pool]
+        other = getattr(getattr(self._channel, "client", None), "connection_pool", pools[0])
+        return pools if other is pools[0] else [*pools, other]
 
     def _give_up(self, way: str) -> None:
         """Collect no more: the channel sends its messages itself from now on."""

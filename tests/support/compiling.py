@@ -50,9 +50,11 @@ class Compiling:
 
     def compile(self, call: Call) -> Message | str:
         """The message of a call, or why it isn't compiled, as the dispatcher finds out."""
-        return self.originals.find_obstacle(self.scheduler, self.broker.producer) or self._compile(call)
+        return self.originals.find_obstacle(self.scheduler, self.broker.producer) or self.compile_only(call)
 
-    def _compile(self, call: Call) -> Message | str:
+    def compile_only(self, call: Call) -> Message | str:
+        """What the compiler finds out, whoever else takes part in making messages."""
+
         def rehearse(values: Values) -> Any:
             self.rehearsals.append(values)
             return self.send(call, values)

@@ -24,7 +24,8 @@ from celery import Celery
 from celery.beat import SchedulingError
 from kombu import Exchange, Queue
 
-from redbeat.broker.compiler import Call, Message
+from redbeat.broker.compiler import Call, Message, Values
+from redbeat.broker.outbox import UnknownWriteError
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from tests.conftest import SEED, MakeApp
 from tests.integration.broker.test_message_fidelity import FORMATS, QUEUES, ROWS, add_tasks
@@ -337,6 +338,23 @@ def test_compiling_writes_nothing_and_asks_nothing(
     assert published == []
     assert broker.keys() == []
     assert "cmdstat_lpush" not in broker.info("commandstats").keys() - before.keys()
+
+
+def test_nothing_leaves_a_rehearsal_whatever_it_does(make_app: MakeApp, broker: redis.Redis) -> None:
+    def send_more(values: Values) -> None:
+        channel = compiling.broker.producer.channel
+        for client in (channel.client, channel._create_client()):  # noqa: SLF001 - as kombu makes one
+            with pytest.raises(UnknownWriteError):
+                client.lpush("celery", "another message")
+        with pytest.raises(UnknownWriteError), channel.conn_or_acquire() as client:
+            client.publish("events", "an event")
+        compiling.broker.producer.publish("an event", routing_key="celery")
+        compiling.send(call_of(), values)
+
+    compiling = make_compiling(make_app())
+    with listening(broker) as published:
+        assert isinstance(compiling.compiler.compile(call_of(), send_more), Message)
+    assert (broker.keys(), published) == ([], [])
 
 
 @pytest.mark.parametrize("backend", ["redis", "rpc://"])

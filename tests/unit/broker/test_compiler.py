@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from celery import Celery, Task
+from celery.backends.base import DisabledBackend
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
-from redbeat.broker.compiler import Message
+from redbeat.broker import compiler
+from redbeat.broker.compiler import Compiler, Message, Values
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
 
@@ -154,3 +157,145 @@ def test_a_run_is_the_same_wherever_its_values_come_from(compiling: Compiling) -
 )
 def test_some_options_are_left_to_apply_async(compiling: Compiling, options: dict[str, Any]) -> None:
     assert isinstance(compiling.compile(call_of(**options)), str)
+
+
+# -- what isn't as expected
+
+
+def messages_about(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if "aren't compiled" in message]
+
+
+def test_a_value_that_changes_from_run_to_run_is_named_and_never_compiled(
+    compiling: Compiling, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    names = map(str, itertools.count())
+    monkeypatch.setattr("celery.app.amqp.anon_nodename", lambda: next(names))
+    for number in range(3):
+        reason = compiling.compile_only(call_of(f"entry {number}"))
+        assert "headers.origin" in str(reason)
+        compiling.begin_batch()
+    assert messages_about(caplog) == [f"beat: Messages of the task echo aren't compiled: {reason}."]
+    assert len(compiling.rehearsals) == 2
+
+
+def test_a_value_that_depends_on_the_entry_in_an_unknown_way_drops_the_first_message(
+    compiling: Compiling, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(
+        "celery.app.amqp.saferepr", lambda value, *args, **kwargs: "others" if value == [2] else str(value)
+    )
+    monkeypatch.setattr("redbeat.broker.holes.saferepr", lambda value, *args, **kwargs: str(value))
+    compiling.compiler = Compiler(compiling.app)
+    compiling.begin_batch()
+    first = compiling.compile_only(call_of("first", args=[1]))
+    assert isinstance(first, Message)
+    assert compiling.compiler.is_current(first)
+    assert "headers.argsrepr" in str(compiling.compile_only(call_of("second", args=[2])))
+    assert not compiling.compiler.is_current(first)
+    assert "headers.argsrepr" in str(compiling.compile_only(call_of("first", args=[1])))
+    assert len(messages_about(caplog)) == 1
+
+
+def test_a_version_that_describes_arguments_in_another_way_compiles_nothing(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery.app.amqp.saferepr", lambda value, *args, **kwargs: repr(value))
+    compiling = Compiling(app)
+    compiling.begin_batch()
+    assert "describes arguments" in str(compiling.compile_only(call_of()))
+    assert compiling.rehearsals == []
+
+
+def test_wrong_settings_are_left_to_apply_async(app: Celery) -> None:
+    app.conf.task_routes = [("echo", {"queue": "x"}, "one too many")]
+    compiling = Compiling(app)
+    compiling.begin_batch()
+    assert "ValueError" in str(compiling.compile_only(call_of()))
+
+
+def test_what_fails_in_one_batch_is_tried_again_in_the_next(compiling: Compiling) -> None:
+    compiling.app.amqp.queues.create_missing = False
+    for _ in range(2):
+        assert "QueueNotFound" in str(compiling.compile(call_of(queue="missing")))
+    assert len(compiling.rehearsals) == 1
+    compiling.app.amqp.queues.add(Queue("missing"))
+    compiling.begin_batch()
+    assert isinstance(compiling.compile(call_of(queue="missing")), Message)
+
+
+def test_task_sent_events_are_left_to_apply_async(app: Celery, broker: Any) -> None:
+    app.conf.task_send_sent_event = True
+    compiling = Compiling(app)
+    compiling.begin_batch()
+    assert compiling.compile(call_of()) == "task_send_sent_event is set"
+    assert compiling.rehearsals == []
+
+
+def test_kinds_of_messages_are_bounded(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "MAX_SHAPES", 3)
+    monkeypatch.setattr(compiler, "KEPT_BATCHES", 5)
+    first = [compiled(compiling, queue=f"queue-{number}") for number in range(3)]
+    assert "more than 3 kinds" in str(compiling.compile(call_of(queue="queue-3")))
+    assert all(map(compiling.compiler.is_current, first))
+    for _ in range(5):
+        compiling.begin_batch()
+    fourth = compiled(compiling, queue="queue-3")
+    assert compiling.compiler.is_current(fourth)
+    assert not any(map(compiling.compiler.is_current, first))
+    assert compiling.compiler.is_current(compiled(compiling, queue="queue-0"))
+
+
+# -- rehearsals
+
+
+class OwnBackend(DisabledBackend):
+    """A result backend that notes what it is told."""
+
+    told: ClassVar[list[str]] = []
+
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        self.told.append(task_id)
+
+
+def test_a_result_backend_that_isnt_celerys_is_left_to_apply_async(compiling: Compiling) -> None:
+    compiling.app.conf.result_backend = f"{__name__}:OwnBackend"
+    OwnBackend.told.clear()
+    compiling.begin_batch()
+    reason = str(compiling.compile(call_of()))
+    assert reason == "the result backend OwnBackend isn't one of Celery's"
+    assert OwnBackend.told == []
+    assert isinstance(compiling.compile(call_of(ignore_result=True)), Message)
+
+
+def test_after_a_rehearsal_that_fails_all_is_as_before(compiling: Compiling, broker: Any) -> None:
+    def fail(values: Values) -> None:
+        compiling.send(call_of(), values)
+        raise RuntimeError("afterwards")
+
+    assert compiling.compiler.compile(call_of(), fail) == "RuntimeError: afterwards"
+    assert "on_task_call" not in vars(compiling.app.backend)
+    assert broker.keys() == []
+    compiling.send(call_of(), values_of(call_of()))  # for good
+    assert broker.llen("q") == 1
+
+
+def test_a_rehearsal_that_sends_twice_is_no_message(compiling: Compiling, broker: Any) -> None:
+    def send_twice(values: Values) -> None:
+        compiling.send(call_of(), values)
+        compiling.send(call_of(), values)
+
+    assert compiling.compiler.compile(call_of(), send_twice) == "a run isn't one message to one queue"
+    assert broker.keys() == []
+
+
+def test_an_exit_amid_a_rehearsal_leaves_nothing_behind(compiling: Compiling, broker: Any) -> None:
+    def leave(values: Values) -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        compiling.compiler.compile(call_of(), leave)
+    by_apply_async, by_compiler = compiling.make_both(call_of())
+    assert by_compiler == by_apply_async
