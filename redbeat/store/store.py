@@ -33,6 +33,7 @@ from redbeat.keys import Keys
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
 from redbeat.store import scripts as lua
+from redbeat.store.commits import Commits
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
@@ -253,12 +254,39 @@ class Store:
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else self._call_all
-            histories = Histories(self.keys.beside, self.config.history)
-            committed = lua.commit_runs(client, self.keys.schedule, fence, commits, target, histories, call)
+            schedule, histories = self.keys.schedule, self._histories
+            committed = lua.commit_runs(client, schedule, fence, commits, target, histories, call)
+        self.note_committed(committed, fence)
+        return committed
+
+    def commits(
+        self,
+        fence: Fence,
+        target: Target = Target("", 0, 0),  # noqa: B008 - immutable
+        commit: Callable[[Sequence[Commit]], Committed] | None = None,
+    ) -> Commits:
+        """Return what commits a batch piece by piece, while the rest of it is still made.
+
+        Arguments:
+            commit: commits what can't be sent so; by default as ``commit_runs`` does.
+        """
+        ordinary = commit or (lambda commits: self.commit_runs(fence, commits, target))
+        is_direct = not (self.config.is_cluster or self.replicas.wanted)
+        return Commits(self, fence, target, self._histories, ordinary, is_direct=is_direct)
+
+    @property
+    def _histories(self) -> Histories:
+        return Histories(self.keys.beside, self.config.history)
+
+    def note_committed(self, committed: Committed, fence: Fence) -> None:
+        """Handle what a commit has found besides its entries: the state of the lock, and missing rights.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
         self.check_lock(committed.status, fence)
         if is_no_permission(committed.unrecorded):
             self.rights.note(HISTORIES, committed.unrecorded)
-        return committed
 
     def _call_all(self, script: lua.Script, client: Any, requests: Sequence[lua.Request]) -> list[Any]:
         if len(requests) == 1 or self.config.is_cluster:  # its pipelines take no scripts

@@ -1,0 +1,122 @@
+"""A connection on which commands are sent now, and their replies read later.
+
+Invariant: it goes back to its pool with every reply read, or it is disconnected first.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import redis
+import redis.connection
+import redis.sentinel
+from redis.exceptions import ResponseError
+
+from redbeat.connection.retry import without_retry
+
+#: a client whose pool has fewer connections keeps them for the commands that are sent meanwhile
+MIN_CONNECTIONS = 10
+
+#: the clients and the connections that do with a command nothing but send it. Fakes, clusters and subclasses
+#: get each command in the ordinary way
+_PLAIN_CLIENT = redis.Redis
+_PLAIN_CONNECTIONS = (
+    redis.connection.Connection,
+    redis.connection.SSLConnection,
+    redis.connection.UnixDomainSocketConnection,
+    redis.sentinel.SentinelManagedConnection,
+    redis.sentinel.SentinelManagedSSLConnection,
+)
+#: and so does a client of which somebody watches the commands
+_ORDINARY_WAYS = (redis.Redis.execute_command, redis.client.Pipeline.execute)
+
+
+class Stream:
+    """One connection of a client's pool, not available to others until ``close``.
+
+    Attributes:
+        unread: of how many commands the replies weren't read yet.
+    """
+
+    def __init__(self, pool: Any, connection: Any) -> None:
+        self._pool = pool
+        self._connection = connection
+        self.unread = 0
+
+    @classmethod
+    def open(cls, client: Any) -> Stream | None:
+        """Return a stream to the server of ``client``; None: with this client there can be none.
+
+        Raises what the client raises if it can't connect.
+        """
+        pool = _pool_of(without_retry(client))
+        if pool is None:
+            return None
+        words = ("EVALSHA",) if _wants_the_command(type(pool).get_connection) else ()
+        return cls(pool, pool.get_connection(*words))
+
+    def write(self, *words: Any) -> None:
+        """Send a command, and don't wait for its reply; an error ends the connection."""
+        try:
+            # a health check would read a reply
+            packed = self._connection.pack_command(*words)
+            self._connection.send_packed_command(packed, check_health=not self.unread)
+        except BaseException:
+            self._end()
+            raise
+        self.unread += 1
+
+    def read(self) -> Any:
+        """Return the reply to the first command that has none yet, or the error that the server has replied.
+
+        Any other error ends the connection, and is raised.
+        """
+        try:
+            reply = self._connection.read_response()
+        except ResponseError as exc:
+            reply = exc
+        except BaseException:
+            self._end()
+            raise
+        self.unread -= 1
+        return reply
+
+    def close(self) -> None:
+        """Give the connection back; if replies are missing, end it first. Harmless when repeated."""
+        if self.unread:
+            self._end()
+        elif self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._pool.release(connection)
+
+    def _end(self) -> None:
+        connection, self._connection = self._connection, None
+        self.unread = 0
+        if connection is not None:
+            try:
+                connection.disconnect()
+            finally:
+                self._pool.release(connection)
+
+
+def _pool_of(client: Any) -> Any:
+    """Return the pool of a client whose connections may be used directly, else None."""
+    if type(client) is not _PLAIN_CLIENT or getattr(client, "connection", None) is not None:
+        return None
+    if (redis.Redis.execute_command, redis.client.Pipeline.execute) != _ORDINARY_WAYS:
+        return None
+    if {"execute_command", "evalsha", "pipeline"} & vars(client).keys():
+        return None
+    pool = client.connection_pool
+    is_plain = pool.connection_class in _PLAIN_CONNECTIONS and getattr(pool, "cache", None) is None
+    return pool if is_plain and pool.max_connections >= MIN_CONNECTIONS else None
+
+
+@cache
+def _wants_the_command(get_connection: Any) -> bool:
+    """Tell whether connections are asked for with a command, as before redis-py 5.3."""
+    parameters = inspect.signature(get_connection).parameters
+    required = [one for one in parameters.values() if one.default is one.empty and one.name != "self"]
+    return any(one.kind is one.POSITIONAL_OR_KEYWORD for one in required)
