@@ -70,7 +70,9 @@ _AMQP = Family(
     "default_queue",
     "default_exchange",
 )
-_QUEUES = Family(Queues, "__getitem__", "__setitem__", "__missing__", "add", "_add", "new_missing")
+_QUEUES = Family(
+    Queues, "__getitem__", "__setitem__", "__missing__", "add", "_add", "_set_max_priority", "new_missing"
+)
 _ROUTER = Family(Router, "route", "expand_destination", "lookup_route", "query_router")
 _RESULT = Family(AsyncResult, "__init__", "__new__", "ignored")
 _PRODUCER = Family(

@@ -96,10 +96,12 @@ class Family:
         names: those that this version of the class hasn't got are left out.
 
     Attributes:
+        classes: the class and its bases.
         namespaces: of each class the names that it has itself.
     """
 
     def __init__(self, cls: type, *names: str) -> None:
+        self.classes = cls.__mro__
         self._names = frozenset({*names, "__getattribute__"})
         #: names that each class hasn't got itself
         self._absent: dict[type, frozenset[str]] = {}

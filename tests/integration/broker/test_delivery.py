@@ -105,6 +105,7 @@ def test_behind_sentinels_delivery_is_exactly_once(sentinel: SentinelTopology) -
     )
     with leader(app) as scheduler:
         assert EXACTLY in scheduler.info
+        assert ". messages -> compiled" in scheduler.info
 
 
 def test_a_broker_that_cannot_be_asked_leaves_it_open_in_the_banner(server: Server) -> None:

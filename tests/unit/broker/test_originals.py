@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -28,6 +29,7 @@ from celery import Celery, Task, signals
 from celery.app.amqp import AMQP
 from celery.beat import Scheduler
 from celery.local import Proxy
+from celery.result import AsyncResult
 from celery.utils.dispatch.signal import Signal
 from kombu import Producer
 from kombu.connection import Connection
@@ -35,8 +37,11 @@ from kombu.transport.virtual.base import Channel as VirtualChannel
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.broker import originals
 from redbeat.broker.originals import Originals
+from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer
+from redbeat.broker.replacements import Family
 from tests.support.ticks import memory_app
 
 #: how this module is named in a reason
@@ -221,6 +226,65 @@ def test_a_mock_is_found(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_function_that_is_gone_is_found(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(RedBeatScheduler, "apply_async")
     assert find(app) == "RedBeatScheduler.apply_async is gone"
+
+
+#: what the watched functions call besides, and why it has no say in a message
+BESIDE = {
+    Task: {"apply": "only with task_always_eager", "bind": "only once"},
+    Celery: {
+        "_acquire_producer": "only without a producer",
+        "producer_pool": "only without a producer",
+        "connection": "only without a producer",
+        "_backend": "told of a run, if at all",
+        "_get_backend": "told of a run, if at all",
+        "_load_config": "only once",
+        "finalize": "only once",
+        "subclass_with_self": "only once",
+        "oid": "only once",
+    },
+    AMQP: {"_event_dispatcher": "of events"},
+    celery.app.amqp.Queues: {"add_compat": "of the settings of Celery 2"},
+    AsyncResult: {"_on_fulfilled": "of those who wait for a result"},
+    BoundedProducer: {"revive": "only for a new channel"},
+    Connection: {
+        "recoverable_channel_errors": "of errors",
+        "recoverable_connection_errors": "of errors",
+    },
+    VirtualChannel: {
+        "_binding_ttl": "of declarations",
+        "_new_queue": "of declarations",
+        "_refresh_binding": "of declarations",
+        "_script_binding_deadlines": "of declarations",
+        "conn_or_acquire": "replaced while messages are collected",
+        "state": "of declarations",
+    },
+    Signal: {"_clear_dead_receivers": "there is no receiver"},
+}
+
+
+def methods_called(family: Family) -> Iterator[tuple[type, str]]:
+    """The class and name of each method that a family's functions call, but that isn't watched."""
+    classes = [base for base in family.classes if base.__module__ != "builtins"]
+    watched = {name for namespace in family.namespaces for name in namespace.names}
+    for function in (one for namespace in family.namespaces for one in namespace.functions):
+        for name in set(function.__code__.co_names) - watched:
+            for base in classes:
+                found = vars(base).get(name)
+                if isinstance(found, (FunctionType, classmethod, staticmethod, property, cached_property)):
+                    yield base, name
+
+
+def test_no_function_on_the_way_is_left_out() -> None:
+    """A new Celery or kombu may have new ones."""
+    families = [*vars(originals).values(), *originals._OTHERS]  # noqa: SLF001
+    found = {
+        (family.classes[0].__name__, base.__name__, name)
+        for family in families
+        if isinstance(family, Family) and family.classes[0] is not Outbox
+        for base, name in methods_called(family)
+        if not any(name in known for cls, known in BESIDE.items() if issubclass(family.classes[0], cls))
+    }
+    assert found == set()
 
 
 # -- overridden by a subclass, or on one object
@@ -558,7 +622,9 @@ import functools, sys
 {patch}
 from celery import Celery
 from redbeat.schedulers import RedBeatScheduler
+from redbeat.broker import originals
 from redbeat.broker.originals import Originals
+from redbeat.broker.outbox import Outbox
 app = Celery("shop", broker="memory://", set_as_current=False)
 app.conf.redbeat_redis_url = "redis://127.0.0.1:1/0"
 print(Originals(app).find_obstacle(RedBeatScheduler(app, lazy=True)))
@@ -587,8 +653,18 @@ def test_what_was_replaced_before_redbeat_was_imported_is_found(where: str) -> N
     assert run(EARLY.format(patch=PATCHES[where] + REPLACE)) == f"__main__ replaces {where}"
 
 
-def test_an_untouched_process_has_no_obstacle() -> None:
-    assert run(EARLY.format(patch="")) == ""
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "",
+        "from gevent import monkey; monkey.patch_all()",
+        "import eventlet; eventlet.monkey_patch()",
+        "import django; from django.conf import settings; settings.configure(); django.setup()",
+    ],
+    ids=["plain", "gevent", "eventlet", "Django"],
+)
+def test_what_has_no_say_in_messages_is_no_obstacle(patch: str) -> None:
+    assert run(EARLY.format(patch=patch)) == ""
 
 
 def run(program: str) -> str:
