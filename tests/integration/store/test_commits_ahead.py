@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ def test_what_has_changed_is_told_at_its_place(
     broker.set("text", "no list")
     pieces = pieces_of(client, 3, 2)
     client.hset("redbeat:entry-1", "definition", "{}")
-    pieces[1][0] = pieces[1][0].with_pushes((push("text", 3),))
+    pieces[1][0] = replace(pieces[1][0], pushes=(push("text", 3),))
     with store.commits(FENCE, target_of(client)) as commits:
         for piece in pieces:
             commits.write(piece)
