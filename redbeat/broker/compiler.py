@@ -38,6 +38,9 @@ MAX_SHAPES = 1_000
 #: when there are too many, they are dropped and made anew, but not again before so many batches
 KEPT_BATCHES = 1_000
 
+#: how many shapes are made in one batch, as each of them takes as long as some messages
+NEW_SHAPES = 100
+
 #: after how long the messages of rehearsals expire: not at once, as Celery would warn of it
 _REHEARSAL_LIFETIME = timedelta(hours=1)
 
@@ -63,7 +66,7 @@ class Compiler:
         self._common: tuple[Any, ...] = ()
         self._describe: holes.Describe | None = None
         self._obstacle = "no batch has begun"
-        self._batch = self._dropped_in = 0
+        self._batch = self._dropped_in = self._found = 0
         #: key to shape, or to why there is none
         self._shapes: dict[Any, Shape | str] = {}
         #: the same for what may be otherwise in the next batch
@@ -77,6 +80,7 @@ class Compiler:
             outbox: where their messages are collected; None: they aren't.
         """
         self._batch += 1
+        self._found = 0
         self._failed.clear()
         try:
             common = read_common_ground(self._app)
@@ -90,41 +94,33 @@ class Compiler:
             self._obstacle = self._find_obstacle()
 
     def compile(self, call: Call, rehearse: Send) -> Message | str:
-        """Return the message of ``call``; a str: why it isn't compiled, and must be made by ``apply_async``.
+        """Return the message of ``call``, to be used in this batch; a str: why ``apply_async`` must make it.
 
-        ``rehearse`` is called for the first entries of a shape, in a way that nothing is sent.
+        ``rehearse`` is called for the first entries of a shape, in a way that nothing is sent or declared.
+        Then the queues of the shape are declared, once a batch, as ``apply_async`` does it.
         """
-        if self._obstacle:
-            return self._obstacle
-        key = holes.key_of(call)
-        if isinstance(key, str):
-            return key
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = self._find_shape(key, call, rehearse)
-        if isinstance(shape, str):
-            return shape
-        try:
-            message = shape.compile(call)
-        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
-            return reason_of(exc)
-        if shape.first is not None and shape.first != call:
-            return self._prove(shape, message, call, rehearse)
-        return message
+        message = self._compile(call, rehearse)
+        if isinstance(message, str) or self.is_current(message):
+            return message
+        message = self._compile(call, rehearse)  # anew, as a queue that is declared may be another one
+        if isinstance(message, str) or self.is_current(message):
+            return message
+        return "what its message depends on is changing"
 
     def is_current(self, message: Message) -> bool:
         """Tell whether ``message`` may be used in this batch: what it rests on is as it was.
 
-        What its messages need to be declared is declared then. Raises what the transport raises.
+        What its messages need to be declared is declared then, once a batch. If that fails, the answer is no,
+        and ``apply_async`` will raise it.
         """
         shape = message.shape
         if shape.is_dropped or self._obstacle:
             return False
         if shape.batch == self._batch and shape.bindings == self._outbox.bindings:
             return True
-        for declaration in shape.declarations:
-            self._producer.repeat(declaration)
         try:
+            for declaration in shape.declarations:
+                self._producer.repeat(declaration)
             ground = shape.read_ground()
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             logger.debug("beat: Compiled messages are dropped: %r", exc)
@@ -134,6 +130,25 @@ class Compiler:
             return False
         shape.batch, shape.bindings = self._batch, self._outbox.bindings
         return True
+
+    def _compile(self, call: Call, send: Send) -> Message | str:
+        if self._obstacle:
+            return self._obstacle
+        key = holes.key_of(call)
+        if isinstance(key, str):
+            return key
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._find_shape(key, call, send)
+        if isinstance(shape, str):
+            return shape
+        try:
+            message = shape.compile(call)
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            return reason_of(exc)
+        if shape.first is not None and shape.first != call:
+            return self._prove(shape, message, call, send)
+        return message
 
     def _find_obstacle(self) -> str:
         """Return why no message is compiled; '': they may be."""
@@ -162,6 +177,9 @@ class Compiler:
         """Return a new shape made from ``call``, or why there is none; both are remembered."""
         if key in self._failed:
             return self._failed[key]
+        if self._found >= NEW_SHAPES:
+            return f"there are more than {NEW_SHAPES} kinds of messages that are new"
+        self._found += 1
         if len(self._shapes) >= MAX_SHAPES:
             if self._batch < self._dropped_in + KEPT_BATCHES:
                 return f"there are more than {MAX_SHAPES} kinds of messages"

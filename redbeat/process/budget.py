@@ -54,8 +54,10 @@ SIGNAL_SECONDS = 0.5
 #: how much processor time the signal's handler then has before the call may be interrupted
 HANDLER_SECONDS = 5.0
 
-#: nothing is interrupted inside these modules: they hold locks that others wait for, or end the process
+#: nothing is interrupted inside these modules: they hold locks that others wait for, end the process, or have
+#: changed what must be changed back
 _LEFT_ALONE = (
+    "redbeat.broker.rehearsal",
     *("logging", "threading", "queue", "importlib", "_frozen_importlib"),
     *("redis", "kombu", "amqp", "celery.app", "celery.apps", "celery.utils.log"),
 )

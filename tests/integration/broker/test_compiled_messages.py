@@ -22,18 +22,29 @@ import pytest
 import redis
 from celery import Celery
 from celery.beat import SchedulingError
+from celery.schedules import schedule
 from kombu import Exchange, Queue
 
-from redbeat.broker.compiler import Call, Message, Values
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.broker.compiler import Call, Message
 from redbeat.broker.outbox import UnknownWriteError
+from redbeat.broker.rehearsal import Rehearsed, rehearse
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from tests.conftest import SEED, MakeApp
 from tests.integration.broker.test_message_fidelity import FORMATS, QUEUES, ROWS, add_tasks
-from tests.integration.conftest import ONE_SERVER
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
 from tests.support.compiling import DUE, Compiling, call_of, values_of
-from tests.support.fidelity import counting_round_trips, listening
+from tests.support.fidelity import (
+    counting_round_trips,
+    declare_exchanges,
+    forget_connections,
+    listening,
+    send_directly,
+    writing,
+)
 from tests.support.polling import eventually
+from tests.support.schedule import SCHEDULE
 from tests.support.servers import Server
 
 pytestmark = [
@@ -124,6 +135,39 @@ def test_a_message_is_that_of_apply_async(make_app: MakeApp, name: str) -> None:
         assert NOT_COMPILED.get(name, "") in reason
         assert bool(reason) == (name in NOT_COMPILED)
         compiling.begin_batch()
+
+
+#: rows whose messages depend on when they are made
+BY_THE_CLOCK = {"expires-seconds", "countdown"}
+
+
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"yaml"} - NOT_COMPILED.keys() - BY_THE_CLOCK))
+def test_a_tick_leaves_on_the_broker_what_direct_calls_leave(
+    make_scheduler: MakeScheduler, broker: redis.Redis, name: str
+) -> None:
+    row = ROWS[name]
+    scheduler = make_scheduler(**{"task_queues": QUEUES, **row.settings})
+    app = scheduler.app
+    add_tasks(app)
+    for number in range(3):
+        entry = Entry(f"entry-{number}", row.task, schedule(10**10), row.args, row.kwargs, app=app)
+        entry.options = row.options
+        entry.save()
+        app.redbeat_redis.zadd(SCHEDULE, {entry.key: 1.5 + number})
+    forget_connections(app)
+    with writing(broker) as by_tick:
+        while not scheduler.tick():
+            pass
+    forget_connections(app)
+    declare_exchanges(app)
+    (key,) = by_tick.lists
+    with writing(broker) as directly:
+        for text in reversed(by_tick.lists[key]):
+            headers = json.loads(text)["headers"]
+            own = {name: headers[name] for name in ("redbeat_entry", "redbeat_due")}
+            sent = {"task_id": headers["id"], "headers": {**(row.options.get("headers") or {}), **own}}
+            send_directly(app, row, sent)
+    assert by_tick == directly
 
 
 # -- whatever the entry, the settings and the transport
@@ -322,38 +366,54 @@ def compare(compiling: Compiling, call: Call, now: datetime) -> str:
 # -- without effect
 
 
-def test_compiling_writes_nothing_and_asks_nothing(
+def test_a_rehearsal_asks_and_changes_nothing(
     make_app: MakeApp, broker: redis.Redis, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(task_queues=QUEUES, result_backend=server.url(5))
+    app = make_app(task_queues=QUEUES, result_backend=server.url(5), task_send_sent_event=True)
     add_tasks(app)
     compiling = make_compiling(app)
-    before = broker.info("commandstats")
     with counting_round_trips(monkeypatch) as count, listening(broker) as published:
         asked = count()
-        for options in ({}, {"queue": "fast"}, {"queue": "expiring"}, {"priority": 5}, {"queue": "fanned"}):
-            compiling.compile(call_of(**options))
+        for options in ({}, {"queue": "fast"}, {"queue": "expiring"}, {"priority": 5}):
+            rehearsed = rehearse_call(compiling, call_of(**options))
+            assert [push.command for push in rehearsed.pushes] == ["lpush"]
+            assert rehearsed.declarations != ()
+            assert rehearsed.is_told_backend
         assert count() == asked
-    assert len(compiling.rehearsals) == 9  # a fan-out can't be compiled, which is found out by the first
-    assert published == []
-    assert broker.keys() == []
-    assert "cmdstat_lpush" not in broker.info("commandstats").keys() - before.keys()
+    assert (broker.keys(), published) == ([], [])
+
+
+def rehearse_call(compiling: Compiling, call: Call) -> Rehearsed:
+    producer, outbox = compiling.broker.producer, compiling.broker.outbox
+    assert outbox is not None
+    return rehearse(compiling.app, producer, outbox, None, lambda: compiling.send(call, values_of(call)))
+
+
+@pytest.mark.parametrize("queue", ["fanned", "everybody"])
+def test_a_rehearsal_of_a_fan_out_sends_nothing(make_app: MakeApp, broker: redis.Redis, queue: str) -> None:
+    compiling = make_compiling(make_app(task_queues=QUEUES))
+    with listening(broker) as published, pytest.raises(SchedulingError):
+        rehearse_call(compiling, call_of(queue=queue))
+    assert (broker.keys(), published) == ([], [])
 
 
 def test_nothing_leaves_a_rehearsal_whatever_it_does(make_app: MakeApp, broker: redis.Redis) -> None:
-    def send_more(values: Values) -> None:
-        channel = compiling.broker.producer.channel
+    def send_more() -> None:
+        channel = producer.channel
         for client in (channel.client, channel._create_client()):  # noqa: SLF001 - as kombu makes one
             with pytest.raises(UnknownWriteError):
                 client.lpush("celery", "another message")
         with pytest.raises(UnknownWriteError), channel.conn_or_acquire() as client:
             client.publish("events", "an event")
-        compiling.broker.producer.publish("an event", routing_key="celery")
-        compiling.send(call_of(), values)
+        producer.publish("an event", routing_key="celery")
+        compiling.send(call_of(), values_of(call_of()))
 
     compiling = make_compiling(make_app())
+    producer, outbox = compiling.broker.producer, compiling.broker.outbox
+    assert outbox is not None
     with listening(broker) as published:
-        assert isinstance(compiling.compiler.compile(call_of(), send_more), Message)
+        rehearsed = rehearse(compiling.app, producer, outbox, None, send_more)
+    assert len(rehearsed.runs) == len(rehearsed.pushes) == 1
     assert (broker.keys(), published) == ([], [])
 
 
@@ -452,7 +512,6 @@ def test_queues_are_declared_as_often_as_by_apply_async(
     )
     message = compiling.compile(call_of(queue=queue))
     assert isinstance(message, Message)
-    assert declared == []
     for count in batches:
         for _ in range(3):
             assert compiling.compiler.is_current(message)

@@ -58,12 +58,13 @@ def test_a_message_is_that_of_apply_async(compiling: Compiling) -> None:
     assert compiled != ()
 
 
-def test_nothing_is_written_when_a_message_is_compiled(compiling: Compiling, broker: Any) -> None:
-    message = compiled(compiling, queue="another")
-    assert len(compiling.rehearsals) == 2
-    assert broker.keys() == []
-    assert compiling.compiler.is_current(message)  # which declares the queue, as apply_async does
+def test_queues_are_declared_as_by_apply_async(compiling: Compiling, broker: Any) -> None:
+    compiled(compiling, queue="another")
+    assert broker.keys("_kombu.binding.*") == ["_kombu.binding.another"]
     assert broker.smembers("_kombu.binding.another") == {"another\x06\x16\x06\x16another"}
+    before = {key: broker.type(key) for key in broker.scan_iter()}
+    compiling.pushes_of_apply_async(call_of(queue="another"), values_of(call_of()))
+    assert {key: broker.type(key) for key in broker.scan_iter()} == before
 
 
 def test_ten_thousand_entries_of_a_task_take_three_rehearsals(compiling: Compiling) -> None:
