@@ -234,10 +234,31 @@ def plain_part_of(entry: RedBeatSchedulerEntry) -> PlainDefinition | None:
 
 def is_plain(read: PlainDefinition) -> bool:
     """Tell whether an entry's policy bounds nothing, and each run's task id follows from its due time."""
-    if read.policy is NO_POLICY:
-        return "task_id" not in read.options
-    is_bounding = any(getattr(read.policy, name) != getattr(NO_POLICY, name) for name in _BOUNDING_FIELDS)
-    return not is_bounding and "task_id" not in read.options
+    return "task_id" not in read.options and (read.policy is NO_POLICY or not _find_bound(read.policy))
+
+
+def _find_bound(policy: Policy) -> str:
+    """Return the first field of ``policy`` that bounds runs, or moves them; '': there is none."""
+    bounding = (name for name in _BOUNDING_FIELDS if getattr(policy, name) != getattr(NO_POLICY, name))
+    return next(bounding, "")
+
+
+def why_not_plain(entry: RedBeatSchedulerEntry) -> str:
+    """Return why ``entry`` isn't plain, whatever has happened to it; '': it is."""
+    if type(entry.schedule) not in (schedule, crontab):
+        return "its schedule is neither an interval nor a crontab"
+    read = plain_part_of(entry)
+    if read is None:
+        return "its schedule has a clock of its own, or it has unknown keys" if entry.enabled else ""
+    if "task_id" in read.options:
+        return "the option 'task_id'"
+    bound = _find_bound(read.policy)
+    if bound:
+        return f"its policy has {bound}"
+    stored = getattr(entry, "stored", None)
+    if stored is not None and len(stored.definition or "") > MAX_DEFINITION:
+        return f"its definition is longer than {MAX_DEFINITION:,} characters"
+    return ""
 
 
 @lru_cache(maxsize=4096)  # entries that run together share some

@@ -17,6 +17,8 @@ from redbeat.broker.compiler import Compiler
 from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import Delivery
 from redbeat.broker.originals import Originals
+from redbeat.broker.ways import NOT_REDIS, find_setting_obstacle
+from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
@@ -50,7 +52,7 @@ class QuickWay:
         self._leadership = leadership
         self._contention = contention
         self._reports = reports
-        self._max_bytes = max_bytes
+        self._config = ensure_conf(scheduler.app)
         self._originals = Originals(scheduler.app)
         self._compiler = Compiler(scheduler.app)
         self._plain = PlainEntries(scheduler.app, self._compiler, max_bytes)
@@ -86,23 +88,21 @@ class QuickWay:
 
     def _find_obstacle(self, *, is_leased: bool) -> str:
         """Return why messages go one by one; '': they are compiled."""
-        if not self._max_bytes:
-            return "redbeat_message_cache_bytes is 0"
-        if is_leased:
-            return "redbeat_lock_key is None"
-        if self._delivery.is_at_most_once:
-            return "redbeat_delivery is 'at_most_once'"
+        obstacle = find_setting_obstacle(self._config, has_lock=not is_leased)
+        if obstacle:
+            return obstacle
         if self._broker.is_away:
             return AWAY
         try:
             producer = self._scheduler.producer  # it connects, and makes the outbox
             outbox = self._broker.outbox
             if outbox is None or outbox.has_given_up:
-                return "the broker isn't Redis"
+                return NOT_REDIS
             obstacle = self._originals.find_obstacle(self._scheduler, producer)
             if not obstacle:
                 self._leadership.confirm()  # as connecting may take long
                 self._compiler.begin_batch(producer, outbox)
+                obstacle = self._compiler.obstacle
         except RedBeatError:  # about the lock
             raise
         except Exception as exc:  # noqa: BLE001 - the ordinary way raises it again, and knows what to do

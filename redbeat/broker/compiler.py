@@ -93,6 +93,11 @@ class Compiler:
         else:
             self._obstacle = self._find_obstacle()
 
+    @property
+    def obstacle(self) -> str:
+        """Why no message of this batch is compiled; '': they may be."""
+        return self._obstacle
+
     def compile(self, call: Call, rehearse: Send) -> Message | str:
         """Return the message of ``call``, to be used in this batch; a str: why ``apply_async`` must make it.
 

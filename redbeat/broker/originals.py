@@ -373,7 +373,7 @@ def _find_of_producer(producer: Any) -> str:
         return f"the producer compresses with {producer.compression!r}"
     channel = producer.channel
     if not isinstance(channel, RedisChannel):
-        return f"the broker isn't Redis, but {producer.connection.transport.driver_type}"
+        return "the broker isn't Redis"
     return (
         _CHANNEL.find_foreign(channel, frozenset(_TAKEN))
         or _find_of_outbox(channel)

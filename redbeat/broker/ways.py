@@ -15,21 +15,26 @@ from redbeat.log.text import printable, shorten
 COMPILED = "compiled"
 ONE_BY_ONE = "one by one"
 
+NOT_REDIS = "the broker isn't Redis"
+
 
 def find_setting_obstacle(config: RedBeatConfig, *, has_lock: bool) -> str:
     """Return the setting by which no message is compiled; '': there is none."""
-    conf = config.app.conf
-    if not getattr(config, "message_cache_bytes", True):
+    if not config.message_cache_bytes:
         return "redbeat_message_cache_bytes is 0"
     if not has_lock:
         return "redbeat_lock_key is None"
     if config.delivery == "at_most_once":
         return "redbeat_delivery is 'at_most_once'"
-    if conf.task_send_sent_event:
+    if config.app.conf.task_send_sent_event:
         return "task_send_sent_event is set"
-    if config.app.connection_for_write().get_transport_cls().driver_type != "redis":
-        return "the broker isn't Redis"
     return ""
+
+
+def find_broker_obstacle(app: Any) -> str:
+    """Return what is wrong with the kind of broker, without asking it; '': nothing is."""
+    transport = app.connection_for_write().get_transport_cls()
+    return "" if transport.driver_type == "redis" else NOT_REDIS
 
 
 def describe_messages(scheduler: Any, config: RedBeatConfig, broker: Broker) -> str:
@@ -40,7 +45,11 @@ def describe_messages(scheduler: Any, config: RedBeatConfig, broker: Broker) -> 
     try:
         obstacle = find_setting_obstacle(config, has_lock=scheduler.lock_key is not None)
         producer = broker.producer if broker.outbox is not None else None
-        obstacle = obstacle or Originals(config.app).find_obstacle(scheduler, producer)
+        obstacle = (
+            obstacle
+            or find_broker_obstacle(config.app)
+            or Originals(config.app).find_obstacle(scheduler, producer)
+        )
     except Exception as exc:  # noqa: BLE001 - the application's own classes; a banner is no place to fail
         logger.debug("beat: The way of messages isn't known yet: %r", exc)
         return "known when schedule and broker can be reached"

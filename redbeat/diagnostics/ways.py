@@ -7,9 +7,10 @@ from typing import Any
 from celery.utils.imports import load_extension_class_names
 from kombu.utils.imports import symbol_by_name
 
+from redbeat.beat.plain import why_not_plain
 from redbeat.broker.holes import Call
 from redbeat.broker.originals import Originals
-from redbeat.broker.ways import find_call_obstacle, find_setting_obstacle
+from redbeat.broker.ways import find_broker_obstacle, find_call_obstacle, find_setting_obstacle
 from redbeat.config.config import ensure_conf
 from redbeat.diagnostics.routes import load_tasks
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -34,7 +35,9 @@ def find_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
     )
     return (
         find_setting_obstacle(config, has_lock=config.lock_key is not None)
+        or find_broker_obstacle(app)
         or originals.find_obstacle(_scheduler_of(app))
+        or why_not_plain(entry)
         or find_call_obstacle(originals, app.tasks.get(entry.task), call)
     )
 

@@ -128,3 +128,13 @@ def test_runs_go_the_quick_way_unless_somebody_takes_part(
     assert len(said) == 1
     assert "one by one: a receiver of before_task_publish" in said[0]
     assert "somebody_listening" in said[0]
+
+
+def test_with_task_sent_events_the_log_says_so_too(
+    make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    scheduler = make_scheduler(task_send_sent_event=True)
+    write_raw(client, "entry")
+    scheduler.tick()
+    assert "beat: Messages: one by one: task_send_sent_event is set." in caplog.messages

@@ -96,7 +96,7 @@ def test_an_exchange_type_of_ones_own_is_named(make_scheduler: MakeScheduler) ->
 
 
 def test_another_broker_is_named(make_scheduler: MakeScheduler, rabbitmq: RabbitMQ) -> None:
-    assert find(make_scheduler(broker_url=rabbitmq.url())) == "the broker isn't Redis, but amqp"
+    assert find(make_scheduler(broker_url=rabbitmq.url())) == "the broker isn't Redis"
 
 
 def test_to_ask_costs_less_than_half_of_a_message(make_scheduler: MakeScheduler) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.beat.plain import PlainEntries, delivery_tags
+from redbeat.beat.plain import PlainEntries, delivery_tags, is_plain, plain_part_of, why_not_plain
 from redbeat.beat.planner import CompiledRun, Run, plan_run
 from redbeat.broker.compiler import Call, Values
 from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.schedules import rrule
 from redbeat.store.records import Claimed, Push
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
@@ -186,3 +187,24 @@ def test_delivery_tags_are_uuids_of_version_4() -> None:
     assert len(set(tags)) == 200
     assert all(str(uuid.UUID(tag)) == tag and uuid.UUID(tag).version == 4 for tag in tags)
     assert {tag[19] for tag in tags} == set("89ab")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({}, ""),
+        ({"enabled": False}, ""),
+        ({"timezone": "Europe/Berlin", "expires_after": 60, "misfire": "all"}, ""),
+        ({"schedule": rrule("DAILY")}, "its schedule is neither an interval nor a crontab"),
+        ({"jitter": 5}, "its policy has jitter"),
+        ({"one_off": True}, "its policy has one_off"),
+        ({"exclude": "holidays"}, "its policy has exclude"),
+        ({"options": {"task_id": "always"}}, "the option 'task_id'"),
+    ],
+    ids=["plain", "disabled", "plain policy", "rrule", "jitter", "one-off", "calendar", "task id"],
+)
+def test_why_an_entry_is_not_plain_is_said_in_words(app: Celery, given: dict[str, Any], reason: str) -> None:
+    entry = RedBeatSchedulerEntry("report", "echo", **{"schedule": 60, **given}, app=app)
+    assert why_not_plain(entry) == reason
+    read = plain_part_of(entry)
+    assert (read is not None and is_plain(read)) == (not reason and entry.enabled)
