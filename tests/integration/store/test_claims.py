@@ -10,10 +10,10 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.store.records import Claimed, Fence, KeyType
+from redbeat.store.records import Claimed, Commit, Fence, KeyType
 from redbeat.store.store import Store
 from tests.support.schedule import SCHEDULE
-from tests.support.servers import Server
+from tests.support.servers import Kind, Server
 
 DEFINITION = json.dumps({"task": "echo", "schedule": {"__type__": "interval", "every": 60}})
 META = '{"last_run_at": null, "total_run_count": 0}'
@@ -94,3 +94,16 @@ def test_a_bare_name_goes_with_its_entry_also_from_beyond_the_batch(
     left = dict(client.zrange(SCHEDULE, 0, -1, withscores=True))
     assert left.keys() == {"entry-2", *(f"redbeat:entry-{number}" for number in range(6))}
     assert left["entry-2"] == later, "it isn't due"
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis"])
+def test_a_server_without_that_command_is_asked_for_each(make_app: Any, kind: Kind) -> None:
+    with Server(kind, rename_command=("ZMSCORE", '""')) as server, server.client(db=1) as client:
+        for number in range(3):
+            write(client, f"redbeat:entry-{number}", number + 1, SHAPES[0][0])
+        client.zadd(SCHEDULE, {"entry-1": 5})
+        store = Store(make_app(redbeat_redis_url=server.url(1)))
+        rows = store.claim_due(Fence(), 10).rows
+        assert [row.key for row in rows] == [f"redbeat:entry-{number}" for number in range(3)]
+        assert store.commit_runs(Fence(), [Commit(row, "65") for row in rows]).results == [True] * 3
+        assert client.zscore(SCHEDULE, "entry-1") is None

@@ -338,6 +338,11 @@ def watched(server: Server) -> Any:
     return client
 
 
+def test_they_are_sent_at_once_through_a_unix_socket(make_app: Callable[..., Celery]) -> None:
+    with Server(unix_socket=True) as server:
+        record_twice(Store(make_app(redbeat_redis_url=server.unix_url(1))), is_direct=True)
+
+
 @ONE_SERVER
 @pytest.mark.parametrize("make", [few_connections, single_connection, subclass, watched])
 def test_a_client_that_may_need_all_its_commands_gets_them_in_the_ordinary_way(
