@@ -49,14 +49,10 @@ class PlainDefinition(NamedTuple):
 
 
 class PlainReader:
-    """Reads entries of one app.
-
-    Make another one when the app's time zone or key prefix has changed: what is shared goes by them.
-    """
+    """Reads entries of one app. Make another one when the app's time zone has changed: schedules go by it."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._name_of = ensure_conf(app).keys.name
         self._schedules = Memory[str, BaseSchedule](MAX_SHARED)
         self._policies = Memory[str, Policy](MAX_SHARED)
 
@@ -93,7 +89,8 @@ class PlainReader:
             return None
         if schedule_ is None or policy is None:
             return None
-        return PlainDefinition(self._name_of(key), task, schedule_, args, kwargs, options, policy)
+        name = ensure_conf(self._app).keys.name(key)
+        return PlainDefinition(name, task, schedule_, args, kwargs, options, policy)
 
     def _schedule_of(self, encoded: dict[str, Any]) -> BaseSchedule | None:
         if KINDS and encoded["__type__"] in KINDS:

@@ -220,12 +220,3 @@ def test_bad_json_is_refused_in_the_words_of_json(text: str) -> None:
         json.loads(text)
     with pytest.raises(json.JSONDecodeError, match=re.escape(str(expected.value))):
         decode(text)
-
-
-def test_equal_schedules_that_are_read_can_be_changed_one_by_one() -> None:
-    text = json.dumps({"__type__": "crontab", **STARS})
-    first, second = decode(text), decode(text)
-    first.hour.clear()
-    first.app = "another"
-    assert second == decode(text) == crontab()
-    assert len(second.hour) == 24
