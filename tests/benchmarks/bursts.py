@@ -17,11 +17,13 @@ from .results import BATCHED, CONFIRMED, FLOOR, LOOP, OLD, OURS, Cost
 
 BURST = "burst, messages/s"
 NEVER_RUN = "burst of entries that have never run, messages/s"
-RECEIVERS, EVENTS, LOGGED = "with signal receivers", "with task-sent events", "with the log at INFO"
+TOGETHER, LOGGED = "at one due time", "with the log at INFO"
+RECEIVERS, EVENTS = "with signal receivers", "with task-sent events"
 RABBITMQ = "burst to RabbitMQ, messages/s"
 
 _WAYS = {OURS: "scheduler", OLD: "old", LOOP: "loop", BATCHED: "batched", FLOOR: "floor"}
 _VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    TOGETHER: ({"apart_micros": 0}, (OURS,)),
     RECEIVERS: ({"has_receivers": True}, (OURS, LOOP)),
     EVENTS: ({"settings": {"task_send_sent_event": True}}, (OURS, LOOP)),
     LOGGED: ({"log_file": "beat.log"}, (OURS,)),
@@ -47,7 +49,7 @@ def burst(bench: Bench) -> None:
 
 
 def variants(bench: Bench) -> None:
-    """The same with what may be connected or switched on."""
+    """The same, but of entries with one due time, and with what may be connected or switched on."""
     due = bench.sizes.due
     for _ in range(bench.sizes.repeats):
         for variant, (options, subjects) in _VARIANTS.items():
@@ -84,6 +86,7 @@ def run_burst(bench: Bench, subject: str, due: int, **changes: Any) -> list[dict
         "settings": {},
         "log_file": "",
         "has_receivers": False,
+        "apart_micros": 100,  # as of entries that are saved one after the other
         **changes,
     }
     with tempfile.TemporaryDirectory() as name:

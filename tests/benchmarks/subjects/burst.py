@@ -1,5 +1,6 @@
 """Many messages at once: options `way`, `due`, `db`, `limit_seconds`, `server_pid`, and what is connected:
-`settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals.
+`settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals; and `apart_micros`, which
+lie between the due times of two entries.
 
 Ways: `scheduler` sends `due` entries twice, first when they have never run, and again when their own schedule
 lets all of them be due once more; `old` sends entries that have run, once; `loop`, `batched` and `floor` send
@@ -57,13 +58,13 @@ def scheduler() -> Iterator[Callable[[], None]]:
 
 
 def save(task: str, count: int, due_again: datetime) -> None:
-    """Write entries that have never run, and are due now; their next runs are due at `due_again`."""
-    RedBeatSchedulerEntry.save_many(
-        RedBeatSchedulerEntry(
-            f"{task}-{number}", task, interval(EVERY), last_run_at=due_again - 2 * EVERY, app=app
-        )
-        for number in range(count)
-    )
+    """Write entries that have never run, and are due now; at `due_again` all are due once more."""
+
+    def entry(number: int) -> RedBeatSchedulerEntry:
+        saved_at = due_again - 2 * EVERY - number * timedelta(microseconds=options.apart_micros)
+        return RedBeatSchedulerEntry(f"{task}-{number}", task, interval(EVERY), last_run_at=saved_at, app=app)
+
+    RedBeatSchedulerEntry.save_many(map(entry, range(count)))
 
 
 def count_due() -> int:

@@ -47,7 +47,7 @@ def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path)
     subjects = (OURS, OLD, LOOP, BATCHED, FLOOR)
     assert figures >= {(bursts.BURST, subject, size) for subject in subjects for size in QUICK.bursts}
     assert figures >= {(bursts.NEVER_RUN, OURS, size) for size in QUICK.bursts}
-    for variant in (bursts.RECEIVERS, bursts.EVENTS, bursts.LOGGED):
+    for variant in (bursts.TOGETHER, bursts.RECEIVERS, bursts.EVENTS, bursts.LOGGED):
         assert (bursts.of_variant(bursts.BURST, variant), OURS, QUICK.due) in figures
     assert figures >= {(case, OURS, QUICK.due) for case in (*pings.PING.values(), *pings.SCRIPT.values())}
     assert figures >= {(case, OURS, QUICK.shared) for case in (cases.ALONE, cases.LOCKLESS, cases.SHARED)}
