@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -84,6 +84,9 @@ from redbeat.store.store import Store
 
 #: with at_most_once, how many runs are recorded before they are sent: a crash loses at most these
 AT_MOST_ONCE_GROUP = 20
+
+#: how many runs go the quick way at a time: while the server records these, the next are planned
+PIECE = 100
 
 #: processor time that a plan may take, besides its budget, for each character that is read for it
 READ_SECONDS = 1e-7
@@ -199,7 +202,7 @@ class Dispatcher:
             store.config.message_cache_bytes,
         )
 
-    def dispatch(self, batch: Batch, prepared: Sequence[Run] = ()) -> None:
+    def dispatch(self, batch: Batch, prepared: Sequence[CompiledRun] = ()) -> None:
         """Plan, send and record ``batch``, or send and record its ``prepared`` runs."""
         batch.is_prepared = bool(prepared)
         with garbage_kept():
@@ -208,11 +211,18 @@ class Dispatcher:
             finally:
                 batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
 
-    def _dispatch(self, batch: Batch, prepared: Sequence[Run]) -> None:
+    def _dispatch(self, batch: Batch, prepared: Sequence[CompiledRun]) -> None:
         self._broker.begin_batch()
-        runs = prepared or self._plan(batch)
-        self._broker.begin_sending()
         try:
+            if prepared:
+                self._send_prepared(batch, prepared)
+                return
+            rows: Sequence[Claimed] = self._drop_missing(batch)
+            is_quick = bool(rows) and self.quick_way.is_open(is_leased=batch.is_leased)
+            if is_quick:
+                rows = self._send_first(batch, rows)
+            runs = self._plan(batch, rows, is_quick=is_quick)
+            self._broker.begin_sending()
             if self.delivery.is_at_most_once:
                 self._commit(batch, batch.pending)
                 self._record_then_send(batch, runs)
@@ -220,7 +230,7 @@ class Dispatcher:
                 self._send(batch, runs)
                 self._record(batch)
             self._broker.send_events(batch.events)
-            if runs:
+            if batch.recorded:
                 self.delivery.announce()
         except BaseException:
             # a signal ends this beat, or Redis is away: what was sent is recorded as sent, if that is
@@ -240,18 +250,88 @@ class Dispatcher:
                     call_briefly(lambda: self._broker.send_events(batch.events))
             raise
 
+    # -- the quick way: plan, push and record in one go
+
+    def _send_first(self, batch: Batch, rows: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Send the first of ``rows``, as long as their messages are compiled; return the others."""
+        target = self._known_target()
+        if target is None:
+            return rows
+        with postpone_signals() as let_arrive:
+            pieces = self._plan_pieces(batch, rows, let_arrive)
+            return rows[self._commit_pieces(batch, pieces, target) :]
+
+    def _plan_pieces(
+        self, batch: Batch, rows: Sequence[Claimed], let_arrive: Callable[[], None]
+    ) -> Iterator[list[CompiledRun]]:
+        for first in range(0, len(rows), PIECE):
+            runs, others = self.quick_way.plan(rows[first : first + PIECE], batch.claim.now)
+            if others or any(run.message.on_call is not None for run in runs):
+                return
+            yield runs
+            let_arrive()
+
+    def _send_prepared(self, batch: Batch, runs: Sequence[CompiledRun]) -> None:
+        """Send runs that were planned before they were due, if the script that records them can push."""
+        target = self._known_target()
+        if target is None:
+            batch.give_back(runs)
+            return
+        pieces = (runs[first : first + PIECE] for first in range(0, len(runs), PIECE))
+        with postpone_signals():
+            self._commit_pieces(batch, pieces, target)
+
+    def _known_target(self) -> Target | None:
+        """Return where a commit may push messages; None: nowhere, or that can't be known now."""
+        try:
+            return self.delivery.target()
+        except RedBeatError:  # about the schedule's server
+            raise
+        except Exception as exc:  # noqa: BLE001 - the ordinary way raises it again, and knows what to do
+            logger.debug("beat: It isn't known where messages can be pushed: %r", exc)
+            return None
+
+    def _commit_pieces(self, batch: Batch, pieces: Iterable[Sequence[CompiledRun]], target: Target) -> int:
+        """Record and push runs piece by piece: while the server records one, the next is planned.
+
+        Returns how many runs were given to the server.
+        """
+        sent: list[tuple[Run, tuple[Push, ...]]] = []
+        with self._store.commits(
+            batch.fence, target, lambda commits: self._commit_each(batch, commits, target)
+        ) as commits:
+            for runs in pieces:
+                for run in runs:
+                    sent.append((run, self._announce(run)))
+                    run.sent.pushes = run.pushes
+                commits.write([run.sent for run in runs])
+            try:
+                committed = commits.finish()
+            except StoreRefused as exc:
+                if not is_no_permission(exc):
+                    raise
+                for known, _ in sent:
+                    known.sent.pushes = ()
+                return 0  # the ordinary way finds out which right is lacking
+        if committed.is_moved:
+            self.delivery.note_moved()
+        batch.note_recorded([run.sent for run, _ in sent], committed)
+        self._note_results(batch, sent, committed.results, is_moved=committed.is_moved)
+        return len(sent)
+
     # -- plan
 
-    def _plan(self, batch: Batch) -> list[Run]:
+    def _plan(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> list[Run]:
         """Return the runs to send; commits of the other entries go to ``batch.pending``.
 
         They are sent in the order of their due times, whatever the order in which they were planned.
         """
-        rows = self._drop_missing(batch)
+        if not rows:
+            return []
         with postpone_signals() as let_arrive:
             runs: list[CompiledRun] = []
             others = rows
-            if rows and self.quick_way.is_open(is_leased=batch.is_leased):
+            if is_quick:
                 runs, others = self.quick_way.plan(rows, batch.claim.now)
                 let_arrive()
             if not others:
@@ -483,10 +563,7 @@ class Dispatcher:
         """Record the batch; collected messages are pushed in the same step, or sent just before it."""
         if batch.collected:
             target = self._find_target(batch)
-            is_committed = target is not None and self._commit_with_messages(batch, target)
-            if not is_committed and batch.is_prepared:  # only the script knows whether their time has come
-                batch.give_back([run for run, _ in batch.collected])
-            elif not is_committed:
+            if target is None or not self._commit_with_messages(batch, target):
                 self._send_collected(batch)
         self._commit(batch, batch.pending)
 
@@ -531,7 +608,20 @@ class Dispatcher:
             self.delivery.note_moved()
         batch.note_recorded(commits, committed)
         batch.pending = self._quarantine_refused(batch, others, committed)
-        for (run, _), result in zip(batch.collected, committed.results[len(others) :], strict=True):
+        results = committed.results[len(others) :]
+        self._note_results(batch, batch.collected, results, is_moved=committed.is_moved)
+        return True
+
+    def _note_results(
+        self,
+        batch: Batch,
+        sent: Sequence[tuple[Run, tuple[Push, ...]]],
+        results: Sequence[bool | str],
+        *,
+        is_moved: bool,
+    ) -> None:
+        """Note what became of runs whose messages were to be pushed with their commits."""
+        for (run, _), result in zip(sent, results, strict=True):
             if isinstance(result, str) and is_no_permission(result):
                 self.delivery.note_refused(result)
                 batch.give_back([run])
@@ -541,10 +631,9 @@ class Dispatcher:
                 batch.events += run.events
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
-                if not committed.is_moved and not batch.is_prepared:
+                if not is_moved and not batch.is_prepared:
                     self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
-        return True
 
     def _commit(self, batch: Batch, commits: Sequence[Commit]) -> list[bool | str]:
         """Record ``commits``, and quarantines of those that were refused; return what became of each."""
