@@ -18,6 +18,7 @@ from uuid import UUID
 import celery
 from celery import signals
 from celery.app.amqp import AMQP, Queues
+from celery.app.registry import TaskRegistry
 from celery.app.routes import MapRoute, Router, prepare
 from celery.app.task import Task
 from celery.local import Proxy
@@ -74,6 +75,7 @@ _QUEUES = Family(
     Queues, "__getitem__", "__setitem__", "__missing__", "add", "_add", "_set_max_priority", "new_missing"
 )
 _ROUTER = Family(Router, "route", "expand_destination", "lookup_route", "query_router")
+_REGISTRY = Family(TaskRegistry, "get", "__getitem__", "__missing__", "__contains__")
 _RESULT = Family(AsyncResult, "__init__", "__new__", "ignored")
 _PRODUCER = Family(
     type("BoundedProducer", (BoundedProducer, Producer), {}),
@@ -133,6 +135,14 @@ _JSON_TYPES = Namespace(
     ("kombu", "datetime", "builtins", "decimal", "uuid"),
 )
 
+#: what messages of a task depend on, and Celery has as plain values
+_ATTRIBUTES = frozenset(
+    (
+        *("name", "typing", "ignore_result", "time_limit", "soft_time_limit", "expires", "priority", "queue"),
+        *("exchange", "routing_key", "delivery_mode", "serializer", "compression", "immediate", "mandatory"),
+    )
+)
+
 #: the code of the function that Celery makes for `app.amqp.send_task_message`
 _SENDER_CODES = tuple(
     constant
@@ -173,7 +183,18 @@ class _Way:
 
 
 _WAY = _Way(
-    _TASK, _APP, _AMQP, _QUEUES, _ROUTER, _RESULT, _PRODUCER, _CONNECTION, _CHANNEL, _OUTBOX, *_OTHERS
+    _TASK,
+    _APP,
+    _REGISTRY,
+    _AMQP,
+    _QUEUES,
+    _ROUTER,
+    _RESULT,
+    _PRODUCER,
+    _CONNECTION,
+    _CHANNEL,
+    _OUTBOX,
+    *_OTHERS,
 )
 
 
@@ -190,8 +211,9 @@ def remember_scheduler(scheduler: type, entry: type) -> None:
         "default_now",
         "next",
     )
+    values = ("name", "task", "schedule", "args", "kwargs", "options", "enabled")
     planning = ("__next__", "_next_instance", "due_at", "due_by_schedule", "score", "score_of", "bounds")
-    _WAY.add(_WAY.scheduler, Family(entry, *reading, *planning))
+    _WAY.add(_WAY.scheduler, Family(entry, *reading, *values, *planning))
 
 
 class Originals:
@@ -230,7 +252,7 @@ class Originals:
         """
         if task is None:
             return ""
-        found = _TASK.find_foreign(task)
+        found = _TASK.find_foreign(task) or _find_computed(type(task))
         if found:
             return found
         if getattr(task, "_dump_pydantic_arguments", None) is not None:
@@ -244,6 +266,17 @@ class Originals:
         return _find_of_serializer(name)
 
 
+def _find_computed(cls: type) -> str:
+    """Return what a task's class computes anew whenever it is read, though messages depend on it."""
+    for base in cls.__mro__:
+        if base is Task:
+            return ""
+        for name in _ATTRIBUTES & base.__dict__.keys():
+            if hasattr(type(base.__dict__[name]), "__get__"):
+                return f"{base.__module__}.{base.__qualname__} computes {name}"
+    return ""
+
+
 def _find_of_app(app: Any) -> str:
     found = _APP.find_foreign(app)
     if found:
@@ -253,6 +286,9 @@ def _find_of_app(app: Any) -> str:
         return "task_always_eager is set"
     if app.current_worker_task is not None:
         return "a task of a worker sends it"
+    found = _REGISTRY.find_foreign(vars(app)["_tasks"])  # app.tasks finalizes it
+    if found:
+        return found
     result_class = vars(app).get("AsyncResult")
     return (result_class is not None and _RESULT.find_override(result_class)) or _find_of_amqp(app.amqp)
 

@@ -27,6 +27,7 @@ import kombu.utils.json
 import pytest
 from celery import Celery, Task, signals
 from celery.app.amqp import AMQP
+from celery.app.registry import TaskRegistry
 from celery.beat import Scheduler
 from celery.local import Proxy
 from celery.result import AsyncResult
@@ -376,6 +377,20 @@ def test_a_queue_table_of_ones_own_is_found(app: Celery) -> None:
     assert find(app) == f"{HERE}.{Shop.__qualname__} overrides __missing__"
 
 
+def test_a_registry_of_ones_own_is_found() -> None:
+    class Registry(TaskRegistry):
+        def get(self, name: str, default: Any = None) -> Any:
+            return super().get(name, default)
+
+    app = Celery("shop", broker="memory://", set_as_current=False, tasks=Registry())
+    assert Originals(app).find_obstacle() == f"{HERE}.{Registry.__qualname__} overrides get"
+
+
+def test_a_value_of_entries_that_is_computed_is_found(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Entry, "kwargs", property(lambda self: {}), raising=False)
+    assert find(app) == f"{HERE} replaces RedBeatSchedulerEntry.kwargs"
+
+
 def test_an_app_behind_celerys_proxy_is_judged_itself(app: Celery) -> None:
     assert Originals(Proxy(lambda: app)).find_obstacle() == ""
 
@@ -574,6 +589,15 @@ def test_a_tasks_own_class_is_named(app: Celery) -> None:
 def test_the_apps_own_class_of_tasks_is_named() -> None:
     app = Celery("shop", broker="memory://", set_as_current=False, task_cls=Tracing)
     assert judge(app) == f"{HERE}.Tracing overrides apply_async"
+
+
+def test_a_value_that_a_task_computes_is_named(app: Celery) -> None:
+    class Computing(Task):
+        @property
+        def ignore_result(self) -> bool:
+            return bool(self.app)
+
+    assert judge(app, base=Computing) == f"{HERE}.{Computing.__qualname__} computes ignore_result"
 
 
 def test_an_attribute_of_one_task_is_named(app: Celery) -> None:
