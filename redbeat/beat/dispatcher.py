@@ -58,6 +58,7 @@ from redbeat.connection.retry import (
     is_reset,
 )
 from redbeat.entries.calendar_loading import KeptCalendars
+from redbeat.entries.due import read_defaults
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
 from redbeat.leadership.elector import Leadership
@@ -364,7 +365,7 @@ class Dispatcher:
         let_arrive: Callable[[], None],
     ) -> list[Run]:
         runs: list[Run] = []
-        now = batch.claim.now
+        now, defaults = batch.claim.now, read_defaults(self._hooks.app)
         for claimed in self.pace.until_spent(rows):
             let_arrive()
             read_seconds = _seconds_to_read(claimed)
@@ -378,6 +379,7 @@ class Dispatcher:
                     claimed,
                     now,
                     calendars,
+                    defaults,
                     seconds=budget_seconds,
                 )
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary

@@ -7,7 +7,7 @@ calendar is given, too. Nothing is read here but a calendar that wasn't given.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
@@ -112,11 +112,13 @@ def plan_run(
     claimed: Claimed,
     now: float,
     calendars: Mapping[str, Excluded] = NO_CALENDARS,
+    defaults: Callable[[RedBeatSchedulerEntry], Policy] = defaults_of,
 ) -> OrdinaryRun | Commit:
     """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
 
     Arguments:
         calendars: name to calendar; one that is missing here is read when it is needed.
+        defaults: returns the app's settings for those fields of the policy that an entry leaves open.
 
     Raises:
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
@@ -130,7 +132,7 @@ def plan_run(
     if isinstance(settled, Commit):
         return settled
     due, is_retried, dropped = settled
-    choice = choose_run(entry.schedule, bounds, due.at, moment, defaults_of(entry))
+    choice = choose_run(entry.schedule, bounds, due.at, moment, defaults(entry))
     if entry.policy.is_finished(entry.total_run_count):
         return _put_off(entry, claimed, None)
     if choice.due is None:
