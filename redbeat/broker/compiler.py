@@ -300,8 +300,9 @@ class Compiler:
         if not rehearsed.is_told_backend:
             return None
         backend, producer = self._app.backend, self._producer
-        of_class = [getattr(type(backend), name, None) for name in ("on_task_call", "remove_pending_result")]
-        if "on_task_call" in vars(backend) or not all(map(_is_celerys, of_class)):
+        names = ("on_task_call", "remove_pending_result")
+        of_class = [getattr(type(backend), name, None) for name in names]
+        if not vars(backend).keys().isdisjoint(names) or not all(map(_is_celerys, of_class)):
             raise _UnfitError(f"the result backend {type(backend).__name__} isn't one of Celery's")
         if of_class[0] is Backend.on_task_call:
             return None

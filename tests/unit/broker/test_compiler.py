@@ -12,7 +12,7 @@ from celery.backends.base import DisabledBackend
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
-from redbeat.broker import compiler
+from redbeat.broker import compiler, shapes
 from redbeat.broker.compiler import Compiler, Message, Values
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
@@ -77,15 +77,16 @@ def test_the_size_of_a_message_is_what_it_takes(compiling: Compiling) -> None:
     calls = [call_of(f"entry-{number}", args=[number], kwargs={"text": "x" * 50}) for number in range(2000)]
     for call in calls[:2]:
         compiling.compile(call)
-    tracemalloc.start()
+    tracemalloc.start(25)
     try:
-        before, _ = tracemalloc.get_traced_memory()
         messages: list[Any] = [compiling.compile(call) for call in calls]
-        after, _ = tracemalloc.get_traced_memory()
+        snapshot = tracemalloc.take_snapshot()
     finally:
         tracemalloc.stop()
+    made = snapshot.filter_traces([tracemalloc.Filter(True, shapes.__file__, all_frames=True)])
+    taken = sum(trace.size for trace in made.traces)
     told = sum(message.size_bytes for message in messages)
-    assert told * 0.9 < after - before < told * 1.1
+    assert told * 0.9 < taken < told * 1.1
 
 
 def test_arguments_that_do_not_fit_are_left_to_apply_async(compiling: Compiling) -> None:
