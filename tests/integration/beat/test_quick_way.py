@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import kombu
+import kombu.messaging
 import pytest
 import redis
+from celery import Celery, Task
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
@@ -138,3 +142,50 @@ def test_with_task_sent_events_the_log_says_so_too(
     write_raw(client, "entry")
     scheduler.tick()
     assert "beat: Messages: one by one: task_send_sent_event is set." in caplog.messages
+
+
+#: what a tool may replace while beat runs
+REPLACEABLE: dict[str, tuple[Any, str]] = {
+    "Task.apply_async": (Task, "apply_async"),
+    "Celery.send_task": (Celery, "send_task"),
+    "Producer.publish": (kombu.Producer, "publish"),
+    "RedBeatScheduler.apply_async": (RedBeatScheduler, "apply_async"),
+    "kombu.messaging.dumps": (kombu.messaging, "dumps"),
+}
+
+
+@pytest.mark.parametrize("where", REPLACEABLE)
+def test_a_function_that_is_replaced_while_beat_runs_is_called_from_the_next_batch_on(
+    where: str,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    scheduler = make_scheduler()
+
+    @scheduler.app.task(name="echo")
+    def echo() -> None: ...
+
+    for name in ("one", "two"):
+        write_raw(client, name, task="echo")
+    scheduler.tick()
+    assert "beat: Messages: compiled." in caplog.messages
+    owner, name = REPLACEABLE[where]
+    original, called = getattr(owner, name), []
+
+    @functools.wraps(original)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        called.append(where)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, traced)
+    for name in ("one", "two"):
+        client.zadd(SCHEDULE, {f"redbeat:{name}": server_now(client) - 1})
+        client.hdel(f"redbeat:{name}", "meta")
+    scheduler.tick()
+    assert called == [where] * 2
+    assert f"beat: Messages: one by one: {__name__} replaces {where}." in caplog.messages
+    assert len(messages(broker)) == 4
