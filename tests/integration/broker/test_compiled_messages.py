@@ -36,6 +36,7 @@ from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
 from tests.support.compiling import DUE, Compiling, call_of, values_of
 from tests.support.fidelity import (
+    Row,
     counting_round_trips,
     declare_exchanges,
     forget_connections,
@@ -46,6 +47,7 @@ from tests.support.fidelity import (
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE
 from tests.support.servers import Server
+from tests.support.topologies import SentinelTopology
 
 pytestmark = [
     ONE_SERVER,
@@ -130,7 +132,7 @@ def test_a_message_is_that_of_apply_async(make_app: MakeApp, name: str) -> None:
     add_tasks(app)
     compiling = make_compiling(app)
     for other in (name, f"{name}, the second", f"{name}, the third"):
-        call = Call(other, row.task, row.args, row.kwargs, row.options, None)
+        call = Call(other, *row_of(row))
         reason = assert_both_are_the_same(compiling, call)
         assert NOT_COMPILED.get(name, "") in reason
         assert bool(reason) == (name in NOT_COMPILED)
@@ -361,6 +363,22 @@ def compare(compiling: Compiling, call: Call, now: datetime) -> str:
     """Make a run's message both ways if it is compiled; return why it isn't, '' if it is."""
     reason = assert_both_are_the_same(compiling, call, now)
     return reason[:60]
+
+
+def test_messages_are_compiled_behind_sentinel(make_app: MakeApp, sentinel: SentinelTopology) -> None:
+    options = {"master_name": sentinel.service_name, "global_keyprefix": "pre:"}
+    app = make_app(broker_url=sentinel.url(3), broker_transport_options=options, task_queues=QUEUES)
+    add_tasks(app)
+    compiling = make_compiling(app)
+    for row in (ROWS["plain"], ROWS["priority-5"], ROWS["topic-to-one-queue"], ROWS["expiring-queue"]):
+        for name in ("one", "two"):
+            assert assert_both_are_the_same(compiling, Call(name, *row_of(row))) == ""
+    (push,) = compiling.pushes_of_apply_async(call_of(), values_of(call_of()))
+    assert push.queue == "pre:celery"
+
+
+def row_of(row: Row) -> tuple[Any, ...]:
+    return row.task, row.args, row.kwargs, row.options, None
 
 
 # -- without effect
