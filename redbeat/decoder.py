@@ -56,7 +56,7 @@ _OWN_META = re.compile(
 )
 _DATETIME_JSON = (
     '{"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, "minute": %d, "second": %d, '
-    '"microsecond": %%d, "timezone": "UTC"}'
+    '"microsecond": %d, "timezone": "UTC"}'
 )
 
 
@@ -273,7 +273,10 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str 
 @lru_cache(maxsize=64)  # entries that are saved or run together share one
 def moment_json(moment: datetime | None) -> str:
     """Return a time in UTC as it is written in a meta."""
-    return "null" if moment is None else _DATETIME_JSON % moment.timetuple()[:6] % moment.microsecond
+    if moment is None:
+        return "null"
+    day = moment.year, moment.month, moment.day
+    return _DATETIME_JSON % (*day, moment.hour, moment.minute, moment.second, moment.microsecond)
 
 
 def _plain(text: str | None) -> dict[str, Any]:

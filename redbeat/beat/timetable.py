@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from celery.schedules import schedule as interval
+
 from redbeat.decoder import moment_json
 from redbeat.entries.due import ROUNDING
 from redbeat.history import sent_record
@@ -21,6 +23,8 @@ from redbeat.process.budget import limited
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import score_text
+
+_NO_TIME = timedelta(0)
 
 
 @dataclass(slots=True)
@@ -65,6 +69,9 @@ class Timetable:
         self._is_each = way == "all"
         patience, _ = patience_of(policy, defaults, way)
         self._patience = None if patience is None else timedelta(seconds=patience)
+        is_interval = type(schedule) is interval and not schedule.relative
+        #: how far apart its runs are, from each due time to the next; None: that isn't a constant
+        self._every = schedule.run_every if is_interval and schedule.run_every > _NO_TIME else None
         self._turns: dict[str, Turn | None] = {}
         self._now = math.nan
         self._moment = moment_of(0)
@@ -82,7 +89,8 @@ class Timetable:
         elif nominal in self._turns:
             return self._turns[nominal]
         try:
-            turn = limited(key, self._compute, nominal)
+            # what is computed by one addition needn't be watched
+            turn = self._compute(nominal) if self._every else limited(key, self._compute, nominal)
         except Exception:  # noqa: BLE001 - plan_run raises it again, for the entry that it is about
             turn = None
         self._turns[nominal] = turn
@@ -92,7 +100,7 @@ class Timetable:
         at, now = moment_of(float(nominal)), self._moment
         if self._patience is not None and at < now - self._patience:
             return None
-        following = next_run(self._schedule, self._policy, at, at)
+        following = at + self._every if self._every else next_run(self._schedule, self._policy, at, at)
         if following is None or following <= now:
             return None
         lifetime = self._policy.expires_after
