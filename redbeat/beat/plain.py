@@ -45,7 +45,7 @@ Send = Callable[[RedBeatSchedulerEntry], Any]
 RETRY_SECONDS = 60.0
 
 #: what an entry takes in memory besides its texts, about; bytes
-ENTRY_BYTES = 700
+ENTRY_BYTES = 1_000
 
 #: fields of a policy that a plain entry may have
 _PLAIN_FIELDS = frozenset(
@@ -77,6 +77,7 @@ class PlainEntry:
     Attributes:
         message: its message; None: it goes the ordinary way.
         retry_at: when to try again whether it has a message; monotonic.
+        meta, last_run, count: the meta that its last run was planned to leave, and what it says.
     """
 
     definition: str
@@ -87,6 +88,9 @@ class PlainEntry:
     message: Message | None
     retry_at: float
     size_bytes: int
+    meta: str | None = None
+    last_run: datetime | None = None
+    count: int = 0
 
 
 class PlainEntries:
@@ -285,20 +289,26 @@ def _plan(
     """Return the run of a claimed entry; None where ``plan_run`` might decide anything else."""
     if claimed.error or claimed.is_asked or claimed.revision:
         return None
-    state = _state_of(claimed.meta)
+    if claimed.meta is not None and claimed.meta == plain.meta:
+        last_run, count = plain.last_run, plain.count
+    else:
+        state = _state_of(claimed.meta)
+        if state is None:
+            return None
+        last_run, count = state
     timetable = plain.timetable
-    if state is None or timetable is None:
+    if timetable is None:
         return None
     turn = timetable.turn(claimed.key, claimed.nominal, now)
     if turn is None:
         return None
-    last_run, count = state
     is_doubtful = turn.is_whole or claimed.is_meta_foreign
     if last_run and is_doubtful and not timetable.agrees(turn, last_run, has_run=count > 0):
         return None
     task_id = task_id_of(claimed.key, turn.due)
     values = Values(task_id, turn.due, turn.expires, turn.expiration_seconds)
-    new_meta = f'{{"last_run_at": {turn.ran_at}, "total_run_count": {count + 1}}}'
+    new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count + 1}}}'
+    plain.meta, plain.last_run, plain.count = new_meta, turn.ran_at, count + 1
     sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,))
     pushes = message.pushes(values, next(tags))
     return CompiledRun(claimed, claimed.nominal, sent, None, plain.name, plain.task, task_id, message, pushes)

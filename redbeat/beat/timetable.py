@@ -8,7 +8,7 @@ what ``plan_run`` decides, or None where it would decide anything else.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,7 +35,7 @@ class Turn:
         at: its due time, UTC.
         due: the same in ISO 8601, as in the message's header ``redbeat_due``.
         new_score: the next due time as the server writes it.
-        ran_at: what becomes last_run_at, as JSON.
+        ran_at, ran_at_json: what becomes last_run_at.
         record: what is added to the history.
         is_whole: the due time is a whole second, and may be a score that celery-redbeat 2.x has cut.
         expires: when its message expires, UTC; None: never.
@@ -45,12 +45,13 @@ class Turn:
     at: datetime
     due: str
     new_score: str
-    ran_at: str
+    ran_at: datetime
+    ran_at_json: str
     record: str
     is_whole: bool
     expires: datetime | None
     expiration_seconds: float | None
-    _agreed: dict[tuple[datetime, bool], bool] = field(default_factory=dict)
+    _agreed: dict[tuple[datetime, bool], bool] | None = None
 
 
 class Timetable:
@@ -97,7 +98,8 @@ class Timetable:
         return turn
 
     def _compute(self, nominal: str) -> Turn | None:
-        at, now = moment_of(float(nominal)), self._moment
+        seconds = float(nominal)
+        at, now = moment_of(seconds), self._moment
         if self._patience is not None and at < now - self._patience:
             return None
         following = at + self._every if self._every else next_run(self._schedule, self._policy, at, at)
@@ -106,21 +108,25 @@ class Timetable:
         lifetime = self._policy.expires_after
         if lifetime is not None and at.timestamp() + lifetime <= self._now:
             return None  # Celery warns of it
+        ran_at = at if self._is_each else recorded(self._schedule, at, now)
         expires = None if lifetime is None else at + timedelta(seconds=lifetime)
         return Turn(
             at,
             at.isoformat(timespec="microseconds"),
             score_text(following.timestamp()),
-            moment_json(at if self._is_each else recorded(self._schedule, at, now)),
+            ran_at,
+            moment_json(ran_at),
             sent_record(nominal),
-            float(nominal).is_integer(),
+            seconds.is_integer(),
             expires,
             None if lifetime is None else max(at.timestamp() + lifetime - self._now, 0.0),
         )
 
     def agrees(self, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:
         """Tell whether the schedule makes an entry that ran at ``last_run`` due at that turn, or earlier."""
-        known = turn._agreed.get((last_run, has_run))  # noqa: SLF001 - the two are one thing
+        if turn._agreed is None:  # noqa: SLF001 - the two are one thing
+            turn._agreed = {}  # noqa: SLF001
+        known = turn._agreed.get((last_run, has_run))  # noqa: SLF001
         if known is None:
             known = turn.at <= last_run <= self._moment
             if not known:
