@@ -164,37 +164,27 @@ def _commit_request(
         for push in pushes:
             writes += push.command, queues[push.queue]
             values.append(push.value)
-        decision = decisions[
-            # what most entries share comes first, in the order of a form
+        form = forms[
             "hash" if claimed.type is KeyType.HASH else claimed.type.value,
             is_strict,
             _CLEAR if new_error is Clear.FIELD else new_error,
             commit.new_definition,
             _CLEAR if new_policy is Clear.FIELD else new_policy,
             writes,
-            claimed.score,
-            new_score,
-            claimed.meta,
-            commit.new_meta,
-            record,
         ]
         is_compared = is_strict or commit.new_definition
-        entries += decision, digest_of(texts_of(claimed)) if is_compared else ""
+        entries += (
+            decisions[form, claimed.score, new_score, claimed.meta, commit.new_meta, record],
+            digest_of(texts_of(claimed)) if is_compared else "",
+        )
         keys.append(claimed.key)
     decided: list[str] = []
-    for *form, claimed_score, score, claimed_meta, new_meta, record in decisions:
-        claimed_meta = digest_of(claimed_meta or "")
-        decided += forms[tuple(form)], claimed_score, score, claimed_meta, new_meta or "", record
+    for form, claimed_score, score, claimed_meta, new_meta, record in decisions:
+        decided += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record
     formed: list[str] = []
     for kind, is_strict, new_error, new_definition, new_policy, writes in forms:
-        formed += (
-            kind,
-            str(int(is_strict)),
-            new_error or "",
-            new_definition or "",
-            new_policy or "",
-            " ".join(writes),
-        )
+        flag, queued = "1" if is_strict else "0", " ".join(writes)
+        formed += kind, flag, new_error or "", new_definition or "", new_policy or "", queued
     where = [target.server if values else "", target.home_db, target.broker_db]
     counts = [len(recorded), histories.kept, len(decisions), len(forms)]
     args = [*fence.args(), len(commits), *where, *counts, *entries, *decided, *formed, *values]

@@ -88,13 +88,10 @@ local next_history, next_value = 3 + count, place
 place = 11 + 2 * count
 for number = 1, decided do
   local form, claimed_score, new_score, claimed_meta, new_meta, record = unpack(ARGV, place, place + 5)
-  local is_end, records = new_score == 'remove' or new_score == 'delete', {}
-  for members in string.gmatch(is_end and '' or record, '[^\n]+') do
-    records[#records + 1] = '{"at":' .. now .. ',' .. members .. '}'
-  end
+  local is_end = new_score == 'remove' or new_score == 'delete'
   decisions[tostring(number)] = {
     form = forms[form], claimed_score = claimed_score, new_score = new_score, claimed_meta = claimed_meta,
-    new_meta = new_meta ~= '' and new_meta, records = records, is_end = is_end,
+    new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
     histories = record == '' and 0 or is_end and 2 or 1,
   }
   place = place + 6
@@ -181,20 +178,26 @@ end
 local refusals = push_messages(entries, home_db, broker_db)
 
 -- 4. the rest
-local unrecorded, can_cut = '', false
-local function add_records(history, records)
+local unrecorded, can_cut, length, last_members, last_text = '', false, 0, '', ''
+local function add_record(history, members)
+  if members ~= last_members then last_members, last_text = members, '{"at":' .. now .. ',' .. members .. '}' end
+  length = redis.pcall('LPUSH', history, last_text)
+  if type(length) == 'table' then unrecorded, length = length.err, 0 end
+end
+
+local function add_records(history, record)
   -- a right that is missing, or a key of another type, costs the record and not the run; a list that
   -- can't be cut would grow for ever, so the first is cut before anything is added
   if not can_cut then
     local cut = redis.pcall('LTRIM', history, 0, kept - 1)
     can_cut, unrecorded = not cut.err, cut.err or unrecorded
   end
-  local length = 0
-  for place = 1, can_cut and #records or 0 do
-    length = redis.pcall('LPUSH', history, records[place])
-    if type(length) == 'table' then unrecorded, length = length.err, 0 end
+  if can_cut and not string.find(record, '\n', 1, true) then
+    add_record(history, record)
+  elseif can_cut then
+    for members in string.gmatch(record, '[^\n]+') do add_record(history, members) end
   end
-  if length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
+  if can_cut and length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
 end
 
 local function finish(entry, texts)
@@ -222,7 +225,7 @@ local function finish(entry, texts)
     if decision.is_end then
       redis.pcall('DEL', KEYS[entry.history], KEYS[entry.history + 1])
     else
-      add_records(KEYS[entry.history], decision.records)
+      add_records(KEYS[entry.history], decision.record)
     end
   end
   if lease and new_score and new_score ~= 'delete' then
