@@ -21,7 +21,7 @@ from celery.backends.base import Backend
 
 from redbeat.broker import holes
 from redbeat.broker.connection import reason_of
-from redbeat.broker.ground import Sources, options_of_task, read_common_ground, read_ground
+from redbeat.broker.ground import Sources, options_of_task, read_common_ground, read_ground, route_options
 from redbeat.broker.holes import Body, Call, RunHole, Values
 from redbeat.broker.originals import Originals
 from redbeat.broker.outbox import Outbox, UnknownWriteError
@@ -151,7 +151,7 @@ class Compiler:
             message = shape.compile(call)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             return reason_of(exc)
-        if shape.first is not None and shape.first != call:
+        if message.is_unproved():
             return self._prove(shape, message, call, send)
         return message
 
@@ -244,7 +244,7 @@ class Compiler:
             self._outbox,
             Sources(
                 call.task,
-                call.options,
+                route_options(call.options),
                 body.serializer,
                 shape.exchange,
                 shape.routing_key,

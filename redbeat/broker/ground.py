@@ -53,7 +53,7 @@ class Sources(NamedTuple):
     """Where to read what the messages of one shape rest on.
 
     Attributes:
-        options: of an entry, among them those that a route depends on.
+        options: those that a route depends on.
         has_backend: the result backend is told of each run.
     """
 
@@ -102,14 +102,18 @@ def options_of_task(task: Any) -> Mapping[str, Any]:
     return options
 
 
+def route_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of an entry's or a task's options that a route depends on."""
+    return {name: options[name] for name in _ROUTE_OPTIONS if options.get(name) is not None}
+
+
 def codec_of(serializer: str | None) -> Any:
     """Return kombu's encoder of that name; None: there is none."""
     return serialization.registry._encoders.get(serializer)  # noqa: SLF001 - it has no public name
 
 
 def _route_of(app: Any, task: Any, sources: Sources) -> tuple[Any, ...]:
-    given = {**options_of_task(task), **sources.options}
-    asked = {name: given[name] for name in _ROUTE_OPTIONS if given.get(name) is not None}
+    asked = route_options({**options_of_task(task), **sources.options})
     route = app.amqp.router.route(asked, sources.task, (), {}, task)
     return tuple([(name, value, _looks_of(value)) for name, value in sorted(route.items())])
 

@@ -32,7 +32,7 @@ class Shape:
         of_run, of_call: the holes of the message.
 
     Attributes:
-        first: the first entry; None: a second one was compared, too.
+        first: tells the first entry from others; None: a second one was compared, too.
         check: raises TypeError if args and kwargs don't fit the task's; None: they aren't checked.
         declarations: what is declared before one of these messages is pushed.
         on_call: called with the task id of each run that is sent; None: nothing is.
@@ -63,7 +63,7 @@ class Shape:
         of_call: Sequence[CallHole],
     ) -> None:
         self.key = key
-        self.first: Call | None = call
+        self.first: int | None = None
         message, *pexpires = pushes
         self.queue, self._pexpires = message.queue, tuple(pexpires)
         text = str(message.value)
@@ -86,6 +86,7 @@ class Shape:
         self._of_run = tuple(of_run)
         self._run_texts = tuple([hole.text for hole in of_run])
         self._call_texts = tuple([of_entry.text for of_entry in of_call])
+        self.first = hash(tuple([text(call) for text in self._call_texts]))
         delivery = document["properties"]["delivery_info"]
         self.exchange, self.routing_key = delivery["exchange"], delivery["routing_key"]
 
@@ -139,6 +140,10 @@ class Message:
     def on_call(self) -> Callable[[str], Any] | None:
         """What is to be called with the task id of each run that is sent; None: nothing is."""
         return self.shape.on_call
+
+    def is_unproved(self) -> bool:
+        """Tell whether it is the first that is made for another entry than its shape's first one."""
+        return self.shape.first is not None and self.shape.first != hash(self._own)
 
     def pushes(self, values: Values, delivery_tag: str) -> tuple[Push, ...]:
         """Return the list writes of one run, its message first; ``delivery_tag``: a new UUID."""
