@@ -29,7 +29,7 @@ NOMINAL_DRIFT = "run k due at another time than start + k s, by at most ms"
 MISSING = "runs missing"
 
 #: until the first run is due: beat has started by then
-_START_SECONDS = 5
+_START_SECONDS = 10
 #: what is later than this is missing
 _PATIENCE_SECONDS = 2
 
@@ -56,7 +56,7 @@ def lateness(bench: Bench) -> None:
 def _write_entries(bench: Bench) -> dict[str, float]:
     """Entries spread over a second; return the first due time of each."""
     count = bench.sizes.intervals
-    start = int(time.time()) + _START_SECONDS
+    start = int(time.time() + _START_SECONDS * bench.patience)
     firsts = {f"every-second-{number}": start + number / count for number in range(count)}
     with bench.server.client(db=1) as client:
         for name, score in firsts.items():
