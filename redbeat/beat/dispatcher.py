@@ -121,6 +121,7 @@ class Batch:
             sent again, and waited for by itself.
         recorded: commits that were written, or refused because somebody else has changed the entry.
         is_cut: some claimed entries are still due.
+        is_quick: all its runs went the quick way.
         is_prepared: its runs were planned before they were due, and their entries may have changed since.
         is_in_doubt: nothing more can be sent now: schedule and broker were on one server and aren't any more,
             or a slot of a cluster is being moved.
@@ -138,6 +139,7 @@ class Batch:
     is_cut: bool = False
     is_in_doubt: bool = False
     is_prepared: bool = False
+    is_quick: bool = False
 
     @property
     def has_lost(self) -> bool:
@@ -222,6 +224,7 @@ class Dispatcher:
             is_quick = bool(rows) and self.quick_way.is_open(is_leased=batch.is_leased)
             if is_quick:
                 rows = self._send_first(batch, rows)
+                batch.is_quick = not rows
             runs = self._plan(batch, rows, is_quick=is_quick)
             self._broker.begin_sending()
             if self.delivery.is_at_most_once:

@@ -40,6 +40,9 @@ COSTLY_SECONDS = 0.1
 #: processor time that a large entry is estimated to take for each character before it is measured
 SECONDS_PER_CHARACTER = 1.5e-7
 
+#: the sizes of entries that aren't costly
+OTHERS = Sizes(0, LARGE_BYTES)
+
 #: how many batches of others costly entries wait for at most, if others are always due
 OTHERS_TURNS = 3
 
@@ -96,7 +99,7 @@ class Pace:
         if self._turns_waited >= OTHERS_TURNS and not self.seconds_to_costly():
             return self.begin_costly_batch()
         self._is_costly_turn = False
-        return Sizes(0, LARGE_BYTES)
+        return OTHERS
 
     def begin_costly_batch(self) -> Sizes:
         """Begin a batch of costly entries; return which entries are to be claimed for it."""

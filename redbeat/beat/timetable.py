@@ -72,7 +72,9 @@ class Timetable:
         self._patience = None if patience is None else timedelta(seconds=patience)
         is_interval = type(schedule) is interval and not schedule.relative
         #: how far apart its runs are, from each due time to the next; None: that isn't a constant
-        self._every = schedule.run_every if is_interval and schedule.run_every > _NO_TIME else None
+        self._every: timedelta | None = (
+            schedule.run_every if is_interval and schedule.run_every > _NO_TIME else None
+        )
         self._turns: dict[str, Turn | None] = {}
         self._now = math.nan
         self._moment = moment_of(0)
@@ -130,11 +132,14 @@ class Timetable:
         if known is None:
             known = turn.at <= last_run <= self._moment
             if not known:
-                first = (
-                    next_run(self._schedule, self._policy, last_run, last_run)
-                    if has_run
-                    else (first_run(self._schedule, self._policy, last_run))
-                )
+                first = self._first_after(last_run, has_run=has_run)
                 known = first is not None and first - turn.at <= ROUNDING
             turn._agreed[last_run, has_run] = known  # noqa: SLF001
         return known
+
+    def _first_after(self, last_run: datetime, *, has_run: bool) -> datetime | None:
+        if self._every is not None:
+            return last_run + self._every
+        if has_run:
+            return next_run(self._schedule, self._policy, last_run, last_run)
+        return first_run(self._schedule, self._policy, last_run)

@@ -101,6 +101,7 @@ class Claim:
         has_more: more entries are due than were returned, not counting those that are too large for this
             claim.
         is_held: entries are due that are too large for this claim.
+        is_ahead: it was asked for before the batch before it was committed, so more may be due than it says.
         is_partial: due entries are left out, because their slot is being moved to another node.
     """
 
@@ -111,6 +112,7 @@ class Claim:
     rows: list[Claimed]
     is_held: bool = False
     is_partial: bool = False
+    is_ahead: bool = False
 
 
 @dataclass(slots=True)

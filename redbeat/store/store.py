@@ -33,6 +33,7 @@ from redbeat.keys import Keys
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
 from redbeat.store import scripts as lua
+from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
@@ -192,19 +193,23 @@ class Store:
         is_reading: bool = True,
         max_breaks: int = BREAKS_OF_THE_REQUEST,
     ) -> Claim:
+        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, is_reading=is_reading)
         with self.translating():
-            return lua.claim_due(
-                self._watched(max_breaks),
-                self.keys.schedule,
-                fence,
-                limit=limit,
-                max_bytes=CLAIM_MAX_BYTES,
-                entry_bytes=self.config.max_entry_bytes,
-                lease_ms=lease_ms,
-                prefix=self.keys.prefix,
-                is_reading=is_reading,
-                sizes=sizes,
-            )
+            return lua.claim_due(self._watched(max_breaks), self.keys.schedule, fence, limits)
+
+    def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
+        entry_bytes, prefix = self.config.max_entry_bytes, self.keys.prefix
+        return lua.ClaimLimits(limit, CLAIM_MAX_BYTES, entry_bytes, 0, prefix, sizes=sizes)
+
+    def claim_ahead(self, fence: Fence, limit: int, sizes: Sizes, pending: int) -> ClaimAhead | None:
+        """Ask for the entries that are due after the ``pending`` oldest, and don't wait for the answer.
+
+        Returns None where that isn't possible.
+        """
+        if self.config.is_cluster or self._portions.are_wanted:
+            return None
+        limits = self._claim_limits(limit, sizes)._replace(pending=pending)
+        return ClaimAhead.ask(self, fence, limits)
 
     def _read_claimed(self, keys: list[str], is_blamed: bool) -> list[Stored]:
         client = self.watched if is_blamed else self._watched(max_breaks=2)

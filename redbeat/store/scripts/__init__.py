@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.store.records import (
     ALL_SIZES,
@@ -67,26 +67,48 @@ def lock_status_of(reply: str | bytes) -> LockStatus:
     return _STATUSES[text_of(reply)]
 
 
-def claim_due(
-    client: Any,
-    schedule_key: str,
-    fence: Fence,
-    *,
-    limit: int,
-    max_bytes: int,
-    entry_bytes: int,
-    lease_ms: int,
-    prefix: str,
-    is_reading: bool = True,
-    sizes: Sizes = ALL_SIZES,
-) -> Claim:
-    """Read at most ``limit`` due entries (about ``max_bytes`` of them) and the next due time.
+class ClaimLimits(NamedTuple):
+    """What one claim returns at most.
 
-    An entry larger than ``entry_bytes`` isn't read; with ``is_reading`` False, none is. Those of other
-    ``sizes`` stay due.
+    Attributes:
+        limit: how many entries.
+        max_bytes: about how many bytes of them.
+        entry_bytes: a larger entry isn't read.
+        lease_ms: how long claimed entries are hidden from other beats; 0: they aren't.
+        prefix: what every entry's key starts with.
+        is_reading: False: no entry is read.
+        sizes: of the entries that are returned; others stay due.
+        pending: how many due entries are left out, the oldest, as they are about to be committed.
     """
-    args = [*fence.args(), limit, max_bytes, entry_bytes, lease_ms, prefix, int(is_reading), *sizes]
-    status, now, upcoming, has_more, is_held, rows = _CLAIM_DUE(client, fence.keys(schedule_key), args)
+
+    limit: int
+    max_bytes: int
+    entry_bytes: int
+    lease_ms: int
+    prefix: str
+    is_reading: bool = True
+    sizes: Sizes = ALL_SIZES
+    pending: int = 0
+
+
+def claim_due(client: Any, schedule_key: str, fence: Fence, limits: ClaimLimits) -> Claim:
+    """Read due entries, and the next due time."""
+    return claim_of(_CLAIM_DUE(client, *_claim_request(schedule_key, fence, limits)))
+
+
+def claim_command(schedule_key: str, fence: Fence, limits: ClaimLimits) -> list[Any]:
+    """Return the words of the command that claims."""
+    return _CLAIM_DUE.command(_claim_request(schedule_key, fence, limits))
+
+
+def _claim_request(schedule_key: str, fence: Fence, limits: ClaimLimits) -> Request:
+    *before, is_reading, sizes, pending = limits
+    return Request(fence.keys(schedule_key), [*fence.args(), *before, int(is_reading), *sizes, pending])
+
+
+def claim_of(reply: Sequence[Any]) -> Claim:
+    """Return what was claimed, by the reply to the command."""
+    status, now, upcoming, has_more, is_held, rows = reply
     return Claim(
         status=lock_status_of(status),
         now=float(now),

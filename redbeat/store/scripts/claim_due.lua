@@ -13,6 +13,7 @@
 -- ARGV[8] is_reading  1: read the entries; 0: only tell how large they are
 -- ARGV[9] from_bytes  an entry of fewer bytes stays due
 -- ARGV[10] to_bytes  one of more bytes stays due, unless it isn't read in any case
+-- ARGV[11] pending   how many due members to leave out, the oldest: the caller has them, and is going to commit them
 -- The limit counts entries that are returned, not those that stay due, nor members without a hash. Entries are looked
 -- for among the next 200,000 members, 10,000 of them with a hash. At most 5,000 members without one are returned.
 -- Reads the entries' hashes, whose keys are in the zset; a member that is a bare name is rewritten to the entry's key.
@@ -38,7 +39,7 @@ local schedule, lock = KEYS[1], KEYS[2]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local from_bytes, to_bytes = tonumber(ARGV[9]), tonumber(ARGV[10])
+local from_bytes, to_bytes, pending = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
 local small_limit, look_limit, measure_limit, chunk = 4 * max_bytes, 200000, 10000, 4000
 
@@ -51,7 +52,7 @@ if status == 'lost' then return {status, now, '', 0, 0, {}} end
 -- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local rows, texts, bytes, bytes_of_small, seen = {}, {}, 0, 0, {}
-local has_more, is_held, taken, missing, measured, offset, looked, due = false, false, 0, 0, 0, 0, 0, {}
+local has_more, is_held, taken, missing, measured, offset, looked, due = false, false, 0, 0, 0, pending, 0, {}
 local window = limit
 local function add_texts()  -- of most rows; each value of its own costs the reader more than one text for all of them
   if #texts > 0 then rows[#rows + 1] = table.concat(texts, '\0') end

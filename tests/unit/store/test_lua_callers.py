@@ -24,7 +24,7 @@ FENCE = records.Fence("the-lock", "the-token", 12)
 LOCK = {"lock": "the-lock", "token": "the-token"}
 FENCED = {"schedule": "the-schedule", **LOCK, "lock_ms": 12}
 #: what has the same names in Python and in the header
-CLAIM: dict[str, Any] = {"limit": 3, "max_bytes": 4, "entry_bytes": 9, "lease_ms": 5, "prefix": "the-prefix"}
+CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=records.Sizes(7, 8), pending=10)
 TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
 STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
@@ -53,9 +53,20 @@ UPCOMING: dict[str, Any] = {
 }  # fmt: skip
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
     "claim_due": (
-        lambda client: lua.claim_due(client, "the-schedule", FENCE, **CLAIM, sizes=records.Sizes(7, 8)),
+        lambda client: lua.claim_due(client, "the-schedule", FENCE, CLAIM),
         ["ok", "1.5", "", 0, 0, []],
-        {**FENCED, **CLAIM, "is_reading": 1, "from_bytes": 7, "to_bytes": 8},
+        {
+            **FENCED,
+            "limit": 3,
+            "max_bytes": 4,
+            "entry_bytes": 9,
+            "lease_ms": 5,
+            "prefix": "the-prefix",
+            "is_reading": 1,
+            "from_bytes": 7,
+            "to_bytes": 8,
+            "pending": 10,
+        },
         {},
     ),
     "commit_runs": (
@@ -356,7 +367,7 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
 
 def test_a_lost_lock_is_told_apart() -> None:
     lost = records.LockStatus.LOST
-    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, **CLAIM).status is lost
+    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, CLAIM).status is lost
     assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), "s", FENCE, [COMMIT]).status is lost
     assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == (lost, 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
@@ -364,7 +375,7 @@ def test_a_lost_lock_is_told_apart() -> None:
 
 def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
     row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
-    claim = lua.claim_due(Replying([b"ok", b"1.5", b"2.5", 1, 1, [row]]), "s", FENCE, **CLAIM)
+    claim = lua.claim_due(Replying([b"ok", b"1.5", b"2.5", 1, 1, [row]]), "s", FENCE, CLAIM)
     rows = [records.Claimed("k\udcff", "1", "{}", score="2")]
     times = {"now": 1.5, "next_score": 2.5}
     assert claim == records.Claim(records.LockStatus.HELD, **times, has_more=True, is_held=True, rows=rows)
