@@ -422,6 +422,7 @@ class Dispatcher:
     def _send(self, batch: Batch, runs: Sequence[Run]) -> None:
         """Send ``runs``, or collect their messages, and note each of them in ``batch``."""
         left = deque(self._disruptions.begin(runs))
+        are_drafts = self._broker.drafts is not None  # what is compiled isn't pushed, but published
         with hold_interrupts() as let_interrupt:  # a run that was sent and isn't noted would be sent again
             while left or batch.unconfirmed:
                 let_interrupt()
@@ -429,7 +430,7 @@ class Dispatcher:
                     left.extend(self._await_confirms(batch))
                     continue
                 first = left[0]
-                if isinstance(first, CompiledRun) and first.message.on_call is None:
+                if not are_drafts and isinstance(first, CompiledRun) and first.message.on_call is None:
                     left.popleft()
                     batch.collected.append((first, self._announce(first)))
                     continue
@@ -444,7 +445,7 @@ class Dispatcher:
                 run, breaks = left.popleft(), self._broker.breaks
                 self._disruptions.note_begun()
                 try:
-                    if isinstance(run, CompiledRun):
+                    if not are_drafts and isinstance(run, CompiledRun):
                         batch.collected.append((run, self._announce(run)))
                         continue
                     sent = self._send_run(batch, run)
@@ -516,7 +517,11 @@ class Dispatcher:
         self, run: Run, producer: Any, *, is_deferrable: bool = False
     ) -> tuple[Push, ...] | Publication:
         if isinstance(run, CompiledRun):
-            return self._announce(run)
+            with self._broker.sending(None, is_deferrable=is_deferrable) as sent:
+                [draft] = self._announce(run)
+                declared = [one.entity for one in run.message.shape.declarations]
+                self._broker.publish_draft(str(draft.value), declared)
+            return tuple(sent) if isinstance(sent, list) else sent
         entry = run.entry
         self.pace.note_sending()
         with self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent:

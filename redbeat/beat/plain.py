@@ -160,7 +160,12 @@ class PlainEntries:
             message = plain.message
             if message is None and time.monotonic() < plain.retry_at:
                 return plain
-            if message is not None and self._compiler.is_current(message):
+            try:
+                is_current = message is not None and self._compiler.is_current(message)
+            except Exception as exc:  # noqa: BLE001 - the ordinary way raises it again
+                logger.debug("beat: %s isn't planned the quick way: %r", key, exc)
+                return None
+            if is_current:
                 self._kept.move_to_end(key)
                 return plain
         if (
@@ -208,7 +213,7 @@ class PlainEntries:
 
         call = Call(read.name, read.task, read.args, read.kwargs, read.options, read.policy.expires_after)
         message = self._compiler.compile(call, rehearse)
-        if not isinstance(message, str):
+        if not isinstance(message, str) and self._compiler.is_current(message):
             plain.message, plain.timetable = message, self._timetable_of(read)
             plain.size_bytes += message.size_bytes
         return plain

@@ -17,7 +17,7 @@ from redbeat.broker.compiler import Compiler
 from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import Delivery
 from redbeat.broker.originals import Originals
-from redbeat.broker.ways import NOT_REDIS, find_setting_obstacle
+from redbeat.broker.ways import OTHER_BROKER, find_setting_obstacle
 from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
@@ -95,9 +95,9 @@ class QuickWay:
             return AWAY
         try:
             producer = self._scheduler.producer  # it connects, and makes the outbox
-            outbox = self._broker.outbox
+            outbox = self._broker.outbox or self._broker.drafts
             if outbox is None or outbox.has_given_up:
-                return NOT_REDIS
+                return OTHER_BROKER
             obstacle = self._originals.find_obstacle(self._scheduler, producer)
             if not obstacle:
                 self._leadership.confirm()  # as connecting may take long

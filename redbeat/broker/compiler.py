@@ -21,6 +21,7 @@ from celery.backends.base import Backend
 
 from redbeat.broker import holes
 from redbeat.broker.connection import reason_of
+from redbeat.broker.drafts import Drafts
 from redbeat.broker.ground import Sources, options_of_task, read_common_ground, read_ground, route_options
 from redbeat.broker.holes import Body, Call, RunHole, Values
 from redbeat.broker.originals import Originals
@@ -72,12 +73,12 @@ class Compiler:
         #: the same for what may be otherwise in the next batch
         self._failed: dict[Any, str] = {}
 
-    def begin_batch(self, producer: Any, outbox: Outbox | None) -> None:
+    def begin_batch(self, producer: Any, outbox: Outbox | Drafts | None) -> None:
         """Begin a batch: what messages rest on is compared anew, as soon as one of them is used.
 
         Arguments:
             producer: what runs are sent with.
-            outbox: where their messages are collected; None: they aren't.
+            outbox: where their messages are collected, or drafted; None: they aren't.
         """
         self._batch += 1
         self._found = 0
@@ -158,7 +159,7 @@ class Compiler:
     def _find_obstacle(self) -> str:
         """Return why no message is compiled; '': they may be."""
         if self._outbox is None:
-            return "the broker isn't Redis"
+            return "the broker is neither Redis nor RabbitMQ"
         if self._app.conf.task_send_sent_event:
             return "task_send_sent_event is set"
         if self._describe is None:
@@ -237,6 +238,8 @@ class Compiler:
         if getattr(task, "typing", False):
             shape.check = getattr(task, "__header__", None)
         shape.declarations = rehearsed.declarations
+        if not self._producer.is_redis and not all(one.is_lasting for one in shape.declarations):
+            raise _UnfitError("its queue may delete itself, and is declared for each message")
         shape.on_call = self._find_on_call(task, rehearsed)
         shape.read_ground = partial(
             read_ground,

@@ -106,11 +106,16 @@ class Confirms:
 
     Attributes:
         declared: what was declared for the next message.
+        forget_declared: as it was given.
+        rehearsed: called with a message, and the other arguments of its publish, instead of publishing it;
+            None: messages are published.
     """
+
+    rehearsed: Callable[[Any, str, str, bool, bool], None] | None = None
 
     def __init__(self, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> None:
         self._channel = channel
-        self._forget_declared = forget_declared
+        self.forget_declared = forget_declared
         self._open_now = channel.open
         self._publication: Publication | None = None  # of the run that is being sent
         self.declared: Iterable[Any] = ()
@@ -177,6 +182,9 @@ class Confirms:
             LookupError: no queue takes it.
             Exception: whatever py-amqp raises. Messages before it may then be lost.
         """
+        if self.rehearsed is not None:
+            self.rehearsed(message, exchange, routing_key, mandatory, immediate)
+            return
         if not self._is_selected:
             self._channel.confirm_select()
             self._is_selected = True
@@ -296,7 +304,7 @@ class Confirms:
         message.publication.unconfirmed -= 1
         if failure is not None:
             message.publication.failure = message.publication.failure or failure
-            self._forget_declared(message.declared)
+            self.forget_declared(message.declared)
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, returned: Any) -> None:
         # not raised here, as its confirm is still to come; equal messages come back in their order

@@ -7,7 +7,7 @@ A tick must end in time to keep the lock, so nothing here waits for the broker l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import Producer
 
 from redbeat.broker.confirms import Confirms, Publication
+from redbeat.broker.drafts import Drafts
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer, declare_exchanges
 from redbeat.config.timing import CONNECT_SECONDS
@@ -45,6 +46,7 @@ class Broker:
         is_away: the last attempt to send or to connect found no broker.
         outbox: collects the messages of ``producer``; None: they are sent at once, or there is no producer
             yet.
+        drafts: publishes compiled messages of ``producer`` to RabbitMQ; None: they aren't for that.
         confirms: those of the messages of ``producer``; None: it has none, or there is no producer yet.
         breaks: how many connections were replaced because sending a message broke them.
     """
@@ -70,6 +72,7 @@ class Broker:
         self._said = Memory[str, bool]()
         self.outbox: Outbox | None = None
         self.confirms: Confirms | None = None
+        self.drafts: Drafts | None = None
         self.is_away = False
         self.breaks = 0
 
@@ -100,6 +103,8 @@ class Broker:
             bounded = type("BoundedProducer", (BoundedProducer, self._producer_class), {})
             self._producer = bounded(channel, auto_declare=False)
             self.confirms = self._producer.begin(self._app, is_redis=self.outbox is not None)
+            if self.confirms is not None and self._has_plain_producer():
+                self.drafts = Drafts(self.confirms)
             self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
         return self._producer
 
@@ -139,9 +144,17 @@ class Broker:
             self._producer.expiration_seconds = expiration_seconds
         if self.outbox is not None:
             return self.outbox.collecting()
-        if is_deferrable and self.confirms is not None and self._has_plain_producer():
+        if is_deferrable and self.confirms is not None and self.drafts is not None:
             return self.confirms.deferring()
         return nullcontext([])
+
+    def publish_draft(self, draft: str, declared: Iterable[Any]) -> None:
+        """Publish the compiled message ``draft``; ``declared``: what was declared for it.
+
+        Raises what :meth:`Confirms.publish` raises.
+        """
+        assert self.drafts is not None  # noqa: S101 - there is a producer
+        self.drafts.publish(draft, declared, self.seconds_left() or self._timeout_seconds)
 
     def settle(self, seconds: float | None = None) -> None:
         """Wait until all messages are confirmed.
@@ -356,7 +369,7 @@ class Broker:
     def _lose_confirms(self) -> None:
         if self.confirms is not None:
             self.confirms.lose()
-            self.confirms = None
+        self.confirms = self.drafts = None
 
 
 def reason_of(exc: BaseException) -> str:

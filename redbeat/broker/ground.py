@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kombu import serialization
 
+from redbeat.broker.drafts import Drafts
 from redbeat.broker.originals import Originals
 from redbeat.broker.outbox import Outbox
 
@@ -77,7 +78,7 @@ def read_common_ground(app: Any) -> tuple[Any, ...]:
     )
 
 
-def read_ground(app: Any, outbox: Outbox, sources: Sources) -> tuple[Any, ...]:
+def read_ground(app: Any, outbox: Outbox | Drafts, sources: Sources) -> tuple[Any, ...]:
     """Return what the messages of one shape rest on.
 
     Raises:
@@ -118,7 +119,7 @@ def _route_of(app: Any, task: Any, sources: Sources) -> tuple[Any, ...]:
     return tuple([(name, value, _looks_of(value)) for name, value in sorted(route.items())])
 
 
-def _queues_of(outbox: Outbox, sources: Sources) -> list[Any]:
+def _queues_of(outbox: Outbox | Drafts, sources: Sources) -> list[Any]:
     """Return to which queues messages go, and when these are deleted."""
     queues = [sources.routing_key]
     if sources.exchange:

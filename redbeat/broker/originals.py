@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 import celery
+from amqp.basic_message import Message as AmqpMessage
 from celery import signals
 from celery.app.amqp import AMQP, Queues
 from celery.app.registry import TaskRegistry
@@ -27,11 +28,13 @@ from celery.utils.dispatch.signal import Signal
 from kombu.connection import Connection
 from kombu.messaging import Producer
 from kombu.serialization import SerializerRegistry, registry
+from kombu.transport.pyamqp import Channel as AmqpChannel
 from kombu.transport.redis import Channel as RedisChannel
 from kombu.transport.virtual import exchange as exchanges
 from kombu.utils import json as kombu_json
 from kombu.utils.functional import lazy
 
+from redbeat.broker.confirms import Confirms
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer
 from redbeat.broker.replacements import Family, Namespace, Watch, describe, is_own, root_of, source_of
@@ -108,6 +111,10 @@ _CHANNEL = Family(
     "_queue_bind",
 )
 _OUTBOX = Family(Outbox, "_put", "_get_table", "_lookup", "_queue_bind", "collecting", "_full_key")
+_PUBLISHERS = ("basic_publish", "basic_publish_confirm", "_basic_publish")
+_AMQP_CHANNEL = Family(AmqpChannel, "prepare_message", *_PUBLISHERS)
+_AMQP_MESSAGE = Family(AmqpMessage, "__init__", "_serialize_properties")
+_CONFIRMS = Family(Confirms, "publish")
 _OTHERS = (
     Family(Signal, "send", "_live_receivers"),
     Family(MapRoute, "__call__", "__init__"),
@@ -121,6 +128,8 @@ NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat does
 
 #: what an outbox puts into its channel
 _TAKEN = {"_put": "_put", "get_table": "_get_table", "_lookup": "_lookup", "_queue_bind": "_queue_bind"}
+#: the same of confirms
+_TAKEN_BY_CONFIRMS = dict.fromkeys(_PUBLISHERS, "publish")
 #: kombu's own serializers by their names
 _SERIALIZERS = {
     name: codec
@@ -196,6 +205,7 @@ _WAY = _Way(
     _OUTBOX,
     *_OTHERS,
 )
+_WAY.add(_AMQP_CHANNEL, _AMQP_MESSAGE, _CONFIRMS)
 
 
 def remember_scheduler(scheduler: type, entry: type) -> None:
@@ -408,8 +418,14 @@ def _find_of_producer(producer: Any) -> str:
     if producer.compression:
         return f"the producer compresses with {producer.compression!r}"
     channel = producer.channel
+    if isinstance(channel, AmqpChannel):
+        return (
+            _AMQP_CHANNEL.find_foreign(channel, frozenset(_TAKEN_BY_CONFIRMS))
+            or _find_of_confirms(channel)
+            or _CONNECTION.find_foreign(producer.connection)
+        )
     if not isinstance(channel, RedisChannel):
-        return "the broker isn't Redis"
+        return "the broker is neither Redis nor RabbitMQ"
     return (
         _CHANNEL.find_foreign(channel, frozenset(_TAKEN))
         or _find_of_outbox(channel)
@@ -436,6 +452,19 @@ def _find_of_outbox(channel: Any) -> str:
         if type(kind) not in _EXCHANGE_TYPES:
             return f"an exchange's type isn't kombu's own: {describe(type(kind))}"
     return ""
+
+
+def _find_of_confirms(channel: Any) -> str:
+    """Return what is between ``channel`` and its connection besides confirms of its own."""
+    publish = vars(channel).get("basic_publish")
+    confirms: Any = getattr(publish, "__self__", None)
+    if type(confirms) is not Confirms:
+        return f"{source_of(publish)} publishes" if confirms is not channel else "confirm_publish is False"
+    for name, its_name in _TAKEN_BY_CONFIRMS.items():
+        taken = vars(channel).get(name)
+        if not _is_method(taken, confirms, vars(Confirms)[its_name]):
+            return f"{source_of(taken)} replaces Channel.{name}"
+    return _CONFIRMS.find_foreign(confirms)
 
 
 def _is_method(function: Any, subject: Any, original: Any) -> bool:

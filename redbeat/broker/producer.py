@@ -31,6 +31,11 @@ class Declaration(NamedTuple):
     retry_policy: Mapping[str, Any]
     is_retry_asked: bool
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it need be declared only once for each connection."""
+        return bool(getattr(self.entity, "can_cache_declaration", False))
+
 
 class Published(NamedTuple):
     """What ``publish`` was given of one run: its body before it is encoded, and how to encode it."""

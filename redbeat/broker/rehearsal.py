@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from redbeat.broker.drafts import Drafts
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer, Declaration, Published
 from redbeat.store.records import Push
@@ -36,7 +37,7 @@ class Rehearsed:
 def rehearse(
     app: Any,
     producer: BoundedProducer,
-    outbox: Outbox,
+    outbox: Outbox | Drafts,
     expiration_seconds: float | None,
     send: Callable[[], Any],
 ) -> Rehearsed:

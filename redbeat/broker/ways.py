@@ -15,7 +15,7 @@ from redbeat.log.text import printable, shorten
 COMPILED = "compiled"
 ONE_BY_ONE = "one by one"
 
-NOT_REDIS = "the broker isn't Redis"
+OTHER_BROKER = "the broker is neither Redis nor RabbitMQ"
 
 
 def find_setting_obstacle(config: RedBeatConfig, *, has_lock: bool) -> str:
@@ -34,7 +34,10 @@ def find_setting_obstacle(config: RedBeatConfig, *, has_lock: bool) -> str:
 def find_broker_obstacle(app: Any) -> str:
     """Return what is wrong with the kind of broker, without asking it; '': nothing is."""
     transport = app.connection_for_write().get_transport_cls()
-    return "" if transport.driver_type == "redis" else NOT_REDIS
+    if transport.driver_name == "py-amqp":
+        is_confirmed = (app.conf.broker_transport_options or {}).get("confirm_publish", True)
+        return "" if is_confirmed else "confirm_publish is False"
+    return "" if transport.driver_type == "redis" else OTHER_BROKER
 
 
 def describe_messages(scheduler: Any, config: RedBeatConfig, broker: Broker) -> str:

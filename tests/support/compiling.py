@@ -46,7 +46,7 @@ class Compiling:
     def begin_batch(self) -> None:
         producer = self.broker.producer
         self.broker.begin_batch()
-        self.compiler.begin_batch(producer, self.broker.outbox)
+        self.compiler.begin_batch(producer, self.broker.outbox or self.broker.drafts)
 
     def compile(self, call: Call) -> Message | str:
         """The message of a call, or why it isn't compiled, as the dispatcher finds out."""

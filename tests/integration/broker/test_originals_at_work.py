@@ -95,8 +95,27 @@ def test_an_exchange_type_of_ones_own_is_named(make_scheduler: MakeScheduler) ->
     assert find(scheduler) == f"an exchange's type isn't kombu's own: {HERE}.{Shop.__qualname__}"
 
 
-def test_another_broker_is_named(make_scheduler: MakeScheduler, rabbitmq: RabbitMQ) -> None:
-    assert find(make_scheduler(broker_url=rabbitmq.url())) == "the broker isn't Redis"
+def test_to_rabbitmq_nothing_takes_part(make_scheduler: MakeScheduler, rabbitmq: RabbitMQ) -> None:
+    assert find(make_scheduler(broker_url=rabbitmq.url())) == ""
+
+
+def test_to_rabbitmq_who_replaces_the_publish_of_its_channel_is_named(
+    make_scheduler: MakeScheduler, rabbitmq: RabbitMQ
+) -> None:
+    scheduler = make_scheduler(broker_url=rabbitmq.url())
+    scheduler.producer.channel.basic_publish = lambda *_, **__: None
+    assert find(scheduler) == f"{HERE} publishes"
+
+
+def test_rabbitmq_without_confirms_is_named(make_scheduler: MakeScheduler, rabbitmq: RabbitMQ) -> None:
+    options = {"confirm_publish": False}
+    scheduler = make_scheduler(broker_url=rabbitmq.url(), broker_transport_options=options)
+    assert find(scheduler) == "confirm_publish is False"
+
+
+def test_another_broker_is_named(make_scheduler: MakeScheduler) -> None:
+    scheduler = make_scheduler(broker_url="memory://")
+    assert find(scheduler) == "the broker is neither Redis nor RabbitMQ"
 
 
 def test_to_ask_costs_less_than_half_of_a_message(make_scheduler: MakeScheduler) -> None:

@@ -51,8 +51,18 @@ def test_a_setting_that_keeps_messages_from_it_is_named(
     assert line_of(make_app(**settings)) == f"one by one: {reason}"
 
 
-def test_another_broker_is_named(make_app: MakeApp, rabbitmq: RabbitMQ) -> None:
-    assert line_of(make_app(broker_url=rabbitmq.url())) == "one by one: the broker isn't Redis"
+def test_messages_to_rabbitmq_are_compiled_if_they_are_confirmed(
+    make_app: MakeApp, rabbitmq: RabbitMQ
+) -> None:
+    app = make_app(broker_url=rabbitmq.url())
+    assert line_of(app) == "compiled"
+    app.conf.broker_transport_options = {"confirm_publish": False}
+    assert line_of(app) == "one by one: confirm_publish is False"
+
+
+def test_another_broker_is_named(make_app: MakeApp) -> None:
+    app = make_app(broker_url="memory://")
+    assert line_of(app) == "one by one: the broker is neither Redis nor RabbitMQ"
 
 
 def test_a_scheduler_of_ones_own_is_named(app: Celery) -> None:
