@@ -111,8 +111,7 @@ _CHANNEL = Family(
     "_queue_bind",
 )
 _OUTBOX = Family(Outbox, "_put", "_get_table", "_lookup", "_queue_bind", "collecting", "_full_key")
-_PUBLISHERS = ("basic_publish", "basic_publish_confirm", "_basic_publish")
-_AMQP_CHANNEL = Family(AmqpChannel, "prepare_message", *_PUBLISHERS)
+_AMQP_CHANNEL = Family(AmqpChannel, "prepare_message")
 _AMQP_MESSAGE = Family(AmqpMessage, "__init__", "_serialize_properties")
 _CONFIRMS = Family(Confirms, "publish")
 _OTHERS = (
@@ -129,7 +128,7 @@ NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat does
 #: what an outbox puts into its channel
 _TAKEN = {"_put": "_put", "get_table": "_get_table", "_lookup": "_lookup", "_queue_bind": "_queue_bind"}
 #: the same of confirms
-_TAKEN_BY_CONFIRMS = dict.fromkeys(_PUBLISHERS, "publish")
+_TAKEN_BY_CONFIRMS = dict.fromkeys(("basic_publish", "basic_publish_confirm", "_basic_publish"), "publish")
 #: kombu's own serializers by their names
 _SERIALIZERS = {
     name: codec
@@ -420,7 +419,7 @@ def _find_of_producer(producer: Any) -> str:
     channel = producer.channel
     if isinstance(channel, AmqpChannel):
         return (
-            _AMQP_CHANNEL.find_foreign(channel, frozenset(_TAKEN_BY_CONFIRMS))
+            _AMQP_CHANNEL.find_foreign(channel)
             or _find_of_confirms(channel)
             or _CONNECTION.find_foreign(producer.connection)
         )
@@ -459,7 +458,8 @@ def _find_of_confirms(channel: Any) -> str:
     publish = vars(channel).get("basic_publish")
     confirms: Any = getattr(publish, "__self__", None)
     if type(confirms) is not Confirms:
-        return f"{source_of(publish)} publishes" if confirms is not channel else "confirm_publish is False"
+        is_channels = publish is None or confirms is channel
+        return "confirm_publish is False" if is_channels else f"{source_of(publish)} publishes"
     for name, its_name in _TAKEN_BY_CONFIRMS.items():
         taken = vars(channel).get(name)
         if not _is_method(taken, confirms, vars(Confirms)[its_name]):
