@@ -109,7 +109,8 @@ def test_random_messages_to_rabbitmq_are_those_of_apply_async_byte_by_byte(
             compiling.begin_batch()
         compiling.broker.close()
     print(reasons.most_common(40))
-    assert reasons[""] > 250  # of 800
+    assert reasons[""] > 80  # of 800; settings change, and many are such that nothing is compiled
+    assert not [reason for reason in reasons if "Celery" in reason or "kombu" in reason]
 
 
 def is_current(compiling: Compiling, message: Message) -> bool:
