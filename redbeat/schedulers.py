@@ -16,10 +16,10 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
+from redbeat.beat.claims import Claims
 from redbeat.beat.dispatcher import Batch, Dispatcher
 from redbeat.beat.log import Reports, brief, ending_briefly
 from redbeat.beat.lookahead import LookAhead
-from redbeat.beat.pace import OTHERS
 from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
     banner,
@@ -56,9 +56,8 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
-from redbeat.store.claims import ClaimAhead
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.records import Claim, Commit, Fence, LockStatus, Sizes
+from redbeat.store.records import Claim, Commit, Fence, LockStatus
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
 
@@ -108,7 +107,6 @@ class RedBeatScheduler(Scheduler):
             Timing(lock_seconds, self.config.takeover_after),
         )
         self._head_score: float | None = None
-        self._claimed_at = 0.0
         self._broker_tried_at = 0.0  # monotonic
         timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
         self._broker = Broker(
@@ -132,8 +130,7 @@ class RedBeatScheduler(Scheduler):
         self.look_ahead = LookAhead(
             upcoming, self._dispatcher.quick_way, self.config.message_cache_bytes // 2
         )
-        self._ahead: ClaimAhead | None = None
-        self._was_quick = False  # all runs of the last batch went the quick way
+        self._claims = Claims(self.store, self._dispatcher.pace)
         self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
@@ -212,15 +209,16 @@ class RedBeatScheduler(Scheduler):
         fence, pace = self._leadership.fence, self._dispatcher.pace
         if not self._send_prepared(fence):
             return self._look_seconds
-        claim = self._claim(fence, pace.begin_batch(), may_be_ahead=True)
+        claim = self._claims.claim(fence, pace.begin_batch(), self._lease_ms)
         if not claim.rows and pace.has_costly and not pace.seconds_to_costly():
-            claim = self._claim(fence, pace.begin_costly_batch())
+            claim = self._claims.claim(fence, pace.begin_costly_batch(), self._lease_ms)
+        if not claim.is_ahead:
+            self.look_ahead.note_clock(claim.now)
         if self.lock:
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
-        self._claim_ahead(fence, claim)
         self._dispatcher.dispatch(batch)
-        self._was_quick = batch.is_quick
+        self._claims.may_ask_ahead = batch.is_quick
         if self._beat is not None:  # else the caller decides how long to wait
             pace.end_batch()
         if self._broker.is_away:
@@ -250,35 +248,6 @@ class RedBeatScheduler(Scheduler):
                 return False
         return True
 
-    def _claim(self, fence: Fence, sizes: Sizes, *, may_be_ahead: bool = False) -> Claim:
-        pace, ahead = self._dispatcher.pace, self._take_ahead()
-        if ahead is not None and may_be_ahead and ahead.fence == fence and ahead.sizes == sizes:
-            found = ahead.read()
-            if found is not None:
-                self._claimed_at = ahead.asked_at
-                if found.is_held:
-                    pace.note_held()
-                return found
-        if ahead is not None:
-            ahead.close()
-        claim = self.store.claim_due(fence, pace.enlarge(self.config.batch_size), self._lease_ms, sizes)
-        self._claimed_at = time.monotonic()
-        self.look_ahead.note_clock(claim.now)
-        if claim.is_held:
-            pace.note_held()
-        return claim
-
-    def _claim_ahead(self, fence: Fence, claim: Claim) -> None:
-        """Ask for the next batch while this one is planned, if all messages of the last were compiled."""
-        pace, size = self._dispatcher.pace, self.config.batch_size
-        if not self._was_quick or not claim.has_more or pace.has_costly or pace.enlarge(size) != size:
-            return
-        self._ahead = self.store.claim_ahead(fence, size, OTHERS, pending=len(claim.rows))
-
-    def _take_ahead(self) -> ClaimAhead | None:
-        ahead, self._ahead = self._ahead, None
-        return ahead
-
     def _is_broker_back(self) -> bool:
         """Try the broker, at most once in ``BROKER_RETRY_SECONDS``; return whether it is back."""
         if self._beat is not None and time.monotonic() < self._broker_tried_at + BROKER_RETRY_SECONDS:
@@ -294,7 +263,7 @@ class RedBeatScheduler(Scheduler):
         self._head_score = min((score for score in scores if score >= 0), default=None)
         if self._head_score is None:
             return float(self.max_interval)
-        elapsed = time.monotonic() - self._claimed_at
+        elapsed = time.monotonic() - self._claims.claimed_at
         return min(max(self._head_score - claim.now - elapsed, 0), float(self.max_interval))
 
     # -- sending
@@ -504,9 +473,7 @@ class RedBeatScheduler(Scheduler):
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
             self._has_statics = False
             self._leadership.resign()
-        ahead = self._take_ahead()
-        if ahead is not None:
-            ahead.close()
+        self._claims.close()
         if "_wake" in self.__dict__:  # it has waited
             self._wake.close()
         self._broker.close()

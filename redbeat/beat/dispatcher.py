@@ -641,7 +641,7 @@ class Dispatcher:
                 batch.events += run.events
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
-                if not is_moved and not batch.is_prepared:
+                if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:
                     self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
 

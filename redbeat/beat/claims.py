@@ -1,0 +1,70 @@
+"""One beat's claims: the next one is asked for while the batch before it is still planned and sent.
+
+Invariant: a claim that was asked for ahead is one that could be had now; what it has missed, an ordinary one
+finds.
+"""
+
+from __future__ import annotations
+
+import time
+
+from redbeat.beat.pace import OTHERS, Pace
+from redbeat.store.claims import ClaimAhead
+from redbeat.store.records import Claim, Fence, Sizes
+from redbeat.store.store import Store
+
+
+class Claims:
+    """Claims what is due.
+
+    Attributes:
+        claimed_at: when the last claim was made, at the latest; monotonic.
+        may_ask_ahead: all messages of the last batch were compiled, so that it pays.
+    """
+
+    def __init__(self, store: Store, pace: Pace) -> None:
+        self._store = store
+        self._pace = pace
+        self._ahead: ClaimAhead | None = None
+        self.claimed_at = 0.0
+        self.may_ask_ahead = False
+
+    def claim(self, fence: Fence, sizes: Sizes, lease_ms: int) -> Claim:
+        """Claim entries of these ``sizes`` that are due, and ask for those after them if it pays.
+
+        Arguments:
+            lease_ms: how long they are hidden from other beats; 0: they aren't.
+        """
+        claim = self._read_ahead(fence, sizes)
+        if claim is None:
+            size = self._pace.enlarge(self._store.config.batch_size)
+            claim = self._store.claim_due(fence, size, lease_ms, sizes)
+            self.claimed_at = time.monotonic()
+        if claim.is_held:
+            self._pace.note_held()
+        if claim.has_more and sizes == OTHERS and not lease_ms:
+            self._ask_ahead(fence, claim)
+        return claim
+
+    def _ask_ahead(self, fence: Fence, claim: Claim) -> None:
+        size = self._store.config.batch_size
+        if self.may_ask_ahead and not self._pace.has_costly and self._pace.enlarge(size) == size:
+            self._ahead = self._store.claim_ahead(fence, size, OTHERS, pending=len(claim.rows))
+
+    def _read_ahead(self, fence: Fence, sizes: Sizes) -> Claim | None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        if ahead.fence != fence or ahead.sizes != sizes:
+            ahead.close()
+            return None
+        claim = ahead.read()
+        if claim is not None:
+            self.claimed_at = ahead.asked_at
+        return claim
+
+    def close(self) -> None:
+        """Drop a claim that was asked for."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
