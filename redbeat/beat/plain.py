@@ -45,7 +45,7 @@ Send = Callable[[RedBeatSchedulerEntry], Any]
 RETRY_SECONDS = 60.0
 
 #: what an entry takes in memory besides its texts, about; bytes
-ENTRY_BYTES = 1_000
+ENTRY_BYTES = 1_700
 
 #: fields of a policy that a plain entry may have
 _PLAIN_FIELDS = frozenset(
