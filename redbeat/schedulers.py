@@ -429,6 +429,7 @@ class RedBeatScheduler(Scheduler):
         deadline = time.monotonic() + seconds
         if self.lock:
             deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
+        look_at = time.monotonic() + self._look_seconds
         while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
             is_preparing = self._leadership.is_leader and bool(self.lock) and self.look_ahead.is_wanted
             if is_preparing:
@@ -436,13 +437,12 @@ class RedBeatScheduler(Scheduler):
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
             if self._wake.wait(pause_seconds) or self._is_stopping():
                 break
-            if is_preparing:
-                continue
             self._leadership.note_progress()
             self._beat.note_tick()
-            if not self._leadership.is_leader or time.monotonic() >= deadline:
+            now = time.monotonic()
+            if not self._leadership.is_leader or now >= deadline or (is_preparing and now < look_at):
                 continue
-            head = self.store.look()
+            head, look_at = self.store.look(), now + self._look_seconds
             self.look_ahead.note_clock(head.now)
             # is_due: the server's clock may have jumped
             if head.score != self._head_score or head.is_due:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from itertools import count, groupby
+from sys import getsizeof
 
 from redbeat.beat.planner import CompiledRun
 from redbeat.beat.quick_way import QuickWay
@@ -24,7 +25,7 @@ SLICE = 200
 #: how often it is looked whether more falls due soon, seconds
 LOOK_SECONDS = 1.0
 
-#: how long to wait before it is tried again after an error, seconds
+#: how long to wait before it is tried again after an error, or where nothing can be prepared; seconds
 RETRY_SECONDS = 60.0
 
 #: what a prepared run takes in memory besides its texts, about; bytes
@@ -82,8 +83,6 @@ class LookAhead:
         if self._upcoming is None:
             return
         self._next_at = time.monotonic() + LOOK_SECONDS
-        if not self._quick_way.is_open() or not self._quick_way.is_exactly_once():
-            return
         try:
             found = self._upcoming.read(self._cursor, SLICE)
         except RedBeatError as exc:
@@ -91,12 +90,17 @@ class LookAhead:
             self._next_at = time.monotonic() + RETRY_SECONDS
             return
         self.note_clock(found.now)
-        self._cursor = found.cursor
         rows = [row for row in found.rows if not self._is_prepared(row)]
+        # asked only if something falls due, as this connects to the broker
+        if rows and not (self._quick_way.is_open() and self._quick_way.is_exactly_once()):
+            self._next_at = time.monotonic() + RETRY_SECONDS
+            return
+        self._cursor = found.cursor
         for nominal, together in groupby(rows, key=lambda row: row.nominal):
             runs, _ = self._quick_way.plan(list(together), float(nominal))
             for run in runs:
-                self._add(run)
+                if run.message.on_call is None:  # else the backend is told of each run, which may fail
+                    self._add(run)
         if not found.is_last:
             self._next_at = 0.0
 
@@ -118,8 +122,7 @@ class LookAhead:
             self._left_bytes += _size_of(run)
             if self._runs.get(run.claimed.key) is run:
                 del self._runs[run.claimed.key]
-                # another one is due, too: which of them is sent is decided in the ordinary way
-                if float(str(run.sent.new_score)) > now:
+                if run.valid_until > now:  # else what becomes of it is decided in the ordinary way
                     taken.append(run)
         return self._quick_way.still_valid(taken) if taken else taken
 
@@ -132,5 +135,6 @@ class LookAhead:
 
 
 def _size_of(run: CompiledRun) -> int:
-    texts = sum(len(str(push.value)) for push in run.pushes)
-    return RUN_BYTES + texts + len(run.claimed.definition or "") + len(run.claimed.meta or "")
+    claimed = run.claimed
+    texts = [*(push.value for push in run.pushes), claimed.definition, claimed.meta, claimed.policy]
+    return RUN_BYTES + sum(map(getsizeof, texts))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from functools import lru_cache
 from os import urandom
+from sys import getsizeof
 from typing import Any
 
 from celery.schedules import crontab, schedule
@@ -43,6 +44,9 @@ Send = Callable[[RedBeatSchedulerEntry], Any]
 
 #: after how long it is tried again whether an entry's message can be compiled; seconds
 RETRY_SECONDS = 60.0
+
+#: metas of RedBeat's own are shorter; characters
+MAX_META = 300
 
 #: what an entry takes in memory besides its texts, about; bytes
 ENTRY_BYTES = 1_700
@@ -198,7 +202,7 @@ class PlainEntries:
     def _make(self, claimed: Claimed, send: Send) -> PlainEntry:
         retry_at = time.monotonic() + RETRY_SECONDS
         size_bytes = (
-            ENTRY_BYTES + len(claimed.definition or "") + len(claimed.policy or "") + len(claimed.key)
+            ENTRY_BYTES + getsizeof(claimed.definition) + getsizeof(claimed.policy) + getsizeof(claimed.key)
         )
         plain = PlainEntry(claimed.definition or "", claimed.policy, "", "", None, None, retry_at, size_bytes)
         read = self._reader.read(claimed) or plain_part_of(self._decode(claimed))
@@ -292,7 +296,7 @@ def _plan(
     plain: PlainEntry, message: Message, claimed: Claimed, now: float, tags: Iterator[str]
 ) -> CompiledRun | None:
     """Return the run of a claimed entry; None where ``plan_run`` might decide anything else."""
-    if claimed.error or claimed.is_asked or claimed.revision:
+    if claimed.error or claimed.is_asked or claimed.revision or len(claimed.meta or "") > MAX_META:
         return None
     if claimed.meta is not None and claimed.meta == plain.meta:
         last_run, count = plain.last_run, plain.count
@@ -316,7 +320,18 @@ def _plan(
     plain.meta, plain.last_run, plain.count = new_meta, turn.ran_at, count + 1
     sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,))
     pushes = message.pushes(values, next(tags))
-    return CompiledRun(claimed, claimed.nominal, sent, None, plain.name, plain.task, task_id, message, pushes)
+    return CompiledRun(
+        claimed,
+        claimed.nominal,
+        sent,
+        None,
+        plain.name,
+        plain.task,
+        task_id,
+        message,
+        pushes,
+        turn.valid_until,
+    )
 
 
 def delivery_tags(count: int) -> list[str]:

@@ -95,11 +95,16 @@ class OrdinaryRun(_PlannedRun):
 
 @dataclass(slots=True)
 class CompiledRun(_PlannedRun):
-    """A run whose message is made already: it is what ``pushes`` write."""
+    """A run whose message is made already: it is what ``pushes`` write.
+
+    Attributes:
+        valid_until: it isn't sent any more at that time as it was planned; UNIX seconds.
+    """
 
     task_id: str
     message: Message
     pushes: tuple[Push, ...]
+    valid_until: float
     events: ClassVar[Sequence[Push]] = ()
 
 

@@ -69,8 +69,14 @@ class QuickWay:
         return not obstacle
 
     def is_exactly_once(self) -> bool:
-        """Tell whether messages are pushed by the script that records their runs."""
-        return self._delivery.target() is not None
+        """Tell whether messages are pushed by the script that records their runs, if that is known now."""
+        try:
+            return self._delivery.target() is not None
+        except RedBeatError:  # about the schedule's server
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises: the ordinary way finds out
+            logger.debug("beat: It isn't known where messages can be pushed: %r", exc)
+            return False
 
     def plan(self, rows: Sequence[Claimed], now: float) -> tuple[list[CompiledRun], list[Claimed]]:
         """Return the runs whose messages are made already, and the rows of all other entries.

@@ -37,6 +37,8 @@ class Turn:
         new_score: the next due time as the server writes it.
         ran_at, ran_at_json: what becomes last_run_at.
         record: what is added to the history.
+        valid_until: when this doesn't hold any more: another run is due then, or it is too late for this one;
+            UNIX seconds.
         is_whole: the due time is a whole second, and may be a score that celery-redbeat 2.x has cut.
         expires: when its message expires, UTC; None: never.
         expiration_seconds: how long after now that is; None: never.
@@ -48,6 +50,7 @@ class Turn:
     ran_at: datetime
     ran_at_json: str
     record: str
+    valid_until: float
     is_whole: bool
     expires: datetime | None
     expiration_seconds: float | None
@@ -112,6 +115,7 @@ class Timetable:
             return None  # Celery warns of it
         ran_at = at if self._is_each else recorded(self._schedule, at, now)
         expires = None if lifetime is None else at + timedelta(seconds=lifetime)
+        latest = following if self._patience is None else min(following, at + self._patience)
         return Turn(
             at,
             at.isoformat(timespec="microseconds"),
@@ -119,6 +123,7 @@ class Timetable:
             ran_at,
             moment_json(ran_at),
             sent_record(nominal),
+            latest.timestamp(),
             seconds.is_integer(),
             expires,
             None if lifetime is None else max(at.timestamp() + lifetime - self._now, 0.0),

@@ -263,7 +263,10 @@ def _key_of_options(options: Mapping[str, Any]) -> tuple[Any, ...] | str:
         elif name not in SHAPE_OPTIONS and name not in OPTION_HOLES and name != "expires":
             return f"the option {name!r}"
         elif kind in _SIMPLE and value == value:
-            part = (kind, value)
+            part = (
+                kind,
+                repr(value) if kind is float else value,
+            )  # -0.0 is equal to 0.0, and is written otherwise
         elif name == "retry_policy" and kind is dict and all(type(one) in _SIMPLE for one in value.values()):
             part = tuple([(key, type(one), one) for key, one in value.items()])
         else:

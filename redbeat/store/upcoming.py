@@ -8,6 +8,9 @@ from redbeat.store import scripts as lua
 from redbeat.store.records import Claimed
 from redbeat.store.store import Store
 
+#: larger entries are left out, as a slice has many entries, and is one answer; bytes
+MAX_BYTES = 16_384
+
 
 class Cursor(NamedTuple):
     """How far was read.
@@ -34,7 +37,7 @@ class Slice(NamedTuple):
     Attributes:
         now: the server's clock, UNIX seconds.
         is_last: nothing more falls due in that time.
-        rows: usual entries; those that something special has happened to are left out.
+        rows: usual entries; large ones are left out, and those that something special has happened to.
         cursor: where to read on.
     """
 
@@ -66,7 +69,7 @@ class Upcoming:
                 after=cursor.score,
                 offset=cursor.offset,
                 limit=limit,
-                entry_bytes=config.max_entry_bytes,
+                entry_bytes=min(config.max_entry_bytes, MAX_BYTES),
                 prefix=keys.prefix,
             )
         return Slice(now, len(scores) < limit, rows, cursor.after(scores))

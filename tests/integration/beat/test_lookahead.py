@@ -13,7 +13,16 @@ import redis
 from redbeat import RedBeatScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, SCHEDULE, messages, sent_names, server_now, write_raw
+from tests.support.schedule import (
+    LOCK,
+    SCHEDULE,
+    messages,
+    monitored,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
 from tests.support.servers import Server
 
 COUNT = 300
@@ -189,3 +198,61 @@ def test_a_running_beat_prepares_a_full_minute_and_sends_it_at_its_time(
     lateness_ms = [(at - due) * 1000 for at in ats]
     print(f"{len(names)} runs left {min(lateness_ms):.1f} to {max(lateness_ms):.1f} ms after their time")
     assert min(ats) >= due
+
+
+@pytest.mark.parametrize("policy", ['{"misfire_grace_time": 0.2}', '{"expires_after": 0.2}'])
+def test_a_prepared_run_that_is_too_late_by_its_policy_is_not_sent(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, policy: str
+) -> None:
+    names = write_spike(client, due, 3)
+    for name in names:
+        client.hset(f"redbeat:{name}", "policy", policy)
+    assert prepare(at_work) == 3
+    eventually(lambda: server_now(client) > due + 0.3)
+    tick_until(at_work, client, due)
+    assert broker.llen("celery") == 0
+    assert {score_of(client, name) for name in names} == {due + 3600}
+
+
+def test_large_entries_are_not_read_ahead_of_their_time(
+    at_work: RedBeatScheduler, client: redis.Redis, due: float, server: Server
+) -> None:
+    write_spike(client, due, 10, args=["x" * 60_000])
+    with monitored(server) as seen:
+        assert prepare(at_work) == 0
+    assert not [one for one in seen if "HMGET" in one.command.upper()]
+
+
+def test_runs_that_a_result_backend_is_told_of_are_not_prepared(
+    make_scheduler: Any, client: redis.Redis, broker: redis.Redis, second: Server
+) -> None:
+    scheduler = make_scheduler(result_backend=second.url(0), task_ignore_result=False)
+    scheduler.app.task(name="echo")(lambda *args: None)
+    write_raw(client, "first")
+    scheduler.tick()
+    assert broker.llen("celery") == 1
+    write_spike(client, round(server_now(client) + 3, 6), 3)
+    assert prepare(scheduler) == 0
+
+
+def test_a_beat_with_nothing_to_prepare_does_not_connect_to_its_broker(
+    make_scheduler: Any, client: redis.Redis, second: Server
+) -> None:
+    scheduler = make_scheduler(broker_url=second.url(0))
+    write_raw(client, "later", score=server_now(client) + 1000)
+    scheduler.tick()
+    with second.client() as asked:
+        connections = asked.info("stats")["total_connections_received"]
+        prepare(scheduler)
+        assert asked.info("stats")["total_connections_received"] == connections
+
+
+def test_a_broker_that_goes_away_while_runs_are_prepared_is_no_error(
+    make_scheduler: Any, client: redis.Redis, second: Server
+) -> None:
+    scheduler = make_scheduler(broker_url=second.url(0))
+    write_spike(client, round(server_now(client) + 3, 6), 3)
+    assert scheduler.producer is not None
+    second.kill()
+    assert prepare(scheduler) == 0
+    scheduler.tick()

@@ -12,7 +12,7 @@ from celery.backends.base import DisabledBackend
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
-from redbeat.broker import compiler, shapes
+from redbeat.broker import compiler, holes, shapes
 from redbeat.broker.compiler import Compiler, Message, Values
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
@@ -301,3 +301,8 @@ def test_an_exit_amid_a_rehearsal_leaves_nothing_behind(compiling: Compiling, br
         compiling.compiler.compile(call_of(), leave)
     by_apply_async, by_compiler = compiling.make_both(call_of())
     assert by_compiler == by_apply_async
+
+
+def test_options_that_are_equal_and_are_written_otherwise_are_two_shapes() -> None:
+    keys = [holes.key_of(call_of(priority=value)) for value in (0.0, -0.0, 0, False)]
+    assert len(set(keys)) == 4
