@@ -218,7 +218,8 @@ class RedBeatScheduler(Scheduler):
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
         self._dispatcher.dispatch(batch)
-        self._claims.may_ask_ahead = batch.is_quick
+        if claim.rows:
+            self._claims.may_ask_ahead = batch.is_quick
         if self._beat is not None:  # else the caller decides how long to wait
             pace.end_batch()
         if self._broker.is_away:

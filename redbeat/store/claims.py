@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redbeat.store.store import Store
 
 #: how many entries one call claims at most: the server does nothing else meanwhile
-CALL_ENTRIES = 250
+CALL_ENTRIES = 125
 
 
 class ClaimAhead:
