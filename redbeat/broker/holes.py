@@ -280,10 +280,19 @@ def _key_of_headers(headers: Any) -> tuple[Any, ...] | str:
         return ()
     if type(headers) is not dict:
         return "the option 'headers' isn't an object"
-    for name in headers:
+    for name, value in headers.items():
         if name in TAKEN_HEADERS:
             return f"the header {name!r} takes the place of another"
+        if not _is_json(value):  # RabbitMQ has a type of its own for a date
+            return f"the header {name!r} has a value that JSON hasn't got"
     return tuple(headers)
+
+
+def _is_json(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return all(type(name) is str and _is_json(one) for name, one in value.items())
+    return kind in _SIMPLE or (kind is list and all(map(_is_json, value)))
 
 
 def is_number(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import kombu
@@ -19,7 +20,7 @@ from redbeat.broker.frames import publish_frames
 from tests.conftest import SEED, MakeApp
 from tests.integration.broker.test_compiled_messages import Chance, add_random_tasks, change_something
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
-from tests.support.compiling import Compiling, values_of
+from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import SELDOM, counts_of, field, write_burst, write_raw
@@ -183,3 +184,38 @@ def test_a_queue_that_may_delete_itself_is_declared_for_each_message(
     make_scheduler(app).tick()
     assert compiled == []
     assert names_of(take_messages(app)) == names
+
+
+HEADERS: tuple[Any, ...] = (
+    "text",
+    "other",
+    datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc),
+    {"at": datetime(2026, 1, 2, tzinfo=timezone.utc)},
+    [datetime(2026, 1, 2, tzinfo=timezone.utc)],
+    10**25,
+    -(2**63),
+    float("nan"),
+    float("inf"),
+    -0.0,
+    True,
+    None,
+    {"a": {"b": [1, 2.5, None, {"c": "\u00e4"}]}},
+    "\ud800",
+    "a\x00",
+)
+
+
+def test_headers_of_every_kind_are_those_of_apply_async(
+    make_app: MakeApp, server: Server, rabbitmq: RabbitMQ
+) -> None:
+    compiling = Compiling(make_app(broker_url=rabbitmq.url()))
+    compiling.begin_batch()
+    for number, value in enumerate(HEADERS):
+        call = call_of(f"entry-{number}", "echo", headers={"of_entry": value})
+        message = compiling.compile(call)
+        if isinstance(message, Message):
+            values = values_of(call)
+            [push] = message.pushes(values, "any")
+            compared = outcome(frames_of_draft, compiling, str(push.value))
+            assert compared == outcome(frames_of_apply_async, compiling, call, values), value
+    compiling.broker.close()
