@@ -16,8 +16,9 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
+from redbeat.beat.batch import Batch
 from redbeat.beat.claims import Claims
-from redbeat.beat.dispatcher import Batch, Dispatcher
+from redbeat.beat.dispatcher import Dispatcher
 from redbeat.beat.log import Reports, brief, ending_briefly
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
@@ -217,7 +218,13 @@ class RedBeatScheduler(Scheduler):
         if self.lock:
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
-        self._dispatcher.dispatch(batch)
+        try:
+            self._dispatcher.dispatch(batch)
+        except BaseException:
+            self._claims.close()
+            raise
+        if batch.is_cut:  # what is still due goes before what was asked for ahead
+            self._claims.close()
         if claim.rows:
             self._claims.may_ask_ahead = batch.is_quick
         if self._beat is not None:  # else the caller decides how long to wait
@@ -432,7 +439,8 @@ class RedBeatScheduler(Scheduler):
             deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
         look_at = time.monotonic() + self._look_seconds
         while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
-            is_preparing = self._leadership.is_leader and bool(self.lock) and self.look_ahead.is_wanted
+            is_leading = self._leadership.is_leader and bool(self.lock)
+            is_preparing = is_leading and self.look_ahead.is_wanted(self._head_score)
             if is_preparing:
                 self.look_ahead.prepare()
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)

@@ -22,62 +22,46 @@ due.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from redbeat.beat.batch import Batch
 from redbeat.beat.contention import Contention
 from redbeat.beat.disruptions import Disruptions, has_failed
 from redbeat.beat.log import Reports
 from redbeat.beat.pace import Pace
+from redbeat.beat.pipeline import Pipeline
 from redbeat.beat.planner import (
     CompiledRun,
     Run,
     commit_failed,
     commit_missing,
-    commit_overrun,
-    commit_quarantined,
-    is_first_overrun,
     plan_run,
 )
 from redbeat.beat.quick_way import QuickWay
+from redbeat.beat.recorder import Recorder
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
-from redbeat.broker.outbox import Outbox
 from redbeat.connection.retry import (
-    BREAKS_OF_THE_REQUEST,
-    HICCUP_SECONDS,
     LAST_WORDS_SECONDS,
     call_briefly,
-    is_no_permission,
-    is_refusal,
-    is_reset,
 )
 from redbeat.entries.calendar_loading import KeptCalendars
 from redbeat.entries.due import read_defaults
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
+from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
-from redbeat.leadership.lock import TAKEN_MS
 from redbeat.log.logger import logger
-from redbeat.log.text import printable, shorten
 from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.records import (
-    NOWHERE,
-    Claim,
     Claimed,
-    Commit,
-    Committed,
-    Fence,
     KeyType,
-    LockStatus,
     Push,
     Target,
 )
@@ -107,65 +91,6 @@ class Hooks(Protocol):
     ) -> Any: ...
 
 
-@dataclass
-class Batch:
-    """One claim on its way.
-
-    Attributes:
-        is_leased: claimed entries are hidden from other beats, so those that aren't sent must be given back.
-        pending: commits that may be recorded now; none of their messages is still to be sent.
-        collected: runs whose messages are still to be pushed.
-        events: task-sent events about messages that were sent.
-        unconfirmed: runs whose messages are published and not confirmed yet.
-        doubtful: keys of the entries whose messages may have been lost with a channel: each of their runs is
-            sent again, and waited for by itself.
-        recorded: commits that were written, or refused because somebody else has changed the entry.
-        is_cut: some claimed entries are still due.
-        is_quick: all its runs went the quick way.
-        is_prepared: its runs were planned before they were due, and their entries may have changed since.
-        is_in_doubt: nothing more can be sent now: schedule and broker were on one server and aren't any more,
-            or a slot of a cluster is being moved.
-    """
-
-    claim: Claim
-    fence: Fence
-    is_leased: bool
-    pending: list[Commit] = field(default_factory=list)
-    collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
-    events: list[Push] = field(default_factory=list)
-    unconfirmed: list[tuple[Run, Publication]] = field(default_factory=list)
-    doubtful: set[str] = field(default_factory=set)
-    recorded: list[Commit] = field(default_factory=list)
-    is_cut: bool = False
-    is_in_doubt: bool = False
-    is_prepared: bool = False
-    is_quick: bool = False
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether a channel has ended before all of its messages were confirmed."""
-        return any(publication.is_lost for _, publication in self.unconfirmed)
-
-    def give_back(self, runs: Iterable[Run]) -> None:
-        """Leave the entries of ``runs`` due, for the next batch."""
-        self.leave([run.claimed for run in runs])
-
-    def leave(self, rows: Sequence[Claimed]) -> None:
-        """Leave ``rows`` of the claim due, for the next batch."""
-        self.is_cut = self.is_cut or bool(rows)
-        self.hold(rows)
-
-    def hold(self, rows: Sequence[Claimed]) -> None:
-        """Leave ``rows`` of the claim due, for a batch of costly entries."""
-        if self.is_leased:
-            self.pending += [Commit(claimed, claimed.nominal) for claimed in rows]
-
-    def note_recorded(self, commits: Sequence[Commit], committed: Committed) -> None:
-        """Note what became of ``commits``."""
-        self.recorded += commits
-        self.is_cut = self.is_cut or any(result is not True for result in committed.results)
-
-
 class Dispatcher:
     """Sends what a scheduler has claimed.
 
@@ -189,12 +114,13 @@ class Dispatcher:
         self._broker = broker
         self._leadership = leadership
         self._reports = reports
-        self._quarantine_seconds = quarantine_seconds
         self._contention = Contention()
         self._calendars = KeptCalendars()
         self._disruptions = Disruptions()
         self.pace = Pace()
         self.delivery = Delivery(store, broker)
+        self._recorder = Recorder(store, self.delivery, self._contention, reports, quarantine_seconds)
+        self._pipeline = Pipeline(broker, leadership, self._recorder)
         self.quick_way = QuickWay(
             hooks,
             broker,
@@ -228,7 +154,7 @@ class Dispatcher:
             runs = self._plan(batch, rows, is_quick=is_quick)
             self._broker.begin_sending()
             if self.delivery.is_at_most_once:
-                self._commit(batch, batch.pending)
+                self._recorder.commit(batch, batch.pending)
                 self._record_then_send(batch, runs)
             else:
                 self._send(batch, runs)
@@ -243,12 +169,7 @@ class Dispatcher:
                 with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     self._broker.settle(LAST_WORDS_SECONDS)
                 self._note_settled(batch)
-            if batch.pending:
-                store = self._store.without_retry()
-                # this renews the lock: not for its full timeout, as it may never be released
-                fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
-                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
-                    call_briefly(lambda: store.commit_runs(fence, batch.pending))
+            self._recorder.commit_last(batch)
             if batch.events:
                 with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     call_briefly(lambda: self._broker.send_events(batch.events))
@@ -258,12 +179,15 @@ class Dispatcher:
 
     def _send_first(self, batch: Batch, rows: Sequence[Claimed]) -> Sequence[Claimed]:
         """Send the first of ``rows``, as long as their messages are compiled; return the others."""
-        target = self._known_target()
+        target = self._find_target(batch)
+        if target is None and (batch.is_in_doubt or self._broker.is_away):
+            batch.leave(rows)
+            return []
         if target is None:
             return rows
         with postpone_signals() as let_arrive:
             pieces = self._plan_pieces(batch, rows, let_arrive)
-            return rows[self._commit_pieces(batch, pieces, target) :]
+            return rows[self._recorder.commit_pieces(batch, pieces, target) :]
 
     def _plan_pieces(
         self, batch: Batch, rows: Sequence[Claimed], let_arrive: Callable[[], None]
@@ -272,56 +196,22 @@ class Dispatcher:
             runs, others = self.quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
+            for run in runs:
+                self._announce(run)
             yield runs
             let_arrive()
 
     def _send_prepared(self, batch: Batch, runs: Sequence[CompiledRun]) -> None:
         """Send runs that were planned before they were due, if the script that records them can push."""
-        target = self._known_target()
+        target = self._find_target(batch)
         if target is None:
             batch.give_back(runs)
             return
+        for run in runs:
+            self._announce(run)
         pieces = (runs[first : first + PIECE] for first in range(0, len(runs), PIECE))
         with postpone_signals():
-            self._commit_pieces(batch, pieces, target)
-
-    def _known_target(self) -> Target | None:
-        """Return where a commit may push messages; None: nowhere, or that can't be known now."""
-        try:
-            return self.delivery.target()
-        except RedBeatError:  # about the schedule's server
-            raise
-        except Exception as exc:  # noqa: BLE001 - the ordinary way raises it again, and knows what to do
-            logger.debug("beat: It isn't known where messages can be pushed: %r", exc)
-            return None
-
-    def _commit_pieces(self, batch: Batch, pieces: Iterable[Sequence[CompiledRun]], target: Target) -> int:
-        """Record and push runs piece by piece: while the server records one, the next is planned.
-
-        Returns how many runs were given to the server.
-        """
-        sent: list[tuple[Run, tuple[Push, ...]]] = []
-        with self._store.commits(
-            batch.fence, target, lambda commits: self._commit_each(batch, commits, target)
-        ) as commits:
-            for runs in pieces:
-                for run in runs:
-                    sent.append((run, self._announce(run)))
-                    run.sent.pushes = run.pushes
-                commits.write([run.sent for run in runs])
-            try:
-                committed = commits.finish()
-            except StoreRefused as exc:
-                if not is_no_permission(exc):
-                    raise
-                for known, _ in sent:
-                    known.sent.pushes = ()
-                return 0  # the ordinary way finds out which right is lacking
-        if committed.is_moved:
-            self.delivery.note_moved()
-        batch.note_recorded([run.sent for run, _ in sent], committed)
-        self._note_results(batch, sent, committed.results, is_moved=committed.is_moved)
-        return len(sent)
+            self._recorder.commit_pieces(batch, pieces, target)
 
     # -- plan
 
@@ -386,7 +276,7 @@ class Dispatcher:
                     seconds=budget_seconds,
                 )
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-                batch.pending.append(self._quarantine(claimed, exc, now))
+                batch.pending.append(self._recorder.quarantine(claimed, exc, now))
                 continue
             finally:
                 self.pace.note_planned(claimed.key, read_seconds)
@@ -403,19 +293,6 @@ class Dispatcher:
         batch.leave(self.pace.take_left())
         batch.hold(self.pace.take_held())
         return runs
-
-    def _quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
-        if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
-            logger.warning("beat: %s It is tried once more.", printable(str(exc)))
-            return commit_overrun(claimed, now)
-        is_sentence = isinstance(exc, (EntryCorrupt, EntryTooExpensive))
-        reason = str(exc) if is_sentence else f"{claimed.key}: {type(exc).__name__}: {exc}"
-        if isinstance(exc, OverflowError):
-            reason = f"{claimed.key}: one of its times is outside the years 1 to 9999 ({exc})."
-        reason = shorten(printable(reason))
-        commit, is_news = commit_quarantined(claimed, reason, now, self._quarantine_seconds)
-        self._reports.report_quarantined(claimed, reason, is_news)
-        return commit
 
     # -- send
 
@@ -468,7 +345,7 @@ class Dispatcher:
                         batch.doubtful.add(run.claimed.key)
                         left.extendleft(reversed([*self._note_settled(batch), run]))
                         continue
-                    self._retry_later(batch, run, exc)
+                    self._recorder.retry_later(batch, run, exc)
                     if self._broker.breaks > breaks:
                         self._disruptions.note_broken(run)
                         left = deque(self._disruptions.order(left))
@@ -551,7 +428,7 @@ class Dispatcher:
         unsettled = []
         for run, publication in unconfirmed:
             if publication.failure is not None:
-                self._retry_later(batch, run, publication.failure)
+                self._recorder.retry_later(batch, run, publication.failure)
             elif publication.is_confirmed:
                 batch.pending.append(run.sent)
                 self._disruptions.note_sent(run)
@@ -560,22 +437,15 @@ class Dispatcher:
         batch.doubtful.update(run.claimed.key for run in unsettled)
         return unsettled
 
-    def _retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:
-        reason = reason_of(exc)
-        commit, is_news = commit_failed(run, reason, batch.claim.now)
-        if is_news:
-            logger.error("beat: Couldn't send %s (%s), trying again: %s", run.name, run.task, reason)
-        batch.pending.append(commit)
-
     # -- record
 
     def _record(self, batch: Batch) -> None:
         """Record the batch; collected messages are pushed in the same step, or sent just before it."""
         if batch.collected:
             target = self._find_target(batch)
-            if target is None or not self._commit_with_messages(batch, target):
-                self._send_collected(batch)
-        self._commit(batch, batch.pending)
+            if target is None or not self._recorder.commit_with_messages(batch, target):
+                self._pipeline.send(batch)
+        self._recorder.commit(batch, batch.pending)
 
     def _find_target(self, batch: Batch) -> Target | None:
         """Return where a commit may push the collected messages; None: nowhere.
@@ -594,177 +464,6 @@ class Dispatcher:
         batch.collected.clear()
         return None
 
-    def _commit_with_messages(self, batch: Batch, target: Target) -> bool:
-        """Record what is pending, and push each collected message in the step that records its run.
-
-        What is pending afterwards are the quarantines of entries whose commits the server refused. Returns
-        False, and has written nothing, where the schedule's user lacks the right to push.
-        """
-        others = batch.pending
-        for run, pushes in batch.collected:
-            run.sent.pushes = pushes
-        commits = [*others, *(run.sent for run, _ in batch.collected)]
-        try:
-            committed = self._commit_each(batch, commits, target)
-        except StoreRefused as exc:
-            if not is_no_permission(exc):
-                raise
-            for run, _ in batch.collected:  # the broker's client sends them instead
-                run.sent.pushes = ()
-            self._store.claim_due(batch.fence, limit=1)  # raises if another right is lacking
-            self.delivery.note_refused(str(exc))
-            return False
-        if committed.is_moved:
-            self.delivery.note_moved()
-        batch.note_recorded(commits, committed)
-        batch.pending = self._quarantine_refused(batch, others, committed)
-        results = committed.results[len(others) :]
-        self._note_results(batch, batch.collected, results, is_moved=committed.is_moved)
-        return True
-
-    def _note_results(
-        self,
-        batch: Batch,
-        sent: Sequence[tuple[Run, tuple[Push, ...]]],
-        results: Sequence[bool | str],
-        *,
-        is_moved: bool,
-    ) -> None:
-        """Note what became of runs whose messages were to be pushed with their commits."""
-        for (run, _), result in zip(sent, results, strict=True):
-            if isinstance(result, str) and is_no_permission(result):
-                self.delivery.note_refused(result)
-                batch.give_back([run])
-            elif isinstance(result, str):
-                self._retry_later(batch, run, StoreRefused(result))
-            elif result:
-                batch.events += run.events
-                self._contention.note_recorded(run.claimed.key)
-            else:  # the entry has changed since its claim, so the next batch plans it again
-                if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:
-                    self._contention.note_lost(run.claimed.key)
-                batch.give_back([run])
-
-    def _commit(self, batch: Batch, commits: Sequence[Commit]) -> list[bool | str]:
-        """Record ``commits``, and quarantines of those that were refused; return what became of each."""
-        committed = self._commit_each(batch, commits)
-        batch.note_recorded(commits, committed)
-        batch.pending = self._quarantine_refused(batch, commits, committed)
-        batch.note_recorded(batch.pending, self._store.commit_runs(batch.fence, batch.pending))
-        batch.pending = []
-        return committed.results
-
-    def _commit_each(self, batch: Batch, commits: Sequence[Commit], target: Target = NOWHERE) -> Committed:
-        """Record ``commits``; the result of one that the server refuses is a sentence that says why."""
-        try:
-            return self._store.commit_runs(batch.fence, commits, target)
-        except StoreRefused as exc:
-            if is_refusal(exc.__cause__) or exc.is_login or is_no_permission(exc):
-                raise
-            results = self._commit_halves(batch, commits, target, str(exc))
-            return Committed(LockStatus.HELD, is_moved=False, results=results)
-
-    def _commit_halves(
-        self, batch: Batch, commits: Sequence[Commit], target: Target, reason: str
-    ) -> list[bool | str]:
-        """Find out which of ``commits`` the server refuses, and record the others.
-
-        A commit that was written before the refusal isn't written again.
-        """
-        if len(commits) == 1:
-            return [reason]
-        results: list[bool | str] = []
-        middle = len(commits) // 2
-        for half in (commits[:middle], commits[middle:]):
-            try:
-                results += self._store.commit_runs(batch.fence, half, target).results
-            except StoreRefused as exc:
-                if is_refusal(exc.__cause__) or exc.is_login:
-                    raise
-                is_forbidden = is_no_permission(exc)
-                results += (
-                    [str(exc)] * len(half)
-                    if is_forbidden
-                    else self._commit_halves(batch, half, target, str(exc))
-                )
-        return results
-
-    def _quarantine_refused(
-        self, batch: Batch, commits: Sequence[Commit], committed: Committed
-    ) -> list[Commit]:
-        """Return the commits that quarantine the entries whose commits the server refused."""
-        return [
-            self._quarantine(commit.claimed, StoreRefused(result), batch.claim.now)
-            for commit, result in zip(commits, committed.results, strict=False)
-            if isinstance(result, str)
-        ]
-
-    # -- to a broker that isn't the schedule's server: in one pipeline, before the record
-
-    def _send_collected(self, batch: Batch) -> None:
-        collected, batch.collected = batch.collected, []
-        # those that failed before go last: one that ends the connection lets all before it arrive again
-        for is_again in (False, True):
-            self._send_together(batch, [one for one in collected if has_failed(one[0]) is is_again])
-
-    def _send_together(self, batch: Batch, collected: Sequence[tuple[Run, tuple[Push, ...]]]) -> None:
-        if not collected:
-            return
-        if self._broker.outbox is None:
-            batch.give_back([run for run, _ in collected])
-            return
-        try:
-            with hold_interrupts():
-                outcomes = self._send_all(self._broker.outbox, [pushes for _, pushes in collected])
-                sent = zip(collected, outcomes, strict=True)
-                batch.pending += [run.sent for (run, _), failure in sent if failure is None]
-        except RedBeatError:  # about the schedule's server, or the lock
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't known what was sent
-            self._broker.note_away(exc)  # even if it answers, so that nothing is sent in a loop
-            batch.give_back([run for run, _ in collected])
-            return
-        for (run, _), failure in zip(collected, outcomes, strict=True):
-            if failure is None:
-                batch.events += run.events
-            elif is_refusal(failure):
-                self._broker.note_away(failure)
-                batch.give_back([run])
-            else:
-                self._retry_later(batch, run, failure)
-
-    def _send_all(
-        self, outbox: Outbox, batches: list[tuple[Push, ...]], *, breaks: int = 0
-    ) -> list[Exception | None]:
-        """Send each of ``batches``, halved where one of them ends the connection.
-
-        Returns the error of each, None for one that was sent. ``breaks``: how many connections have ended
-        already while these were sent.
-
-        Raises what the redis client raises when the broker can't be reached, or doesn't answer in time.
-        """
-        self._leadership.confirm()  # before each attempt, as the one before may have taken long
-        try:
-            return outbox.send(batches)
-        except Exception as exc:
-            if not is_reset(exc) or not outbox.answers():
-                raise
-            breaks += 1
-            if breaks == 1:  # the connection may have gone stale; this takes another one
-                return self._send_all(outbox, batches, breaks=breaks)
-            if len(batches) == 1:
-                if breaks >= BREAKS_OF_THE_REQUEST:
-                    return [exc]
-                time.sleep(HICCUP_SECONDS)
-                return self._send_all(outbox, batches, breaks=breaks)
-        middle = len(batches) // 2
-        halves = (batches[:middle], batches[middle:])
-        return [
-            outcome
-            for half in halves
-            for outcome in self._send_all(outbox, half, breaks=1 if len(half) > 1 else 0)
-        ]
-
     # -- with at_most_once: record, then send
 
     def _record_then_send(self, batch: Batch, runs: Sequence[Run]) -> None:
@@ -773,11 +472,11 @@ class Dispatcher:
             is_spent = self._disruptions.is_spent(runs[start])
             if self._broker.is_away or not self._broker.has_time() or is_spent:
                 batch.give_back(runs[start:])
-                self._commit(batch, batch.pending)
+                self._recorder.commit(batch, batch.pending)
                 return
             group = runs[start : start + AT_MOST_ONCE_GROUP]
             self._broker.drop_stale()
-            results = self._commit(batch, [run.sent for run in group])
+            results = self._recorder.commit(batch, [run.sent for run in group])
             for run, result in zip(group, results, strict=True):
                 if result is True:
                     self._send_or_lose(batch, run)

@@ -72,11 +72,15 @@ class LookAhead:
         if first and self._cursor.score and float(first) <= float(self._cursor.score):
             self._cursor = Cursor(first)
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether to prepare more now."""
-        is_time = self._upcoming is not None and time.monotonic() >= self._next_at
-        return is_time and self._left_bytes > 0
+    def is_wanted(self, head_score: float | None) -> bool:
+        """Tell whether to prepare more now.
+
+        Arguments:
+            head_score: when the first entry is due, UNIX seconds; None: none is.
+        """
+        if self._upcoming is None or head_score is None or self._left_bytes <= 0:
+            return False
+        return head_score <= self.now + self._upcoming.seconds and time.monotonic() >= self._next_at
 
     def prepare(self) -> None:
         """Read and prepare a slice of what falls due soon."""

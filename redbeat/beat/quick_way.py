@@ -100,11 +100,14 @@ class QuickWay:
         if self._broker.is_away:
             return AWAY
         try:
+            obstacle = self._originals.find_obstacle(self._scheduler)
+            if obstacle:
+                return obstacle
             producer = self._scheduler.producer  # it connects, and makes the outbox
             outbox = self._broker.outbox or self._broker.drafts
             if outbox is None or outbox.has_given_up:
                 return OTHER_BROKER
-            obstacle = self._originals.find_obstacle(self._scheduler, producer)
+            obstacle = self._originals.find_producer_obstacle(producer)
             if not obstacle:
                 self._leadership.confirm()  # as connecting may take long
                 self._compiler.begin_batch(producer, outbox)

@@ -284,8 +284,7 @@ class Compiler:
         if not isinstance(body, tuple) or len(body) != _BODY_PARTS:
             raise _UnfitError("its body isn't that of Celery's protocol 2")
         encoding = json.loads(str(rehearsed.pushes[0].value))["properties"].get("body_encoding")
-        # those of an entry aren't kept with its shape: they may be long
-        return Body(str(serializer), encoding, () if body[0] else body[0], body[2])
+        return Body(str(serializer), encoding, body[0], body[2])
 
     def _holes_of_expiry(self, call: Call) -> Sequence[RunHole]:
         if call.lifetime_seconds is not None:

@@ -242,7 +242,7 @@ class Originals:
 
         Arguments:
             scheduler: the one that sends, or its class; None: any RedBeatScheduler.
-            producer: the one that messages are sent with; None: it isn't known yet, nor is the broker.
+            producer: the one that messages are sent with; None: see :meth:`find_producer_obstacle`.
         """
         app = self._app
         if isinstance(app, Proxy):
@@ -253,6 +253,10 @@ class Originals:
             or (_find_of_scheduler(scheduler) if scheduler is not None else "")
             or (_find_of_producer(producer) if producer is not None else "")
         )
+
+    def find_producer_obstacle(self, producer: Any) -> str:
+        """Return what of ``producer``, its channel and its connection takes part in making messages."""
+        return _find_of_producer(producer)
 
     def find_task_obstacle(self, task: Any) -> str:
         """Return what the class of ``task``, or the task itself, does to its messages.

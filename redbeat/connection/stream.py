@@ -46,8 +46,11 @@ class Stream:
         self.unread = 0
 
     @classmethod
-    def open(cls, client: Any) -> Stream | None:
+    def open(cls, client: Any, *, is_spare: bool = False) -> Stream | None:
         """Return a stream to the server of ``client``; None: with this client there can be none.
+
+        Arguments:
+            is_spare: leave a connection to others that is there already; for a stream that is kept.
 
         Raises what the client raises if it can't connect.
         """
@@ -55,7 +58,13 @@ class Stream:
         if pool is None:
             return None
         words = ("EVALSHA",) if _wants_the_command(type(pool).get_connection) else ()
-        return cls(pool, pool.get_connection(*words))
+        connection = pool.get_connection(*words)
+        if not is_spare:
+            return cls(pool, connection)
+        try:
+            return cls(pool, pool.get_connection(*words))
+        finally:
+            pool.release(connection)
 
     def write(self, *words: Any) -> None:
         """Send a command, and don't wait for its reply; an error ends the connection."""

@@ -14,10 +14,13 @@ from redis.exceptions import ResponseError
 from redbeat.connection.stream import Stream
 from redbeat.errors import RedBeatError
 from redbeat.store import scripts as lua
-from redbeat.store.records import Claim, Fence, Sizes
+from redbeat.store.records import Claim, Claimed, Fence, Sizes
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
+
+#: how many entries are asked for ahead at most
+MAX_ENTRIES = 500
 
 #: how many entries one call claims at most: the server does nothing else meanwhile
 CALL_ENTRIES = 125
@@ -43,12 +46,16 @@ class ClaimAhead:
         stream = None
         try:
             with store.translating():
-                stream = Stream.open(store.client)
+                stream = Stream.open(store.client, is_spare=True)
                 if stream is None:
                     return None
-                for first in range(0, limits.limit, CALL_ENTRIES):
-                    limit = min(CALL_ENTRIES, limits.limit - first)
-                    call = limits._replace(limit=limit, pending=limits.pending + first)
+                firsts = range(0, min(limits.limit, MAX_ENTRIES), CALL_ENTRIES)
+                for first in firsts:
+                    call = limits._replace(
+                        limit=min(CALL_ENTRIES, limits.limit - first),
+                        max_bytes=limits.max_bytes // len(firsts),
+                        pending=limits.pending + first,
+                    )
                     stream.write(*lua.claim_command(store.keys.schedule, fence, call))
         except RedBeatError:
             if stream is not None:
@@ -74,16 +81,18 @@ class ClaimAhead:
             return None
         finally:
             self.close()
+        rows: dict[str, Claimed] = {}  # by key, as somebody may have changed the schedule between the calls
         for claim in claims:
             self._store.check_lock(claim.status, self.fence)
-        # somebody may have changed the schedule between the calls
-        rows = {row.key: row for claim in claims for row in claim.rows}
-        first, last = claims[0], claims[-1]
+            rows |= {row.key: row for row in claim.rows}
+            if len(claim.rows) < CALL_ENTRIES:  # the next call has left out what this one hasn't returned
+                break
+        first = claims[0]
         return Claim(
             first.status,
             first.now,
             first.next_score,
-            last.has_more,
+            claim.has_more,
             list(rows.values()),
             is_held=any(claim.is_held for claim in claims),
             is_ahead=True,

@@ -52,7 +52,7 @@ class Upcoming:
 
     def __init__(self, store: Store, seconds: float) -> None:
         self._store = store
-        self._seconds = seconds
+        self.seconds = seconds
 
     def read(self, cursor: Cursor, limit: int) -> Slice:
         """Return the next entries, the earliest first.
@@ -65,7 +65,7 @@ class Upcoming:
             now, scores, rows = lua.read_upcoming(
                 self._store.client,
                 keys.schedule,
-                seconds=self._seconds,
+                seconds=self.seconds,
                 after=cursor.score,
                 offset=cursor.offset,
                 limit=limit,

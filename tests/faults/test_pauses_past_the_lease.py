@@ -44,10 +44,10 @@ def note():
     with open(f"batches-{os.getpid()}", "a") as file:
         file.write(".")
 
-def dispatch(self, batch, original=Dispatcher.dispatch):
+def dispatch(*arguments, original=Dispatcher.dispatch):
     note()
     try:
-        original(self, batch)
+        original(*arguments)
     finally:
         note()
 

@@ -347,8 +347,8 @@ class Scripts:
         if command.script == "renew":
             return lua.renew_lock(client, TICK, fence, 0)
         if command.script == "claim":
-            sizes = {"limit": 1, "max_bytes": 10**6, "entry_bytes": 10**6}
-            return lua.claim_due(client, SCHEDULE, fence, lease_ms=0, prefix="redbeat:", **sizes).status
+            limits = lua.ClaimLimits(1, 10**6, 10**6, lease_ms=0, prefix="redbeat:")
+            return lua.claim_due(client, SCHEDULE, fence, limits).status
         claimed = Claimed(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
         message = Push("lpush", QUEUE, "message")
         commit = Commit(claimed, _score(run + 1), _meta(run + 1), pushes=(message,))

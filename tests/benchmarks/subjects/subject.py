@@ -94,18 +94,29 @@ def measure(send: Callable[[], None], options: SimpleNamespace) -> dict[str, Any
 
 
 class RoundTrips:
-    """Counts what the main thread sends through redis-py: a command or a pipeline is one."""
+    """Counts how often the main thread waits for a server after it has sent something through redis-py.
+
+    A pipeline is one, as are commands that are sent one after the other before their replies are read.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        send = redis.Connection.send_packed_command
+        self._is_waiting = True
+        send, read = redis.Connection.send_packed_command, redis.Connection.read_response
 
-        def send_and_count(*args: Any, **kwargs: Any) -> Any:
+        def send_and_note(*args: Any, **kwargs: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
-                self.count += 1
+                self._is_waiting = False
             return send(*args, **kwargs)
 
-        redis.Connection.send_packed_command = send_and_count  # type: ignore[method-assign]
+        def read_and_count(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is threading.main_thread() and not self._is_waiting:
+                self.count += 1
+                self._is_waiting = True
+            return read(*args, **kwargs)
+
+        redis.Connection.send_packed_command = send_and_note  # type: ignore[method-assign]
+        redis.Connection.read_response = read_and_count  # type: ignore[method-assign]
 
 
 def peak_rss_bytes() -> int:

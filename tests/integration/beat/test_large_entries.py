@@ -14,8 +14,8 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.claims import Claims
 from redbeat.errors import EntryCorrupt, EntryError
-from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.apps import run_beat
@@ -271,14 +271,14 @@ def test_many_that_are_not_large_are_claimed_in_portions_of_eight_megabytes(
 ) -> None:
     names = write_burst(client, 1200, args=["x" * 15_000])
     claimed: list[int] = []
-    claim_due = Store.claim_due
+    claim_one = Claims.claim
 
     def claim_and_count(*args: Any, **kwargs: Any) -> Any:
-        claim = claim_due(*args, **kwargs)
+        claim = claim_one(*args, **kwargs)
         claimed.append(sum(len(row.definition or "") for row in claim.rows))
         return claim
 
-    monkeypatch.setattr(Store, "claim_due", claim_and_count)
+    monkeypatch.setattr(Claims, "claim", claim_and_count)
     scheduler = make_scheduler(redbeat_batch_size=5000, **settings)
     while scheduler.tick() == 0:
         pass

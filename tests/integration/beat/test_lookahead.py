@@ -41,7 +41,7 @@ def write_spike(client: redis.Redis, due: float, count: int = COUNT, **fields: A
 def prepare(scheduler: RedBeatScheduler) -> int:
     """Let it prepare all that falls due soon; return how many runs these are."""
     look_ahead = scheduler.look_ahead
-    while look_ahead.is_wanted:
+    while look_ahead.is_wanted(look_ahead.now):
         look_ahead.prepare()
     return len(look_ahead)
 

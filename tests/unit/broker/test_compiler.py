@@ -13,7 +13,7 @@ from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
 from redbeat.broker import compiler, holes, shapes
-from redbeat.broker.compiler import Call, Compiler, Message, Values
+from redbeat.broker.compiler import Compiler, Message, Values
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
 
@@ -306,23 +306,3 @@ def test_an_exit_amid_a_rehearsal_leaves_nothing_behind(compiling: Compiling, br
 def test_options_that_are_equal_and_are_written_otherwise_are_two_shapes() -> None:
     keys = [holes.key_of(call_of(priority=value)) for value in (0.0, -0.0, 0, False)]
     assert len(set(keys)) == 4
-
-
-def test_a_shape_does_not_keep_the_arguments_of_its_first_entry(compiling: Compiling) -> None:
-    def arguments() -> list[Any]:
-        return [f"{number} {'x' * 1000}" for number in range(1000)]
-
-    def send(call: Call, values: Values) -> Any:  # as of an entry that is read anew
-        return compiling.send(call._replace(args=arguments()), values)
-
-    tracemalloc.start()
-    try:
-        for number in range(10):
-            call = call_of(args=arguments(), queue=f"queue-{number}")
-            message = compiling.compiler.compile(call, lambda values, call=call: send(call, values))
-            assert isinstance(message, Message)
-        del call, message
-        kept, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert kept < 2_000_000  # of 10,000,000

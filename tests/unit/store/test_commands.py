@@ -30,6 +30,8 @@ WAYS = {"client", "redbeat_redis", "ask", "translating"}
 
 #: module to what it may use all the same, and why
 EXCEPTIONS = {
+    "broker/connection.py": {"publish"},  # a message, to RabbitMQ
+    "broker/drafts.py": {"publish"},  # a message, to RabbitMQ
     "broker/outbox.py": {"pipeline", "ping"},  # kombu's own client, of the broker
     "broker/producer.py": {"publish"},  # a message, by kombu
     "schedulers.py": {"get_redis"},  # celery-redbeat 2.x has it there, so it can be imported

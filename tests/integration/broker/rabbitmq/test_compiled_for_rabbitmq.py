@@ -42,7 +42,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(run.name)
         return announce(self, run)
 
-    monkeypatch.setattr(Dispatcher, "_announce", note)
+    monkeypatch.setattr(Dispatcher, "_announce", note)  # what is said when a compiled run leaves
     return names
 
 

@@ -117,7 +117,7 @@ def test_no_more_than_the_limit_are_unconfirmed_at_a_time(
         write(self, timeout)
         most[0] = max(most[0], len(self._unconfirmed))
 
-    monkeypatch.setattr(confirms.Confirms, "_write", note)
+    monkeypatch.setattr(confirms.Confirms, "_write", note)  # how many are in flight then
     names = write_burst(client, COUNT)
     make_scheduler(app).tick()
     assert 1 < most[0] <= 20 + confirms.MAX_WRITTEN

@@ -1,0 +1,69 @@
+"""One claim on its way: what of it is still to be sent, to be recorded, or due again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from redbeat.beat.planner import Run
+from redbeat.broker.confirms import Publication
+from redbeat.store.records import Claim, Claimed, Commit, Committed, Fence, Push
+
+
+@dataclass
+class Batch:
+    """One claim on its way.
+
+    Attributes:
+        is_leased: claimed entries are hidden from other beats, so those that aren't sent must be given back.
+        pending: commits that may be recorded now; none of their messages is still to be sent.
+        collected: runs whose messages are still to be pushed.
+        events: task-sent events about messages that were sent.
+        unconfirmed: runs whose messages are published and not confirmed yet.
+        doubtful: keys of the entries whose messages may have been lost with a channel: each of their runs is
+            sent again, and waited for by itself.
+        recorded: commits that were written, or refused because somebody else has changed the entry.
+        is_cut: some claimed entries are still due.
+        is_quick: all its runs went the quick way.
+        is_prepared: its runs were planned before they were due, and their entries may have changed since.
+        is_in_doubt: nothing more can be sent now: schedule and broker were on one server and aren't any more,
+            or a slot of a cluster is being moved.
+    """
+
+    claim: Claim
+    fence: Fence
+    is_leased: bool
+    pending: list[Commit] = field(default_factory=list)
+    collected: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
+    events: list[Push] = field(default_factory=list)
+    unconfirmed: list[tuple[Run, Publication]] = field(default_factory=list)
+    doubtful: set[str] = field(default_factory=set)
+    recorded: list[Commit] = field(default_factory=list)
+    is_cut: bool = False
+    is_in_doubt: bool = False
+    is_prepared: bool = False
+    is_quick: bool = False
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether a channel has ended before all of its messages were confirmed."""
+        return any(publication.is_lost for _, publication in self.unconfirmed)
+
+    def give_back(self, runs: Iterable[Run]) -> None:
+        """Leave the entries of ``runs`` due, for the next batch."""
+        self.leave([run.claimed for run in runs])
+
+    def leave(self, rows: Sequence[Claimed]) -> None:
+        """Leave ``rows`` of the claim due, for the next batch."""
+        self.is_cut = self.is_cut or bool(rows)
+        self.hold(rows)
+
+    def hold(self, rows: Sequence[Claimed]) -> None:
+        """Leave ``rows`` of the claim due, for a batch of costly entries."""
+        if self.is_leased:
+            self.pending += [Commit(claimed, claimed.nominal) for claimed in rows]
+
+    def note_recorded(self, commits: Sequence[Commit], committed: Committed) -> None:
+        """Note what became of ``commits``."""
+        self.recorded += commits
+        self.is_cut = self.is_cut or any(result is not True for result in committed.results)

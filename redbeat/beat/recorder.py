@@ -1,0 +1,218 @@
+"""Recording what became of a batch: in one step with the pushes of its messages, or after they were sent.
+
+Invariant: what the server refuses costs the entry that it is about, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from redbeat.beat.batch import Batch
+from redbeat.beat.contention import Contention
+from redbeat.beat.log import Reports
+from redbeat.beat.planner import (
+    CompiledRun,
+    Run,
+    commit_failed,
+    commit_overrun,
+    commit_quarantined,
+    is_first_overrun,
+)
+from redbeat.broker.connection import reason_of
+from redbeat.broker.delivery import Delivery
+from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
+from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
+from redbeat.leadership.lock import TAKEN_MS
+from redbeat.log.logger import logger
+from redbeat.log.text import printable, shorten
+from redbeat.process.signals import hold_interrupts
+from redbeat.store.records import NOWHERE, Claimed, Commit, Committed, LockStatus, Push, Target
+from redbeat.store.store import Store
+
+
+class Recorder:
+    """Records the batches of one beat.
+
+    Arguments:
+        contention: told which runs couldn't be recorded, as their entries have changed.
+        quarantine_seconds: after how long an entry that can't be used is tried again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        delivery: Delivery,
+        contention: Contention,
+        reports: Reports,
+        quarantine_seconds: float,
+    ) -> None:
+        self._store = store
+        self._delivery = delivery
+        self._contention = contention
+        self._reports = reports
+        self._quarantine_seconds = quarantine_seconds
+
+    def quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
+        if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
+            logger.warning("beat: %s It is tried once more.", printable(str(exc)))
+            return commit_overrun(claimed, now)
+        is_sentence = isinstance(exc, (EntryCorrupt, EntryTooExpensive))
+        reason = str(exc) if is_sentence else f"{claimed.key}: {type(exc).__name__}: {exc}"
+        if isinstance(exc, OverflowError):
+            reason = f"{claimed.key}: one of its times is outside the years 1 to 9999 ({exc})."
+        reason = shorten(printable(reason))
+        commit, is_news = commit_quarantined(claimed, reason, now, self._quarantine_seconds)
+        self._reports.report_quarantined(claimed, reason, is_news)
+        return commit
+
+    def retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:
+        reason = reason_of(exc)
+        commit, is_news = commit_failed(run, reason, batch.claim.now)
+        if is_news:
+            logger.error("beat: Couldn't send %s (%s), trying again: %s", run.name, run.task, reason)
+        batch.pending.append(commit)
+
+    def commit_with_messages(self, batch: Batch, target: Target) -> bool:
+        """Record what is pending, and push each collected message in the step that records its run.
+
+        What is pending afterwards are the quarantines of entries whose commits the server refused. Returns
+        False, and has written nothing, where the schedule's user lacks the right to push.
+        """
+        others = batch.pending
+        for run, pushes in batch.collected:
+            run.sent.pushes = pushes
+        commits = [*others, *(run.sent for run, _ in batch.collected)]
+        try:
+            committed = self._commit_each(batch, commits, target)
+        except StoreRefused as exc:
+            if not is_no_permission(exc):
+                raise
+            for run, _ in batch.collected:  # the broker's client sends them instead
+                run.sent.pushes = ()
+            self._store.claim_due(batch.fence, limit=1)  # raises if another right is lacking
+            self._delivery.note_refused(str(exc))
+            return False
+        if committed.is_moved:
+            self._delivery.note_moved()
+        batch.note_recorded(commits, committed)
+        batch.pending = self._quarantine_refused(batch, others, committed)
+        results = committed.results[len(others) :]
+        self._note_results(batch, batch.collected, results, is_moved=committed.is_moved)
+        return True
+
+    def _note_results(
+        self,
+        batch: Batch,
+        sent: Sequence[tuple[Run, tuple[Push, ...]]],
+        results: Sequence[bool | str],
+        *,
+        is_moved: bool,
+    ) -> None:
+        """Note what became of runs whose messages were to be pushed with their commits."""
+        for (run, _), result in zip(sent, results, strict=True):
+            if isinstance(result, str) and is_no_permission(result):
+                self._delivery.note_refused(result)
+                batch.give_back([run])
+            elif isinstance(result, str):
+                self.retry_later(batch, run, StoreRefused(result))
+            elif result:
+                batch.events += run.events
+                self._contention.note_recorded(run.claimed.key)
+            else:  # the entry has changed since its claim, so the next batch plans it again
+                if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:
+                    self._contention.note_lost(run.claimed.key)
+                batch.give_back([run])
+
+    def commit(self, batch: Batch, commits: Sequence[Commit]) -> list[bool | str]:
+        """Record ``commits``, and quarantines of those that were refused; return what became of each."""
+        committed = self._commit_each(batch, commits)
+        batch.note_recorded(commits, committed)
+        batch.pending = self._quarantine_refused(batch, commits, committed)
+        batch.note_recorded(batch.pending, self._store.commit_runs(batch.fence, batch.pending))
+        batch.pending = []
+        return committed.results
+
+    def _commit_each(self, batch: Batch, commits: Sequence[Commit], target: Target = NOWHERE) -> Committed:
+        """Record ``commits``; the result of one that the server refuses is a sentence that says why."""
+        try:
+            return self._store.commit_runs(batch.fence, commits, target)
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__) or exc.is_login or is_no_permission(exc):
+                raise
+            results = self._commit_halves(batch, commits, target, str(exc))
+            return Committed(LockStatus.HELD, is_moved=False, results=results)
+
+    def _commit_halves(
+        self, batch: Batch, commits: Sequence[Commit], target: Target, reason: str
+    ) -> list[bool | str]:
+        """Find out which of ``commits`` the server refuses, and record the others.
+
+        A commit that was written before the refusal isn't written again.
+        """
+        if len(commits) == 1:
+            return [reason]
+        results: list[bool | str] = []
+        middle = len(commits) // 2
+        for half in (commits[:middle], commits[middle:]):
+            try:
+                results += self._store.commit_runs(batch.fence, half, target).results
+            except StoreRefused as exc:
+                if is_refusal(exc.__cause__) or exc.is_login:
+                    raise
+                is_forbidden = is_no_permission(exc)
+                results += (
+                    [str(exc)] * len(half)
+                    if is_forbidden
+                    else self._commit_halves(batch, half, target, str(exc))
+                )
+        return results
+
+    def _quarantine_refused(
+        self, batch: Batch, commits: Sequence[Commit], committed: Committed
+    ) -> list[Commit]:
+        """Return the commits that quarantine the entries whose commits the server refused."""
+        return [
+            self.quarantine(commit.claimed, StoreRefused(result), batch.claim.now)
+            for commit, result in zip(commits, committed.results, strict=False)
+            if isinstance(result, str)
+        ]
+
+    def commit_pieces(self, batch: Batch, pieces: Iterable[Sequence[CompiledRun]], target: Target) -> int:
+        """Record and push runs piece by piece: while the server records one, the next is made.
+
+        Returns how many runs were given to the server.
+        """
+        sent: list[tuple[Run, tuple[Push, ...]]] = []
+        with self._store.commits(
+            batch.fence, target, lambda commits: self._commit_each(batch, commits, target)
+        ) as commits:
+            for runs in pieces:
+                for run in runs:
+                    sent.append((run, run.pushes))
+                    run.sent.pushes = run.pushes
+                commits.write([run.sent for run in runs])
+            try:
+                committed = commits.finish()
+            except StoreRefused as exc:
+                if not is_no_permission(exc):
+                    raise
+                for known, _ in sent:
+                    known.sent.pushes = ()
+                return 0  # the ordinary way finds out which right is lacking
+        if committed.is_moved:
+            self._delivery.note_moved()
+        batch.note_recorded([run.sent for run, _ in sent], committed)
+        self._note_results(batch, sent, committed.results, is_moved=committed.is_moved)
+        return len(sent)
+
+    def commit_last(self, batch: Batch) -> None:
+        """Record what is pending once more, if that is possible, as ``batch`` ends early."""
+        if not batch.pending:
+            return
+        store = self._store.without_retry()
+        # this renews the lock: not for its full timeout, as it may never be released
+        fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
+        with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+            call_briefly(lambda: store.commit_runs(fence, batch.pending))
