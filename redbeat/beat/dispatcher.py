@@ -145,6 +145,8 @@ class Dispatcher:
         try:
             if prepared:
                 self._send_prepared(batch, prepared)
+                if batch.recorded:
+                    self.delivery.announce()
                 return
             rows: Sequence[Claimed] = self._drop_missing(batch)
             is_quick = bool(rows) and self.quick_way.is_open(is_leased=batch.is_leased)

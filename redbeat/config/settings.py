@@ -255,15 +255,16 @@ SETTINGS: dict[str, Setting] = {
             5,
             *_seconds(0, 60, " from 0 to 60"),
             "How many seconds before it is due a run is prepared, in idle time, so that it leaves as soon as "
-            "its time comes. 0: nothing is prepared. See :doc:`performance`.",
+            "its time comes. 0: nothing is prepared. It is done only for messages that are compiled, where "
+            "schedule and broker are one server. See :doc:`performance`.",
         ),
         Setting(
             "redbeat_message_cache_bytes",
             64 * MEBIBYTE,
             *_whole_number(0, 2**40, unit="of bytes "),
             "How much memory beat may take to remember the messages of entries and when they run, so that a "
-            "run that is due again leaves quickly. What wasn't due for the longest time is forgotten first. "
-            "0: messages are made one by one. See :doc:`performance`.",
+            "run that is due again leaves quickly: about 2 KB for an entry. What wasn't due for the longest "
+            "time is forgotten first. 0: messages are made one by one. See :doc:`performance`.",
             default_words="67108864, which is 64 MiB",
         ),
         Setting(

@@ -12,6 +12,8 @@ broker = redis.Redis.from_url(f"{options.server}0")
 schedule = redis.Redis.from_url(f"{options.server}{options.db}")
 round_trips = RoundTrips()
 leader = lead(app)
+#: how many entries are sent before
+WARM_UP = 600
 
 
 def send() -> None:
@@ -19,7 +21,7 @@ def send() -> None:
         pass
 
 
-fill(schedule, 1, is_due=True)
+fill(schedule, WARM_UP, is_due=True)  # more than one batch: then all connections stand
 send()
 fill(schedule, options.due, is_due=True)
 broker.delete(QUEUE)
