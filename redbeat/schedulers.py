@@ -193,6 +193,7 @@ class RedBeatScheduler(Scheduler):
 
     def _tick(self) -> float:
         if not self._is_leading():
+            self.look_ahead.forget()
             candidacy = self._leadership.candidacy
             if candidacy is not None:
                 self._reports.report_standby(candidacy)

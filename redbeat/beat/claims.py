@@ -13,6 +13,9 @@ from redbeat.store.claims import ClaimAhead
 from redbeat.store.records import Claim, Fence, Sizes
 from redbeat.store.store import Store
 
+#: an answer that is read later than this is asked for again, seconds
+FRESH_SECONDS = 1.0
+
 
 class Claims:
     """Claims what is due.
@@ -55,7 +58,8 @@ class Claims:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
-        if ahead.fence != fence or ahead.sizes != sizes:
+        is_old = time.monotonic() > ahead.asked_at + FRESH_SECONDS  # its clock would be wrong
+        if is_old or ahead.fence != fence or ahead.sizes != sizes:
             ahead.close()
             return None
         claim = ahead.read()

@@ -30,6 +30,7 @@ from redbeat.broker.rehearsal import Rehearsed, rehearse
 from redbeat.broker.shapes import DifferenceError, Message, Shape
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
+from redbeat.process.memory import Memory
 
 __all__ = ["Call", "Compiler", "Message", "Values"]
 
@@ -72,6 +73,7 @@ class Compiler:
         self._shapes: dict[Any, Shape | str] = {}
         #: the same for what may be otherwise in the next batch
         self._failed: dict[Any, str] = {}
+        self._said = Memory[tuple[str, str], bool](MAX_SHAPES)
 
     def begin_batch(self, producer: Any, outbox: Outbox | Drafts | None) -> None:
         """Begin a batch: what messages rest on is compared anew, as soon as one of them is used.
@@ -105,13 +107,19 @@ class Compiler:
         ``rehearse`` is called for the first entries of a shape, in a way that nothing is sent or declared.
         Then the queues of the shape are declared, once a batch, as ``apply_async`` does it.
         """
-        message = self._compile(call, rehearse)
-        if isinstance(message, str) or self.is_current(message):
-            return message
-        message = self._compile(call, rehearse)  # anew, as a queue that is declared may be another one
-        if isinstance(message, str) or self.is_current(message):
-            return message
+        for _ in range(2):  # anew, as a queue that is declared may be another one
+            message = self._compile(call, rehearse)
+            if isinstance(message, str):
+                self._tell(call.task, message)
+                return message
+            if self.is_current(message):
+                return message
         return "what its message depends on is changing"
+
+    def _tell(self, task: str, reason: str) -> None:
+        """Log, once for each task and reason, why messages aren't compiled; not what concerns all of them."""
+        if reason != self.obstacle and self._said.is_news((task, reason), True):
+            logger.info("beat: Messages of the task %s aren't compiled: %s.", printable(task), reason)
 
     def is_current(self, message: Message) -> bool:
         """Tell whether ``message`` may be used in this batch: what it rests on is as it was.
@@ -197,12 +205,12 @@ class Compiler:
         try:
             self._shapes[key] = self._make_shape(key, call, send)
         except (_UnfitError, DifferenceError) as exc:
-            self._note_unfit(key, call, exc)
+            self._note_unfit(key, exc)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             if not _is_caused_by(UnknownWriteError, exc):
                 self._failed[key] = reason_of(exc)
                 return self._failed[key]
-            self._note_unfit(key, call, _UnfitError("its messages aren't written to a list"))
+            self._note_unfit(key, _UnfitError("its messages aren't written to a list"))
         return self._shapes[key]
 
     def _prove(self, shape: Shape, message: Message, call: Call, send: Send) -> Message | str:
@@ -211,19 +219,16 @@ class Compiler:
             self._compare(message, call, send)
         except (_UnfitError, DifferenceError) as exc:
             self._drop(shape)
-            self._note_unfit(shape.key, call, exc)
+            self._note_unfit(shape.key, exc)
             return str(exc)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             return reason_of(exc)
         shape.first = None
         return message
 
-    def _note_unfit(self, key: Any, call: Call, exc: Exception) -> None:
-        """Remember why messages of a shape are never compiled; said where that is unexpected."""
-        self._shapes[key] = str(exc)
-        if isinstance(exc, DifferenceError):
-            task, reason = printable(call.task), shorten(printable(str(exc)))
-            logger.info("beat: Messages of the task %s aren't compiled: %s.", task, reason)
+    def _note_unfit(self, key: Any, exc: Exception) -> None:
+        """Remember why messages of a shape are never compiled."""
+        self._shapes[key] = shorten(printable(str(exc)))
 
     def _make_shape(self, key: Any, call: Call, send: Send) -> Shape:
         describe = self._describe
