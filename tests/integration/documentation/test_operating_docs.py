@@ -19,6 +19,7 @@ from typing import Any
 import kombu
 import pytest
 import redis
+import redis.client
 from celery import Celery, Task
 from celery.app import trace
 from celery.beat import Scheduler
@@ -150,6 +151,9 @@ def unpatched(monkeypatch: pytest.MonkeyPatch) -> None:
         (RedBeatScheduler, "apply_async"),
         (kombu.Producer, "publish"),
         (trace, "build_tracer"),
+        (redis.Redis, "execute_command"),
+        (redis.Redis, "pipeline"),
+        (redis.client.Pipeline, "execute"),
     ):
         monkeypatch.setattr(owner, name, vars(owner)[name])
 
