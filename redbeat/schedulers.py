@@ -128,9 +128,7 @@ class RedBeatScheduler(Scheduler):
             quarantine_seconds=self.max_interval,
         )
         upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
-        self.look_ahead = LookAhead(
-            upcoming, self._dispatcher.quick_way, self.config.message_cache_bytes // 2
-        )
+        self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way)
         self._claims = Claims(self.store, self._dispatcher.pace)
         self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has

@@ -38,13 +38,13 @@ class LookAhead:
     Arguments:
         upcoming: reads what falls due soon; None: nothing is prepared.
         quick_way: plans and compiles.
-        max_bytes: how much memory prepared runs may take.
     """
 
-    def __init__(self, upcoming: Upcoming | None, quick_way: QuickWay, max_bytes: int) -> None:
+    def __init__(self, upcoming: Upcoming | None, quick_way: QuickWay) -> None:
         self._upcoming = upcoming
         self._quick_way = quick_way
-        self._left_bytes = self._max_bytes = max_bytes
+        self._allowance = quick_way.allowance
+        self._bytes = 0  # at most half of what is allowed, as their entries are kept, too
         self._due: list[tuple[float, int, CompiledRun]] = []  # a heap, the earliest first
         self._runs: dict[str, CompiledRun] = {}  # by the entry's key
         self._numbers = count()
@@ -78,7 +78,7 @@ class LookAhead:
         Arguments:
             head_score: when the first entry is due, UNIX seconds; None: none is.
         """
-        if self._upcoming is None or head_score is None or self._left_bytes <= 0:
+        if self._upcoming is None or head_score is None or self._is_full:
             return False
         return head_score <= self.now + self._upcoming.seconds and time.monotonic() >= self._next_at
 
@@ -105,8 +105,17 @@ class LookAhead:
             for run in runs:
                 if run.message.on_call is None:  # else the backend is told of each run, which may fail
                     self._add(run)
+        self._quick_way.make_room()
         if not found.is_last:
             self._next_at = 0.0
+
+    @property
+    def _is_full(self) -> bool:
+        return self._bytes >= self._allowance.max_bytes / 2
+
+    def _take(self, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        self._allowance.left_bytes -= size_bytes
 
     def _is_prepared(self, row: Claimed) -> bool:
         run = self._runs.get(row.key)
@@ -114,7 +123,7 @@ class LookAhead:
 
     def _add(self, run: CompiledRun) -> None:
         self._runs[run.claimed.key] = run
-        self._left_bytes -= _size_of(run)
+        self._take(_size_of(run))
         heapq.heappush(self._due, (float(run.nominal), next(self._numbers), run))
 
     def take_due(self, limit: int) -> list[CompiledRun]:
@@ -123,7 +132,7 @@ class LookAhead:
         taken: list[CompiledRun] = []
         while self._due and self._due[0][0] <= now and len(taken) < limit:
             run = heapq.heappop(self._due)[2]
-            self._left_bytes += _size_of(run)
+            self._take(-_size_of(run))
             if self._runs.get(run.claimed.key) is run:
                 del self._runs[run.claimed.key]
                 if run.valid_until > now:  # else what becomes of it is decided in the ordinary way
@@ -134,7 +143,7 @@ class LookAhead:
         """Forget all: the leader is another one, say."""
         self._due.clear()
         self._runs.clear()
-        self._left_bytes = self._max_bytes
+        self._take(-self._bytes)
         self._cursor, self._next_at = Cursor(), 0.0
 
 

@@ -31,7 +31,7 @@ from redbeat.entries.plain_reader import MAX_SHARED, PlainDefinition, PlainReade
 from redbeat.log.logger import logger
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited
-from redbeat.process.memory import Memory
+from redbeat.process.memory import Allowance, Memory
 from redbeat.store.records import Claimed, Commit, KeyType
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
@@ -103,13 +103,13 @@ class PlainEntries:
     Arguments:
         app: the Celery app.
         compiler: makes their messages.
-        max_bytes: how much memory they may take; those that weren't due for the longest time go first.
+        allowance: how much memory they may take; those that weren't due for the longest time go first.
     """
 
-    def __init__(self, app: Any, compiler: Compiler, max_bytes: int) -> None:
+    def __init__(self, app: Any, compiler: Compiler, allowance: Allowance) -> None:
         self._app = app
         self._compiler = compiler
-        self.left_bytes = self._max_bytes = max_bytes
+        self._allowance = allowance
         self._kept: OrderedDict[str, PlainEntry] = OrderedDict()
         self._timetables = Memory[tuple[int, int], Timetable](MAX_SHARED)
         self._reader = PlainReader(app)
@@ -153,8 +153,8 @@ class PlainEntries:
             self._ground = ground
             self._reader = PlainReader(self._app)
             self._timetables.clear()
+            self._allowance.left_bytes += sum(plain.size_bytes for plain in self._kept.values())
             self._kept.clear()
-            self.left_bytes = self._max_bytes
 
     def _entry_of(self, claimed: Claimed, send: Send) -> PlainEntry | None:
         """Return the entry with its message as of now; None: it isn't plain now."""
@@ -186,18 +186,22 @@ class PlainEntries:
     def _keep(self, claimed: Claimed, send: Send) -> PlainEntry | None:
         before = self._kept.pop(claimed.key, None)
         if before is not None:
-            self.left_bytes += before.size_bytes
+            self._allowance.left_bytes += before.size_bytes
         try:
             made = limited(claimed.key, self._make, claimed, send)
         except Exception as exc:  # noqa: BLE001 - plan_run raises it again, or the ordinary way does
             logger.debug("beat: %s isn't planned the quick way: %r", claimed.key, exc)
             return None
-        self.left_bytes -= made.size_bytes
+        self._allowance.left_bytes -= made.size_bytes
         self._kept[claimed.key] = made
-        while self.left_bytes < 0:
-            _, oldest = self._kept.popitem(last=False)
-            self.left_bytes += oldest.size_bytes
+        self.make_room()
         return made
+
+    def make_room(self) -> None:
+        """Forget entries until all that is kept is allowed."""
+        while self._allowance.left_bytes < 0 and self._kept:
+            _, oldest = self._kept.popitem(last=False)
+            self._allowance.left_bytes += oldest.size_bytes
 
     def _make(self, claimed: Claimed, send: Send) -> PlainEntry:
         retry_at = time.monotonic() + RETRY_SECONDS

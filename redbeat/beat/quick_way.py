@@ -22,6 +22,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
+from redbeat.process.memory import Allowance
 from redbeat.store.records import Claimed
 
 #: an obstacle that isn't told of, as something else tells of it
@@ -33,7 +34,7 @@ class QuickWay:
 
     Arguments:
         scheduler: whose ``apply_async`` makes messages.
-        max_bytes: how much memory plans and messages may take.
+        max_bytes: how much memory plans and messages may take, with those that are prepared.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class QuickWay:
         self._config = ensure_conf(scheduler.app)
         self._originals = Originals(scheduler.app)
         self._compiler = Compiler(scheduler.app)
-        self._plain = PlainEntries(scheduler.app, self._compiler, max_bytes)
+        self.allowance = Allowance(max_bytes)
+        self._plain = PlainEntries(scheduler.app, self._compiler, self.allowance)
 
     def is_open(self, *, is_leased: bool = False) -> bool:
         """Begin a batch; tell whether its messages may be compiled.
@@ -85,6 +87,10 @@ class QuickWay:
             now: the server's clock, UNIX seconds.
         """
         return self._plain.plan(rows, now, self._send, self._contention.is_watching)
+
+    def make_room(self) -> None:
+        """Forget entries if all that is kept takes more memory than allowed."""
+        self._plain.make_room()
 
     def still_valid(self, runs: list[CompiledRun]) -> list[CompiledRun]:
         """Return those of ``runs``, made in an earlier batch, that would be the same in this one."""

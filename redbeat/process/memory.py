@@ -1,4 +1,4 @@
-"""A dict with a limit, for what a process remembers: what it has logged, met or computed.
+"""What a process remembers, within limits: what it has logged, met or computed.
 
 Invariant: when there is too much to remember, all of it is forgotten. So its users must be able to log, meet
 or compute anything again.
@@ -12,6 +12,17 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _NOTHING = object()
+
+
+class Allowance:
+    """How much memory several caches may take together.
+
+    Attributes:
+        left_bytes: what is left; less than 0: something must be forgotten.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = self.left_bytes = max_bytes
 
 
 class Memory(dict[Key, Value]):

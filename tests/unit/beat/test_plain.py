@@ -18,6 +18,7 @@ from redbeat.beat.planner import CompiledRun, Run, plan_run
 from redbeat.broker.compiler import Call, Values
 from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.process.memory import Allowance
 from redbeat.schedules import rrule
 from redbeat.store.records import Claimed, Push
 
@@ -62,7 +63,7 @@ class Echo:
 
 
 def kept_by(app: Celery, compiler: Any, max_bytes: int = 10**6) -> PlainEntries:
-    return PlainEntries(app, compiler, max_bytes)
+    return PlainEntries(app, compiler, Allowance(max_bytes))
 
 
 def plans(entries: PlainEntries, rows: list[Claimed], now: float) -> tuple[list[CompiledRun], list[Claimed]]:
@@ -171,7 +172,8 @@ def test_a_changed_setting_takes_effect_at_the_next_batch(app: Celery) -> None:
 
 def test_the_memory_is_bounded_and_what_was_not_due_for_longest_is_forgotten(app: Celery) -> None:
     compiler = Echo()
-    entries = kept_by(app, compiler, max_bytes=8_000)
+    allowance = Allowance(8_000)
+    entries = PlainEntries(app, compiler, allowance)
     for number in (*range(4), 0, 4, 5):
         plans(entries, [claim(number)], NOON.timestamp())
     compiled = len(compiler.calls)
@@ -179,7 +181,7 @@ def test_the_memory_is_bounded_and_what_was_not_due_for_longest_is_forgotten(app
     assert len(compiler.calls) == compiled, "what was due last was forgotten"
     plans(entries, [claim(1)], NOON.timestamp())
     assert len(compiler.calls) == compiled + 1
-    assert 0 <= entries.left_bytes <= 8_000
+    assert 0 <= allowance.left_bytes <= 8_000
 
 
 def test_delivery_tags_are_uuids_of_version_4() -> None:
