@@ -130,6 +130,7 @@ class RedBeatScheduler(Scheduler):
         upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
         self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way)
         self._claims = Claims(self.store, self._dispatcher.pace)
+        self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
@@ -207,7 +208,8 @@ class RedBeatScheduler(Scheduler):
     def _send_due(self) -> float:
         """Send one batch of what is due; return how long to wait then, 0 when more is due."""
         fence, pace = self._leadership.fence, self._dispatcher.pace
-        if not self._send_prepared(fence):
+        # with a backlog they wait for what was due before them, as any other
+        if not self._has_backlog and not self._send_prepared(fence):
             return self._look_seconds
         claim = self._claims.claim(fence, pace.begin_batch(), self._lease_ms)
         if not claim.rows and pace.has_costly and not pace.seconds_to_costly():
@@ -222,6 +224,7 @@ class RedBeatScheduler(Scheduler):
         except BaseException:
             self._claims.close()
             raise
+        self._has_backlog = claim.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self._claims.close()
         if claim.rows:

@@ -34,6 +34,7 @@ class Pipeline:
         self._recorder = recorder
 
     def send(self, batch: Batch) -> None:
+        """Send what ``batch`` has collected; commits of what was sent, or is tried later, become pending."""
         collected, batch.collected = batch.collected, []
         # those that failed before go last: one that ends the connection lets all before it arrive again
         for is_again in (False, True):

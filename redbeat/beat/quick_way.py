@@ -1,7 +1,7 @@
 """The quick way of runs: little is left to plan, and their messages are compiled; others go the ordinary way.
 
 Owns the decision for a whole batch: nothing may take part in the making of messages but Celery's, kombu's and
-RedBeat's own code, and what was made must be collected before it leaves.
+RedBeat's own code, and the broker must be one whose messages RedBeat can write itself.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ class Recorder:
         self._quarantine_seconds = quarantine_seconds
 
     def quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
+        """Return the commit that quarantines an entry because of ``exc``, which is logged if it is news."""
         if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
             logger.warning("beat: %s It is tried once more.", printable(str(exc)))
             return commit_overrun(claimed, now)
@@ -68,6 +69,7 @@ class Recorder:
         return commit
 
     def retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:
+        """Let ``run``, which couldn't be sent because of ``exc``, be tried again after a pause."""
         reason = reason_of(exc)
         commit, is_news = commit_failed(run, reason, batch.claim.now)
         if is_news:

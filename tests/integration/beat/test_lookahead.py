@@ -173,6 +173,23 @@ def test_memory_bounds_what_is_prepared_and_the_rest_is_sent_all_the_same(
     assert sorted(sent_names(broker)) == ["entry-000", *names[1:], "first"]
 
 
+def test_prepared_runs_give_way_to_what_was_due_before_them(
+    make_scheduler: Any, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    scheduler = make_scheduler(redbeat_batch_size=10)
+    older = [f"older-{number:02}" for number in range(40)]
+    for number, name in enumerate(older):
+        write_raw(client, name, score=1 + number, schedule={"__type__": "interval", "every": 10**10})
+        client.hset(f"redbeat:{name}", "policy", '{"jitter": 0.001}')  # so that it isn't prepared
+    scheduler.tick()
+    names = write_spike(client, due, 30)
+    assert prepare(scheduler) == 30
+    eventually(lambda: server_now(client) > due)
+    while scheduler.tick() <= 0:
+        pass
+    assert sent_names(broker) == [*older, *names]
+
+
 def test_nothing_is_prepared_where_it_is_turned_off(
     make_scheduler: Any, client: redis.Redis, due: float
 ) -> None:
