@@ -280,7 +280,10 @@ class RedBeatScheduler(Scheduler):
 
     @deferrable
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
-        """Send ``entry``'s task: every dispatch goes through here. With ``advance`` it is recorded, too."""
+        """Send ``entry``'s task. Every dispatch goes through here if a subclass or a tool has hooked in.
+
+        With ``advance`` it is recorded, too.
+        """
         sent = object.__new__(type(entry))  # copy.copy() takes as long as planning the entry's run
         sent.__dict__.update(entry.__dict__, options=dict(entry.options))
         if "headers" in sent.options:  # copied, as Celery adds to them
