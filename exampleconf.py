@@ -90,11 +90,12 @@ beat_schedule = {
 # How many bytes an entry may have in Redis, 8 MiB. A larger one isn't read, but quarantined.
 # redbeat_max_entry_bytes = 8388608
 
-# How many seconds before it is due a run is prepared, so that it leaves as soon as its time comes. 0: never.
+# How many seconds before it is due a run is prepared, so that it leaves as soon as its time comes. 0 to 60;
+# 0: never. It needs schedule and broker on one server, and messages that are compiled.
 # redbeat_lookahead = 5
 
 # How much memory beat may take to remember messages and when entries run, so that a run that is due
-# again leaves quickly; bytes. 0: messages are made one by one.
+# again leaves quickly; bytes, about 2,000 an entry. 0: messages are made one by one.
 # redbeat_message_cache_bytes = 67108864
 
 # A run is never lost, and never doubled where schedule and broker are on one server. "at_most_once": a run is

@@ -17,7 +17,7 @@ DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
 #: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
 RESERVED_NAMES = frozenset(
-    {":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":tick", ":wake"}
+    {":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":released", ":tick", ":wake"}
 )
 #: and what no entry's name may begin with
 CALENDAR_NAMES = ":calendar:"
@@ -90,7 +90,7 @@ class Keys:
     wake = _OwnKey("wake")
     """channel: every write to the schedule is announced here, so that a waiting beat looks at once"""
     released = _OwnKey("released")
-    """string with a time to live: the token of the singleton that has released the lock last"""
+    """string with a time to live: the token of the beat or singleton that has released the lock last"""
 
     def singleton(self, name: str) -> str:
         """Return the default key of a singleton's lock: a string with a time to live."""
@@ -100,11 +100,15 @@ class Keys:
         """Return the key of the calendar called ``name``: a hash of excluded days and their labels."""
         return f"{self.prefix}{CALENDAR_NAMES}{name}"
 
+    def entry(self, name: str) -> str:
+        """Return the key of the entry called ``name``."""
+        return f"{self.prefix}{name}"
+
     def about(self, name: str) -> EntryKeys:
         """Return all keys about the entry called ``name``: nothing else makes one."""
         prefix = self.prefix
         return EntryKeys(
-            f"{prefix}{name}",
+            self.entry(name),
             f"{prefix}{HISTORY_NAMES}{name}",
             f"{prefix}{BACKFILLED_NAMES}{name}",
             f"{prefix}{BACKFILLING_NAMES}{name}",
@@ -112,7 +116,7 @@ class Keys:
 
     def entry_of(self, member: str) -> str:
         """Return the key of the entry that ``member`` of the schedule means: its key, or its bare name."""
-        return member if member.startswith(self.prefix) else self.about(member).entry
+        return member if member.startswith(self.prefix) else self.entry(member)
 
     def beside(self, key: str) -> tuple[str, str]:
         """Return the keys of what is kept beside the entry under ``key``: its history first."""

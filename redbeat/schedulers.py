@@ -71,8 +71,6 @@ CLOSE_SECONDS = 3.0
 BROKER_RETRY_SECONDS = 1.0
 #: how long beats without a lock hide what they claimed from each other
 LEASE_SECONDS = 30.0
-#: how many prepared runs are sent at a time
-PREPARED_BATCH = 1_000
 
 
 class RedBeatScheduler(Scheduler):
@@ -248,15 +246,13 @@ class RedBeatScheduler(Scheduler):
 
     def _send_prepared(self, fence: Fence) -> bool:
         """Send the prepared runs whose time has come; return whether to go on."""
-        while runs := self.look_ahead.take_due(PREPARED_BATCH):
-            rows = [run.claimed for run in runs]
-            claim = Claim(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=rows)
-            batch = Batch(claim, fence, is_leased=False)
-            self._dispatcher.dispatch(batch, runs)
-            self.look_ahead.note_commits(batch.recorded)
-            if self._broker.is_away or batch.is_in_doubt:
-                return False
-        return True
+        if not self.look_ahead.is_due:
+            return True
+        claim = Claim(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
+        batch = Batch(claim, fence, is_leased=False, is_prepared=True)
+        self._dispatcher.dispatch_prepared(batch, iter(self.look_ahead.take_due, []))
+        self.look_ahead.note_commits(batch.recorded)
+        return not (self._broker.is_away or batch.is_in_doubt)
 
     def _is_broker_back(self) -> bool:
         """Try the broker, at most once in ``BROKER_RETRY_SECONDS``; return whether it is back."""
@@ -486,8 +482,8 @@ class RedBeatScheduler(Scheduler):
         self._is_close_wanted = False
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
             self._has_statics = False
+            self._claims.close()  # what is on its way is waited for while the lock is held
             self._leadership.resign()
-        self._claims.close()
         if "_wake" in self.__dict__:  # it has waited
             self._wake.close()
         self._broker.close()

@@ -52,7 +52,7 @@ class Claims:
     def _ask_ahead(self, fence: Fence, claim: Claim) -> None:
         size = self._store.config.batch_size
         if self.may_ask_ahead and not self._pace.has_costly and self._pace.enlarge(size) == size:
-            self._ahead = self._store.claim_ahead(fence, size, OTHERS, pending=len(claim.rows))
+            self._ahead = self._store.claim_ahead(fence, size, OTHERS, pending=claim.rows)
 
     def _read_ahead(self, fence: Fence, sizes: Sizes) -> Claim | None:
         ahead, self._ahead = self._ahead, None

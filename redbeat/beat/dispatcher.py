@@ -131,23 +131,17 @@ class Dispatcher:
             store.config.message_cache_bytes,
         )
 
-    def dispatch(self, batch: Batch, prepared: Sequence[CompiledRun] = ()) -> None:
-        """Plan, send and record ``batch``, or send and record its ``prepared`` runs."""
-        batch.is_prepared = bool(prepared)
+    def dispatch(self, batch: Batch) -> None:
+        """Plan, send and record ``batch``."""
         with garbage_kept():
             try:
-                self._dispatch(batch, prepared)
+                self._dispatch(batch)
             finally:
                 batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
 
-    def _dispatch(self, batch: Batch, prepared: Sequence[CompiledRun]) -> None:
+    def _dispatch(self, batch: Batch) -> None:
         self._broker.begin_batch()
         try:
-            if prepared:
-                self._send_prepared(batch, prepared)
-                if batch.recorded:
-                    self.delivery.announce()
-                return
             rows: Sequence[Claimed] = self._drop_missing(batch)
             is_quick = bool(rows) and self.quick_way.is_open(is_leased=batch.is_leased)
             if is_quick:
@@ -187,33 +181,40 @@ class Dispatcher:
             return []
         if target is None:
             return rows
-        with postpone_signals() as let_arrive:
-            pieces = self._plan_pieces(batch, rows, let_arrive)
-            return rows[self._recorder.commit_pieces(batch, pieces, target) :]
+        return rows[self._recorder.commit_pieces(batch, self._plan_pieces(batch, rows), target) :]
 
-    def _plan_pieces(
-        self, batch: Batch, rows: Sequence[Claimed], let_arrive: Callable[[], None]
-    ) -> Iterator[list[CompiledRun]]:
+    def _plan_pieces(self, batch: Batch, rows: Sequence[Claimed]) -> Iterator[list[CompiledRun]]:
         for first in range(0, len(rows), PIECE):
-            runs, others = self.quick_way.plan(rows[first : first + PIECE], batch.claim.now)
+            with postpone_signals():  # not while a piece is sent, as the server may never answer
+                runs, others = self.quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
-            for run in runs:
-                self._announce(run)
+            _tell_of_all(runs)
             yield runs
-            let_arrive()
 
-    def _send_prepared(self, batch: Batch, runs: Sequence[CompiledRun]) -> None:
-        """Send runs that were planned before they were due, if the script that records them can push."""
+    def dispatch_prepared(self, batch: Batch, prepared: Iterable[Sequence[CompiledRun]]) -> None:
+        """Send and record runs that were planned before they were due, if the recording script can push.
+
+        Each part of ``prepared`` is asked for while the server records the part before it. The log tells of
+        those that were sent, as entries may have changed or gone since their runs were planned.
+        """
+        self._broker.begin_batch()
         target = self._find_target(batch)
         if target is None:
-            batch.give_back(runs)
+            for runs in prepared:
+                batch.give_back(runs)
             return
-        for run in runs:
-            self._announce(run)
-        pieces = (runs[first : first + PIECE] for first in range(0, len(runs), PIECE))
-        with postpone_signals():
-            self._recorder.commit_pieces(batch, pieces, target)
+        given: list[CompiledRun] = []
+        try:
+            with garbage_kept():
+                self._recorder.commit_pieces(batch, _pieces_of(prepared, given), target)
+        except (SystemExit, KeyboardInterrupt):  # the server goes on with them
+            _tell_of_all(given)
+            raise
+        _tell_of_all(batch.sent)
+        self._recorder.commit(batch, batch.pending)  # pauses of runs whose messages were refused
+        if batch.recorded:
+            self.delivery.announce()
 
     # -- plan
 
@@ -224,15 +225,15 @@ class Dispatcher:
         """
         if not rows:
             return []
-        with postpone_signals() as let_arrive:
-            runs: list[CompiledRun] = []
-            others = rows
-            if is_quick:
+        runs: list[CompiledRun] = []
+        others = rows
+        if is_quick:
+            with postpone_signals():
                 runs, others = self.quick_way.plan(rows, batch.claim.now)
-                let_arrive()
-            if not others:
-                return list(runs)
-            calendars = self._calendars.read_of(self._store, others)
+        if not others:
+            return list(runs)
+        calendars = self._calendars.read_of(self._store, others)
+        with postpone_signals() as let_arrive:
             found = [*runs, *self._plan_all(batch, others, calendars, let_arrive)]
         positions = {claimed.key: position for position, claimed in enumerate(rows)}
         return sorted(found, key=lambda run: positions[run.claimed.key])
@@ -387,7 +388,7 @@ class Dispatcher:
 
     def _announce(self, run: CompiledRun) -> tuple[Push, ...]:
         """Do what else belongs to the sending of a run whose message is made; return its pushes."""
-        logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
+        _tell_of(run)
         if run.message.on_call is not None:
             run.message.on_call(run.task_id)
         return run.pushes
@@ -404,7 +405,7 @@ class Dispatcher:
         entry = run.entry
         self.pace.note_sending()
         with self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent:
-            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+            _tell_of(run)
             self._hooks.apply_async(entry, producer=producer, advance=False)
         run.events = self._broker.events
         seconds = self.pace.note_sent(run.claimed.key)
@@ -507,6 +508,28 @@ class Dispatcher:
                 run.task,
                 reason_of(exc),
             )
+
+
+def _pieces_of(
+    prepared: Iterable[Sequence[CompiledRun]], given: list[CompiledRun]
+) -> Iterator[Sequence[CompiledRun]]:
+    """Yield prepared runs in pieces, and note them in ``given``."""
+    for runs in prepared:
+        for first in range(0, len(runs), PIECE):
+            piece = runs[first : first + PIECE]
+            given += piece
+            yield piece
+
+
+def _tell_of(run: Run) -> None:
+    logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
+
+
+def _tell_of_all(runs: Iterable[Run]) -> None:
+    # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
+    with hold_interrupts():
+        for run in runs:
+            _tell_of(run)
 
 
 def _seconds_to_read(claimed: Claimed) -> float:

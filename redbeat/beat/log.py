@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -169,9 +170,19 @@ class Reports:
             logger.info("beat: Sending again.")
 
     def report_way(self, obstacle: str) -> None:
-        """Log how messages are made, if that has changed. ``obstacle``: why one by one; '': compiled."""
-        if self._said.is_news(("way", ""), obstacle):
-            logger.info("beat: Messages: %s.", f"one by one: {obstacle}" if obstacle else "compiled")
+        """Log how messages are made, if that has changed. ``obstacle``: why one by one; '': compiled.
+
+        A WARNING says, once for each obstacle, that beat has become slower while it runs.
+        """
+        was_compiled = self._said.get(("way", "")) == ""
+        if not self._said.is_news(("way", ""), obstacle):
+            return
+        is_slower = was_compiled and self._said.is_news(("slower", obstacle), "")
+        logger.log(
+            logging.WARNING if is_slower else logging.INFO,
+            "beat: Messages: %s.",
+            f"one by one: {shorten(printable(obstacle))}" if obstacle else "compiled",
+        )
 
     def report_left_out(self, what: str) -> None:
         """Log what the leader couldn't do at its start; it goes on without."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from itertools import count, groupby
+from itertools import count, groupby, islice
 from sys import getsizeof
 
 from redbeat.beat.planner import CompiledRun
@@ -22,11 +22,17 @@ from redbeat.store.upcoming import Cursor, Upcoming
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
 SLICE = 200
 
+#: how many entries that are due again are remembered until they are read; others are claimed at their time
+MAX_AGAIN = 10_000
+
 #: how often it is looked whether more falls due soon, seconds
 LOOK_SECONDS = 1.0
 
 #: how long to wait before it is tried again after an error, or where nothing can be prepared; seconds
 RETRY_SECONDS = 60.0
+
+#: how many prepared runs are taken at a time: then it is asked again whether they may be sent as they are
+TAKEN = 500
 
 #: what a prepared run takes in memory besides its texts, about; bytes
 RUN_BYTES = 1_200
@@ -45,10 +51,12 @@ class LookAhead:
         self._quick_way = quick_way
         self._allowance = quick_way.allowance
         self._bytes = 0  # at most half of what is allowed, as their entries are kept, too
-        self._due: list[tuple[float, int, CompiledRun]] = []  # a heap, the earliest first
+        self._due: list[tuple[float, int, int, CompiledRun]] = []  # a heap, the earliest first; with its size
         self._runs: dict[str, CompiledRun] = {}  # by the entry's key
         self._numbers = count()
         self._cursor = Cursor()
+        #: keys of entries that are due again before the cursor; as a set that keeps their order
+        self._again: dict[str, None] = {}
         self._next_at = 0.0  # monotonic
         self._read_at, self._now = 0.0, 0.0
 
@@ -66,11 +74,12 @@ class LookAhead:
         return self._now + time.monotonic() - self._read_at
 
     def note_commits(self, commits: list[Commit]) -> None:
-        """Note that entries have new due times: if they are in the time that was read, it is read again."""
-        scores = [commit.new_score for commit in commits if isinstance(commit.new_score, str)]
-        first = min((score for score in scores if float(score) >= 0), key=float, default="")
-        if first and self._cursor.score and float(first) <= float(self._cursor.score):
-            self._cursor = Cursor(first)
+        """Note that entries have new due times: those that are in the time that was read are read again."""
+        read_until = float(self._cursor.score or 0)
+        for commit in commits:
+            score = commit.new_score
+            if isinstance(score, str) and 0 < float(score) <= read_until and len(self._again) < MAX_AGAIN:
+                self._again[commit.claimed.key] = None
 
     def is_wanted(self, head_score: float | None) -> bool:
         """Tell whether to prepare more now.
@@ -87,13 +96,16 @@ class LookAhead:
         if self._upcoming is None:
             return
         self._next_at = time.monotonic() + LOOK_SECONDS
+        again = list(islice(self._again, SLICE))
         try:
-            found = self._upcoming.read(self._cursor, SLICE)
+            found = self._upcoming.read(self._cursor, SLICE - len(again), again)
         except RedBeatError as exc:
             logger.debug("beat: What falls due soon can't be read: %r", exc)
             self._next_at = time.monotonic() + RETRY_SECONDS
             return
         self.note_clock(found.now)
+        for key in again:
+            del self._again[key]
         rows = [row for row in found.rows if not self._is_prepared(row)]
         # asked only if something falls due, as this connects to the broker
         if rows and not (self._quick_way.is_open() and self._quick_way.is_exactly_once()):
@@ -123,16 +135,22 @@ class LookAhead:
 
     def _add(self, run: CompiledRun) -> None:
         self._runs[run.claimed.key] = run
-        self._take(_size_of(run))
-        heapq.heappush(self._due, (float(run.nominal), next(self._numbers), run))
+        size_bytes = _size_of(run)
+        self._take(size_bytes)
+        heapq.heappush(self._due, (float(run.nominal), next(self._numbers), size_bytes, run))
 
-    def take_due(self, limit: int) -> list[CompiledRun]:
-        """Return prepared runs whose time has come, ``limit`` at most; they are forgotten here."""
+    @property
+    def is_due(self) -> bool:
+        """Whether the time of a prepared run has come."""
+        return bool(self._due) and self._due[0][0] <= self.now
+
+    def take_due(self) -> list[CompiledRun]:
+        """Return some of the prepared runs whose time has come; they are forgotten here."""
         now = self.now
         taken: list[CompiledRun] = []
-        while self._due and self._due[0][0] <= now and len(taken) < limit:
-            run = heapq.heappop(self._due)[2]
-            self._take(-_size_of(run))
+        while self._due and self._due[0][0] <= now and len(taken) < TAKEN:
+            _, _, size_bytes, run = heapq.heappop(self._due)
+            self._take(-size_bytes)
             if self._runs.get(run.claimed.key) is run:
                 del self._runs[run.claimed.key]
                 if run.valid_until > now:  # else what becomes of it is decided in the ordinary way
@@ -143,6 +161,7 @@ class LookAhead:
         """Forget all: the leader is another one, say."""
         self._due.clear()
         self._runs.clear()
+        self._again.clear()
         self._take(-self._bytes)
         self._cursor, self._next_at = Cursor(), 0.0
 

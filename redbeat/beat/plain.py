@@ -22,13 +22,14 @@ from typing import Any
 from celery.schedules import crontab, schedule
 
 from redbeat.beat.planner import CompiledRun, options_of
-from redbeat.beat.timetable import Timetable
+from redbeat.beat.timetable import Timetable, Turn
 from redbeat.broker.compiler import Call, Compiler, Message, Values
 from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.plain_reader import MAX_SHARED, PlainDefinition, PlainReader
 from redbeat.log.logger import logger
+from redbeat.log.text import joined
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited
 from redbeat.process.memory import Allowance, Memory
@@ -133,16 +134,22 @@ class PlainEntries:
             plain = self._entry_of(claimed, send)
             run = None
             if plain is not None and plain.message is not None and not is_left_out(claimed.key):
-                run = _plan(plain, plain.message, claimed, now, tags)
+                try:
+                    run = _plan(plain, plain.message, claimed, now, tags)
+                except Exception as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
+                    logger.debug("beat: %s isn't planned the quick way: %r", claimed.key, exc)
             if run is None:
                 others.append(claimed)
             else:
                 runs.append(run)
         return runs, others
 
-    def is_current(self, run: CompiledRun) -> bool:
-        """Tell whether a run that was planned in an earlier batch would be the same in this one."""
+    def still_current(self, runs: Sequence[CompiledRun]) -> list[CompiledRun]:
+        """Return those of ``runs``, planned in an earlier batch, that would be the same in this one."""
         self._check_ground()
+        return [run for run in runs if self._is_current(run)]
+
+    def _is_current(self, run: CompiledRun) -> bool:
         plain = self._kept.get(run.claimed.key)
         return plain is not None and plain.message is run.message and self._compiler.is_current(run.message)
 
@@ -251,31 +258,29 @@ def plain_part_of(entry: RedBeatSchedulerEntry) -> PlainDefinition | None:
 
 def is_plain(read: PlainDefinition) -> bool:
     """Tell whether an entry's policy bounds nothing, and each run's task id follows from its due time."""
-    return "task_id" not in read.options and (read.policy is NO_POLICY or not _find_bound(read.policy))
+    return "task_id" not in read.options and (read.policy is NO_POLICY or not _find_bounds(read.policy))
 
 
-def _find_bound(policy: Policy) -> str:
-    """Return the first field of ``policy`` that bounds runs, or moves them; '': there is none."""
-    bounding = (name for name in _BOUNDING_FIELDS if getattr(policy, name) != getattr(NO_POLICY, name))
-    return next(bounding, "")
+def _find_bounds(policy: Policy) -> list[str]:
+    """Return the fields of ``policy`` that bound runs, or move them."""
+    return [name for name in _BOUNDING_FIELDS if getattr(policy, name) != getattr(NO_POLICY, name)]
 
 
 def why_not_plain(entry: RedBeatSchedulerEntry) -> str:
-    """Return why ``entry`` isn't plain, whatever has happened to it; '': it is."""
+    """Return all by which ``entry`` isn't plain, whatever has happened to it; '': it is."""
     if type(entry.schedule) not in (schedule, crontab):
         return "its schedule is neither an interval nor a crontab"
     read = plain_part_of(entry)
     if read is None:
         return "its schedule has a clock of its own, or it has unknown keys" if entry.enabled else ""
-    if "task_id" in read.options:
-        return "the option 'task_id'"
-    bound = _find_bound(read.policy)
-    if bound:
-        return f"its policy has {bound}"
+    bounds = [name for name in _find_bounds(read.policy) if name != "calendar"]  # it belongs to `exclude`
     stored = getattr(entry, "stored", None)
-    if stored is not None and len(stored.definition or "") > MAX_DEFINITION:
-        return f"its definition is longer than {MAX_DEFINITION:,} characters"
-    return ""
+    is_long = stored is not None and len(stored.definition or "") > MAX_DEFINITION
+    return joined(
+        "the option 'task_id'" if "task_id" in read.options else "",
+        f"its policy has {', '.join(bounds)}" if bounds else "",
+        f"its definition is longer than {MAX_DEFINITION:,} characters" if is_long else "",
+    )
 
 
 @lru_cache(maxsize=4096)  # entries that run together share some
@@ -316,7 +321,7 @@ def _plan(
     if turn is None:
         return None
     is_doubtful = turn.is_whole or claimed.is_meta_foreign
-    if last_run and is_doubtful and not timetable.agrees(turn, last_run, has_run=count > 0):
+    if last_run and is_doubtful and not timetable.agrees(claimed.key, turn, last_run, has_run=count > 0):
         return None
     task_id = task_id_of(claimed.key, turn.due)
     values = Values(task_id, turn.due, turn.expires, turn.expiration_seconds)
@@ -334,8 +339,15 @@ def _plan(
         task_id,
         message,
         pushes,
-        turn.valid_until,
+        _valid_until(turn, message.expires_seconds),
     )
+
+
+def _valid_until(turn: Turn, expires_seconds: float | None) -> float:
+    """Return until when a run may be sent as it was planned: not with a message that has expired, say."""
+    if expires_seconds is None:
+        return turn.valid_until
+    return min(turn.valid_until, turn.at.timestamp() + expires_seconds)
 
 
 def delivery_tags(count: int) -> list[str]:

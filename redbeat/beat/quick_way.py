@@ -14,7 +14,7 @@ from redbeat.beat.log import Reports
 from redbeat.beat.plain import PlainEntries
 from redbeat.beat.planner import CompiledRun
 from redbeat.broker.compiler import Compiler
-from redbeat.broker.connection import Broker
+from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
 from redbeat.broker.originals import Originals
 from redbeat.broker.ways import OTHER_BROKER, find_setting_obstacle
@@ -34,7 +34,7 @@ class QuickWay:
 
     Arguments:
         scheduler: whose ``apply_async`` makes messages.
-        max_bytes: how much memory plans and messages may take, with those that are prepared.
+        max_bytes: how much memory plans, messages and their shapes may take, with what is prepared.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class QuickWay:
         self._reports = reports
         self._config = ensure_conf(scheduler.app)
         self._originals = Originals(scheduler.app)
-        self._compiler = Compiler(scheduler.app)
         self.allowance = Allowance(max_bytes)
+        self._compiler = Compiler(scheduler.app, self.allowance)
         self._plain = PlainEntries(scheduler.app, self._compiler, self.allowance)
+        self._producer: Any = None
 
     def is_open(self, *, is_leased: bool = False) -> bool:
         """Begin a batch; tell whether its messages may be compiled.
@@ -94,9 +95,7 @@ class QuickWay:
 
     def still_valid(self, runs: list[CompiledRun]) -> list[CompiledRun]:
         """Return those of ``runs``, made in an earlier batch, that would be the same in this one."""
-        if not self.is_open():
-            return []
-        return [run for run in runs if self._plain.is_current(run)]
+        return self._plain.still_current(runs) if self.is_open() else []
 
     def _find_obstacle(self, *, is_leased: bool) -> str:
         """Return why messages go one by one; '': they are compiled."""
@@ -109,7 +108,7 @@ class QuickWay:
             obstacle = self._originals.find_obstacle(self._scheduler)
             if obstacle:
                 return obstacle
-            producer = self._scheduler.producer  # it connects, and makes the outbox
+            producer = self._producer = self._scheduler.producer  # it connects, and makes the outbox
             outbox = self._broker.outbox or self._broker.drafts
             if outbox is None or outbox.has_given_up:
                 return OTHER_BROKER
@@ -122,8 +121,9 @@ class QuickWay:
             raise
         except Exception as exc:  # noqa: BLE001 - the ordinary way raises it again, and knows what to do
             logger.debug("beat: Messages can't be compiled now: %r", exc)
-            return AWAY
+            return AWAY if self._broker.is_of_connection(exc) else reason_of(exc)
         return obstacle
 
     def _send(self, entry: Any) -> None:
-        self._scheduler.apply_async(entry, producer=self._broker.producer, advance=False)
+        # the one that the compiler has: another one, made where that has lost its connection, would send it
+        self._scheduler.apply_async(entry, producer=self._producer, advance=False)

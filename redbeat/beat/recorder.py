@@ -23,7 +23,7 @@ from redbeat.beat.planner import (
 from redbeat.broker.connection import reason_of
 from redbeat.broker.delivery import Delivery
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
-from redbeat.errors import EntryCorrupt, EntryTooExpensive, RedBeatError, StoreRefused
+from redbeat.errors import EntryCorrupt, EntryTooExpensive, LockLost, RedBeatError, StoreRefused
 from redbeat.leadership.lock import TAKEN_MS
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
@@ -121,6 +121,8 @@ class Recorder:
                 self.retry_later(batch, run, StoreRefused(result))
             elif result:
                 batch.events += run.events
+                if batch.is_prepared:
+                    batch.sent.append(run)
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
                 if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:
@@ -145,6 +147,21 @@ class Recorder:
                 raise
             results = self._commit_halves(batch, commits, target, str(exc))
             return Committed(LockStatus.HELD, is_moved=False, results=results)
+
+    def _commit_at_once(self, batch: Batch, commits: Sequence[Commit], target: Target) -> Committed:
+        """Record prepared runs without waiting for Redis; those that can't be recorded now stay due.
+
+        They are claimed when Redis is back: their policy may leave out runs by then, or send one for several.
+        """
+        try:
+            committed = self._store.without_retry().commit_runs(batch.fence, commits, target)
+        except LockLost:
+            raise
+        except RedBeatError as exc:
+            logger.debug("beat: Prepared runs can't be recorded now: %s", exc)
+            return Committed(LockStatus.HELD, is_moved=False, results=[False] * len(commits))
+        self._store.note_committed(committed, batch.fence)
+        return committed
 
     def _commit_halves(
         self, batch: Batch, commits: Sequence[Commit], target: Target, reason: str
@@ -187,8 +204,9 @@ class Recorder:
         Returns how many runs were given to the server.
         """
         sent: list[tuple[Run, tuple[Push, ...]]] = []
+        commit = self._commit_at_once if batch.is_prepared else self._commit_each
         with self._store.commits(
-            batch.fence, target, lambda commits: self._commit_each(batch, commits, target)
+            batch.fence, target, lambda commits: commit(batch, commits, target)
         ) as commits:
             for runs in pieces:
                 for run in runs:

@@ -141,7 +141,7 @@ def store_statics(
     plan = plan_statics(
         Owners(store).statics(), statics, owners, lambda name: not find_name_problem(name, reserved)
     )
-    keys = [config.keys.about(name).entry for name in plan.removed]
+    keys = [config.keys.entry(name) for name in plan.removed]
     gone = [key for key, owner in zip(keys, Owners(store).read(keys), strict=True) if not owner]
     for key in gone:
         logger.info("beat: Removing old static schedule entry '%s'.", config.keys.name(key))
@@ -157,21 +157,30 @@ def store_entries(
 
     An entry that is stored already with the same values isn't written.
     """
+    are_new = False
     # entries are made chunk by chunk, so that only one chunk is in memory
     for chunk in in_chunks(entries.items()):
-        _store_chunk(store, fence, make_entry, chunk)
+        # if all of one chunk were new, the next is likely to be new, too
+        are_new = _store_chunk(store, fence, make_entry, chunk, are_new=are_new)
 
 
 def _store_chunk(
-    store: Store, fence: Fence, make_entry: Callable[[str, Any], Any], chunk: list[tuple[str, Any]]
-) -> None:
+    store: Store,
+    fence: Fence,
+    make_entry: Callable[[str, Any], Any],
+    chunk: list[tuple[str, Any]],
+    *,
+    are_new: bool = False,
+) -> bool:
+    """Store the entries of one chunk; return whether all of them were new."""
     made: dict[str, Any] = {}
     bad: set[str] = set()
     for name, fields in chunk:
         try:
             entry = make_entry(name, fields)
-            entry.key.encode("utf-8")  # a name that can't be encoded would fail the whole chunk
-            made[entry.key] = entry
+            key: str = entry.key
+            key.encode("utf-8")  # a name that can't be encoded would fail the whole chunk
+            made[key] = entry
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             _report(name, exc)
 
@@ -190,16 +199,22 @@ def _store_chunk(
         return write
 
     try:
-        save_by_calendars(store, made.values(), lambda: store.write_entries(list(made), decide, fence))
+        outcomes = save_by_calendars(
+            store,
+            made.values(),
+            lambda: store.write_entries(list(made), decide, fence, are_new=are_new),
+        )
     except StoreRefused as exc:
         if not isinstance(exc.__cause__, RequestBroken):
             raise
         if len(chunk) == 1:
             _report(chunk[0][0], exc)
-            return
+            return False
         middle = len(chunk) // 2
         for half in (chunk[:middle], chunk[middle:]):
             _store_chunk(store, fence, make_entry, half)
+        return False
+    return set(outcomes) == {"new"}
 
 
 def _report(name: str, exc: Exception) -> None:

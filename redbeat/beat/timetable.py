@@ -129,22 +129,26 @@ class Timetable:
             None if lifetime is None else max(at.timestamp() + lifetime - self._now, 0.0),
         )
 
-    def agrees(self, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:
-        """Tell whether the schedule makes an entry that ran at ``last_run`` due at that turn, or earlier."""
+    def agrees(self, key: str, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:
+        """Tell whether the schedule makes the entry ``key``, which ran at ``last_run``, due at that turn, or
+        earlier.
+
+        Raises:
+            Exception: that can't be computed.
+        """
         if turn._agreed is None:  # noqa: SLF001 - the two are one thing
             turn._agreed = {}  # noqa: SLF001
         known = turn._agreed.get((last_run, has_run))  # noqa: SLF001
         if known is None:
             known = turn.at <= last_run <= self._moment
             if not known:
-                first = self._first_after(last_run, has_run=has_run)
+                every = self._every  # one addition needn't be watched
+                first = last_run + every if every else limited(key, self._first_after, last_run, has_run)
                 known = first is not None and first - turn.at <= ROUNDING
             turn._agreed[last_run, has_run] = known  # noqa: SLF001
         return known
 
-    def _first_after(self, last_run: datetime, *, has_run: bool) -> datetime | None:
-        if self._every is not None:
-            return last_run + self._every
+    def _first_after(self, last_run: datetime, has_run: bool) -> datetime | None:
         if has_run:
             return next_run(self._schedule, self._policy, last_run, last_run)
         return first_run(self._schedule, self._policy, last_run)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from sys import getsizeof
 from typing import Any
 
 from celery.backends.base import Backend
@@ -30,12 +31,15 @@ from redbeat.broker.rehearsal import Rehearsed, rehearse
 from redbeat.broker.shapes import DifferenceError, Message, Shape
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
-from redbeat.process.memory import Memory
+from redbeat.process.memory import Allowance, Memory
 
 __all__ = ["Call", "Compiler", "Message", "Values"]
 
 #: how many shapes are known at a time; messages of others aren't compiled
 MAX_SHAPES = 1_000
+
+#: what a shape takes in memory besides its texts, about; bytes
+SHAPE_BYTES = 4_500
 
 #: when there are too many, they are dropped and made anew, but not again before so many batches
 KEPT_BATCHES = 1_000
@@ -58,10 +62,13 @@ class Compiler:
 
     Arguments:
         app: the Celery app.
+        allowance: how much memory they may take, half of it at most; others take the rest.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, allowance: Allowance) -> None:
         self._app = app
+        self._allowance = allowance
+        self._bytes = 0
         self._originals = Originals(app)
         self._producer: Any = None
         self._outbox: Any = None
@@ -175,15 +182,29 @@ class Compiler:
         return ""
 
     def _drop(self, shape: Shape) -> None:
-        shape.is_dropped = True
-        self._shapes.pop(shape.key, None)
+        if self._shapes.pop(shape.key, None) is not None:
+            self._take(-_size_of(shape.key, shape))
+        shape.drop()
 
     def _drop_all(self) -> None:
         for shape in self._shapes.values():
             if isinstance(shape, Shape):
-                shape.is_dropped = True
+                shape.drop()
         self._shapes.clear()
+        self._take(-self._bytes)
         self._dropped_in = self._batch
+
+    def _keep(self, key: Any, shape: Shape | str) -> None:
+        self._shapes[key] = shape
+        self._take(_size_of(key, shape))
+
+    def _take(self, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        self._allowance.left_bytes -= size_bytes
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._shapes) >= MAX_SHAPES or self._bytes > self._allowance.max_bytes / 2
 
     # -- shapes
 
@@ -194,16 +215,16 @@ class Compiler:
         if self._found >= NEW_SHAPES:
             return f"there are more than {NEW_SHAPES} kinds of messages that are new"
         self._found += 1
-        if len(self._shapes) >= MAX_SHAPES:
+        if self._is_full:
             if self._batch < self._dropped_in + KEPT_BATCHES:
-                return f"there are more than {MAX_SHAPES} kinds of messages"
+                return f"there are more than {len(self._shapes)} kinds of messages"
             self._drop_all()
         reason = self._originals.find_task_obstacle(self._app.tasks.get(call.task))
         if reason:  # its code isn't called for a rehearsal
             self._failed[key] = reason
             return reason
         try:
-            self._shapes[key] = self._make_shape(key, call, send)
+            self._keep(key, self._make_shape(key, call, send))
         except (_UnfitError, DifferenceError) as exc:
             self._note_unfit(key, exc)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
@@ -218,8 +239,9 @@ class Compiler:
         try:
             self._compare(message, call, send)
         except (_UnfitError, DifferenceError) as exc:
+            key = shape.key
             self._drop(shape)
-            self._note_unfit(shape.key, exc)
+            self._note_unfit(key, exc)
             return str(exc)
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             return reason_of(exc)
@@ -228,7 +250,7 @@ class Compiler:
 
     def _note_unfit(self, key: Any, exc: Exception) -> None:
         """Remember why messages of a shape are never compiled."""
-        self._shapes[key] = shorten(printable(str(exc)))
+        self._keep(key, shorten(printable(str(exc))))
 
     def _make_shape(self, key: Any, call: Call, send: Send) -> Shape:
         describe = self._describe
@@ -246,6 +268,7 @@ class Compiler:
         if not self._producer.is_redis and not all(one.is_lasting for one in shape.declarations):
             raise _UnfitError("its queue may delete itself, and is declared for each message")
         shape.on_call = self._find_on_call(task, rehearsed)
+        shape.expires_seconds = self._expires_option(call) if call.lifetime_seconds is None else None
         shape.read_ground = partial(
             read_ground,
             self._app,
@@ -289,19 +312,22 @@ class Compiler:
         if not isinstance(body, tuple) or len(body) != _BODY_PARTS:
             raise _UnfitError("its body isn't that of Celery's protocol 2")
         encoding = json.loads(str(rehearsed.pushes[0].value))["properties"].get("body_encoding")
-        return Body(str(serializer), encoding, body[0], body[2])
+        # those of an entry aren't kept with its shape: they may be long
+        return Body(str(serializer), encoding, () if body[0] else body[0], body[2])
 
     def _holes_of_expiry(self, call: Call) -> Sequence[RunHole]:
         if call.lifetime_seconds is not None:
             return holes.OF_LIFETIME
-        task = self._app.tasks.get(call.task)
-        of_task = options_of_task(task)
-        seconds = call.options.get("expires", of_task.get("expires"))
+        seconds = self._expires_option(call)
         if seconds is None:
             return ()
         if not holes.is_number(seconds) or seconds < 0:
             raise _UnfitError("'expires' isn't a number of seconds from now")
         return [holes.hole_of_expires(self._app, seconds)]
+
+    def _expires_option(self, call: Call) -> Any:
+        of_task = options_of_task(self._app.tasks.get(call.task))
+        return call.options.get("expires", of_task.get("expires"))
 
     def _find_on_call(self, task: Any, rehearsed: Rehearsed) -> Callable[[str], Any] | None:
         """Return what Celery does with its result backend for each run besides publishing; None: nothing."""
@@ -325,6 +351,12 @@ class Compiler:
 
 class _UnfitError(Exception):
     """Messages of a shape aren't compiled. Its text says why."""
+
+
+def _size_of(key: Any, shape: Shape | str) -> int:
+    """Return how much memory a shape takes, or the reason why there is none, with its key; bytes."""
+    size_bytes = getsizeof(shape) if isinstance(shape, str) else SHAPE_BYTES + shape.size_bytes
+    return size_bytes + len(repr(key))
 
 
 def _values_of(call: Call) -> Values:

@@ -20,6 +20,7 @@ from redbeat.broker.confirms import Confirms, Publication
 from redbeat.broker.drafts import Drafts
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer, declare_exchanges
+from redbeat.broker.routers import find_failed
 from redbeat.config.timing import CONNECT_SECONDS
 from redbeat.connection.retry import is_password_missing, is_refusal, send_once
 from redbeat.log.logger import logger
@@ -79,6 +80,8 @@ class Broker:
     @property
     def producer(self) -> Any:
         """A producer, on a new connection where there is none; raises what the transport raises."""
+        if self._producer is not None and self._producer.connection is None:
+            self._drop()  # its channel has ended, though kombu's connection may be a new one since
         if self._connection is None:
             connection = self._app.connection_for_write()
             connect_seconds = self._connect_seconds
@@ -203,7 +206,7 @@ class Broker:
         if isinstance(cause, self._errors("channel_errors")):
             self._renew_channel()
             return False
-        if not self._is_of_connection(cause):
+        if not self.is_of_connection(cause):
             return False
         if self._is_sound(cause):
             # the task's own error; or, on Redis, one of a connection that the client has just replaced
@@ -309,7 +312,7 @@ class Broker:
             self._drop()
             return False
 
-    def _is_of_connection(self, cause: BaseException) -> bool:
+    def is_of_connection(self, cause: BaseException) -> bool:
         """Tell whether the connection may have raised ``cause``; so may the task's own code."""
         is_somebody_elses = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
         errors: tuple[type[BaseException], ...] = (OSError, OperationalError)
@@ -373,10 +376,15 @@ class Broker:
 
 
 def reason_of(exc: BaseException) -> str:
-    """Return why sending failed, in words, from the ``exc`` that it raised."""
+    """Return why sending failed, in words, from the ``exc`` that it raised.
+
+    An error of a router says so: "task_routes, shop.routes.route: KeyError: 'queue'".
+    """
     cause = _cause_of(exc)
     words = "it needs a password (broker_url)" if is_password_missing(cause) else str(cause)
-    return shorten(f"{type(cause).__name__}: {words}".rstrip(": "))
+    reason = f"{type(cause).__name__}: {words}".rstrip(": ")
+    setting = find_failed(cause)
+    return shorten(f"{setting}: {reason}" if setting else reason)
 
 
 def _cause_of(exc: BaseException) -> BaseException:

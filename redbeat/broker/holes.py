@@ -132,10 +132,12 @@ _MAKING_SECONDS = 60.0
 
 
 def hole_of_expires(app: Any, seconds: float) -> RunHole:
-    """Return the hole of messages that expire ``seconds`` after they are made, by this machine's clock."""
+    """Return the hole of messages that expire ``seconds`` after they are sent, by this machine's clock."""
 
-    def text(_values: Values, _tag: str) -> str:
-        return f'"{_later(app.now(), seconds).isoformat()}"'
+    def text(values: Values, _tag: str) -> str:
+        # it is sent when it is due, if it is made before
+        sent_at = max(app.now(), datetime.fromisoformat(values.due).astimezone(app.timezone))
+        return f'"{_later(sent_at, seconds).isoformat()}"'
 
     def accepts(text: str) -> bool:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
 from types import FunctionType, MethodType
@@ -32,12 +33,13 @@ from kombu.transport.pyamqp import Channel as AmqpChannel
 from kombu.transport.redis import Channel as RedisChannel
 from kombu.transport.virtual import exchange as exchanges
 from kombu.utils import json as kombu_json
-from kombu.utils.functional import lazy
 
 from redbeat.broker.confirms import Confirms
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer
 from redbeat.broker.replacements import Family, Namespace, Watch, describe, is_own, root_of, source_of
+from redbeat.broker.routers import describe_router
+from redbeat.log.text import joined
 
 # -- the functions on the way of a message, from the scheduler's `apply_async` to the write to its queue
 
@@ -181,13 +183,15 @@ class _Way:
         """Let the functions of ``families`` be watched, too."""
         self._watches.append(Watch(*families))
 
-    def find_replaced(self) -> str:
-        """Return which function isn't the original, and who has replaced it, '' if all are."""
+    def replaced(self) -> Iterator[str]:
+        """Yield one function that isn't the original of each who has replaced some."""
+        told = set()
         for watch in self._watches:
-            found = watch.find_replaced()
-            if found:
-                return found
-        return ""
+            for found in watch.replaced():
+                source = found.partition(" ")[0]
+                if source not in told:
+                    told.add(source)
+                    yield found
 
 
 _WAY = _Way(
@@ -231,14 +235,14 @@ class Originals:
     Arguments:
         app: the Celery app.
 
-    All answers are '' or a reason in words, such as "sentry_sdk replaces Task.apply_async".
+    All answers are '' or reasons in words, such as "sentry_sdk replaces Task.apply_async".
     """
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     def find_obstacle(self, scheduler: Any = None, producer: Any = None) -> str:
-        """Return what takes part in the making of any message; to be asked for each batch.
+        """Return all that takes part in the making of any message; to be asked for each batch.
 
         Arguments:
             scheduler: the one that sends, or its class; None: any RedBeatScheduler.
@@ -247,12 +251,15 @@ class Originals:
         app = self._app
         if isinstance(app, Proxy):
             app = app._get_current_object()  # noqa: SLF001
-        return (
-            _WAY.find_replaced()
-            or _find_of_app(app)
-            or (_find_of_scheduler(scheduler) if scheduler is not None else "")
-            or (_find_of_producer(producer) if producer is not None else "")
-        )
+        found = list(_WAY.replaced())
+        try:
+            found += _obstacles_of_app(app)
+            found.append(_find_of_scheduler(scheduler) if scheduler is not None else "")
+            found.append(_find_of_producer(producer) if producer is not None else "")
+        except Exception:  # where functions are replaced, what they were for may be anything
+            if not found:
+                raise
+        return joined(*found)
 
     def find_producer_obstacle(self, producer: Any) -> str:
         """Return what of ``producer``, its channel and its connection takes part in making messages."""
@@ -290,39 +297,42 @@ def _find_computed(cls: type) -> str:
     return ""
 
 
-def _find_of_app(app: Any) -> str:
+def _obstacles_of_app(app: Any) -> Iterator[str]:
     found = _APP.find_foreign(app)
     if found:
-        return found
+        yield found
+        return  # what follows may be anything
     conf = app.conf
     if conf.task_always_eager:
-        return "task_always_eager is set"
+        yield "task_always_eager is set"
     if app.current_worker_task is not None:
-        return "a task of a worker sends it"
-    found = _REGISTRY.find_foreign(vars(app)["_tasks"])  # app.tasks finalizes it
-    if found:
-        return found
+        yield "a task of a worker sends it"
+    yield _REGISTRY.find_foreign(vars(app)["_tasks"])  # app.tasks finalizes it
     result_class = vars(app).get("AsyncResult")
-    return (result_class is not None and _RESULT.find_override(result_class)) or _find_of_amqp(app.amqp)
+    if result_class is not None:
+        yield _RESULT.find_override(result_class)
+    yield from _obstacles_of_amqp(app.amqp)
 
 
-def _find_of_amqp(amqp: Any) -> str:
+def _obstacles_of_amqp(amqp: Any) -> Iterator[str]:
     found = _AMQP.find_foreign(amqp)
     if found:
-        return found
+        yield found
+        return
     made, conf = vars(amqp), amqp.app.conf  # what isn't made yet is made by functions that are watched
     create, send = made.get("create_task_message"), made.get("send_task_message")
     if create is None:
         protocol = conf.task_protocol
         if protocol != 2:
-            return f"task_protocol is {protocol}"
+            yield f"task_protocol is {protocol}"
     elif not _is_method(create, amqp, vars(AMQP)["as_task_v2"]):
         is_old = _is_method(create, amqp, vars(AMQP).get("as_task_v1"))
-        return "task_protocol is 1" if is_old else f"{source_of(create)} replaces AMQP.create_task_message"
+        yield "task_protocol is 1" if is_old else f"{source_of(create)} replaces AMQP.create_task_message"
     if send is None:
         sent, compression, serializer = _signals(), conf.task_compression, conf.task_serializer
     elif type(send) is not FunctionType or send.__code__ not in _SENDER_CODES:
-        return f"{source_of(send)} replaces AMQP.send_task_message"
+        yield f"{source_of(send)} replaces AMQP.send_task_message"
+        return
     else:
         cells = dict(zip(send.__code__.co_freevars, send.__closure__ or (), strict=True))
         sent = []
@@ -330,22 +340,17 @@ def _find_of_amqp(amqp: Any) -> str:
             if name in cells:
                 function = cells[name].cell_contents
                 if not _is_method(function, getattr(function, "__self__", None), vars(Signal)["send"]):
-                    return f"{source_of(function)} replaces Signal.send"
+                    yield f"{source_of(function)} replaces Signal.send"
+                    return
                 sent.append(function.__self__)
         compression = cells["default_compressor"].cell_contents
         serializer = cells["default_serializer"].cell_contents
     if compression:
-        return f"task_compression is {compression!r}"
-    return (
-        _find_receiver(sent)
-        or _find_of_serializer(serializer)
-        or (
-            _QUEUES.find_foreign(made["queues"])
-            if "queues" in made
-            else _QUEUES.find_override(amqp.queues_cls)
-        )
-        or _find_of_routes(amqp, made)
-    )
+        yield f"task_compression is {compression!r}"
+    yield from _receivers(sent)
+    yield _find_of_serializer(serializer)
+    yield _QUEUES.find_foreign(made["queues"]) if "queues" in made else _QUEUES.find_override(amqp.queues_cls)
+    yield _find_of_routes(amqp, made)
 
 
 def _find_of_routes(amqp: Any, made: dict[str, Any]) -> str:
@@ -354,17 +359,18 @@ def _find_of_routes(amqp: Any, made: dict[str, Any]) -> str:
         found = _ROUTER.find_foreign(router)
         if found:
             return found
-    routes = prepare(amqp.app.conf.task_routes) if router is None else router.routes
+    try:
+        routes = prepare(amqp.app.conf.task_routes) if router is None else router.routes
+    except Exception as exc:  # noqa: BLE001 - whatever Celery raises of a value that it can't use
+        return f"task_routes can't be used: {type(exc).__name__}: {exc}"
     for route in routes:
         if type(route) is not MapRoute:
-            written = getattr(route, "_args", None) if isinstance(route, lazy) else (route,)
-            name = written[0] if written and isinstance(written[0], str) else describe(route)
-            return f"task_routes has a function: {name}"
+            return f"task_routes has a function: {describe_router(route)}"
     return ""
 
 
-def _find_receiver(sent: list[Signal]) -> str:
-    """Return which receiver of the signals about publishing is connected, whatever its sender."""
+def _receivers(sent: list[Signal]) -> Iterator[str]:
+    """Yield which receivers of the signals about publishing are connected, whatever their sender."""
     for signal in sent:
         for _, receiver in signal.receivers or ():
             if isinstance(receiver, weakref.ReferenceType):
@@ -373,8 +379,7 @@ def _find_receiver(sent: list[Signal]) -> str:
                     continue  # dead, and to be removed by the next one that is connected
             receiver = _without_retry(receiver)
             if root_of(receiver) not in _OWN_RECEIVERS:
-                return f"a receiver of {signal.name}: {describe(receiver)}"
-    return ""
+                yield f"a receiver of {signal.name}: {describe(receiver)}"
 
 
 def _without_retry(receiver: Any) -> Any:

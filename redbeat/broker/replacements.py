@@ -78,14 +78,13 @@ class Namespace:
             if type(function) is FunctionType:
                 yield function
 
-    def find_replaced(self) -> str:
-        """Return which name stands for something else now, and who has brought it; '': none does."""
+    def replaced(self) -> Iterator[str]:
+        """Yield which names stand for something else now, and who has brought it."""
         for name, original in zip(self.names, self._values, strict=True):
             if name not in self._mapping:
-                return f"{self.label}{_shown(name)} is gone"
-            if self._mapping[name] is not original:
-                return f"{source_of(self._mapping[name])} replaces {self.label}{_shown(name)}"
-        return ""
+                yield f"{self.label}{_shown(name)} is gone"
+            elif self._mapping[name] is not original:
+                yield f"{source_of(self._mapping[name])} replaces {self.label}{_shown(name)}"
 
 
 class Family:
@@ -145,18 +144,13 @@ class Family:
                 return f"{base.__module__}.{base.__qualname__} overrides {name}"
         return ""
 
-    def find_added(self) -> str:
-        """Return which of its classes has got a name that it only inherited when it was remembered."""
-        for names, absent in self._looks:
-            if not names.isdisjoint(absent):
-                return self._find_added()
-        return ""
-
-    def _find_added(self) -> str:
+    def added(self) -> Iterator[str]:
+        """Yield which of its classes have got names that they only inherited when it was remembered."""
+        if all(names.isdisjoint(absent) for names, absent in self._looks):
+            return
         for base, absent in self._absent.items():
             for name in sorted(absent & base.__dict__.keys()):
-                return f"{source_of(base.__dict__[name])} replaces {base.__name__}.{name}"
-        return ""
+                yield f"{source_of(base.__dict__[name])} replaces {base.__name__}.{name}"
 
 
 class Watch:
@@ -200,15 +194,12 @@ class Watch:
         self._with_defaults = [function for function in self._functions if function.__defaults__]
         self._defaults = [function.__defaults__ for function in self._with_defaults]
 
-    def find_replaced(self) -> str:
-        """Return what has been replaced, or given another code, and by whom; '' if nothing has."""
+    def replaced(self) -> Iterator[str]:
+        """Yield what has been replaced, or given another code, and by whom."""
         if not self._is_whole():
-            return self._find_replaced()
+            yield from self._changed()
         for family in self._families:
-            found = family.find_added()
-            if found:
-                return found
-        return ""
+            yield from family.added()
 
     def _is_whole(self) -> bool:
         try:
@@ -221,19 +212,16 @@ class Watch:
             and all(map(is_, map(_defaults_of, self._with_defaults), self._defaults))
         )
 
-    def _find_replaced(self) -> str:
+    def _changed(self) -> Iterator[str]:
         for namespace in self._namespaces:
-            found = namespace.find_replaced()
-            if found:
-                return found
+            yield from namespace.replaced()
         changed = [
             *zip(self._functions, map(_code_of, self._functions), self._codes, strict=True),
             *zip(self._with_defaults, map(_defaults_of, self._with_defaults), self._defaults, strict=True),
         ]
         for function, present, original in changed:
             if present is not original:
-                return f"{source_of(function)} has changed {_module_of(function)}.{function.__qualname__}"
-        return ""
+                yield f"{source_of(function)} has changed {_module_of(function)}.{function.__qualname__}"
 
 
 def is_own(value: Any, roots: Iterable[str]) -> bool:

@@ -16,6 +16,9 @@ from redbeat.broker.producer import Declaration
 from redbeat.broker.template import Path, Template, find, find_difference, has, name_of
 from redbeat.store.records import Push
 
+#: what a dropped shape still has: runs of this batch may be on their way already
+_OF_DROPPED = {"is_dropped", "declarations", "on_call"}
+
 
 class DifferenceError(Exception):
     """What would be compiled differs from what Celery makes. Its text names the field."""
@@ -36,6 +39,7 @@ class Shape:
         check: raises TypeError if args and kwargs don't fit the task's; None: they aren't checked.
         declarations: what is declared before one of these messages is pushed.
         on_call: called with the task id of each run that is sent; None: nothing is.
+        expires_seconds: how long after they are sent its messages expire by an option; None: that isn't so.
         exchange, routing_key: what its messages are sent with.
         ground: what it rests on, as ``read_ground`` returned it then.
         batch, bindings: when the ground was compared last.
@@ -48,6 +52,7 @@ class Shape:
     check: Callable[..., Any] | None = None
     declarations: tuple[Declaration, ...] = ()
     on_call: Callable[[str], Any] | None = None
+    expires_seconds: float | None = None
     ground: Any = ()
     read_ground: Callable[[], Any]
     batch = bindings = 0
@@ -89,6 +94,17 @@ class Shape:
         self.first = hash(tuple([text(call) for text in self._call_texts]))
         delivery = document["properties"]["delivery_info"]
         self.exchange, self.routing_key = delivery["exchange"], delivery["routing_key"]
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory its texts take."""
+        return self._template.size_bytes
+
+    def drop(self) -> None:
+        """Note that its messages, which may be kept for long, aren't used any more: forget its texts."""
+        self.is_dropped = True
+        for name in vars(self).keys() - _OF_DROPPED:
+            delattr(self, name)
 
     def compile(self, call: Call) -> Message:
         """Return the message of ``call``, which is of this shape.
@@ -140,6 +156,11 @@ class Message:
     def on_call(self) -> Callable[[str], Any] | None:
         """What is to be called with the task id of each run that is sent; None: nothing is."""
         return self.shape.on_call
+
+    @property
+    def expires_seconds(self) -> float | None:
+        """How long after it is sent it expires by an option; None: that isn't so."""
+        return self.shape.expires_seconds
 
     def is_unproved(self) -> bool:
         """Tell whether it is the first that is made for another entry than its shape's first one."""

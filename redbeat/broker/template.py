@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from operator import itemgetter
+from sys import getsizeof
 from typing import Any
 
 #: where a value stands in JSON: the keys and positions that lead to it
@@ -49,6 +50,11 @@ class Template:
         for number, digits in enumerate(parts[1::2], start=1):
             order += [int(digits), count + number]
         self._arrange = itemgetter(*order)
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory its texts take."""
+        return sum(map(getsizeof, self._constants))
 
     def fill(self, values: tuple[str, ...]) -> str:
         """Return the text with ``values``, which are JSON themselves, in its holes."""

@@ -5,30 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from redbeat.broker import holes
-from redbeat.broker.connection import Broker
+from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.holes import Call
 from redbeat.broker.originals import Originals
 from redbeat.config.config import RedBeatConfig
-from redbeat.log.logger import logger
-from redbeat.log.text import printable, shorten
+from redbeat.log.text import joined, printable, shorten
 
 COMPILED = "compiled"
+#: the same of all messages: some tasks and entries may be left out
+COMPILED_IF_ALLOWED = f"{COMPILED}, where task and entry allow it"
 ONE_BY_ONE = "one by one"
 
 OTHER_BROKER = "the broker is neither Redis nor RabbitMQ"
 
 
 def find_setting_obstacle(config: RedBeatConfig, *, has_lock: bool) -> str:
-    """Return the setting by which no message is compiled; '': there is none."""
-    if not config.message_cache_bytes:
-        return "redbeat_message_cache_bytes is 0"
-    if not has_lock:
-        return "redbeat_lock_key is None"
-    if config.delivery == "at_most_once":
-        return "redbeat_delivery is 'at_most_once'"
-    if config.app.conf.task_send_sent_event:
-        return "task_send_sent_event is set"
-    return ""
+    """Return the settings by which no message is compiled; '': there are none."""
+    return joined(
+        "" if config.message_cache_bytes else "redbeat_message_cache_bytes is 0",
+        "" if has_lock else "redbeat_lock_key is None",
+        "redbeat_delivery is 'at_most_once'" if config.delivery == "at_most_once" else "",
+        "task_send_sent_event is set" if config.app.conf.task_send_sent_event else "",
+    )
 
 
 def find_broker_obstacle(app: Any) -> str:
@@ -46,17 +44,15 @@ def describe_messages(scheduler: Any, config: RedBeatConfig, broker: Broker) -> 
     ``broker``: if it isn't connected, what its connection would tell is left out.
     """
     try:
-        obstacle = find_setting_obstacle(config, has_lock=scheduler.lock_key is not None)
         producer = broker.producer if broker.outbox is not None else None
-        obstacle = (
-            obstacle
-            or find_broker_obstacle(config.app)
-            or Originals(config.app).find_obstacle(scheduler, producer)
+        obstacle = joined(
+            find_setting_obstacle(config, has_lock=scheduler.lock_key is not None),
+            find_broker_obstacle(config.app),
+            Originals(config.app).find_obstacle(scheduler, producer),
         )
     except Exception as exc:  # noqa: BLE001 - the application's own classes; a banner is no place to fail
-        logger.debug("beat: The way of messages isn't known yet: %r", exc)
-        return "known when schedule and broker can be reached"
-    return in_words(obstacle)
+        return f"not known yet: {printable(reason_of(exc))}"
+    return in_words(obstacle) if obstacle else COMPILED_IF_ALLOWED
 
 
 def find_call_obstacle(originals: Originals, task: Any, call: Call) -> str:
@@ -65,10 +61,10 @@ def find_call_obstacle(originals: Originals, task: Any, call: Call) -> str:
 
     ``task``: None if the app hasn't got it.
     """
-    obstacle = originals.find_task_obstacle(task) or holes.key_of(call)
-    return obstacle if isinstance(obstacle, str) else ""
+    key = holes.key_of(call)
+    return joined(originals.find_task_obstacle(task), key if isinstance(key, str) else "")
 
 
 def in_words(obstacle: str) -> str:
-    """Return the way of messages, in words, from what keeps them from being compiled; '': nothing does."""
+    """Return the way of messages, in words. ``obstacle``: all by which they aren't compiled."""
     return f"{ONE_BY_ONE}: {shorten(printable(obstacle))}" if obstacle else COMPILED

@@ -194,7 +194,8 @@ def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> No
         if time:
             session.say(f"{title:<9}{_shown(time, zone)}")
     if obstacle is not None:
-        session.say(f"messages {in_words(obstacle)}, as far as this program has the same code as beat")
+        session.say(f"messages {in_words(obstacle)}")
+        session.say("Judged by the code that this program has; what beat's log says holds.", indent=9)
 
 
 def _find_obstacle(session: Session, facts: Facts) -> str | None:

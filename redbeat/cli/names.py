@@ -92,7 +92,7 @@ def nothing_matches(match: str) -> CommandLineError:
 def entry_called(session: Session, name: str) -> RedBeatSchedulerEntry:
     """Return the stored entry called ``name``, one that can be used."""
     try:
-        return RedBeatSchedulerEntry.from_key(ensure_conf(session.app).keys.about(name).entry, session.app)
+        return RedBeatSchedulerEntry.from_key(ensure_conf(session.app).keys.entry(name), session.app)
     except EntryNotFound:
         raise no_such_entry(session, name) from None
 
@@ -123,7 +123,7 @@ def check_stored(session: Session, names: Iterable[str]) -> None:
     """Raise the error about the first name that isn't stored, before anything is changed."""
     store = Store(session.app)
     given = list(names)
-    _, found = store.read_entries([store.keys.about(name).entry for name in given])
+    _, found = store.read_entries([store.keys.entry(name) for name in given])
     for name, stored in zip(given, found, strict=True):
         if not stored.exists:
             listed_entry(session, name)  # it may be in the schedule all the same

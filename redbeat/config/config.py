@@ -6,6 +6,7 @@ Invariant: a :class:`RedBeatConfig` holds only values that were checked, and mak
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from celery.app import app_or_default
@@ -105,8 +106,7 @@ class RedBeatConfig:
     @property
     def reserved_names(self) -> frozenset[str]:
         """Names of RedBeat's own keys, which no entry may have."""
-        lock_name = self.keys.name(self.lock_key or "")
-        return RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
+        return _reserved_names(self.key_prefix, self.lock_key)
 
     @property
     def is_cluster(self) -> bool:
@@ -227,6 +227,12 @@ class RedBeatConfig:
             nearest = nearest_to(name, SETTINGS)
             hints[name] = f"did you mean {nearest}?" if nearest else "RedBeat has no such setting."
         return hints
+
+
+@lru_cache(maxsize=64)
+def _reserved_names(prefix: str, lock_key: str | None) -> frozenset[str]:
+    lock_name = Keys(prefix).name(lock_key or "")
+    return RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
 
 
 def ensure_conf(app: Any) -> RedBeatConfig:

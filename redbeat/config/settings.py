@@ -261,7 +261,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "redbeat_message_cache_bytes",
             64 * MEBIBYTE,
-            *_whole_number(0, 2**40, unit="of bytes "),
+            *_whole_number(0, 2**40, unit="of bytes ", note=" (1 TiB)"),
             "How much memory beat may take to remember the messages of entries and when they run, so that a "
             "run that is due again leaves quickly: about 2 KB for an entry. What wasn't due for the longest "
             "time is forgotten first. 0: messages are made one by one. See :doc:`performance`.",

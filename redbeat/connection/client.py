@@ -31,6 +31,7 @@ from redbeat.connection.retry import (
     is_password_missing,
     is_transient,
     said_by_server,
+    without_retry,
 )
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
 
@@ -326,6 +327,25 @@ def _connect_cluster(config: RedBeatConfig, nodes: Any, arguments: dict[str, Any
     if scheme_of(url) == "redis-cluster":
         url = f"redis://{url.partition('://')[2]}"
     return redis.cluster.RedisCluster.from_url(_plain_url(url, use_ssl=False), **arguments)
+
+
+def end_idle_connections(client: Any) -> None:
+    """End the connections that no command uses now: what was interrupted may have left its reply in one.
+
+    The redis client gives a connection back to its pool also if it was interrupted between sending a command
+    and reading the reply, which would then be taken for that of the next command.
+    """
+    client = without_retry(client)
+    if hasattr(client, "disconnect_connection_pools"):  # a cluster's
+        client.disconnect_connection_pools()
+        return
+    if getattr(client, "connection", None) is not None:  # the only one of this client
+        client.connection.disconnect()
+    pool = getattr(client, "connection_pool", None)
+    if isinstance(pool, redis.BlockingConnectionPool):  # until redis-py 5.3 it ends all, or none
+        pool.disconnect()
+    elif pool is not None:
+        pool.disconnect(inuse_connections=False)
 
 
 def user_of(client: Any) -> str:

@@ -1,20 +1,23 @@
 """A connection on which commands are sent now, and their replies read later.
 
-Invariant: it goes back to its pool with every reply read, or it is disconnected first.
+Invariant: it goes back to its pool with every reply read, or it is ended first.
 """
 
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import redis
 import redis.connection
 import redis.sentinel
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
-from redbeat.connection.retry import without_retry
+from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, without_retry
+from redbeat.errors import RedBeatError
+from redbeat.process.signals import hold_interrupts
 
 #: a client whose pool has fewer connections keeps them for the commands that are sent meanwhile
 MIN_CONNECTIONS = 10
@@ -93,12 +96,29 @@ class Stream:
         return reply
 
     def close(self) -> None:
-        """Give the connection back; if replies are missing, end it first. Harmless when repeated."""
+        """Give the connection back. Harmless when repeated.
+
+        Replies that weren't read are waited for, 2 seconds at most, and dropped; if they don't come, the
+        connection is ended. Otherwise a command might arrive when beat has released its lock, and be refused:
+        the messages of its runs, which another broker may have already, would be sent again.
+        """
+        if self._connection is None:
+            return
+        if self.unread:
+            with (
+                suppress(RedBeatError, RedisError, OSError),
+                hold_interrupts(LAST_WORDS_SECONDS, is_firm=True),
+            ):
+                call_briefly(self._drop_unread)
         if self.unread:
             self._end()
         elif self._connection is not None:
             connection, self._connection = self._connection, None
             self._pool.release(connection)
+
+    def _drop_unread(self) -> None:
+        while self.unread:
+            self.read()
 
     def _end(self) -> None:
         connection, self._connection = self._connection, None

@@ -70,7 +70,7 @@ def read_facts(app: Any, name: str) -> Facts:
     config = ensure_conf(app)
     status = read_status(app)
     with Store.hasty(app) as store:
-        key = config.keys.about(name).entry
+        key = config.keys.entry(name)
         stored = store.read_entry(key)[1]
         if not stored.exists:
             raise EntryNotFound(f"{key}: there is no such entry.", key)

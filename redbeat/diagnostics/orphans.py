@@ -48,7 +48,7 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
     looked_at, seen = 0, set[Orphan]()
     candidates = (Orphan(*one) for one in Orphans(store).candidates())
     for chunk in in_chunks(candidates):
-        found = Server(store).which_exist([store.keys.about(one.name).entry for one in chunk])
+        found = Server(store).which_exist([store.keys.entry(one.name) for one in chunk])
         for one, exists in zip(chunk, found, strict=True):
             if not exists and one not in seen:  # a scan may return one twice
                 seen.add(one)

@@ -14,17 +14,32 @@ from redbeat.broker.ways import find_broker_obstacle, find_call_obstacle, find_s
 from redbeat.config.config import ensure_conf
 from redbeat.diagnostics.routes import load_tasks
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.log.text import joined
 from redbeat.schedulers import RedBeatScheduler
 
 
 def find_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
-    """Return why each message of ``entry`` is made by the task's own ``apply_async``; '': they are compiled.
+    """Return all that lets each message of ``entry`` be made by ``apply_async``; '': they are compiled.
 
     The modules with the tasks of ``app`` are imported, and may raise anything. Nothing is sent, and no server
     is asked.
     """
     load_tasks(app)
-    config, originals = ensure_conf(app), Originals(app)
+    return joined(find_app_obstacle(app), find_entry_obstacle(app, entry))
+
+
+def find_app_obstacle(app: Any) -> str:
+    """Return all that keeps every message of ``app`` from being compiled; '': nothing does."""
+    config = ensure_conf(app)
+    return joined(
+        find_setting_obstacle(config, has_lock=config.lock_key is not None),
+        find_broker_obstacle(app),
+        Originals(app).find_obstacle(_scheduler_of(app)),
+    )
+
+
+def find_entry_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
+    """Return what in ``entry`` and its task keeps its messages from being compiled; '': nothing does."""
     call = Call(
         entry.name,
         entry.task,
@@ -33,13 +48,7 @@ def find_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
         entry.options or {},
         entry.policy.expires_after,
     )
-    return (
-        find_setting_obstacle(config, has_lock=config.lock_key is not None)
-        or find_broker_obstacle(app)
-        or originals.find_obstacle(_scheduler_of(app))
-        or why_not_plain(entry)
-        or find_call_obstacle(originals, app.tasks.get(entry.task), call)
-    )
+    return joined(why_not_plain(entry), find_call_obstacle(Originals(app), app.tasks.get(entry.task), call))
 
 
 def _scheduler_of(app: Any) -> type[RedBeatScheduler]:

@@ -20,7 +20,7 @@ from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import Policy
 from redbeat.process.budget import limited, limited_twice
-from redbeat.schedules.occurrences import is_own_kind, next_run
+from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.records import Stored
 
@@ -161,7 +161,7 @@ def overrun_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> s
 
     Its calendar isn't taken into account, so that a list of entries needs no more round trips.
     """
-    if stored.score is None or stored.score < 0 or not stored.exists or _is_cheap(entry.schedule):
+    if stored.score is None or stored.score < 0 or not stored.exists or is_cheap(entry.schedule):
         return ""
     if is_quarantined(entry, stored) or not (entry.is_enabled_at(now) or paused_until(entry)):
         return ""
@@ -175,11 +175,9 @@ def overrun_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> s
     return ""
 
 
-def _is_cheap(schedule_: Any) -> bool:
-    """Tell whether the schedule is an interval or a crontab, which is computed in no time."""
-    return any(
-        isinstance(schedule_, kind) and not is_own_kind(schedule_, kind) for kind in (schedule, crontab)
-    )
+def is_cheap(schedule_: Any) -> bool:
+    """Tell whether the schedule is Celery's own interval or crontab, which is computed in no time."""
+    return type(schedule_) in (schedule, crontab)
 
 
 def _next_due(entry: RedBeatSchedulerEntry, stored: Stored, due: datetime, now: datetime) -> datetime | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone, tzinfo
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.app import app_or_default
@@ -140,7 +141,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     @staticmethod
     def generate_key(app: Any, name: str) -> str:
         """Return the key in Redis of the entry called ``name``."""
-        return ensure_conf(app).keys.about(name).entry
+        return ensure_conf(app).keys.entry(name)
 
     @staticmethod
     def load_definition(key: str, app: Any = None, definition: str | None = None) -> dict[str, Any]:
@@ -311,7 +312,9 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
                 check_unchanged(self.key, loaded, stored)
             return self.plan_save(stored, now)
 
-        save_by_calendars(store, [self], lambda: store.write_entries([self.key], plan))
+        # an entry that was loaded or saved before is stored
+        write = partial(store.write_entry, self.key, plan, may_be_new=loaded is None)
+        save_by_calendars(store, [self], write)
         return self
 
     def _change_stored(self, change: Callable[[Any, datetime], None]) -> None:

@@ -82,7 +82,7 @@ class Managed:
             EntryNotFound: there is none (a KeyError, too).
             EntryCorrupt: what is there can't be used (a ValueError, too).
         """
-        return cls.from_key(ensure_conf(app).keys.about(name).entry, app)  # type: ignore[attr-defined, no-any-return]
+        return cls.from_key(ensure_conf(app).keys.entry(name), app)  # type: ignore[attr-defined, no-any-return]
 
     @classmethod
     def list(

@@ -116,7 +116,7 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
         EntryNotFound: there is none.
     """
     store = Store(app)
-    now, stored = store.read_entry(store.keys.about(name).entry)
+    now, stored = store.read_entry(store.keys.entry(name))
     if not stored.exists:
         stored = replace(stored, score=Members(store).scores_of([stored.key])[0])
         if stored.score is None:

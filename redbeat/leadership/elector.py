@@ -158,7 +158,7 @@ class Leadership:
         logger.info("beat: Releasing lock")
         try:
             if isinstance(lock, LeaderLock):
-                lock.give_up()
+                lock.give_up(self._store.keys.released)
             else:
                 lock.release()
         except (RedBeatError, ClientError) as exc:

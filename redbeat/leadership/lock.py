@@ -17,7 +17,8 @@ scheduler checks the token in the same step (``hold_lock.lua``). So a beat that 
 ended writes nothing more, however late it notices, and a takeover that comes too early does no harm.
 
 A lock is taken, and taken back, for 10 seconds only, and then renewed to its full time: if that command
-arrives late, when the beat that sent it has ended, the others don't wait for long.
+arrives late, when the beat that sent it has crashed, the others don't wait for long. A beat that ends in good
+order leaves a mark with its token, which refuses such a command.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class LeaderLock:
     @property
     def fence(self) -> Fence:
         """The key and the token that the scheduler's writes are checked against."""
-        return Fence(self.key, self.token, self.timeout_ms)
+        return Fence(self.key, self.token, self.timeout_ms, self._store.keys.released)
 
     def acquire(self, *, blocking: bool = False, blocking_timeout: float | None = None) -> bool:
         """Take the lock if it is free, or if its holder is silent; return whether it was taken.
@@ -159,7 +160,8 @@ class LeaderLock:
         # set before the answer, so that it is released if this beat ends now; and used again if none comes
         self.token = token = self.token or _new_token()
         taken_ms, slack_ms = min(self.timeout_ms, TAKEN_MS), int(self.timing.slack_seconds * 1000)
-        is_ours = self._key.take(token, taken_ms, silent=silent, rest_ms=rest_ms, slack_ms=slack_ms)
+        mark = self._store.keys.released
+        is_ours = self._key.take(token, taken_ms, mark, silent=silent, rest_ms=rest_ms, slack_ms=slack_ms)
         self.token = token if is_ours else ""
         self._silence = None
         if is_ours:
@@ -282,7 +284,7 @@ class LeaderLock:
 
         Arguments:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
-                vanished; '': none.
+                vanished, and no command of this object takes it back that arrives late; '': none.
         """
         return self._key.release(self.token, mark)
 

@@ -68,6 +68,11 @@ def sha1_of_text(text: str) -> str:
     return hashlib.sha1(as_stored(text), usedforsecurity=False).hexdigest()
 
 
+def joined(*reasons: str) -> str:
+    """Return reasons as one text, each once; '' isn't one."""
+    return "; ".join(filter(None, dict.fromkeys(reasons)))
+
+
 def counted(number: int, one: str = "entry", many: str = "entries") -> str:
     """Return a number with its noun: '1 entry', '2 entries'."""
     return f"{number} {one if number == 1 else many}"

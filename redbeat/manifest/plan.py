@@ -136,12 +136,10 @@ def make_plan(
             "file, with an owner for each part.",
             declared.origin,
         )
-    entries = {store.keys.about(name).entry: entry_of(declared, name, app) for name in declared.entries}
+    entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
     gone = sorted(Owners(store).names_of(owner) - declared.entries.keys())
     calendar_owners = Owners(store).calendars()
-    now, found = read_with_owners(
-        store, [*entries, *(store.keys.about(name).entry for name in gone)], progress
-    )
+    now, found = read_with_owners(store, [*entries, *(store.keys.entry(name) for name in gone)], progress)
     plan.read_at = now
     if not take_over:
         _check_owners(store, declared, owner, found[: len(entries)])

@@ -358,7 +358,7 @@ def _read_names(store: Store, declared: Declared) -> tuple[datetime, list[tuple[
         problem = find_name_problem(name, store.config.reserved_names)
         if problem:
             raise declared.fault(("entries", name), problem)
-    now, found = read_with_owners(store, [store.keys.about(name).entry for name in declared.entries])
+    now, found = read_with_owners(store, [store.keys.entry(name) for name in declared.entries])
     for name, (stored, _) in zip(declared.entries, found, strict=True):
         if stored.exists and not stored.is_hash:
             raise declared.fault(("entries", name), "the key holds no hash; delete it first.")

@@ -231,7 +231,7 @@ def decode_policy(text: str | None) -> dict[str, Any]:
 
 def encode_policy(policy: Policy, stored: str | None = None) -> str:
     """Return the policy's JSON, with the unknown names in ``stored``; '': there is nothing to store."""
-    if policy == NO_POLICY and not stored:
+    if not stored and (policy is NO_POLICY or policy == NO_POLICY):
         return ""
     try:
         before = decode_policy(stored)

@@ -18,6 +18,7 @@ There a call that took too long fails when it has ended.
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import sys
 import threading
@@ -48,7 +49,7 @@ WALL_FACTOR = 5
 #: how many times as long a call may take in a thread with greenlets, as others of them use its time, too
 SHARED_FACTOR = 5
 
-#: how long a call that isn't interrupted, as it waits for a server, say, may keep a signal waiting
+#: how long a call or a block that isn't interrupted, as it waits for a server, say, may keep a signal waiting
 SIGNAL_SECONDS = 0.5
 
 #: how much processor time the signal's handler then has before the call may be interrupted
@@ -189,9 +190,10 @@ class _Watchdog:
             and call.seen_at is not None
             and now - self._signal_at >= SIGNAL_SECONDS
         ):
-            call.limit_seconds = _seconds_of(main) - call.seen_at + HANDLER_SECONDS
-            call.was_disturbed = True
-            _interrupt(main, None)
+            if call.limit_seconds < math.inf:
+                call.limit_seconds = _seconds_of(main) - call.seen_at + HANDLER_SECONDS
+                call.was_disturbed = True
+                _interrupt(main, None)
             postponed.let_through()
             self._signal_at = None
 
@@ -311,7 +313,8 @@ def limited(key: str, call: Callable[..., Result], *args: Any, seconds: float = 
 def postpone_signals() -> Iterator[Callable[[], None]]:
     """Note signals in the block; they are handled when the function that this yields is called.
 
-    Without it, each call of :func:`limited` does this for itself, which takes longer.
+    A block that waits, for a server, say, keeps them waiting for half a second at the most. Without it, each
+    call of :func:`limited` does this for itself, which takes longer.
     """
     global _postponed  # noqa: PLW0603 - the process has one set of handlers
     is_main = threading.current_thread() is threading.main_thread()
@@ -323,9 +326,14 @@ def postpone_signals() -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     postponed = _postponed = Postponed()
+    thread_id, block = _thread.get_ident(), _Call("", math.inf)
     try:
+        _watchdog.calls[thread_id] = block  # it has no limit, and is watched for signals that wait
+        if not _watchdog.is_awake:
+            _watchdog.wake()
         yield postponed.let_arrive
     finally:
+        _end(thread_id, block, None)
         _postponed = None
         postponed.end()
 
@@ -381,4 +389,4 @@ def limited_steps(key: str, steps: Iterator[Result], seconds: float = PLAN_SECON
 
 def what_is_computed() -> str | None:
     """Return the key of an entry for which a thread is computing now; None: there is none."""
-    return next((call.key for call in list(_watchdog.calls.values())), None)
+    return next((call.key for call in list(_watchdog.calls.values()) if call.key), None)

@@ -99,5 +99,5 @@ class ClaimAhead:
         )
 
     def close(self) -> None:
-        """Give the connection back; an answer that wasn't read is dropped."""
+        """Give the connection back; an answer that wasn't read is waited for, and dropped."""
         self._stream.close()

@@ -35,7 +35,7 @@ class _Chunk:
 class Commits:
     """The commits of one batch; a context manager, whose end gives the connection back.
 
-    If it ends without ``finish``, what was written may have been recorded or not.
+    If it ends without ``finish``, what was written is recorded, unless the server doesn't answer.
 
     Arguments:
         commit: commits in the ordinary way what has no reply.

@@ -39,16 +39,27 @@ class LockKey:
         """Return how long it lives, in milliseconds, or NO_KEY, or FOR_EVER."""
         return int(self._ask(lambda client: client.pttl(self.name)))
 
-    def take(self, token: str, taken_ms: int, silent: str = "", rest_ms: int = 0, slack_ms: int = 0) -> bool:
+    def take(
+        self,
+        token: str,
+        taken_ms: int,
+        mark: str = "",
+        silent: str = "",
+        rest_ms: int = 0,
+        slack_ms: int = 0,
+    ) -> bool:
         """Take it for ``taken_ms`` when it is free, or ``token`` has it; tell whether it is the caller's.
 
         Arguments:
+            mark: a key that says who has released the lock: ``token`` doesn't take it again; '': none.
             silent: the token of a silent holder, which is replaced; '': there is none.
             rest_ms: how long the silent holder's lock lives if it hasn't been renewed.
             slack_ms: by how much longer or shorter it may live and still count as not renewed.
         """
         times = {"taken_ms": taken_ms, "rest_ms": rest_ms, "slack_ms": slack_ms}
-        return bool(self._ask(lambda client: take_lock(client, self.name, token, silent=silent, **times)))
+        return bool(
+            self._ask(lambda client: take_lock(client, self.name, token, mark=mark, silent=silent, **times))
+        )
 
     def release(self, token: str, mark: str = "") -> bool:
         """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for
@@ -56,7 +67,7 @@ class LockKey:
 
         Arguments:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
-                vanished; '': none.
+                vanished, and no command takes it back that arrives late; '': none.
         """
         wake = self._store.keys.wake
 

@@ -13,15 +13,20 @@ from redbeat.log.text import sha1_of_text
 
 @dataclass(frozen=True)
 class Fence:
-    """What a write of the scheduler is checked against: the lock's key, its token, its time to live."""
+    """What a write of the scheduler is checked against: the lock's key, its token, its time to live.
+
+    ``mark`` is a key that says who has released the lock, and can't take it back; '': none does.
+    """
 
     lock_key: str | None = None
     token: str = ""
     lock_ms: int = 0
+    mark: str = ""
 
     def keys(self, schedule_key: str) -> list[str]:
-        """Return KEYS[1] and KEYS[2]: a script needs a key even where there is no lock."""
-        return [schedule_key, self.lock_key or schedule_key]
+        """Return KEYS[1] to KEYS[3]: a script needs a key even where there is no lock."""
+        lock_key = self.lock_key or schedule_key
+        return [schedule_key, lock_key, self.mark or lock_key]
 
     def args(self) -> list[Any]:
         """Return ARGV[1] and ARGV[2]."""
@@ -50,6 +55,10 @@ class KeyType(Enum):
         other = object.__new__(cls)
         other._name_ = other._value_ = str(word)
         return cls._value2member_map_.setdefault(word, other)  # type: ignore[return-value]
+
+
+#: looking a member up takes as long as the rest of a comparison
+_HASH, _NONE = KeyType.HASH, KeyType.NONE
 
 
 @dataclass(slots=True)  # not frozen, as making one would take five times as long
@@ -252,12 +261,12 @@ class Stored:
     @property
     def is_hash(self) -> bool:
         """Whether the key is a hash, or doesn't exist."""
-        return self.type in (KeyType.HASH, KeyType.NONE)
+        return self.type is _HASH or self.type is _NONE
 
     @property
     def exists(self) -> bool:
         """Whether the key exists."""
-        return self.type is not KeyType.NONE or self.definition is not None or self.meta is not None
+        return self.type is not _NONE or self.definition is not None or self.meta is not None
 
 
 @dataclass(slots=True)
@@ -376,10 +385,13 @@ def _claimed_of(row: Sequence[Any]) -> Claimed:
     return claimed
 
 
-def stored_of(key: str, row: Sequence[Any] | None) -> Stored:
+def stored_of(key: str, row: str | bytes | Sequence[Any] | None) -> Stored:
     """Return the entry of a row of read_entries."""
     if row is None:
         return Stored(key)
+    if isinstance(row, (str, bytes)):
+        definition, meta, score = text_of(row).split("\0")
+        return Stored(key, definition, meta, float(score), type=_HASH)
     values = [*map(text_of, row), *_ALL_MISSING[len(row) :]]
     definition, meta, score, is_foreign, policy, error, kind, unread, revision = values
     return Stored(

@@ -9,16 +9,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 from redis.exceptions import NoPermissionError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
-from redbeat.connection.client import get_hasty_redis, get_redis, naming_the_server
+from redbeat.connection.client import (
+    end_idle_connections,
+    get_hasty_redis,
+    get_redis,
+    naming_the_server,
+)
 from redbeat.connection.retry import BREAKS_OF_THE_REQUEST, WatchedConnection, is_no_permission, without_retry
 from redbeat.errors import (
     EntryCorrupt,
@@ -71,6 +77,20 @@ CLOCK_SECONDS = 1.0
 MAX_SAVE_ATTEMPTS = 100
 
 
+class _Recent:
+    """What the stores of one app have found last, by which the next save may do without reading.
+
+    Attributes:
+        clock: the local clock and the server's, when that was last read.
+        was_new: the last entry that was saved by itself was new.
+    """
+
+    clock = (-math.inf, datetime.now(timezone.utc))
+    was_new = False
+
+
+_RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
+
 Item = TypeVar("Item")
 
 #: what a write did: the entry was new, was changed, or was the same already and wasn't written
@@ -97,8 +117,7 @@ class Store:
         self.replicas = Replicas(self.config)
         self._portions = Portions()
         self.has_retaken_lock = False
-        #: the local clock and the server's, when that was last read
-        self._clock = (-math.inf, datetime.now(timezone.utc))
+        self._recent = _RECENT.setdefault(self.config, _Recent())
         #: called after each round trip, which shows that the scheduler isn't stuck
         self.on_progress: Callable[[], None] = lambda: None
 
@@ -201,14 +220,23 @@ class Store:
         entry_bytes, prefix = self.config.max_entry_bytes, self.keys.prefix
         return lua.ClaimLimits(limit, CLAIM_MAX_BYTES, entry_bytes, 0, prefix, sizes=sizes)
 
-    def claim_ahead(self, fence: Fence, limit: int, sizes: Sizes, pending: int) -> ClaimAhead | None:
-        """Ask for the entries that are due after the ``pending`` oldest, and don't wait for the answer.
+    def claim_ahead(
+        self, fence: Fence, limit: int, sizes: Sizes, pending: Sequence[Claimed]
+    ) -> ClaimAhead | None:
+        """Ask for the entries that are due after those ``pending``, and don't wait for the answer.
 
         Returns None where that isn't possible.
+
+        Arguments:
+            pending: the rows of the claim before, none of which has been committed yet.
         """
         if self.config.is_cluster or self._portions.are_wanted:
             return None
-        limits = self._claim_limits(limit, sizes)._replace(pending=pending)
+        limits = self._claim_limits(limit, sizes)
+        if pending:
+            # commits are made in this order, so none of these has been made as long as the first hasn't
+            last = [row for row in pending if row.score == pending[-1].score]
+            limits = limits._replace(after=last[0].score, after_key=last[0].key, pending=len(last))
         return ClaimAhead.ask(self, fence, limits)
 
     def _read_claimed(self, keys: list[str], is_blamed: bool) -> list[Stored]:
@@ -318,7 +346,7 @@ class Store:
         for part, chunk in self.parts.chunks(keys):
             seconds, found = self._read_chunk(part, chunk)
             now = datetime.fromtimestamp(seconds, timezone.utc)
-            self._clock = time.monotonic(), now
+            self._recent.clock = time.monotonic(), now
             stored += found
         return now, stored
 
@@ -358,7 +386,7 @@ class Store:
 
     def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return what ``read_entries`` returns if none of them exists, without asking the server."""
-        read_at, now = self._clock
+        read_at, now = self._recent.clock
         elapsed = time.monotonic() - read_at
         if elapsed > CLOCK_SECONDS:
             return self.read_entries(keys)
@@ -394,6 +422,17 @@ class Store:
             outcomes += self._write_chunk(part, chunk, decide, fence, are_new)
         return outcomes
 
+    def write_entry(
+        self, key: str, decide: Callable[[Stored, datetime], Write | None], *, may_be_new: bool
+    ) -> None:
+        """Do what ``write_entries`` does, for one entry.
+
+        With ``may_be_new`` it is assumed to be new if the last one that this app has saved so was: entries
+        that are saved one after the other are often all new.
+        """
+        are_new = may_be_new and self._recent.was_new
+        self._recent.was_new = self.write_entries([key], decide, are_new=are_new) == ["new"]
+
     def _write_chunk(
         self,
         part: Part,
@@ -407,7 +446,8 @@ class Store:
             now, found = self._foresee_new(keys) if are_new and not attempt else self.read_entries(keys)
             outcomes: list[Outcome] = []
             writes: list[tuple[Stored, Write]] = []
-            with postpone_signals() as let_signals_arrive:
+            # for one entry, whoever computes for long does so himself
+            with postpone_signals() if len(found) > 1 else nullcontext(_do_nothing) as let_signals_arrive:
                 for stored in found:
                     let_signals_arrive()
                     write = decide(stored, now)
@@ -639,6 +679,12 @@ class Store:
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
+        except Exception:
+            raise
+        except BaseException:  # a signal's SystemExit, say
+            if "client" in vars(self):  # it was made
+                end_idle_connections(self.client)
+            raise
 
     def _type_of(self, key: str) -> str:
         """Return the type of ``key``; 'none' if this user may not ask, as it can't have used the key then."""
@@ -646,6 +692,10 @@ class Store:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
             return "none"
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

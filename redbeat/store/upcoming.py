@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redbeat.store import scripts as lua
@@ -17,7 +18,7 @@ class Cursor(NamedTuple):
 
     Attributes:
         score: of the last member that was looked at, as the server writes it; '': begin at the time now.
-        offset: how many members with that score were looked at.
+        offset: how many members with that score were looked at; it doesn't count when that time is over.
     """
 
     score: str = ""
@@ -54,17 +55,19 @@ class Upcoming:
         self._store = store
         self.seconds = seconds
 
-    def read(self, cursor: Cursor, limit: int) -> Slice:
+    def read(self, cursor: Cursor, limit: int, again: Sequence[str] = ()) -> Slice:
         """Return the next entries, the earliest first.
 
         Arguments:
-            limit: how many members of the schedule are looked at.
+            limit: how many members of the schedule are looked at from ``cursor`` on.
+            again: keys of entries that are read besides, if they fall due in that time.
         """
         config, keys = self._store.config, self._store.keys
         with self._store.translating():
             now, scores, rows = lua.read_upcoming(
                 self._store.client,
                 keys.schedule,
+                again,
                 seconds=self.seconds,
                 after=cursor.score,
                 offset=cursor.offset,

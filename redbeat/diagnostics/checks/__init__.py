@@ -25,7 +25,8 @@ from redbeat.diagnostics.checks.finding import worst_of as worst_of
 from redbeat.diagnostics.checks.leader import LEADER_CHECKS, check_writer
 from redbeat.diagnostics.checks.orphans import ORPHAN_CHECKS
 from redbeat.diagnostics.checks.server import SERVER_CHECKS
-from redbeat.diagnostics.checks.tasks import Tasks, check_message
+from redbeat.diagnostics.checks.tasks import Tasks, check_message, check_routes
+from redbeat.diagnostics.checks.ways import Ways
 from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
 from redbeat.leadership.status import Status, read_status
 from redbeat.store.store import Store
@@ -112,7 +113,7 @@ def examine(
 
 
 def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Finding]]]:
-    tasks, versions = Tasks(), Versions()
+    tasks, versions, ways = Tasks(), Versions(), Ways()
     of_entries = (
         *ENTRY_CHECKS,
         check_writer,
@@ -120,6 +121,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
         tasks.check_task,
         tasks.note_queue,
         versions.note_entry,
+        ways.note_entry,
     )
 
     def check_entries(context: Context) -> Iterator[Finding]:
@@ -131,9 +133,11 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
     yield from LEADER_CHECKS
     yield from SERVER_CHECKS
     yield tasks.load
+    yield check_routes
     yield check_entries
     yield tasks.check_queues
     yield versions.tell
+    yield ways.tell
     yield from ORPHAN_CHECKS
 
 

@@ -24,7 +24,7 @@ def check_statics(context: Context) -> Iterator[Finding]:
     """Find names among the statics whose entries don't exist."""
     store = context.store
     for chunk in in_chunks(sorted(name for name in Owners(store).statics().names if is_utf8(name))):
-        for stored in store.read_entries([store.keys.about(name).entry for name in chunk])[1]:
+        for stored in store.read_entries([store.keys.entry(name) for name in chunk])[1]:
             name = context.name_of(stored.key)
             if stored.exists and not find_name_problem(name, store.config.reserved_names):
                 continue

@@ -12,6 +12,7 @@ from typing import Any
 from dateutil.parser import isoparse
 from kombu.compression import get_encoder
 from kombu.serialization import dumps
+from kombu.utils.functional import maybe_evaluate
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.diagnostics.checks.context import Context, Row
@@ -71,6 +72,24 @@ def _options_of(app: Any, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     task = app.tasks.get(entry.task)
     own = {} if task is None else task._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
     return {**own, **(entry.options or {})}
+
+
+def check_routes(context: Context) -> Iterator[Finding]:
+    """Find routers of ``task_routes`` that Celery can't make, so that no message can be routed."""
+    if not context.has_tasks:
+        return
+    evaluate: Any = maybe_evaluate
+    try:
+        for router in context.app.amqp.router.routes:
+            evaluate(router)
+    except Exception as exc:  # noqa: BLE001 - the application's own routers
+        yield Finding(
+            Severity.ERROR,
+            "task-routes",
+            "task_routes",
+            f"No message can be sent, as it can't be used: {_said(exc)}.",
+            "Correct the setting: a dictionary, a function, or the path of one that can be imported.",
+        )
 
 
 class Tasks:

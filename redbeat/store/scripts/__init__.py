@@ -55,7 +55,7 @@ _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
 _READ_HISTORY = Script("read_history")
-_READ_UPCOMING = Script("entry_texts", "measure_entry", "read_upcoming")
+_READ_UPCOMING = Script("entry_texts", "measure_entry", "read_scores", "read_upcoming")
 
 
 #: the word of each status of the lock in the replies
@@ -78,7 +78,9 @@ class ClaimLimits(NamedTuple):
         prefix: what every entry's key starts with.
         is_reading: False: no entry is read.
         sizes: of the entries that are returned; others stay due.
-        pending: how many due entries are left out, the oldest, as they are about to be committed.
+        after, after_key: a due time and an entry that has it; those that are due before are left out, as
+            they are about to be committed. Nothing is returned if that entry has been committed already.
+        pending: how many that are due then or later are left out, too.
     """
 
     limit: int
@@ -88,6 +90,8 @@ class ClaimLimits(NamedTuple):
     prefix: str
     is_reading: bool = True
     sizes: Sizes = ALL_SIZES
+    after: str = ""
+    after_key: str = ""
     pending: int = 0
 
 
@@ -102,8 +106,9 @@ def claim_command(schedule_key: str, fence: Fence, limits: ClaimLimits) -> list[
 
 
 def _claim_request(schedule_key: str, fence: Fence, limits: ClaimLimits) -> Request:
-    *before, is_reading, sizes, pending = limits
-    return Request(fence.keys(schedule_key), [*fence.args(), *before, int(is_reading), *sizes, pending])
+    *before, is_reading, sizes, after, after_key, pending = limits
+    args = [*fence.args(), *before, int(is_reading), *sizes, after, after_key, pending]
+    return Request(fence.keys(schedule_key), args)
 
 
 def claim_of(reply: Sequence[Any]) -> Claim:
@@ -237,6 +242,7 @@ def read_entries(
 def read_upcoming(
     client: Any,
     schedule_key: str,
+    again: Sequence[str] = (),
     *,
     seconds: float,
     after: str,
@@ -245,9 +251,12 @@ def read_upcoming(
     entry_bytes: int,
     prefix: str,
 ) -> tuple[float, list[str], list[Claimed]]:
-    """Look at entries due within ``seconds``; return the clock, the scores of all, and the usual ones."""
+    """Look at entries due within ``seconds``; return the clock, their scores, and the usual ones.
+
+    Those under the keys ``again`` are looked at besides, and their scores aren't returned.
+    """
     args = [seconds, after, offset, limit, entry_bytes, prefix]
-    now, scores, rows = _READ_UPCOMING(client, [schedule_key], args)
+    now, scores, rows = _READ_UPCOMING(client, [schedule_key, *again], args)
     return float(now), [text_of(score) for score in scores], claimed_of(rows)
 
 
@@ -312,10 +321,20 @@ def change_statics(
 
 
 def take_lock(
-    client: Any, lock_key: str, token: str, *, taken_ms: int, silent: str, rest_ms: int, slack_ms: int
+    client: Any,
+    lock_key: str,
+    token: str,
+    *,
+    taken_ms: int,
+    silent: str,
+    rest_ms: int,
+    slack_ms: int,
+    mark: str = "",
 ) -> bool:
     """Take the lock when it is free, or still the ``silent`` holder's; tell whether it is the caller's."""
-    return bool(_TAKE_LOCK(client, [lock_key], [token, taken_ms, silent, rest_ms, slack_ms]))
+    return bool(
+        _TAKE_LOCK(client, [lock_key, mark or lock_key], [token, taken_ms, silent, rest_ms, slack_ms])
+    )
 
 
 def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> LockStatus:

@@ -2,8 +2,9 @@
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3] away       hash: entry's key to its score, ' static' after it where its name stood among the statics
--- KEYS[4] statics    set of the names of entries that came from beat_schedule
+-- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
+-- KEYS[4] away       hash: entry's key to its score, ' static' after it where its name stood among the statics
+-- KEYS[5] statics    set of the names of entries that came from beat_schedule
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] prefix     what every entry's key starts with
@@ -16,10 +17,10 @@
 --   returned  how many entries are in the schedule again
 --   gone      how many were deleted meanwhile
 --   scoreless  the keys of those that are back without their old score
-local schedule, lock, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local schedule, lock, mark, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lock_ms, prefix = ARGV[1], ARGV[2], ARGV[3]
 
-local status = hold_lock(lock, token, lock_ms)
+local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0, 0, {}} end
 if redis.call('TYPE', away).ok ~= 'hash' then return {status, 0, 0, {}} end
 

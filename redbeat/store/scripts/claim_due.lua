@@ -2,6 +2,7 @@
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
+-- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at most
@@ -13,7 +14,11 @@
 -- ARGV[8] is_reading  1: read the entries; 0: only tell how large they are
 -- ARGV[9] from_bytes  an entry of fewer bytes stays due
 -- ARGV[10] to_bytes  one of more bytes stays due, unless it isn't read in any case
--- ARGV[11] pending   how many due members to leave out, the oldest: the caller has them, and is going to commit them
+-- ARGV[11] after      a score: members that are due before it are left out; '' when none are. The caller has them, and
+--                    is going to commit them
+-- ARGV[12] after_key  the entry's key that has this score; if it has another one now, that has begun: has_more is 1 then,
+--                    and there are no rows
+-- ARGV[13] pending   how many members with this score or a higher one to leave out
 -- The limit counts entries that are returned, not those that stay due, nor members without a hash. Entries are looked
 -- for among the next 200,000 members, 10,000 of them with a hash. At most 5,000 members without one are returned.
 -- Reads the entries' hashes, whose keys are in the zset; a member that is a bare name is rewritten to the entry's key.
@@ -35,19 +40,25 @@
 --             are a score that is the nominal one and the type of a hash. A row ends with the last that isn't nil.
 --             Rows of four that aren't nil and have no NULs are one text if nothing else is between them, with NULs
 --             between all values.
-local schedule, lock = KEYS[1], KEYS[2]
+local schedule, lock, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local from_bytes, to_bytes, pending = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local from_bytes, to_bytes = tonumber(ARGV[9]), tonumber(ARGV[10])
+local after, after_key, pending = ARGV[11], ARGV[12], tonumber(ARGV[13])
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
 local small_limit, look_limit, measure_limit, chunk = 4 * max_bytes, 200000, 10000, 4000
 
 local time = redis.call('TIME')
 -- never a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
-local status = hold_lock(lock, token, lock_ms)
+local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, now, '', 0, 0, {}} end
+
+if after ~= '' then
+  if redis.call('ZSCORE', schedule, after_key) ~= after then return {status, now, '', 1, 0, {}} end
+  pending = pending + redis.call('ZCOUNT', schedule, 0, '(' .. after)
+end
 
 -- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

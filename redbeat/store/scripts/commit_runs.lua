@@ -3,7 +3,8 @@
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3..] entries  the entries' keys, and after them
+-- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
+-- KEYS[4..] entries  the entries' keys, and after them
 -- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record; for
 --                    an entry that is removed two: everything that is kept beside it
 -- KEYS[..] queues    the lists that messages are pushed to, in the broker's database
@@ -53,12 +54,12 @@
 --             when it was left alone, 2 when a message couldn't be pushed (and it was left alone)
 --   errors    the server's error for each 2
 --   unrecorded  '', or the server's error when a record couldn't be added to a history
-local schedule, lock = KEYS[1], KEYS[2]
+local schedule, lock, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local decided, formed = tonumber(ARGV[9]), tonumber(ARGV[10])
 
-local status = hold_lock(lock, token, lock_ms)
+local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0, '', {}, ''} end
 
 local is_moved = 0
@@ -79,12 +80,12 @@ for number = 1, formed do
     new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
   }
   for command, queue in string.gmatch(writes, '(%l+) (%d+)') do
-    form.writes[#form.writes + 1] = {command = command, queue = KEYS[2 + count + histories + tonumber(queue)]}
+    form.writes[#form.writes + 1] = {command = command, queue = KEYS[3 + count + histories + tonumber(queue)]}
   end
   form.is_pushing = #form.writes > 0
   forms[tostring(number)], place = form, place + 6
 end
-local next_history, next_value = 3 + count, place
+local next_history, next_value = 4 + count, place
 place = 11 + 2 * count
 for number = 1, decided do
   local form, claimed_score, new_score, claimed_meta, new_meta, record = unpack(ARGV, place, place + 5)
@@ -98,9 +99,9 @@ for number = 1, decided do
 end
 
 -- 1. compare: which decisions are still about what stands there
-local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 3, 2 + count)})
-for i = 3, 2 + count do
-  local key, at = KEYS[i], 11 + (i - 3) * 2
+local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 4, 3 + count)})
+for i = 4, 3 + count do
+  local key, at = KEYS[i], 11 + (i - 4) * 2
   local decision, texts = ARGV[at], ARGV[at + 1]
   decision = decisions[decision]
   local form, claimed_meta, new_meta = decision.form, decision.claimed_meta, decision.new_meta
@@ -122,13 +123,13 @@ for i = 3, 2 + count do
       found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and scores[i - 2] == decision.claimed_score
+  local has_score = is_unchanged and scores[i - 3] == decision.claimed_score
   if form.is_pushing then
     -- with a lock a run may have been prepared before it is due
     local is_due = token == '' or tonumber(decision.claimed_score) <= tonumber(now)
     is_unchanged = has_meta and has_score and is_moved == 0 and is_due
   end
-  entries[i - 2] = {
+  entries[i - 3] = {
     key = key, decision = decision, found = found, first = next_value, history = next_history,
     new_score = is_unchanged and has_score and decision.new_score, new_meta = is_unchanged and has_meta and new_meta,
     writes = is_unchanged and form.writes or {},

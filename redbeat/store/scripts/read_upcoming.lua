@@ -1,19 +1,20 @@
 -- read_upcoming: read usual entries that fall due soon, the earliest first; nothing is written.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
+-- KEYS[2..] entries  keys of entries that are read besides, if they fall due in that time
 -- ARGV[1] seconds    how far to look ahead
--- ARGV[2] after      score to begin at, '' for the time now
--- ARGV[3] offset     how many members with that score or a higher one to leave out
+-- ARGV[2] after      score to begin at; '' or a time that is over: the time now
+-- ARGV[3] offset     how many members with that score or a higher one to leave out, if it isn't over
 -- ARGV[4] limit      how many members to look at
 -- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 -- ARGV[6] prefix     what every entry's key starts with
 -- Reads the entries' hashes, whose keys are in the zset. An entry that has failed, was asked for, is hidden by another
--- beat, or has a revision, is left out, as are members that aren't hashes.
+-- beat, has a revision, or whose bare name is in the zset, too, is left out, as are members that aren't hashes.
 --
 -- Returns {now, scores, rows}
 --   now     the server's clock, UNIX seconds with microseconds, a string
---   scores  of all members that were looked at, in order
---   rows    as of claim_due, of those that were read
+--   scores  of all members that were looked at from 'after' on, in order
+--   rows    as of claim_due, of those that were read; those of KEYS first
 local schedule = KEYS[1]
 local seconds, after, offset, limit = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local entry_bytes, prefix = tonumber(ARGV[5]), ARGV[6]
@@ -21,12 +22,14 @@ local entry_bytes, prefix = tonumber(ARGV[5]), ARGV[6]
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local last = string.format('%.6f', tonumber(now) + seconds)
-local first = after == '' and '(' .. now or after
+local first = after
+-- what was due at a time that is over has gone from there, and mustn't be left out of what is found now
+if after == '' or tonumber(after) <= tonumber(now) then first, offset = '(' .. now, 0 end
 local due = redis.call('ZRANGEBYSCORE', schedule, first, last, 'WITHSCORES', 'LIMIT', offset, limit)
 local scores, rows = {}, {}
-for i = 1, #due, 2 do
-  local key, nominal = due[i], due[i + 1]
-  scores[#scores + 1] = nominal
+for i = 2, #due, 2 do scores[#scores + 1] = due[i] end
+
+local function add_row(key, nominal)
   local is_entry = string.sub(key, 1, #prefix) == prefix and redis.call('TYPE', key).ok == 'hash'
   local size, error_size = 0, 0
   if is_entry then size, error_size = measure_entry(key) end
@@ -39,5 +42,20 @@ for i = 1, #due, 2 do
       rows[#rows + 1] = row
     end
   end
+end
+
+local wanted, names = {}, {}
+local again = read_scores(schedule, {unpack(KEYS, 2)})
+for i = 2, #KEYS do
+  local nominal = tonumber(again[i - 1] or '')
+  if nominal and nominal > tonumber(now) and nominal <= tonumber(last) then
+    wanted[#wanted + 1] = {KEYS[i], again[i - 1]}
+  end
+end
+for i = 1, #due, 2 do wanted[#wanted + 1] = {due[i], due[i + 1]} end
+for i, one in ipairs(wanted) do names[i] = string.sub(one[1], #prefix + 1) end
+local bare = read_scores(schedule, names)
+for i, one in ipairs(wanted) do
+  if not bare[i] then add_row(one[1], one[2]) end
 end
 return {now, scores, rows}

@@ -2,16 +2,17 @@
 --
 -- KEYS[1] tick      when the leader's last tick was
 -- KEYS[2] lock      the leader's token
+-- KEYS[3] mark      who has released the lock (the lock's key again when nothing says so)
 -- ARGV[1] token     the caller's token; '': no lock is configured, so nothing is written
 -- ARGV[2] lock_ms   time to live the lock is renewed to, milliseconds
 -- ARGV[3] idle_ms   how long ago the last tick was, milliseconds
 --
 -- Returns 'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 -- holds it (then nothing was written)
-local tick, lock = KEYS[1], KEYS[2]
+local tick, lock, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, lock_ms, idle_ms = ARGV[1], ARGV[2], ARGV[3]
 
-local status = hold_lock(lock, token, lock_ms)
+local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' or token == '' then return status end -- without a lock there is none to renew
 
 local time = redis.call('TIME')

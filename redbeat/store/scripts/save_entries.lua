@@ -2,7 +2,8 @@
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when the caller needs none)
--- KEYS[3..] entries  the entries' keys
+-- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
+-- KEYS[4..] entries  the entries' keys
 -- ARGV[1] token      '' for an application; the scheduler's token when beat stores its statics
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] wake       channel on which the change is announced, '': none
@@ -21,14 +22,14 @@
 --   status   'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --            holds it (then nothing was written)
 --   changed  0, or which entry, counted from 1, has changed since it was read (then nothing was written)
-local schedule, lock = KEYS[1], KEYS[2]
+local schedule, lock, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, lock_ms, wake = ARGV[1], ARGV[2], ARGV[3]
 
-local status = hold_lock(lock, token, lock_ms)
+local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
 local states, count = {}, 0
-for place = 4 + (#KEYS - 2) * 2, #ARGV, 5 do
+for place = 4 + (#KEYS - 3) * 2, #ARGV, 5 do
   local read, meta, score, policy, revision = unpack(ARGV, place, place + 4)
   count = count + 1
   states[tostring(count)] = {read = read, meta = meta, score = score, policy = policy, revision = revision}
@@ -36,9 +37,9 @@ end
 
 local states_of, is_hash = {}, {}
 -- one command finds out that many new entries don't exist
-local is_any_there = #KEYS > 2 and redis.call('EXISTS', unpack(KEYS, 3)) > 0
-for i = 3, #KEYS do
-  local key, at = KEYS[i], 4 + (i - 3) * 2
+local is_any_there = #KEYS > 3 and redis.call('EXISTS', unpack(KEYS, 4)) > 0
+for i = 4, #KEYS do
+  local key, at = KEYS[i], 4 + (i - 4) * 2
   local state = ARGV[at]
   local kind, found = is_any_there and redis.call('TYPE', key).ok or 'none', ''
   if kind == 'hash' then
@@ -52,12 +53,12 @@ for i = 3, #KEYS do
   end
   states_of[i] = states[state]
   local is_same = match_text(found, states_of[i].read)
-  if (kind ~= 'hash' and kind ~= 'none') or not is_same then return {status, i - 2} end
+  if (kind ~= 'hash' and kind ~= 'none') or not is_same then return {status, i - 3} end
 end
 
 local scored = {}
-for i = 3, #KEYS do
-  local key, at, meta, score = KEYS[i], 4 + (i - 3) * 2, states_of[i].meta, states_of[i].score
+for i = 4, #KEYS do
+  local key, at, meta, score = KEYS[i], 4 + (i - 4) * 2, states_of[i].meta, states_of[i].score
   local definition = ARGV[at + 1]
   if definition ~= '' and meta ~= '' then
     redis.call('HSET', key, 'definition', definition, 'meta', meta, 'meta_sha1', sha1_of_meta(meta))
