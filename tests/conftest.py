@@ -12,15 +12,18 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from copy import deepcopy
 from datetime import date, timedelta
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
 
-import celery._state
+import kombu.transport.redis
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, _state  # no other name
+from kombu import pools
+from kombu.transport import memory
 
 from tests.faults.summary import lines_of
 from tests.support import topologies, venv
@@ -54,11 +57,30 @@ def pytest_make_parametrize_id(config: pytest.Config, val: Any, argname: str) ->
 
 
 @pytest.fixture(autouse=True)
-def tasks_stay_with_their_test() -> Iterator[None]:
-    """Celery shares a task of one app with all that are made later: here with those of the same test only."""
-    before = set(celery._state._on_app_finalizers)  # noqa: SLF001 - Celery has no other name for it
+def apps_stay_with_their_test() -> Iterator[None]:
+    """Celery shares a task of one app with all that are made later: here with those of the same test only.
+
+    Nor is there a current app, or a default one, unless the test makes it.
+    """
+    # Celery has no other names for them
+    finalizers, default_app = _state._on_app_finalizers, _state.default_app  # noqa: SLF001
+    current_app = _state._tls.current_app  # noqa: SLF001
+    of_celery = {one for one in finalizers if one.__module__ == "celery.app.builtins"}
+    _state._on_app_finalizers = of_celery  # noqa: SLF001
+    _state.default_app = _state._tls.current_app = None  # noqa: SLF001
     yield
-    celery._state._on_app_finalizers.intersection_update(before)  # noqa: SLF001 - Celery has no other name for it
+    _state._on_app_finalizers, _state.default_app = finalizers, default_app  # noqa: SLF001
+    _state._tls.current_app = current_app  # noqa: SLF001
+
+
+@pytest.fixture(autouse=True)
+def brokers_stay_with_their_test() -> Iterator[None]:
+    """kombu shares connections, with what they have declared, and brokers in memory among all apps."""
+    yield
+    pools.reset()
+    memory.Transport.global_state.clear()
+    memory.Channel.queues.clear()
+    kombu.transport.redis.Channel._fanout_queues.clear()  # noqa: SLF001 - kombu has no other name for it
 
 
 def start(start: Callable[..., Started], **options: Any) -> Started:
@@ -205,7 +227,8 @@ def make_app(server: Server) -> Iterator[MakeApp]:
 
         def make(**settings: Any) -> Celery:
             app = Celery("test", set_as_current=False)
-            app.conf.update({"broker_url": server.url(0), "redbeat_redis_url": server.url(1), **settings})
+            app.conf.update({"broker_url": server.url(0), "redbeat_redis_url": server.url(1)})
+            app.conf.update(deepcopy(settings))  # Celery gives queues defaults of the app, in place
             at_end.callback(app.close)
             return app
 

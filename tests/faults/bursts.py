@@ -34,6 +34,7 @@ class Tally:
         strange: messages that no run asked for, or with another task id than the run's own.
         miscounted: entries whose meta counts another number of runs than one.
         disordered: entries whose run left after one that was due later.
+        early: entries whose run left before it was due, by the server's clock.
     """
 
     runs: int = 0
@@ -43,6 +44,7 @@ class Tally:
     strange: list[Sent] = field(default_factory=list)
     miscounted: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
@@ -55,17 +57,17 @@ class Tally:
 
     def is_good(self, layout: Layout) -> bool:
         """Whether every promise was kept. Without a lock several beats share the work, a batch each."""
-        broken = self.lost or self.strange or self.miscounted
+        broken = self.lost or self.strange or self.miscounted or self.early
         doubled = layout.is_exactly_once and self.doubled
         return not (broken or doubled or (layout.has_lock and self.disordered))
 
 
 class Burst:
-    """So many runs, due since long ago, one every quarter of a second."""
+    """So many runs, due since long ago, one every quarter of a second; or all of them at one time, `due`."""
 
-    def __init__(self, layout: Layout, runs: int) -> None:
+    def __init__(self, layout: Layout, runs: int, due: float | None = None) -> None:
         self._layout = layout
-        self._dues = {f"entry-{number}": _FIRST_DUE + number / 4 for number in range(runs)}
+        self._dues = {f"entry-{number}": due or _FIRST_DUE + number / 4 for number in range(runs)}
 
     def write(self) -> None:
         """Write the entries to a schedule that has none, raw."""
@@ -77,7 +79,7 @@ class Burst:
         self._layout.queue.clear()
         with self._layout.client.pipeline() as pipeline:
             for name, due in self._dues.items():
-                pipeline.delete(f"redbeat:{name}")
+                pipeline.delete(f"redbeat:{name}", f"redbeat::history:{name}")
                 write_raw(pipeline, name, score=due, schedule=SELDOM, args=[name])
             pipeline.execute()
 
@@ -104,6 +106,10 @@ class Burst:
                 pipeline.hget(f"redbeat:{name}", "meta")
             metas: list[Any] = pipeline.execute()
         counts = [json.loads(meta)["total_run_count"] if meta else 0 for meta in metas]
+        with self._layout.client.pipeline() as pipeline:
+            for name in self._dues:
+                pipeline.lindex(f"redbeat::history:{name}", -1)
+            records = [json.loads(record or "{}") for record in pipeline.execute()]
         assert self._layout.client.smembers(STATICS) == {"static"}
         assert self._layout.client.zscore(SCHEDULE, "redbeat:static") is not None
         return Tally(
@@ -114,6 +120,11 @@ class Burst:
             strange=sorted(message for message in messages if message not in expected),
             miscounted=[name for name, count in zip(self._dues, counts, strict=True) if count != 1],
             disordered=_disordered(messages),
+            early=[
+                name
+                for (name, due), record in zip(self._dues.items(), records, strict=True)
+                if record.get("at", due) < due
+            ],
         )
 
 

@@ -114,13 +114,15 @@ def _touch_around(fuse: Fuse, patch: pytest.MonkeyPatch, owner: Any, name: str) 
 def run_child(work: Callable[[], int | None], watch: Callable[[], None] | None = None) -> int:
     """Run `work` in a forked process; return what it returned, or the exit code; negative: a signal.
 
-    `watch` is called again and again meanwhile, by this process.
+    `watch` is called again and again meanwhile, by this process, and once when it has ended.
     """
     pid = os.fork()
     if pid:
         while watch and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             watch()
             time.sleep(0.001)
+        if watch:
+            watch()
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     code = 1
     try:  # whatever happens: this process must not return into the test run

@@ -159,7 +159,7 @@ def test_slots_moved_amid_a_burst_cost_no_run(moved: ClusterTopology, valkey: Se
             lost, doubled = check(broker, client)
             print(f"moved in {took:.2f} s, a message {seconds:.2f} s later; {lost} lost, {doubled} doubled")
             assert lost == 0
-            assert seconds <= patience(5)
+            assert seconds <= patience(5), process.output()
             assert moved.owner(SCHEDULE) is target
         [token] = {client.get(LOCK)}
         assert f":{process.pid}:" in token

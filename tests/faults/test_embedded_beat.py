@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import redis
 
 from redbeat.leadership.lock import holder_of
-from tests.support.apps import STOP_SECONDS, celery_worker, runs, write_app
+from tests.support.apps import STOP_SECONDS, celery_worker, runs, stop_worker, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
-from tests.support.processes import Process, is_alive
-from tests.support.schedule import LOCK
+from tests.support.processes import Process
+from tests.support.schedule import (
+    LOCK,
+    SCHEDULE,
+    SELDOM,
+    counts_of,
+    expected_id,
+    messages,
+    sent_names,
+    write_burst,
+)
 from tests.support.servers import Server
+from tests.support.spikes import LOOKAHEAD, seconds_after, write_prepared_spike
 
-pytestmark = [
-    pytest.mark.parametrize("server", ["valkey"], indirect=True),
-    pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1]),
-]
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+POOLS = [["-P", "solo"], ["-P", "prefork", "-c", "1"]]
+BURST = 1_500
+SPIKE = 1_000
+
+
+def each_pool(*more: list[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("pool", [*POOLS, *more], ids=lambda pool: pool[1])
 
 
 @contextmanager
@@ -35,28 +53,10 @@ def worker_with_beat(server: Server, folder: Path, pool: list[str]) -> Iterator[
         yield worker
 
 
-def family_of(pid: int) -> list[int]:
-    """The process's children and theirs."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children] + [one for child in children for one in family_of(int(child))]
-
-
-def ends_of(family: list[int]) -> dict[int, float]:
-    """When each of the processes has ended, monotonic; AssertionError when one stays."""
-    ends: dict[int, float] = {}
-
-    def have_ended() -> bool:
-        ended = [pid for pid in family if pid not in ends and not is_alive(pid)]
-        ends.update(dict.fromkeys(ended, time.monotonic()))
-        return len(ends) == len(family)
-
-    eventually(have_ended, timeout=STOP_SECONDS, interval=0.005)
-    return ends
-
-
+@each_pool()
 def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Path, pool: list[str]) -> None:
     with worker_with_beat(server, tmp_path, pool) as worker, server.client(db=1) as client:
-        family = family_of(worker.pid)
+        family = worker.family()
         assert (len(family) > 1) == ("prefork" in pool), "the beat and a child of the pool"
         holder = holder_of(client.get(LOCK))
         assert holder is not None
@@ -64,7 +64,7 @@ def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Pa
 
         began = time.monotonic()
         worker.signal(signal.SIGTERM)
-        ends = ends_of(family)
+        ends = worker.ends_of(family, STOP_SECONDS)
         assert worker.wait(STOP_SECONDS) == 0, worker.output()
         took = time.monotonic() - began
         # Celery stops the pool and the beat one after the other, in an order left to chance. The pool's
@@ -77,6 +77,7 @@ def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Pa
         assert beat_took < patience(3)
 
 
+@each_pool()
 def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
     server: Server, tmp_path: Path, pool: list[str]
 ) -> None:
@@ -101,3 +102,55 @@ def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
         assert len(re.findall("It stands by", worker.output())) == 1
         assert worker.stop(STOP_SECONDS) == 0
         assert client.get(LOCK) is None
+
+
+@each_pool(["-P", "threads", "-c", "2"])
+def test_of_a_burst_and_a_spike_each_run_leaves_once_though_the_worker_is_stopped_amid_them(
+    server: Server, tmp_path: Path, pool: list[str], chance: random.Random
+) -> None:
+    """The messages stay on a queue of their own, but for some that this worker itself is to run."""
+    kept = {"options": {"queue": "kept"}}
+    with server.client(db=1) as client, server.client() as broker:
+        names = write_burst(client, BURST, **kept)
+        own = write_burst(client, [f"own-{number}" for number in range(50)])
+        with quick_worker(server, tmp_path, pool) as worker:
+            wanted = chance.randint(1, BURST)
+            eventually(lambda: broker.llen("kept") >= wanted, interval=0.0005)
+            stop(worker, client)
+        stopped_at = [broker.llen("kept")]
+        with quick_worker(server, tmp_path, pool) as worker:
+            eventually(lambda: broker.llen("kept") >= BURST)
+            eventually(lambda: counts_of(client, [*names, *own]) == {1: BURST + len(own)})
+            eventually(lambda: len(runs(broker)) >= len(own))
+            assert sorted(sent_names(broker, "kept")) == sorted(names)
+            broker.delete("kept")
+            client.zrem(SCHEDULE, *(f"redbeat:{name}" for name in names))
+            spike = write_prepared_spike(client, 2, SPIKE, schedule=SELDOM, **kept)
+            wanted = chance.randint(1, SPIKE)
+            eventually(lambda: broker.llen("kept") >= wanted, interval=0.0005)
+            stop(worker, client)
+        stopped_at.append(broker.llen("kept"))
+        with quick_worker(server, tmp_path, pool) as worker:
+            eventually(lambda: counts_of(client, spike.names) == {1: SPIKE})
+            stop(worker, client)
+        print(f"{pool[1]}: stopped when {stopped_at} of {[BURST, SPIKE]} had left")
+        ids = Counter(message["headers"]["id"] for message in messages(broker, "kept"))
+        assert ids == dict.fromkeys((expected_id(name, spike.due) for name in spike.names), 1)
+        assert min(seconds_after(client, spike.names, spike.due)) >= 0
+        assert sorted(run.headers["redbeat_entry"] for run in runs(broker)) == sorted(own)
+
+
+@contextmanager
+def quick_worker(server: Server, folder: Path, pool: list[str]) -> Iterator[Process]:
+    settings = {"redbeat_redis_url": server.url(1), "redbeat_lookahead": LOOKAHEAD}
+    write_app(folder, "module", server.url(0), **settings)
+    arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(folder / "none"), *pool]
+    with celery_worker(folder, "module", *arguments) as worker:
+        worker.wait_for("beat: Acquired lock")
+        yield worker
+        assert "Messages: one by one" not in worker.output()
+
+
+def stop(worker: Process, client: redis.Redis) -> None:
+    stop_worker(worker)
+    assert client.get(LOCK) is None

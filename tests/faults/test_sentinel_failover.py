@@ -8,6 +8,7 @@ id, and a reader who had it from the old master has it twice. That is counted, a
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections import Counter
@@ -27,8 +28,17 @@ from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import due_count, expected_id, messages, write_burst
+from tests.support.schedule import (
+    SELDOM,
+    counts_of,
+    due_count,
+    expected_id,
+    messages,
+    server_now,
+    write_burst,
+)
 from tests.support.servers import Server
+from tests.support.spikes import LOOKAHEAD, Spike, seconds_after, write_prepared_spike
 from tests.support.topologies import SentinelTopology
 
 #: the earliest: then the due times of the messages tell since when nothing was sent
@@ -37,6 +47,7 @@ ROUNDS = range(6 if IS_LONG else 1)
 NAMES = [f"entry-{number}" for number in range(4000 if IS_LONG else 1000)]
 IDS = {expected_id(name, 1 + number): name for number, name in enumerate(NAMES)}
 BATCH_SIZE = 10
+SPIKE = 2_000
 
 
 @dataclass(frozen=True)
@@ -226,3 +237,90 @@ def test_what_a_replica_had_not_got_is_sent_with_the_same_ids(
     print(f"{seen.total() - at_cut} messages weren't replicated; lost: {lost}, doubled: {doubled(ids)}")
     assert (lost, doubled(ids)) == (0, 0)
     assert failover.seconds <= patience(5)
+
+
+@contextmanager
+def waiting_beats(topology: SentinelTopology, folder: Path) -> Iterator[list[Process]]:
+    """A leader and a standby, with nothing to send."""
+    options = {"service_name": topology.service_name, "retry_period": -1}
+    write_app(
+        folder,
+        "module",
+        topology.url(0),
+        redbeat_redis_url=topology.url(1),
+        redbeat_redis_options=options,
+        redbeat_lookahead=LOOKAHEAD,
+        redbeat_lock_lost="standby",
+        broker_transport_options={"master_name": topology.service_name},
+    )
+    with celery_beat(folder, "module") as leader:
+        leader.wait_for("beat: Acquired lock")
+        with celery_beat(folder, "module") as standby:
+            standby.wait_for("Standing by")
+            yield [leader, standby]
+
+
+@contextmanager
+def spike_behind(topology: SentinelTopology) -> Iterator[tuple[Spike, redis.Redis]]:
+    """A spike that is prepared, and that the replica has; and a client of the master's queue."""
+    master = topology.master()
+    with master.client(db=1) as schedule, master.client() as queue:
+        spike = write_prepared_spike(schedule, 4, SPIKE, schedule=SELDOM)
+        assert schedule.wait(1, 2000) == 1
+        yield spike, queue
+
+
+def assert_each_left_once(master: Server, spike: Spike) -> None:
+    """By what the new master knows: each run is on its queue, with its own id, and recorded once."""
+    ids = [expected_id(name, spike.due) for name in spike.names]
+    with master.client() as queue, master.client(db=1) as schedule:
+        eventually(lambda: queue.llen("celery") >= SPIKE)
+        eventually(lambda: counts_of(schedule, spike.names) == {1: SPIKE})
+        assert ids_of(messages(queue)) == dict.fromkeys(ids, 1)
+        after = seconds_after(schedule, spike.names, spike.due)
+    print(f"{SPIKE} runs left {min(after):.3f} to {max(after):.3f} s after their time")
+    assert len(after) == SPIKE
+    assert min(after) >= 0
+
+
+@pytest.mark.parametrize("moment", ["before", "amid"])
+@pytest.mark.parametrize("_round", ROUNDS)
+def test_of_a_prepared_spike_each_run_is_on_the_new_master_once(
+    sentinel: SentinelTopology, tmp_path: Path, chance: random.Random, moment: str, _round: int
+) -> None:
+    """Killed at any moment of the seconds before the instant, or when some of the messages have left."""
+    with waiting_beats(sentinel, tmp_path) as (leader, standby):
+        with spike_behind(sentinel) as (spike, queue), sentinel.master().client() as clock:
+            wanted = chance.randint(1, SPIKE - 1) if moment == "amid" else 0
+            at = spike.due - (chance.uniform(0, 1.5) if moment == "before" else 0)
+            eventually(lambda: server_now(clock) >= at and queue.llen("celery") >= wanted, interval=0.0002)
+            had = queue.llen("celery")
+            new = sentinel.fail_over()
+        print(f"the master had {had} messages when it was killed")
+        assert_each_left_once(new, spike)
+        with new.client(db=1) as schedule:
+            write_burst(schedule, ["after"])
+            with new.client() as queue:
+                eventually(lambda: "after" in {one["headers"]["redbeat_entry"] for one in messages(queue)})
+        for beat in (leader, standby):
+            assert beat.is_running, beat.output()
+            assert "Traceback" not in beat.output(), beat.output()
+    logs = [leader.output(), standby.output()]
+    assert any("beat: Messages: compiled." in log for log in logs)
+    # perhaps twice, if the first try found the master gone
+    assert sum("Sending due task after" in log for log in logs) == 1, "one of them leads"
+
+
+def test_what_replication_lost_of_a_prepared_spike_is_sent_again_with_the_same_ids(
+    sentinel: SentinelTopology, tmp_path: Path
+) -> None:
+    with waiting_beats(sentinel, tmp_path), spike_behind(sentinel) as (spike, queue):
+        # no sooner: a replica that was cut off for long becomes no master
+        eventually(lambda: server_now(queue) >= spike.due - 0.2, interval=0.01)
+        with cut_off(replica_of(sentinel)):
+            eventually(lambda: queue.llen("celery") >= SPIKE // 2, interval=0.0005)
+            lost = ids_of(messages(queue))
+            new = sentinel.fail_over()
+        assert lost.keys() <= {expected_id(name, spike.due) for name in spike.names}
+        print(f"{lost.total()} messages went with the old master")
+        assert_each_left_once(new, spike)

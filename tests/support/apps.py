@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +17,18 @@ from typing import Any
 
 import redis
 
+from .logs import has_traceback
 from .processes import Process
 
 #: how long a worker with a pool of processes may take to stop. That is Celery's own doing: where SIGTERM
 #: comes while a task's result is on its way, the pool's child waits up to 30 s for that to be read
 STOP_SECONDS = 45.0
+
+#: what lets the threads of a program be a library's, and no threads
+GREENLETS = {
+    "gevent": "from gevent import monkey; monkey.patch_all()",
+    "eventlet": "import eventlet; eventlet.monkey_patch()",
+}
 
 _MODULE = """\
 import datetime
@@ -129,6 +137,13 @@ def celery_beat(
     return celery_command(directory, module, *beat, *arguments, python=python, env=env)
 
 
+def patched_beat(directory: Path, module: str, library: str) -> Process:
+    """`celery beat`, as `celery_beat`, with the threads of one of GREENLETS; it is not waited for."""
+    program = f"{GREENLETS[library]}\nfrom celery.__main__ import main\nmain()"
+    arguments = ["-A", module, "beat", "-S", "redbeat.RedBeatScheduler", "-l", "INFO"]
+    return Process([sys.executable, "-c", program, *arguments], cwd=directory)
+
+
 def run_beat(directory: Path, broker_url: str, extra: str = "", **settings: Any) -> Process:
     """`celery beat` on an app that is written for it; it is not waited for."""
     write_app(directory, "module", broker_url, extra=extra, **settings)
@@ -154,6 +169,15 @@ def celery_worker(
         process.kill()
         raise
     return process
+
+
+def stop_worker(worker: Process) -> None:
+    """SIGTERM; wait for the ends of the worker, and of a beat inside it, for which Celery doesn't wait."""
+    family = worker.family()
+    worker.signal(signal.SIGTERM)
+    worker.ends_of(family, STOP_SECONDS)
+    assert worker.wait(STOP_SECONDS) == 0, worker.output()
+    assert not has_traceback(worker.output()), worker.output()
 
 
 def celery_command(

@@ -21,6 +21,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.broker.compiler import Call, Compiler, Message, Values
 from redbeat.broker.connection import Broker
 from redbeat.broker.originals import Originals
+from redbeat.process.memory import Allowance
 from redbeat.store.records import Push
 
 DUE = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc)
@@ -36,11 +37,12 @@ class Compiling:
 
     app: Celery
     rehearsals: list[Values] = field(default_factory=list)
+    allowance: Allowance = field(default_factory=lambda: Allowance(2**26))
 
     def __post_init__(self) -> None:
         self.scheduler = RedBeatScheduler(self.app, lazy=True)
         self.broker = Broker(self.app, self.app.amqp.Producer, timeout_seconds=30)
-        self.compiler = Compiler(self.app)
+        self.compiler = Compiler(self.app, self.allowance)
         self.originals = Originals(self.app)
 
     def begin_batch(self) -> None:

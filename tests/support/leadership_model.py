@@ -75,9 +75,13 @@ class Command(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything: the server's keys (``due`` is the score: the next run), the beats, and what is late."""
+    """Everything: the server's keys (``due`` is the score: the next run), the beats, and what is late.
+
+    ``released`` is the token that the mark of the last release has.
+    """
 
     lock: int = 0
+    released: int = 0
     due: int = 0
     pushed: tuple[int, ...] = (0,) * RUNS
     beats: tuple[Beat, ...] = (Beat(), Beat())
@@ -221,7 +225,7 @@ def _send_late(state: State, number: int, sender: Beat, command: Command) -> Ite
 
 def _execute(state: State, command: Command, scripts: Scripts) -> tuple[State, LockStatus, str]:
     """Return the state after the script, its reply, and what it broke."""
-    answer = scripts.run(state.lock, state.due, command)
+    answer = scripts.run(state.lock, state.released, state.due, command)
     violation = answer.violation
     if answer.is_pushed:
         run = command.subject
@@ -229,7 +233,7 @@ def _execute(state: State, command: Command, scripts: Scripts) -> tuple[State, L
             violation = violation or f"run {run} was sent twice"
         pushed = tuple(count + (number == run) for number, count in enumerate(state.pushed))
         state = state._replace(pushed=pushed)
-    state = state._replace(lock=answer.lock, due=answer.due)
+    state = state._replace(lock=answer.lock, released=answer.released, due=answer.due)
     return _renewed(state) if answer.is_renewed else state, answer.reply, violation
 
 
@@ -254,7 +258,7 @@ def _put(state: State, number: int, beat: Beat) -> State:
 
 def _new_token(state: State) -> int:
     """The lowest number that means nothing to anybody any more."""
-    used = {state.lock}
+    used = {state.lock, state.released}
     for beat in state.beats:
         used |= {beat.token, beat.silent}
     for command in state.late:
@@ -264,6 +268,7 @@ def _new_token(state: State) -> int:
 
 # -- the server
 
+MARK = "redbeat::released"
 KEY, QUEUE, DEFINITION = "redbeat:entry", "celery", "{}"
 #: of locks, milliseconds: as the holder renews it, as it is taken, and what is left of it when somebody looks
 LOCK_MS, TAKEN_MS, RETAKEN_MS, REST_MS = 30 * 60_000, 15 * 60_000, 10_000, 20 * 60_000
@@ -276,6 +281,7 @@ class Answer(NamedTuple):
 
     Attributes:
         lock: the token by then.
+        released: the mark's token by then.
         due: the next run by then.
         reply: the lock's status; LOST, too, where it couldn't be taken or given up.
         is_renewed: the lock has another time to live.
@@ -284,6 +290,7 @@ class Answer(NamedTuple):
     """
 
     lock: int
+    released: int
     due: int
     reply: LockStatus
     is_renewed: bool
@@ -301,49 +308,52 @@ class Scripts:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._run_id = client.info("server")["run_id"]
-        self._known: dict[tuple[int, int, Command], Answer] = {}
+        self._known: dict[tuple[int, int, int, Command], Answer] = {}
 
-    def run(self, lock: int, due: int, command: Command) -> Answer:
-        """Let the command find ``lock`` and ``due``; the same is asked once only."""
-        asked = lock, due, command
+    def run(self, lock: int, released: int, due: int, command: Command) -> Answer:
+        """Let the command find ``lock``, ``released`` and ``due``; the same is asked once only."""
+        asked = lock, released, due, command
         if asked not in self._known:
             self._known[asked] = self._run(*asked)
         return self._known[asked]
 
-    def _run(self, lock: int, due: int, command: Command) -> Answer:
+    def _run(self, lock: int, released: int, due: int, command: Command) -> Answer:
         with self._client.pipeline() as pipeline:
-            pipeline.delete(LOCK, TICK, KEY, QUEUE)
+            pipeline.delete(LOCK, MARK, TICK, KEY, QUEUE)
             if lock:
                 pipeline.set(LOCK, f"token-{lock}", px=REST_MS)
+            if released:
+                pipeline.set(MARK, f"token-{released}", px=REST_MS)
             pipeline.hset(KEY, mapping={"definition": DEFINITION, "meta": _meta(due)})
             pipeline.zadd(SCHEDULE, {KEY: _score(due)})
             pipeline.execute()
         before = self._seen()
         reply = self._call(command)
         after = self._seen()
-        lives_ms, (token, score, pushed, _, _) = self._client.pttl(LOCK), after
-        found = int(token.removeprefix("token-")) if token else 0
+        lives_ms, (token, mark, score, pushed, _, _) = self._client.pttl(LOCK), after
+        found, marked = _number_of(token), _number_of(mark)
         is_renewed = abs(lives_ms - REST_MS) > SLACK_MS
         is_written = (is_renewed and lock > 0) or after != before
-        violation = _violation(lock, command, reply, found, lives_ms, is_written)
-        return Answer(found, min(int(score) - 1, RUNS), reply, is_renewed, pushed > 0, violation)
+        violation = _violation(lock, released, command, reply, found, lives_ms, is_written)
+        return Answer(found, marked, min(int(score) - 1, RUNS), reply, is_renewed, pushed > 0, violation)
 
     def _seen(self) -> tuple[Any, ...]:
         with self._client.pipeline() as pipeline:
-            pipeline.get(LOCK).zscore(SCHEDULE, KEY).llen(QUEUE).hgetall(KEY).exists(TICK)
+            pipeline.get(LOCK).get(MARK).zscore(SCHEDULE, KEY).llen(QUEUE).hgetall(KEY).exists(TICK)
             return tuple(pipeline.execute())
 
     def _call(self, command: Command) -> LockStatus:
         client, token, run = self._client, f"token-{command.token}", command.subject
-        fence = Fence(LOCK, token, LOCK_MS)
+        fence = Fence(LOCK, token, LOCK_MS, MARK)
         if command.script == "take":
             silent = f"token-{run}" if run else ""
             rest_ms = REST_MS + 2 * SLACK_MS * command.is_stale
             times = {"taken_ms": TAKEN_MS, "rest_ms": rest_ms, "slack_ms": SLACK_MS}
-            is_done = lua.take_lock(client, LOCK, token, silent=silent, **times)
+            is_done = lua.take_lock(client, LOCK, token, mark=MARK, silent=silent, **times)
             return LockStatus.HELD if is_done else LockStatus.LOST
         if command.script == "release":
-            return LockStatus.HELD if lua.release_lock(client, LOCK, token, wake="wake") else LockStatus.LOST
+            is_done = lua.release_lock(client, LOCK, token, wake="wake", mark=MARK)
+            return LockStatus.HELD if is_done else LockStatus.LOST
         if command.script == "renew":
             return lua.renew_lock(client, TICK, fence, 0)
         if command.script == "claim":
@@ -357,17 +367,23 @@ class Scripts:
         return lua.commit_runs(client, SCHEDULE, fence, [commit], target).status
 
 
+def _number_of(token: str | None) -> int:
+    return int(token.removeprefix("token-")) if token else 0
+
+
 def _violation(
-    lock: int, command: Command, reply: LockStatus, found: int, lives_ms: int, is_written: bool
+    lock: int, released: int, command: Command, reply: LockStatus, found: int, lives_ms: int, is_written: bool
 ) -> str:
     """Return which promise was broken: each script's about the lock."""
     script, token, subject, is_stale = command
     is_held = is_stale if script == "take" and lock == subject else lock not in (0, token)
+    is_refused = reply is LockStatus.LOST and not is_written
     if lock and is_held:
-        is_refused = reply is LockStatus.LOST and not is_written
         return "" if is_refused else f"another beat held the lock, and yet: {script}"
     if script == "release":
         return f"not released by its holder: {found}" if found else ""
+    if not lock and token == released:
+        return "" if is_refused else f"its beat has released the lock, and yet: {script}"
     status, expected_ms = (LockStatus.HELD, LOCK_MS) if lock else (LockStatus.RETAKEN, RETAKEN_MS)
     if script == "take":
         status, expected_ms = LockStatus.HELD, TAKEN_MS

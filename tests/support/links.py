@@ -17,7 +17,7 @@ from typing import Literal, NoReturn
 _CHUNK_BYTES = 65_536
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER, for no time
 
-Loss = Literal["request", "reply"]
+Loss = Literal["request", "reply", "nothing"]
 
 
 class _CutReached(Exception):
@@ -140,6 +140,10 @@ class Link:
         self.cut = cut
         if cut.loss == "request":
             cut.reach()
+        if cut.loss == "nothing":  # it is only withheld
+            self.cut = None
+            faults.thawed.clear()
+            cut.has_happened.set()
         return b""
 
     def close(self, is_orderly: bool) -> None:

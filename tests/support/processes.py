@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .deadlines import PATIENCE_SECONDS, patience
-from .starting import start
+from .polling import eventually
+from .starting import Forked, start
 
 
 def is_alive(pid: int) -> bool:
@@ -42,6 +43,11 @@ def is_at_work(pid: int) -> bool:
     """
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "S"
+
+
+def _family_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children] + [one for child in children for one in _family_of(int(child))]
 
 
 class Process:
@@ -75,7 +81,9 @@ class Process:
         code = self._popen.poll()
         if code is not None and not self._has_ended:
             self._has_ended = True
-            self._kill_group()
+            self._kill_group()  # before its pid, which is the group's, can be another's
+            if isinstance(self._popen, Forked):
+                self._popen.forget()
         return code
 
     @property
@@ -126,6 +134,25 @@ class Process:
         self.signal(signal.SIGTERM)
         self.wait(timeout)
         return time.monotonic() - began
+
+    def family(self) -> list[int]:
+        """The pids of its children and of theirs."""
+        return _family_of(self.pid)
+
+    def ends_of(self, family: list[int], timeout: float = PATIENCE_SECONDS) -> dict[int, float]:
+        """Wait until these have ended, and return when each has, monotonic; AssertionError when one stays.
+
+        To be called before its own end is asked for, as that ends what it has left behind.
+        """
+        ends: dict[int, float] = {}
+
+        def have_ended() -> bool:
+            ended = [pid for pid in family if pid not in ends and not is_alive(pid)]
+            ends.update(dict.fromkeys(ended, time.monotonic()))
+            return len(ends) == len(family)
+
+        eventually(have_ended, timeout=timeout, interval=0.005)
+        return ends
 
     def stop(self, timeout: float = PATIENCE_SECONDS) -> int:
         """SIGTERM, then SIGKILL after `timeout` seconds; returns the exit code. Harmless when repeated."""

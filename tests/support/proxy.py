@@ -66,6 +66,11 @@ class Proxy:
         """
         self._run(self._faults.thawed.clear)
 
+    def freeze_on(self, pattern: bytes) -> threading.Event:
+        """Freeze as soon as `pattern` has been sent to the server, which gets it; return what is set then."""
+        cut = self._faults.cut = Cut(pattern, "nothing")
+        return cut.has_happened
+
     def withhold_answers(self) -> None:
         """Withhold what the server says, and only that."""
         self._run(self._faults.answering.clear)

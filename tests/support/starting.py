@@ -26,7 +26,6 @@ import sys
 import termios
 import threading
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,13 +44,19 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Forked:
-    """As much of `subprocess.Popen` as is needed here."""
+    """As much of `subprocess.Popen` as is needed here.
 
-    def __init__(self, command: Sequence[str], answers: int) -> None:
+    Its pid is no other process's until `forget`, or until this object is gone.
+    """
+
+    def __init__(self, command: Sequence[str], answers: socket.socket) -> None:
         self._command, self._answers = command, answers
-        weakref.finalize(self, os.close, answers)
-        self.pid = int(os.read(answers, 20))
+        self.pid = int(answers.recv(20))
         self.returncode: int | None = None
+
+    def forget(self) -> None:
+        """Let the pid be another's, when it has ended. Harmless when repeated."""
+        self._answers.close()
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -63,7 +68,7 @@ class Forked:
             if not select.select([self._answers], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self._command, timeout or 0)
             # there is none where the template was killed, and everything with it
-            self.returncode = int(os.read(self._answers, 20) or -signal.SIGKILL)
+            self.returncode = int(self._answers.recv(20) or -signal.SIGKILL)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -148,13 +153,13 @@ class _Template:
     def start(
         self, command: Sequence[str], cwd: str, environment: Mapping[str, str], streams: Sequence[int]
     ) -> Forked:
-        answers, theirs = os.pipe()
+        answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = {"command": command[2:], "cwd": cwd, "environment": environment}
         nothing = os.open(os.devnull, os.O_RDWR)
         files = [nothing if stream == subprocess.DEVNULL else stream for stream in streams]
-        socket.send_fds(self._socket, [json.dumps(request).encode()], [*files, theirs])
-        for file in (nothing, theirs):
-            os.close(file)
+        with theirs:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [*files, theirs.fileno()])
+        os.close(nothing)
         return Forked(command, answers)
 
 
@@ -187,7 +192,12 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
         if pid := os.fork():  # the guard, outside of the command's group, tells its end
             for file in streams:
                 os.close(file)
-            os.write(answers, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            with contextlib.suppress(OSError):  # nobody wants to know
+                os.write(answers, str(code).encode())
+                os.read(answers, 1)  # until it is forgotten, it keeps its pid
+            os.waitpid(pid, 0)
             os._exit(0)
         os.setsid()
         for number, file in enumerate(streams):

@@ -42,7 +42,8 @@ class Message:
 def memory_app(**settings: Any) -> Celery:
     """An app whose tasks go to a queue in this process, unless `settings` name another broker."""
     app = Celery("test", set_as_current=False)
-    app.conf.update({"broker_url": "memory://", "task_default_queue": f"queue-{uuid.uuid4()}", **settings})
+    queue = f"queue-{uuid.uuid4()}"
+    app.conf.update({"broker_url": "memory://localhost", "task_default_queue": queue, **settings})
     return app
 
 

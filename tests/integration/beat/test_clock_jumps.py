@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,19 @@ from tests.support.apps import celery_beat, run_beat
 from tests.support.clocks import ServerClock
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import LOCK, SELDOM, messages, score_of, sent_names, server_now, write_raw
+from tests.support.schedule import (
+    LOCK,
+    SELDOM,
+    counts_of,
+    expected_id,
+    messages,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
 from tests.support.servers import Kind, Server
+from tests.support.spikes import LOOKAHEAD, Spike, seconds_after, write_prepared_spike
 
 JUMP_SECONDS = 600
 #: much less than the entries here are due in, and much more than a busy machine needs for a look a second
@@ -138,3 +151,80 @@ def test_a_clock_that_jumps_back_sends_nothing_twice_and_new_entries_at_once(
     dues = [one["redbeat_due"] for one in sent]
     assert dues == sorted(set(dues)), "each run once, in order"
     assert len({one["id"] for one in sent}) == len(sent)
+
+
+# -- while runs are prepared for an instant that is still to come
+
+COUNT = 1_500
+
+
+def assert_each_left_once_in_its_time(client: redis.Redis, broker: redis.Redis, spike: Spike) -> None:
+    ids = Counter(message["headers"]["id"] for message in messages(broker))
+    assert ids == dict.fromkeys((expected_id(name, spike.due) for name in spike.names), 1)
+    assert counts_of(client, spike.names) == {1: len(spike.names)}
+    after = seconds_after(client, spike.names, spike.due)
+    assert len(after) == len(spike.names)
+    assert min(after) >= 0
+
+
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+def test_prepared_runs_leave_once_the_clock_has_jumped_past_their_time(
+    server: Server, client: redis.Redis, broker: redis.Redis, clock: ServerClock, tmp_path: Path
+) -> None:
+    with start_beat(tmp_path, server, redbeat_lookahead=LOOKAHEAD) as beat:
+        beat.wait_for("beat: Acquired lock")
+        spike = write_prepared_spike(client, 10, COUNT, schedule=SELDOM)
+        clock.jump(JUMP_SECONDS)
+        eventually(lambda: broker.llen("celery") >= COUNT, SOON_SECONDS)
+        assert beat.is_running
+    assert_each_left_once_in_its_time(client, broker, spike)
+
+
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+def test_prepared_runs_wait_for_a_clock_that_has_jumped_back(
+    server: Server, client: redis.Redis, broker: redis.Redis, clock: ServerClock, tmp_path: Path
+) -> None:
+    with start_beat(tmp_path, server, redbeat_lookahead=LOOKAHEAD) as beat:
+        beat.wait_for("beat: Acquired lock")
+        spike = write_prepared_spike(client, 4, COUNT, schedule=SELDOM)
+        clock.jump(-JUMP_SECONDS)
+        eventually(lambda: server_now(client) < spike.due - 500)
+        eventually(lambda: server_now(client) > spike.due - JUMP_SECONDS + 2)
+        assert broker.llen("celery") == 0
+        write_raw(client, "new", schedule=SELDOM, score=server_now(client))
+        eventually(lambda: sent_names(broker) == ["new"], SOON_SECONDS)
+        broker.delete("celery")
+        assert score_of(client, spike.names[0]) == spike.due
+        clock.jump(JUMP_SECONDS)
+        eventually(lambda: broker.llen("celery") >= COUNT, SOON_SECONDS)
+        assert beat.is_running
+    assert_each_left_once_in_its_time(client, broker, spike)
+
+
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+@pytest.mark.parametrize("seconds", [JUMP_SECONDS, -JUMP_SECONDS], ids=["forward", "back"])
+def test_of_a_spike_amid_which_the_clock_jumps_each_run_leaves_once(
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    clock: ServerClock,
+    tmp_path: Path,
+    chance: random.Random,
+    seconds: int,
+) -> None:
+    with start_beat(tmp_path, server, redbeat_lookahead=LOOKAHEAD) as beat:
+        beat.wait_for("beat: Acquired lock")
+        spike = write_prepared_spike(client, 4, COUNT, schedule=SELDOM)
+        wanted = chance.randint(1, COUNT - 1)
+        eventually(lambda: broker.llen("celery") >= wanted, interval=0.0002)
+        clock.jump(seconds)
+        if seconds < 0:
+            eventually(lambda: server_now(client) < spike.due - 500)
+            left = broker.llen("celery")
+            eventually(lambda: server_now(client) > spike.due - JUMP_SECONDS + 2)
+            print(f"{left} of {COUNT} had left when the clock was back")
+            assert broker.llen("celery") == left
+            clock.jump(-seconds)
+        eventually(lambda: broker.llen("celery") >= COUNT, SOON_SECONDS)
+        assert beat.is_running
+    assert_each_left_once_in_its_time(client, broker, spike)

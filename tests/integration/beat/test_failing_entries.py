@@ -20,6 +20,7 @@ from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.logs import errors_in, warnings_in
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
@@ -65,13 +66,12 @@ def test_one_that_cannot_be_sent_backs_off_alone(
     scheduler.broken = {"bad": NO_WAY}
     due = server_now(client) - 1
     write_raw(client, "bad", score=due, meta=meta_json(datetime(2024, 1, 1), 5))
-    pauses = []
-    for round_number in range(9):
+    for round_number, pause in enumerate([1, 2, 4, 8, 16, 32, 60, 60, 60]):
         write_raw(client, f"good-{round_number}", score=due)
+        began = server_now(client)
         scheduler.tick()
-        pauses.append(round((score_of(client, "bad") or 0) - server_now(client)))
+        assert began <= (score_of(client, "bad") or 0) - pause <= server_now(client)
         retry_now(client, "bad")
-    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert sent_names(broker) == [f"good-{number}" for number in range(9)]
     error = field(client, "bad", "error")
     assert (error["attempts"], error["reason"]) == (9, "ZeroDivisionError: no way to send bad")
@@ -118,13 +118,14 @@ def test_options_that_celery_refuses_stop_nobody_else(
     for name, fields in UNSENDABLE.items():
         write_raw(client, name, score=1, **fields)
     write_raw(client, "good", score=2, schedule=SELDOM)
+    began = server_now(client)
     scheduler.tick()
     assert sent_names(broker) == ["good"]
     for name in UNSENDABLE:
         assert field(client, name, "error")["reason"], name
-        assert (score_of(client, name) or 0) > server_now(client), name
+        assert (score_of(client, name) or 0) > began, name
+    eventually(lambda: scheduler.tick() > 0)
     assert len(errors_in(caplog)) == len(UNSENDABLE)
-    assert scheduler.tick() > 0
 
 
 def test_a_signal_handler_that_fails_stops_nobody(
@@ -150,8 +151,9 @@ def test_a_new_definition_is_tried_at_once_when_it_is_saved(
     scheduler = make_scheduler(scheduler=Flaky)
     write_raw(client, "bad", meta=meta_json(datetime(2024, 1, 1), 5))
     scheduler.broken = {"bad": NO_WAY}
+    began = server_now(client)
     scheduler.tick()
-    assert (score_of(client, "bad") or 0) > server_now(client)
+    assert (score_of(client, "bad") or 0) > began
     scheduler.broken = {}
     Entry("bad", "echo", schedule(3600), args=["fixed"], app=scheduler.app).save()
     scheduler.tick()
@@ -164,8 +166,8 @@ def test_a_missing_hash_gets_a_second_and_then_an_error_that_names_eviction(
 ) -> None:
     now = server_now(client)
     client.zadd(SCHEDULE, {"redbeat:gone": now - 1, "redbeat:other": 4e9})
-    assert scheduler.tick() == pytest.approx(1, abs=0.2)
-    assert score_of(client, "gone") == pytest.approx(now + 1, abs=0.2)
+    assert scheduler.tick() <= 1
+    assert now <= (score_of(client, "gone") or 0) - 1 <= server_now(client)
     assert errors_in(caplog) == []
     client.zadd(SCHEDULE, {"redbeat:gone": 1})  # the second has passed
     scheduler.tick()

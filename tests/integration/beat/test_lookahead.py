@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
+import threading
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,11 @@ import pytest
 import redis
 
 from redbeat import RedBeatScheduler
+from redbeat.log.logger import logger
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
+from tests.support.proxy import Proxy
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
@@ -24,26 +31,9 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
+from tests.support.spikes import prepare, write_spike
 
 COUNT = 300
-
-
-def write_spike(client: redis.Redis, due: float, count: int = COUNT, **fields: Any) -> list[str]:
-    """Entries that are due at one time, and an hour later again. Returns their names."""
-    names = [f"entry-{number:03}" for number in range(count)]
-    with client.pipeline(transaction=False) as pipeline:
-        for name in names:
-            write_raw(pipeline, name, score=due, **fields)
-        pipeline.execute()
-    return names
-
-
-def prepare(scheduler: RedBeatScheduler) -> int:
-    """Let it prepare all that falls due soon; return how many runs these are."""
-    look_ahead = scheduler.look_ahead
-    while look_ahead.is_wanted(look_ahead.now):
-        look_ahead.prepare()
-    return len(look_ahead)
 
 
 @pytest.fixture
@@ -112,6 +102,96 @@ def test_what_has_changed_since_it_was_prepared_is_not_sent_as_it_was(
     assert sent_names(broker) == names[1::2]
 
 
+def test_of_runs_that_fall_due_while_redis_is_away_one_stands_for_all_though_the_first_was_prepared(
+    server: Server, client: redis.Redis, broker: redis.Redis, make_scheduler: MakeScheduler, due: float
+) -> None:
+    every_second = {"__type__": "interval", "every": 1, "relative": False}
+    options = {"retry_period": -1}
+    with Proxy((server.host, server.port)) as way:
+        scheduler = make_scheduler(redbeat_redis_url=way.url(server.url(1)), redbeat_redis_options=options)
+        write_raw(client, "first")
+        scheduler.tick()
+        broker.delete("celery")
+        write_raw(client, "often", score=due, schedule=every_second)
+        assert prepare(scheduler) == 1
+        way.refuse()
+        way.drop()
+        away = threading.Timer(max(due - server_now(client), 0) + 2.5, way.accept)
+        away.start()
+        eventually(lambda: scheduler.look_ahead.is_due)
+        while not broker.llen("celery"):
+            scheduler.tick()
+        away.join()
+        back = server_now(client)
+        [sent] = messages(broker)
+    due_at = datetime.fromisoformat(sent["headers"]["redbeat_due"]).timestamp()
+    assert due + 1 < due_at <= back
+
+
+def test_a_prepared_run_whose_message_is_refused_pauses_as_any_other(
+    at_work: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    due: float,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    [name] = write_spike(client, due, 1)
+    assert prepare(at_work) == 1
+    broker.set("celery", "no list")
+    tick_until(at_work, client, due)
+    said = [line for line in caplog.messages if "Couldn't send" in line]
+    assert len(said) == 1, said
+    assert "WRONGTYPE" in said[0]
+    assert "WRONGTYPE" in (client.hget(f"redbeat:{name}", "error") or "")
+    broker.delete("celery")
+    eventually(lambda: at_work.tick() and sent_names(broker) == [name])
+
+
+def test_the_log_tells_of_prepared_runs_that_are_sent_and_of_no_others(
+    at_work: RedBeatScheduler,
+    client: redis.Redis,
+    due: float,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    names = write_spike(client, due, 10)
+    write_raw(client, "changed", score=due)
+    assert prepare(at_work) == 11
+    for change, name in zip(CHANGES.values(), names, strict=False):
+        change(client, name)
+    write_raw(client, "changed", score=None, args=["new"])
+    eventually(lambda: at_work.look_ahead.is_due)
+    at_work.tick()
+    told = [record.args[0] for record in caplog.records if "Sending due task" in record.msg and record.args]
+    assert told == [*names[len(CHANGES) :], "changed"]
+
+
+def test_messages_that_expire_some_time_after_they_are_sent_count_from_the_due_time(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    names = write_spike(client, due, 3, options={"expires": 1})
+    assert prepare(at_work) == 3
+    tick_until(at_work, client, due)
+    found = messages(broker)
+    assert [one["headers"]["redbeat_entry"] for one in found] == names
+    for one in found:
+        assert datetime.fromisoformat(one["headers"]["expires"]).timestamp() == pytest.approx(due + 1)
+
+
+def test_a_prepared_run_that_is_late_leaves_with_a_message_that_has_not_expired(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    """The option counts from when it is sent, and only its policy lets a run expire by itself."""
+    write_spike(client, due, 3, options={"expires": 0.5})
+    assert prepare(at_work) == 3
+    eventually(lambda: server_now(client) > due + 0.6)
+    at_work.tick()
+    sent = messages(broker)
+    assert len(sent) == 3
+    for one in sent:
+        assert datetime.fromisoformat(one["headers"]["expires"]).timestamp() > due + 1
+
+
 def test_new_arguments_are_sent_though_the_run_was_prepared_with_others(
     at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
 ) -> None:
@@ -127,9 +207,9 @@ def test_new_arguments_are_sent_though_the_run_was_prepared_with_others(
 def test_an_entry_that_was_asked_for_meanwhile_is_sent_at_once_and_not_again(
     at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
 ) -> None:
-    write_spike(client, due, 1, schedule={"__type__": "interval", "every": 10**9})
+    [name] = write_spike(client, due, 1, schedule={"__type__": "interval", "every": 10**9})
     assert prepare(at_work) == 1
-    client.zadd(SCHEDULE, {"redbeat:entry-000": 0})
+    client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
     at_work.tick()
     assert broker.llen("celery") == 1
     tick_until(at_work, client, due)
@@ -190,6 +270,37 @@ def test_prepared_runs_give_way_to_what_was_due_before_them(
     assert sent_names(broker) == [*older, *names]
 
 
+def test_an_entry_that_is_due_again_soon_is_read_again_and_no_other_is(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, server: Server
+) -> None:
+    write_spike(client, due + 2)
+    write_raw(client, "often", score=due, schedule={"__type__": "interval", "every": 1})
+    assert prepare(at_work) == COUNT + 1
+    with monitored(server) as seen:
+        tick_until(at_work, client, due)
+        at_work.look_ahead.prepare()
+    assert sent_names(broker) == ["often"]
+    assert len(at_work.look_ahead) == COUNT + 1
+    read = {one.command.split()[1] for one in seen if one.command.upper().startswith("HMGET")}
+    assert read == {"redbeat:often"}
+
+
+@pytest.mark.parametrize(("seconds", "others"), [(1, 1), (4, 0)])
+def test_a_spike_that_is_due_again_soon_is_prepared_again(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, seconds: int, others: int
+) -> None:
+    """Whether what falls due between its two times was read before or not."""
+    write_spike(client, due, schedule={"__type__": "interval", "every": seconds})
+    for _ in range(others):
+        write_raw(client, "other", score=due + 2)
+    assert prepare(at_work) == COUNT + others
+    tick_until(at_work, client, due)
+    assert broker.llen("celery") == COUNT
+    for _ in range(2 + COUNT // 200):
+        at_work.look_ahead.prepare()
+    assert len(at_work.look_ahead) == COUNT + others
+
+
 def test_nothing_is_prepared_where_it_is_turned_off(
     make_scheduler: Any, client: redis.Redis, due: float
 ) -> None:
@@ -240,6 +351,17 @@ def test_large_entries_are_not_read_ahead_of_their_time(
     assert not [one for one in seen if "HMGET" in one.command.upper()]
 
 
+def test_an_entry_whose_bare_name_is_due_too_is_sent_once(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    """Programs in other languages write bare names, also of entries that are there already."""
+    names = write_spike(client, due, 3)
+    client.zadd(SCHEDULE, {names[1]: due})
+    assert prepare(at_work) == 2
+    tick_until(at_work, client, due)
+    assert sorted(sent_names(broker)) == names
+
+
 def test_runs_that_a_result_backend_is_told_of_are_not_prepared(
     make_scheduler: Any, client: redis.Redis, broker: redis.Redis, second: Server
 ) -> None:
@@ -273,3 +395,41 @@ def test_a_broker_that_goes_away_while_runs_are_prepared_is_no_error(
     second.kill()
     assert prepare(scheduler) == 0
     scheduler.tick()
+
+
+@pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "claimed"])
+def test_no_signal_is_handled_amid_a_line_of_the_log(
+    at_work: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    due: float,
+    is_prepared: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A handler that raises amid logging would leave eventlet's lock of the log locked for ever."""
+    is_logging, lines = False, 0
+    handled_amid: list[bool] = []
+
+    class Interrupted(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            nonlocal is_logging, lines
+            is_logging = True
+            lines += "Sending due task" in record.msg
+            if lines == 1:
+                signal.raise_signal(signal.SIGTERM)
+            is_logging = False
+
+    caplog.set_level("INFO")
+    names = write_spike(client, due if is_prepared else due - 3, 3)
+    if is_prepared:
+        assert prepare(at_work) == 3
+    before = signal.signal(signal.SIGTERM, lambda *_: handled_amid.append(is_logging))
+    handler = Interrupted()
+    logger.addHandler(handler)
+    try:
+        tick_until(at_work, client, due)
+    finally:
+        logger.removeHandler(handler)
+        signal.signal(signal.SIGTERM, before)
+    assert sent_names(broker) == names
+    assert handled_amid == [False]

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
 
 import kombu
@@ -17,11 +18,13 @@ from celery import Celery, Task
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
+from redbeat.broker.originals import Originals
 from tests.integration.conftest import MakeApp, MakeScheduler
-from tests.support.schedule import SCHEDULE, messages, server_now, write_raw
+from tests.support.schedule import SCHEDULE, field, messages, meta_json, sent_names, server_now, write_raw
 
 #: far apart, so that what is left doesn't depend on when the test runs
 INTERVALS = (3600, 7200.5, 10**7)
+CRONTAB = {"__type__": "crontab", "minute": "7", "hour": "3"}
 
 
 @contextmanager
@@ -40,13 +43,12 @@ def somebody_listening() -> Iterator[None]:
 
 def write_entries(client: redis.Redis, chance: random.Random, count: int, due: float) -> None:
     for number in range(count):
-        crontab = {"__type__": "crontab", "minute": "7", "hour": "3"}
         interval = {"__type__": "interval", "every": chance.choice(INTERVALS)}
         write_raw(
             client,
             f"entry-{number}",
             task=chance.choice(["echo", "add", "nobody.knows"]),
-            schedule=chance.choice([interval, interval, crontab]),
+            schedule=chance.choice([interval, interval, CRONTAB]),
             args=chance.choice([[], [number], ["é\u2028", None, 1.5, True]]),
             kwargs=chance.choice([{}, {"n": number}, {"deep": [{"a": [number]}]}]),
             options=chance.choice(
@@ -115,6 +117,17 @@ def test_the_quick_way_leaves_what_the_ordinary_way_leaves(
         assert quick == ordinary
 
 
+def test_an_entry_whose_next_run_is_after_the_year_9999_stops_no_other(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    last_run = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
+    write_raw(client, "last", score=1, meta=meta_json(last_run, 1))
+    write_raw(client, "other", score=2)
+    scheduler.tick()
+    assert sent_names(broker) == ["other"]
+    assert "outside the years 1 to 9999" in field(client, "last", "error")["reason"]
+
+
 def test_runs_go_the_quick_way_unless_somebody_takes_part(
     scheduler: RedBeatScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +145,98 @@ def test_runs_go_the_quick_way_unless_somebody_takes_part(
     assert len(said) == 1
     assert "one by one: a receiver of before_task_publish" in said[0]
     assert "somebody_listening" in said[0]
+
+
+def test_a_beat_that_becomes_slower_while_it_runs_says_so_once_as_a_warning(
+    scheduler: RedBeatScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    for name in ("one", "two", "three"):
+        write_raw(client, f"{name} before")
+        scheduler.tick()
+        with somebody_listening():
+            write_raw(client, name)
+            scheduler.tick()
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    said = [(level, text) for level, text in said if text.startswith("beat: Messages: ")]
+    assert [level for level, _ in said] == ["INFO", "WARNING", "INFO", "INFO", "INFO", "INFO"]
+    assert ["one by one" in text for _, text in said] == [False, True] * 3
+
+
+def test_a_beat_that_starts_slowly_gives_no_warning(
+    scheduler: RedBeatScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    write_raw(client, "one")
+    with somebody_listening():
+        scheduler.tick()
+    assert [record.levelname for record in caplog.records if "beat: Messages: " in record.getMessage()] == [
+        "INFO"
+    ]
+
+
+def test_an_error_that_is_not_the_brokers_is_told_of(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: Any) -> str:
+        raise ValueError("something strange")
+
+    caplog.set_level("INFO", logger="celery.beat")
+    monkeypatch.setattr(Originals, "find_obstacle", fail)
+    write_raw(client, "entry")
+    scheduler.tick()
+    assert "beat: Messages: one by one: ValueError: something strange." in caplog.messages
+    assert len(messages(broker)) == 1
+
+
+def route_badly(name: str, *args: Any, **kwargs: Any) -> None:
+    if name == "bad":
+        raise RuntimeError("a router's error")
+
+
+@pytest.mark.parametrize(
+    ("routes", "way", "reason"),
+    [
+        (
+            "nosuch.module.Router",
+            "task_routes has a function: nosuch.module.Router",
+            "task_routes, nosuch.module.Router: ModuleNotFoundError: No module named 'nosuch'",
+        ),
+        (
+            [{"other": "queue"}, route_badly],
+            f"task_routes has a function: {__name__}.route_badly",
+            f"task_routes, {__name__}.route_badly: RuntimeError: a router's error",
+        ),
+        ([("bad",)], "task_routes can't be used: ValueError: ", "task_routes: ValueError: "),
+        ({"bad": 5}, "", "task_routes: TypeError: "),
+    ],
+    ids=["no such module", "a function that raises", "half a pair", "a number for a queue"],
+)
+def test_routes_that_cannot_be_used_are_named_with_their_setting(
+    routes: Any,
+    way: str,
+    reason: str,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    scheduler = make_scheduler(task_routes=routes)
+    for name in ("good", "bad"):
+        write_raw(client, name, task=name)
+    scheduler.tick()
+    log = "\n".join(caplog.messages)
+    assert (f"beat: Messages: one by one: {way}" if way else "beat: Messages: compiled.") in log
+    assert f"beat: Couldn't send bad (bad), trying again: {reason}" in log
+    assert json.loads(client.hget("redbeat:bad", "error"))["reason"].startswith(reason)
+    can_go_on = callable(routes[-1]) if isinstance(routes, list) else isinstance(routes, dict)
+    assert len(messages(broker)) == can_go_on
+    assert ("Couldn't send good" in log) is not can_go_on
 
 
 def test_with_task_sent_events_the_log_says_so_too(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.util
 import random
 import signal
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,52 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat import RedBeatScheduler
+from redbeat.connection.retry import RetryingConnection
 from redbeat.errors import StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.leadership.lock import TAKEN_MS, LeaderLock
 from redbeat.store import scripts as lua
-from redbeat.store.records import Commit, LockStatus
+from redbeat.store.locks import LockKey
+from redbeat.store.records import Commit, Fence, LockStatus
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
-from tests.support.apps import celery_beat, run_beat, write_app
+from tests.support.apps import (
+    GREENLETS,
+    celery_beat,
+    celery_worker,
+    patched_beat,
+    run_beat,
+    stop_worker,
+    write_app,
+)
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
-from tests.support.processes import Process
 from tests.support.proxy import Proxy
-from tests.support.schedule import LOCK, SCHEDULE, field, messages, server_now, write_raw
+from tests.support.schedule import (
+    LOCK,
+    SCHEDULE,
+    SELDOM,
+    counts_of,
+    expected_id,
+    field,
+    messages,
+    score_of,
+    server_now,
+    write_raw,
+)
 from tests.support.servers import Server
+from tests.support.spikes import LOOKAHEAD, seconds_after, write_prepared_spike
 
 pytestmark = ONE_SERVER
 
+KEYS = Keys()
+
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}
 ENTRIES = 2_000
+#: entries that fall due at one instant
+SPIKE = 6_000
 
 
 def write_burst(client: redis.Redis, every: float = 1.0) -> None:
@@ -108,16 +133,43 @@ def test_stops_at_random_moments_of_a_burst_double_and_lose_nothing(
     assert len(by_entry) == ENTRIES
 
 
-# -- no lock is left behind, whatever was on its way to Redis
-
-
 @pytest.fixture
 def way(server: Server) -> Iterator[Proxy]:
     with Proxy((server.host, server.port)) as proxy:
         yield proxy
 
 
-def test_a_commit_that_arrives_after_the_release_keeps_nobody_waiting(
+@pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1])
+def test_a_worker_whose_beat_is_amid_a_prepared_spike_doubles_and_loses_nothing_when_it_is_stopped(
+    server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path, pool: list[str]
+) -> None:
+    settings = {"redbeat_redis_url": way.url(server.url(1)), "redbeat_lookahead": LOOKAHEAD}
+    write_app(tmp_path, "module", server.url(0), **settings)
+    embedded = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(tmp_path / "none"), *pool]
+    with celery_worker(tmp_path, "module", *embedded) as worker:
+        worker.wait_for("beat: Acquired lock")
+        spike = write_prepared_spike(client, 3, SPIKE, schedule=SELDOM, options={"queue": "kept"})
+        way.delay_seconds = 0.1  # so that they haven't all left when the worker tells its beat of the signal
+        eventually(lambda: broker.llen("kept"), interval=0.0005)
+        stop_worker(worker)
+        assert client.get(LOCK) is None, f"it lives {client.pttl(LOCK)} ms more:\n{worker.output()}"
+    sent = broker.llen("kept")
+    print(f"{sent} of {SPIKE} had left")
+    assert 0 < sent < SPIKE
+    assert counts_of(client, spike.names) == {1: sent, 0: SPIKE - sent}
+    way.heal()
+    with celery_beat(tmp_path, "module"):
+        eventually(lambda: broker.llen("kept") >= SPIKE)
+        eventually(lambda: counts_of(client, spike.names) == {1: SPIKE})
+    ids = Counter(message["headers"]["id"] for message in messages(broker, "kept"))
+    assert ids == dict.fromkeys((expected_id(name, spike.due) for name in spike.names), 1)
+    assert min(seconds_after(client, spike.names, spike.due)) >= 0
+
+
+# -- no lock is left behind, whatever was on its way to Redis
+
+
+def test_a_commit_that_arrives_after_the_release_does_nothing(
     scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
     write_raw(client, "entry", score=1)
@@ -126,8 +178,65 @@ def test_a_commit_that_arrives_after_the_release_keeps_nobody_waiting(
     scheduler.close()
     assert client.get(LOCK) is None
     late = lua.commit_runs(client, SCHEDULE, fence, [Commit(claimed, "-1")])
-    assert late.status is LockStatus.RETAKEN
-    assert client.pttl(LOCK) <= TAKEN_MS
+    assert late.status is LockStatus.LOST
+    assert client.get(LOCK) is None
+    assert score_of(client, "entry") == 1
+
+
+LATE: dict[str, Callable[[Store, Fence], Any]] = {
+    "renewal": lambda store, fence: store.renew_lock(fence),
+    "claim": lambda store, fence: store.claim_due(fence, 1),
+    "taking": lambda store, fence: LockKey(store, LOCK).take(fence.token, TAKEN_MS, fence.mark),
+}
+
+
+@pytest.mark.parametrize("send", LATE.values(), ids=LATE)
+@pytest.mark.parametrize("is_taken", [True, False], ids=["taken", "free"])
+def test_commands_that_arrive_after_the_release_leave_the_lock_free(
+    make_app: MakeApp,
+    server: Server,
+    client: redis.Redis,
+    way: Proxy,
+    send: Callable[[Store, Fence], Any],
+    is_taken: bool,
+) -> None:
+    """The second would give a lock that the first had taken its full time to live."""
+    app = make_app(redbeat_redis_url=way.url(server.url(1)))
+    lock = LeaderLock(Store(make_app()), LOCK, timeout_seconds=600)
+    assert lock.acquire()
+    with Store.hasty(app, 0.2) as one, Store.hasty(app, 0.2) as other:
+        for store in (one, other):
+            send(store, lock.fence)
+        way.freeze()
+        for store in (one, other):
+            with pytest.raises(StoreUnavailable):
+                send(store, lock.fence)
+    if not is_taken:  # as when the command that takes it is the late one
+        client.delete(LOCK)
+    assert lock.give_up(lock.fence.mark) is is_taken
+    calls = script_calls(client)
+    way.thaw()
+    eventually(lambda: script_calls(client) == calls + 2)
+    assert client.get(LOCK) is None
+
+
+def script_calls(client: redis.Redis) -> int:
+    stats: Any = client.info("commandstats")
+    return int(stats["cmdstat_evalsha"]["calls"])
+
+
+def test_who_has_released_the_lock_takes_it_again(make_app: MakeApp, client: redis.Redis) -> None:
+    """Only a command that was sent before that doesn't: its token is another one."""
+    scheduler = RedBeatScheduler(make_app())
+    for _ in range(2):
+        assert scheduler.stand_for_leader()
+        scheduler.close()
+    assert 0 < client.pttl(KEYS.released) <= 60_000
+    assert scheduler.stand_for_leader()
+    scheduler.lock.release()
+    assert scheduler.stand_for_leader()
+    scheduler.close()
+    assert client.get(LOCK) is None
 
 
 def test_a_lock_that_is_taken_and_not_renewed_soon_ends(
@@ -156,6 +265,65 @@ def test_a_lock_whose_taking_was_not_answered_is_released(
     assert client.get(LOCK)
     scheduler.close()
     assert client.get(LOCK) is None
+
+
+def interrupt(patch: pytest.MonkeyPatch) -> None:
+    """Let a signal's SystemExit come when the next command was sent, before its reply is read."""
+    parse_response = redis.Redis.parse_response
+
+    def interrupted(*_args: Any, **_kwargs: Any) -> None:
+        patch.setattr(redis.Redis, "parse_response", parse_response)
+        raise SystemExit
+
+    patch.setattr(redis.Redis, "parse_response", interrupted)
+
+
+def test_a_claim_that_was_interrupted_before_its_reply_does_not_keep_the_lock_from_being_released(
+    make_app: MakeApp, server: Server, client: redis.Redis, way: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = RedBeatScheduler(make_app(redbeat_redis_url=way.url(server.url(1))))
+    scheduler.stand_for_leader()
+    client.script_flush()  # so the script that releases has to be sent
+    scheduler.tick()
+    way.delay_seconds = 0.1  # the reply comes when the next command is sent already
+    interrupt(monkeypatch)
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    scheduler.close()
+    assert client.get(LOCK) is None
+
+
+CLIENTS: dict[str, Callable[[str], Any]] = {
+    "pool": redis.Redis.from_url,
+    "blocking pool": lambda url: redis.Redis(connection_pool=redis.BlockingConnectionPool.from_url(url)),
+    "one connection": lambda url: redis.Redis(
+        connection_pool=redis.ConnectionPool.from_url(url), single_connection_client=True
+    ),
+    "retrying": lambda url: RetryingConnection(1, redis.Redis.from_url(url)),
+}
+COMMANDS: dict[str, Callable[[Any], Any]] = {
+    "command": lambda client: client.echo("before"),
+    "pipeline": lambda client: client.pipeline(transaction=False).echo("before").execute(),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("connect", CLIENTS.values(), ids=CLIENTS)
+def test_a_reply_that_was_not_read_is_not_taken_for_that_of_the_next_command(
+    make_app: MakeApp,
+    server: Server,
+    way: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+    connect: Callable[[str], Any],
+    command: Callable[[Any], Any],
+) -> None:
+    store = Store(make_app(), connect(way.url(server.url(1))))
+    store.look()
+    way.delay_seconds = 0.1
+    interrupt(monkeypatch)
+    with pytest.raises(SystemExit):
+        store.ask(command)
+    assert store.ask(lambda client: client.echo("mine")) in ("mine", b"mine")
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.2, 0.3])
@@ -220,14 +388,8 @@ def test_a_sigterm_whose_exit_is_swallowed_by_a_handler_ends_beat_all_the_same(
 # -- a beat whose threads are gevent's or eventlet's ends as any other
 
 
-PATCHES = {
-    "gevent": "from gevent import monkey; monkey.patch_all()",
-    "eventlet": "import eventlet; eventlet.monkey_patch()",
-}
-
-
 @pytest.mark.parametrize("every", [0.5, 3600], ids=["busy", "idle"])
-@pytest.mark.parametrize("library", PATCHES)
+@pytest.mark.parametrize("library", GREENLETS)
 def test_it_ends_on_sigterm_without_a_traceback_and_releases_the_lock(
     server: Server, tmp_path: Path, library: str, every: float
 ) -> None:
@@ -235,19 +397,14 @@ def test_it_ends_on_sigterm_without_a_traceback_and_releases_the_lock(
         pytest.skip(f"{library} isn't installed")
     schedule = {"often": {"task": "echo", "schedule": every}}
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), beat_schedule=schedule)
-    program = f"{PATCHES[library]}\nfrom celery.__main__ import main\nmain()"
-    arguments = ["-A", "module", "beat", "-S", "redbeat.RedBeatScheduler", "-l", "INFO"]
-    with (
-        server.client(db=1) as client,
-        Process([sys.executable, "-c", program, *arguments], cwd=tmp_path) as beat,
-    ):
+    with server.client(db=1) as client, patched_beat(tmp_path, "module", library) as beat:
         beat.wait_for("Sending due task often" if every < 1 else "beat: Acquired lock")
         eventually(lambda: _is_idle(client))
         beat.signal(signal.SIGTERM)
         assert beat.wait() == 0, beat.output()
         assert "beat: Releasing lock" in beat.output()
         assert not has_traceback(beat.output()), beat.output()
-        assert not client.exists(LOCK)
+        assert client.get(LOCK) is None, f"it lives {client.pttl(LOCK)} ms more:\n{beat.output()}"
 
 
 def _is_idle(client: redis.Redis) -> bool:

@@ -175,9 +175,9 @@ def test_sigterm_ends_a_beat_whose_server_freezes_amid_a_backlog(
     urls: dict[str, str], client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
 ) -> None:
     names = write_backlog(client, urls, tmp_path, redbeat_redis_options={"retry_period": -1})
+    frozen = way.freeze_on(expected_id("entry-720", 721).encode())  # in a message, with its commit
     with celery_beat(tmp_path, "module") as beat:
-        eventually(lambda: broker.llen("celery"), interval=0.001)
-        way.freeze()
+        eventually(frozen.is_set, interval=0.001)
         took = beat.seconds_to_end()
         assert beat.returncode == 0, beat.output()
     print(f"it ended in {took:.2f} s")

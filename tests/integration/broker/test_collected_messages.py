@@ -265,8 +265,12 @@ def test_a_batch_for_another_server_takes_one_round_trip_there_whatever_its_size
 
 @pytest.mark.parametrize(
     "exchange",
-    [Exchange("elsewhere", passive=True), Exchange("elsewhere", type="x-delayed-message")],
-    ids=["passive", "type of a plugin"],
+    [
+        Exchange("elsewhere", passive=True),
+        Exchange("elsewhere", type="x-delayed-message"),
+        Exchange("celery", type="topic"),
+    ],
+    ids=["passive", "type of a plugin", "another type than that of another queue"],
 )
 def test_a_queue_whose_exchange_there_is_not_fails_its_own_entries_alone(
     make_scheduler: MakeScheduler, broker: redis.Redis, client: redis.Redis, exchange: Exchange

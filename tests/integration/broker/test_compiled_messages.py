@@ -355,7 +355,9 @@ def test_thousands_of_random_messages_are_those_of_apply_async(
             compiling.begin_batch()
         compiling.broker.close()
     print(reasons.most_common(40))
-    assert reasons[""] > 800  # of 1,600
+    # of what this version of Celery sends at all: older ones raise an error for more of these calls
+    sent = sum(count for reason, count in reasons.items() if not re.match(r"\w+Error: ", reason))
+    assert reasons[""] > 0.52 * sent, "else this test would show little"
     assert not [reason for reason in reasons if "Celery" in reason or "kombu" in reason]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
 
+COMPILED = "compiled, where task and entry allow it"
+
 
 def line_of(app: Celery, scheduler: type[RedBeatScheduler] = RedBeatScheduler) -> str:
     """The banner's line about messages."""
@@ -31,7 +35,7 @@ def route(*args: Any, **kwargs: Any) -> None: ...
 
 
 def test_a_plain_apps_messages_are_compiled(app: Celery) -> None:
-    assert line_of(app) == "compiled"
+    assert line_of(app) == COMPILED
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,7 @@ def test_messages_to_rabbitmq_are_compiled_if_they_are_confirmed(
     make_app: MakeApp, rabbitmq: RabbitMQ
 ) -> None:
     app = make_app(broker_url=rabbitmq.url())
-    assert line_of(app) == "compiled"
+    assert line_of(app) == COMPILED
     app.conf.broker_transport_options = {"confirm_publish": False}
     assert line_of(app) == "one by one: confirm_publish is False"
 
@@ -74,12 +78,46 @@ def test_a_scheduler_of_ones_own_is_named(app: Celery) -> None:
 
 
 def test_a_broker_that_is_away_takes_no_part(make_app: MakeApp) -> None:
-    assert line_of(make_app(broker_url="redis://127.0.0.1:1/0")) == "compiled"
+    assert line_of(make_app(broker_url="redis://127.0.0.1:1/0")) == COMPILED
 
 
-def test_a_setting_that_cannot_be_used_is_no_error_of_the_banner(make_app: MakeApp) -> None:
-    app = make_app(task_routes="no.such.module.route")
-    assert line_of(app) == "one by one: task_routes has a function: no.such.module.route"
+@pytest.mark.parametrize(
+    ("routes", "reason"),
+    [
+        ("no.such.module.route", "task_routes has a function: no.such.module.route"),
+        ([("proj.*",)], "task_routes can't be used: ValueError: "),
+        ({5: "queue"}, "task_routes can't be used: TypeError: "),
+    ],
+    ids=["no such module", "half a pair", "a number"],
+)
+def test_routes_that_cannot_be_used_are_no_error_of_the_banner(
+    routes: Any, reason: str, make_app: MakeApp
+) -> None:
+    assert line_of(make_app(task_routes=routes)).startswith(f"one by one: {reason}")
+
+
+def test_all_that_is_in_the_way_is_named(make_app: MakeApp) -> None:
+    app = make_app(task_send_sent_event=True, task_compression="zlib", task_routes=[route])
+    with somebody_listening("one"), somebody_listening("two"):
+        line = line_of(app)
+    assert line == (
+        "one by one: task_send_sent_event is set; task_compression is 'zlib'; "
+        f"a receiver of before_task_publish: {__name__}.somebody_listening.<locals>.one; "
+        f"a receiver of before_task_publish: {__name__}.somebody_listening.<locals>.two; "
+        f"task_routes has a function: {__name__}.route"
+    )
+
+
+@contextmanager
+def somebody_listening(name: str) -> Iterator[None]:
+    def note(**said: Any) -> None: ...
+
+    note.__qualname__ = f"somebody_listening.<locals>.{name}"
+    before_task_publish.connect(note)
+    try:
+        yield
+    finally:
+        before_task_publish.disconnect(note)
 
 
 def test_a_receiver_cannot_forge_a_line_of_the_banner(app: Celery) -> None:
@@ -100,4 +138,4 @@ def test_a_real_beat_shows_it_before_it_starts(server: Server, tmp_path: Path) -
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
     with celery_beat(tmp_path, "module") as beat:
         beat.wait_for("beat: Acquired lock")
-        assert "    . messages -> compiled\n" in beat.output()
+        assert f"    . messages -> {COMPILED}\n" in beat.output()

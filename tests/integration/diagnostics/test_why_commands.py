@@ -188,7 +188,7 @@ def test_a_time_that_is_none_of_its_schedule(ask: Ask, client: redis.Redis) -> N
     at = hour(client, 5) + timedelta(minutes=7)
     lines = ask("report", "--at", at.isoformat()).output.splitlines()
     assert re.fullmatch(r"report at .*: no time, the schedule has no such time", lines[0])
-    assert [line.split()[0] for line in lines[2:]] == ["before", "after", "messages"]
+    assert [line.split()[0] for line in lines[2:]] == ["before", "after", "messages", "Judged"]
     assert f"{hour(client, 5):%Y-%m-%d %H}:00:00 UTC" in lines[2]
 
 
@@ -237,14 +237,14 @@ def test_nothing_is_written(
 
 # -- which way the entry's messages go
 
-PROGRAM = "as far as this program has the same code as beat"
+PROGRAM = "         Judged by the code that this program has; what beat's log says holds."
 
 
 def test_it_says_that_messages_are_compiled(
     app: Celery, client: redis.Redis, ask: Ask, answer: Answer
 ) -> None:
     write_raw(client, "entry", schedule=HOURLY)
-    assert f"messages compiled, {PROGRAM}" in ask("entry").output
+    assert f"messages compiled\n{PROGRAM}" in ask("entry").output
     assert answer("entry")["messages"] == {"compiled": True, "reason": None}
 
 
@@ -252,8 +252,16 @@ def test_it_says_why_messages_go_one_by_one(
     app: Celery, client: redis.Redis, ask: Ask, answer: Answer
 ) -> None:
     write_raw(client, "entry", schedule=HOURLY, options={"countdown": 10})
-    assert f"messages one by one: the option 'countdown', {PROGRAM}" in ask("entry").output
+    assert f"messages one by one: the option 'countdown'\n{PROGRAM}" in ask("entry").output
     assert answer("entry")["messages"] == {"compiled": False, "reason": "the option 'countdown'"}
+
+
+def test_it_names_all_that_is_in_the_way(make_app: MakeApp, client: redis.Redis, answer: Answer) -> None:
+    app = make_app(task_send_sent_event=True, task_compression="zlib")
+    write_raw(client, "entry", schedule=HOURLY, options={"task_id": "one"}, jitter=5)
+    assert answer("entry", app=app)["messages"]["reason"] == (
+        "task_send_sent_event is set; task_compression is 'zlib'; the option 'task_id'; its policy has jitter"
+    )
 
 
 def test_a_task_of_ones_own_class_is_named(app: Celery, client: redis.Redis, answer: Answer) -> None:

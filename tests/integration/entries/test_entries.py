@@ -15,9 +15,10 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryNotFound
+from redbeat.errors import EntryChanged, EntryNotFound
 from redbeat.schedules import rrule
 from tests.faults.children import run_children
+from tests.support.fidelity import counting_round_trips
 from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_now, write_raw
 from tests.support.servers import Server
 
@@ -47,6 +48,52 @@ def test_save_returns_the_entry_and_stores_exactly_what_2x_knows(app: Celery, cl
     assert before + HOUR - 1e-3 <= (score_of(client, "entry") or 0) <= after + HOUR + 1e-3
     assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:entry"]
     assert sorted(client.keys()) == [SCHEDULE, "redbeat:entry"]
+
+
+def test_of_new_entries_saved_one_after_the_other_each_takes_a_round_trip_and_one_that_exists_keeps_its_runs(
+    app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.store.store.CLOCK_SECONDS", 3600)  # else a busy machine reads it again
+    ran_at, due = datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc), server_now(client) + 99
+    write_raw(client, "new-4", meta=meta_json(ran_at, 7), score=due)
+    hourly(app, "first").save()
+    trips = []
+    for number in range(7):
+        with counting_round_trips(monkeypatch) as sent:
+            hourly(app, f"new-{number}").save()
+        trips.append(sent())
+    assert trips == [1, 1, 1, 1, 3, 2, 1], "after one that was there, the next is read"
+    assert field(client, "new-4", "meta")["total_run_count"] == 7
+    kept = Entry.from_key("new-4", app)
+    assert (kept.last_run_at, kept.total_run_count) == (ran_at, 7)
+    assert server_now(client) + HOUR - 60 < (score_of(client, "new-3") or 0) < server_now(client) + HOUR + 1
+
+
+def test_an_entry_that_was_saved_is_read_before_it_is_saved_again(
+    app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [hourly(app, f"entry-{number}").save() for number in range(3)]
+    client.hset(entries[0].key, "meta", meta_json(datetime.now(timezone.utc), 5))
+    with counting_round_trips(monkeypatch) as sent:
+        entries[0].save()
+    assert (sent(), entries[0].total_run_count) == (2, 5)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_if_unchanged_is_asked_of_an_entry_that_was_taken_for_new(
+    app: Celery, client: redis.Redis, is_there: bool
+) -> None:
+    hourly(app, "before").save()
+    if is_there:
+        write_raw(client, "entry")
+    definition = client.hget("redbeat:entry", "definition")
+    if is_there:
+        with pytest.raises(EntryChanged, match="there is such an entry by now"):
+            hourly(app, args=[1]).save(if_unchanged=True)
+        assert client.hget("redbeat:entry", "definition") == definition
+    else:
+        hourly(app, args=[1]).save(if_unchanged=True)
+        assert field(client, "entry", "definition")["args"] == [1]
 
 
 def test_what_is_read_back_equals_what_was_saved(app: Celery) -> None:

@@ -79,11 +79,13 @@ class Altered:
         return self._client.eval(before + name + body.replace(self._old, self._new), *args)
 
 
-FENCE = "hold_lock(lock, token, lock_ms)"
-NO_FENCE = f"string.gsub({FENCE}, 'lost', 'ok')"
+FENCE = "hold_lock(lock, mark, token, lock_ms)"
+NO_FENCE = f"redis.call('EXISTS', lock) == 1 and string.gsub({FENCE}, 'lost', 'ok') or {FENCE}"
 TWO_HOLDERS = "another beat held the lock, and yet: "
 AT_MOST = "math.min(tonumber(lock_ms), 10000)"
 FOR_LONG = "not retaken for 10000 ms after: "
+IS_RELEASED = "redis.pcall('GET', mark) == token"
+TAKEN_BACK = "its beat has released the lock, and yet: "
 
 
 #: what each line is for; the script, the line, what stands in its place, and what goes wrong then
@@ -93,6 +95,8 @@ ALTERED = {
     "a-renewal-is-fenced": ("renew_lock:", FENCE, NO_FENCE, TWO_HOLDERS + "renew"),
     "the-fence-compares": ("hold_lock(", "holder ~= token", "false", TWO_HOLDERS + "renew"),
     "a-lock-is-taken-back-for-a-moment": ("hold_lock(", AT_MOST, "lock_ms", FOR_LONG + "renew"),
+    "a-released-lock-is-not-taken-back": ("hold_lock(", IS_RELEASED, "false", TAKEN_BACK + "renew"),
+    "a-released-lock-is-not-taken": ("take_lock:", IS_RELEASED, "false", TAKEN_BACK + "take"),
     "renewed-is-not-silent": ("take_lock:", "is_renewed then", "false then", TWO_HOLDERS + "take"),
     "a-held-lock-is-not-taken": ("take_lock:", "holder ~= token", "false", TWO_HOLDERS + "take"),
     "a-release-is-the-holders": ("release_lock:", "~= token", "== 0", TWO_HOLDERS + "release"),

@@ -74,6 +74,18 @@ def test_a_lock_deleted_by_hand_is_taken_back(
     assert client.pttl(LOCK) == pytest.approx(scheduler.lock_timeout * 1000, abs=60_000)
 
 
+def test_closing_releases_the_lock_of_a_server_that_is_full(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler()
+    client.config_set("maxmemory", 1)
+    try:
+        scheduler.close()
+        assert not client.exists(LOCK)
+    finally:
+        client.config_set("maxmemory", 0)
+
+
 def test_closing_releases_the_lock_for_the_next(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
     first = make_scheduler()
     second = make_scheduler()

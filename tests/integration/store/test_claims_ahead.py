@@ -11,7 +11,10 @@ from redbeat.errors import LockLost
 from redbeat.store.claims import CALL_ENTRIES
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from tests.support.schedule import LOCK, write_burst
+from tests.conftest import MakeApp
+from tests.support.proxy import Proxy
+from tests.support.schedule import LOCK, SCHEDULE, write_burst
+from tests.support.servers import Server
 
 FENCE = Fence(LOCK, "mine", 10_000)
 
@@ -24,11 +27,22 @@ def store(app: Celery, client: redis.Redis) -> Store:
     return store
 
 
+def write_due(client: redis.Redis, count: int, is_together: bool) -> list[str]:
+    """Write entries that are due, and return their names in the order in which they are claimed."""
+    names = write_burst(client, count)
+    if is_together:
+        client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
+        names.sort()
+    return names
+
+
+@pytest.mark.parametrize("is_together", [False, True], ids=["one after the other", "at one due time"])
 def test_it_leaves_out_what_is_on_its_way_and_returns_the_next_in_order(
-    store: Store, client: redis.Redis
+    store: Store, client: redis.Redis, is_together: bool
 ) -> None:
-    names = write_burst(client, 2 * CALL_ENTRIES + 100)
-    ahead = store.claim_ahead(FENCE, 2 * CALL_ENTRIES, OTHERS, pending=50)
+    names = write_due(client, 2 * CALL_ENTRIES + 100, is_together)
+    pending = store.claim_due(FENCE, 50).rows
+    ahead = store.claim_ahead(FENCE, 2 * CALL_ENTRIES, OTHERS, pending)
     assert ahead is not None
     claim = ahead.read()
     assert claim is not None
@@ -37,10 +51,28 @@ def test_it_leaves_out_what_is_on_its_way_and_returns_the_next_in_order(
     assert client.zcard("redbeat::schedule") == len(names)
 
 
+@pytest.mark.parametrize("is_together", [False, True], ids=["one after the other", "at one due time"])
+@pytest.mark.parametrize("committed", [20, 50])
+def test_it_overtakes_nothing_where_the_batch_before_is_committed_first(
+    store: Store, client: redis.Redis, is_together: bool, committed: int
+) -> None:
+    """Commands of two connections may arrive in another order than they were sent."""
+    names = write_due(client, 100, is_together)
+    pending = store.claim_due(FENCE, 50).rows
+    client.zadd(SCHEDULE, {row.key: 4e9 for row in pending[:committed]})
+    ahead = store.claim_ahead(FENCE, 10, OTHERS, pending)
+    assert ahead is not None
+    claim = ahead.read()
+    assert claim is not None
+    wanted = names[50:60] if not is_together and committed < 50 else []
+    assert [row.key for row in claim.rows] == [f"redbeat:{name}" for name in wanted]
+    assert claim.has_more
+
+
 def test_another_s_lock_ends_it(store: Store, client: redis.Redis) -> None:
     write_burst(client, 3)
     client.set(LOCK, "another's")
-    ahead = store.claim_ahead(FENCE, 10, OTHERS, pending=0)
+    ahead = store.claim_ahead(FENCE, 10, OTHERS, pending=[])
     assert ahead is not None
     with pytest.raises(LockLost):
         ahead.read()
@@ -49,19 +81,28 @@ def test_another_s_lock_ends_it(store: Store, client: redis.Redis) -> None:
 def test_where_the_server_has_forgotten_the_script_there_is_none(store: Store, client: redis.Redis) -> None:
     write_burst(client, 3)
     client.script_flush()
-    ahead = store.claim_ahead(FENCE, 10, OTHERS, pending=0)
+    ahead = store.claim_ahead(FENCE, 10, OTHERS, pending=[])
     assert ahead is not None
     assert ahead.read() is None
     assert len(store.claim_due(FENCE, 10).rows) == 3
 
 
-def test_an_answer_that_nobody_reads_is_dropped_with_its_connection(
-    store: Store, client: redis.Redis
+def test_an_answer_that_nobody_reads_is_waited_for_and_dropped(
+    make_app: MakeApp, store: Store, server: Server, client: redis.Redis
 ) -> None:
     write_burst(client, 3)
-    ahead = store.claim_ahead(FENCE, 10, OTHERS, pending=0)
-    assert ahead is not None
-    ahead.close()
-    ahead.close()
-    assert client.ping() is True
-    assert len(store.claim_due(FENCE, 10).rows) == 3
+    with Proxy((server.host, server.port)) as way:
+        far = Store(make_app(redbeat_redis_url=way.url(server.url(1))))
+        far.look()
+        way.delay_seconds = 0.2
+        made = claims_made(client)
+        ahead = far.claim_ahead(FENCE, 10, OTHERS, pending=[])
+        assert ahead is not None
+        ahead.close()
+        assert claims_made(client) == made + 1, "a late one would take back the lock that beat has released"
+        ahead.close()
+        assert far.client.echo("its own reply") == "its own reply"
+
+
+def claims_made(client: redis.Redis) -> int:
+    return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])

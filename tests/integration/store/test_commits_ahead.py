@@ -21,6 +21,7 @@ from redbeat.store import commits as module
 from redbeat.store.records import Claimed, Commit, Fence, Target
 from redbeat.store.scripts import CALL_COMMITS
 from redbeat.store.store import Store
+from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
 from tests.support.committing import commits_of, push, states, target_of
 from tests.support.fidelity import counting_round_trips
@@ -268,22 +269,48 @@ def test_a_server_that_refuses_to_write_is_asked_again_in_the_ordinary_way(
 
 @ONE_SERVER
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_batch_that_ends_early_leaves_no_reply_behind(
-    store: Store, client: redis.Redis, broker: redis.Redis, error: type[BaseException]
+def test_a_batch_that_ends_early_leaves_no_command_and_no_reply_behind(
+    make_app: MakeApp, server: Server, client: redis.Redis, broker: redis.Redis, error: type[BaseException]
 ) -> None:
-    [piece] = pieces_of(client, 100)
+    with Proxy((server.host, server.port)) as way:
+        store = Store(make_app(redbeat_redis_url=way.url(server.url(1))))
+        load_script(store)
+        pieces = pieces_of(client, 100, 100)
 
-    def end_early() -> None:
-        with store.commits(FENCE, target_of(client)) as commits:
-            commits.write(piece)
-            raise error
+        def end_early() -> None:
+            with store.commits(FENCE, target_of(client)) as commits:
+                for piece in pieces:
+                    commits.write(piece)
+                raise error
 
-    with pytest.raises(error):
-        end_early()
-    assert in_use(store.client) == 0
-    assert store.client.echo("its own reply") == "its own reply"
-    eventually(lambda: broker.llen("queue") == 100, message="what was sent whole is done")
-    assert set(states(client, 100)) == {"recorded"}
+        way.delay_seconds = 0.2
+        with pytest.raises(error):
+            end_early()
+        assert broker.llen("queue") == 200, "a late one would take back the lock that beat has released"
+        assert in_use(store.client) == 0
+        assert store.client.echo("its own reply") == "its own reply"
+    assert set(states(client, 200)) == {"recorded"}
+
+
+@ONE_SERVER
+def test_a_batch_that_ends_early_while_the_server_is_silent_does_not_wait_for_ever(
+    make_app: MakeApp, server: Server, client: redis.Redis
+) -> None:
+    with Proxy((server.host, server.port)) as way:
+        for_ever = {"socket_timeout": None}
+        store = Store(make_app(redbeat_redis_url=way.url(server.url(1)), redbeat_redis_options=for_ever))
+        load_script(store)
+        [piece] = pieces_of(client, 100)
+
+        def end_early() -> None:
+            with store.commits(FENCE, target_of(client)) as commits:
+                commits.write(piece)
+                raise KeyboardInterrupt
+
+        way.freeze()
+        with pytest.raises(KeyboardInterrupt):
+            end_early()
+        assert in_use(store.client) == 0
 
 
 @ONE_SERVER

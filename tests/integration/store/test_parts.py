@@ -147,7 +147,10 @@ def test_a_schedule_is_one_part_with_the_configured_keys(app: Celery, client: re
 #: the schedule's own keys, which name every entry
 OWN = {
     f"redbeat::{name}"
-    for name in ("schedule", "statics", "static-owners", "downgraded", "lock", "tick", "owner:", "owner:team")
+    for name in (
+        *("schedule", "statics", "static-owners", "downgraded", "lock", "released", "tick"),
+        *("owner:", "owner:team"),
+    )
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from redbeat.keys import Keys
 from redbeat.store.members import Members
 from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
-from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence
+from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence, KeyType
 from redbeat.store.scripts.orphans import Remains
 from redbeat.store.scripts.repairs import MemberRepair
 from redbeat.store.store import Store
@@ -63,6 +64,41 @@ def commit(store: Store, names: list[str]) -> list[Any]:
 
 def read(store: Store, names: list[str]) -> list[Any]:
     return store.read_entries([KEYS.about(name).entry for name in names])[1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"definition": DEFINITION, "meta": "{}"},
+        {"definition": "a\0b", "meta": "{}"},
+        {"definition": DEFINITION, "meta": "{}\0{}\0"},
+        {"definition": "", "meta": "{}"},
+        {"definition": DEFINITION},
+        {"meta": "{}"},
+        {"definition": DEFINITION, "meta": "{}", "policy": "{}"},
+        {"definition": DEFINITION, "meta": "{}", "error": "{}"},
+        {"definition": DEFINITION, "meta": "{}", "revision": ""},
+        {"definition": "é\udcff", "meta": "{}"},
+    ],
+)
+@pytest.mark.parametrize("score", [None, 5.5, -1.0, float("inf")])
+def test_an_entry_is_read_as_it_is(
+    app: Celery, client: redis.Redis, fields: dict[str, str], score: float | None
+) -> None:
+    key = KEYS.entry("one")
+    texts = {name: text.encode("utf-8", "surrogateescape") for name, text in fields.items()}
+    for meta_sha1 in (hashlib.sha1(texts.get("meta", b"")).hexdigest(), ""):
+        client.hset(key, mapping={**texts, "meta_sha1": meta_sha1})
+        if score is not None:
+            client.zadd(KEYS.schedule, {key: score})
+        [stored] = Store(app).read_entries([key])[1]
+        found = {name: getattr(stored, name) for name in ("definition", "meta", "policy", "error")}
+        assert {name: text for name, text in found.items() if text is not None} == {
+            name: text for name, text in fields.items() if name != "revision"
+        }
+        assert (stored.score, stored.type, stored.unread_bytes) == (score, KeyType.HASH, 0)
+        assert stored.is_meta_foreign == ("meta" in fields and not meta_sha1)
+        assert bool(stored.revision) == ("revision" in fields)
 
 
 def put_away(store: Store, names: list[str]) -> list[Any]:

@@ -56,7 +56,7 @@ class Echo:
         def pushes(values: Values, tag: str) -> tuple[Push, ...]:
             return (Push("lpush", "celery", json.dumps([*values[:2], str(values[2]), values[3], bool(tag)])),)
 
-        return SimpleNamespace(size_bytes=100, pushes=pushes)
+        return SimpleNamespace(size_bytes=100, expires_seconds=None, pushes=pushes)
 
     def is_current(self, _message: Any) -> bool:
         return True

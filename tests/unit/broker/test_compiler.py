@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
@@ -52,6 +55,19 @@ def compiled(compiling: Compiling, *args: Any, **kwargs: Any) -> Message:
     return message
 
 
+@contextmanager
+def traced() -> Iterator[list[int]]:
+    """Yield a list that has, after the block, how many bytes were allocated in it and are still in use."""
+    kept: list[int] = []
+    tracemalloc.start()
+    try:
+        yield kept
+        gc.collect()
+        kept.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_message_is_that_of_apply_async(compiling: Compiling) -> None:
     by_apply_async, compiled = compiling.make_both(call_of("a", args=[1, "ä"], kwargs={"x": [None]}))
     assert compiled == by_apply_async
@@ -77,6 +93,7 @@ def test_the_size_of_a_message_is_what_it_takes(compiling: Compiling) -> None:
     calls = [call_of(f"entry-{number}", args=[number], kwargs={"text": "x" * 50}) for number in range(2000)]
     for call in calls[:2]:
         compiling.compile(call)
+    gc.collect()  # frees the memory that Python keeps for new objects, and doesn't tell of
     tracemalloc.start(25)
     try:
         messages: list[Any] = [compiling.compile(call) for call in calls]
@@ -190,7 +207,7 @@ def test_a_value_that_depends_on_the_entry_in_an_unknown_way_drops_the_first_mes
         "celery.app.amqp.saferepr", lambda value, *args, **kwargs: "others" if value == [2] else str(value)
     )
     monkeypatch.setattr("redbeat.broker.holes.saferepr", lambda value, *args, **kwargs: str(value))
-    compiling.compiler = Compiler(compiling.app)
+    compiling.compiler = Compiler(compiling.app, compiling.allowance)
     compiling.begin_batch()
     first = compiling.compile_only(call_of("first", args=[1]))
     assert isinstance(first, Message)
@@ -248,6 +265,64 @@ def test_kinds_of_messages_are_bounded(compiling: Compiling, monkeypatch: pytest
     assert compiling.compiler.is_current(fourth)
     assert not any(map(compiling.compiler.is_current, first))
     assert compiling.compiler.is_current(compiled(compiling, queue="queue-0"))
+
+
+def test_a_shape_does_not_keep_the_arguments_of_its_first_entry(compiling: Compiling) -> None:
+    def arguments() -> list[Any]:
+        return [f"{number} {'x' * 1000}" for number in range(1000)]
+
+    with traced() as kept:
+        for number in range(10):
+            call = call_of(args=arguments(), queue=f"queue-{number}")
+            # as of an entry that is read anew
+            assert isinstance(
+                compiling.compiler.compile(
+                    call,
+                    lambda values, call=call: compiling.send(call._replace(args=arguments()), values),
+                ),
+                Message,
+            )
+        del call
+    assert kept[0] < 2_000_000  # of 10,000,000
+
+
+@pytest.mark.parametrize("length", [1, 5_000])
+def test_shapes_are_counted_as_what_they_take(compiling: Compiling, length: int) -> None:
+    compiled(compiling)
+    before = compiling.allowance.left_bytes
+    with traced() as kept:
+        for number in range(50):
+            compiled(compiling, task=f"task-{number}", args=["x" * length], cluster_id=f"{number}" * length)
+    counted = before - compiling.allowance.left_bytes
+    print(f"{counted:,} bytes are counted, {kept[0]:,} are taken")
+    assert counted > 0.7 * kept[0]
+    compiling.app.conf.timezone = "Asia/Tokyo"  # drops them
+    compiling.begin_batch()
+    assert compiling.allowance.left_bytes == compiling.allowance.max_bytes
+
+
+def test_a_message_that_is_kept_keeps_little_of_a_shape_that_was_dropped(compiling: Compiling) -> None:
+    messages = []
+    compiled(compiling)
+    with traced() as kept:
+        for number in range(100):
+            messages.append(compiled(compiling, task=f"task-{number}", app_id="x" * 3_000))
+            if number % 10 == 9:
+                compiling.app.conf.timezone = ["Asia/Tokyo", "UTC"][number // 10 % 2]  # drops all
+                compiling.begin_batch()
+    assert not any(map(compiling.compiler.is_current, messages))
+    told = sum(message.size_bytes for message in messages)
+    print(f"{kept[0]:,} bytes are kept by messages of {told:,} bytes")
+    assert kept[0] < 200_000
+
+
+def test_kinds_of_messages_take_half_of_the_memory_that_is_allowed_at_most(compiling: Compiling) -> None:
+    compiling.allowance.max_bytes = 60_000
+    found = [compiling.compile(call_of(queue=f"queue-{number}")) for number in range(10)]
+    made = [message for message in found if isinstance(message, Message)]
+    assert 3 <= len(made) <= 7
+    assert f"more than {len(made)} kinds" in str(found[-1])
+    assert 2**26 - compiling.allowance.left_bytes < 45_000
 
 
 # -- rehearsals

@@ -697,3 +697,13 @@ def run(program: str) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def test_a_replaced_function_that_raises_is_named_all_the_same(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Celery) -> None:
+        raise ValueError("something strange")
+
+    monkeypatch.setattr(Celery, "amqp", property(fail))
+    assert Originals(app).find_obstacle() == f"{HERE} replaces Celery.amqp"

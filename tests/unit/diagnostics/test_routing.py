@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +67,7 @@ class Producer:
 
 def made_app(**settings: Any) -> Celery:
     app = Celery("test", broker="memory://", set_as_current=False)
-    app.conf.update({"task_queues": QUEUES, **settings})
+    app.conf.update(deepcopy({"task_queues": QUEUES, **settings}))  # Celery gives queues defaults of the app
 
     def run() -> None:
         """Never runs here."""

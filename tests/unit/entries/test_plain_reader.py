@@ -51,7 +51,8 @@ def claim(
 
 def fields_of(found: Any) -> tuple[Any, ...]:
     """What a run depends on, in a form in which 1, 1.0, True and NaN are told apart."""
-    values = [getattr(found, name) for name in PlainDefinition._fields if name != "schedule"]
+    values = [getattr(found, name) for name in PlainDefinition._fields if name not in ("schedule", "args")]
+    values.append(list(found.args or []))
     of_schedule = {name: value for name, value in vars(found.schedule).items() if name != "tz"}
     return repr(values), type(found.schedule), repr(of_schedule)
 
@@ -82,15 +83,24 @@ def test_what_redbeat_writes_of_intervals_and_crontabs_is_read_quickly(app: Cele
     assert check(app, reader, claim(PLAIN, key="redbeat:naïve"))
 
 
+@pytest.mark.parametrize("name", ["name", "args", "kwargs", "options", "enabled"])
+def test_what_an_entry_leaves_out_is_read_quickly(app: Celery, name: str) -> None:
+    reader = PlainReader(app)
+    assert check(app, reader, claim({key: value for key, value in PLAIN.items() if key != name}))
+    if name != "enabled":
+        assert check(app, reader, claim({**PLAIN, name: None}))
+
+
 UNUSUAL: dict[str, Claimed] = {
     "gone": claim(None, kind=KeyType.NONE),
     "a-string": claim(None, kind=KeyType("string")),
     "no-definition": claim(None),
     "unknown-key": claim({**PLAIN, "more": 1}),
-    "missing-key": claim({name: value for name, value in PLAIN.items() if name != "options"}),
+    "missing-key": claim({name: value for name, value in PLAIN.items() if name != "task"}),
     "disabled": claim({**PLAIN, "enabled": False}),
     "enabled-1": claim({**PLAIN, "enabled": 1}),
-    "args-null": claim({**PLAIN, "args": None}),
+    "enabled-null": claim({**PLAIN, "enabled": None}),
+    "args-object": claim({**PLAIN, "args": {}}),
     "headers-list": claim({**PLAIN, "options": {"headers": []}}),
     "headers-null-and-datetime": claim({**PLAIN, "options": {"headers": None, "eta": DATETIME}}),
     "type-in-args": claim({**PLAIN, "args": [INTERVAL]}),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from redbeat.errors import StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.store.locks import FOR_EVER
 
@@ -43,7 +44,7 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
             def token(self) -> str:
                 return holder
 
-            def take(self, _token: str, _taken_ms: int, *, silent: str, **_: object) -> bool:
+            def take(self, _token: str, _taken_ms: int, _mark: str, *, silent: str, **_: object) -> bool:
                 return silent == holder
 
         now, rest = 0.0, None
@@ -51,7 +52,7 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
         monkeypatch.setattr(
             "redbeat.leadership.lock.time", SimpleNamespace(monotonic=lambda: now, time=lambda: now)
         )
-        store = SimpleNamespace(renew_lock=lambda _fence: None)
+        store = SimpleNamespace(renew_lock=lambda _fence: None, keys=Keys())
         lock = LeaderLock(store, "redbeat::lock", LOCK_SECONDS, takeover_seconds)  # type: ignore[arg-type]
         for look in looks:
             now, rest = look

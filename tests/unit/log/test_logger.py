@@ -6,7 +6,7 @@ import ast
 import builtins
 import io
 import logging
-import logging.config
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +19,8 @@ from celery import Celery
 
 import redbeat
 from redbeat.log.logger import MAX_VALUE, PrintableRecords, logger, printable_traceback
+from tests.support.command_line import run
+from tests.support.documents import ROOT
 from tests.support.hostile import HOSTILE, HOSTILE_SHOWN, find_orders
 
 PACKAGE = Path(redbeat.__file__).parent
@@ -40,7 +42,7 @@ def output() -> Iterator[io.StringIO]:
     """What a handler of the root logger writes, as Celery formats it."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter(Celery().conf.worker_log_format))
+    handler.setFormatter(logging.Formatter(Celery(set_as_current=False).conf.worker_log_format))
     logging.getLogger().addHandler(handler)
     level = logger.level
     logger.setLevel("DEBUG")
@@ -141,14 +143,24 @@ def test_celery_s_own_lines_pass_through_it(output: io.StringIO) -> None:
     assert celery.beat.logger is celery.apps.beat.logger is logger
 
 
+#: in a process of its own, all of whose logging it changes
+SET_UP_ANEW = """\
+import logging.config
+
+from celery import Celery
+
+from redbeat.log.logger import logger
+
+of_beat = {"celery.beat": {"level": "INFO"}}
+logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "loggers": of_beat})
+Celery().log.setup_logging_subsystem(loglevel="INFO")
+print([type(one).__name__ for one in logger.filters])
+"""
+
+
 def test_it_stays_when_logging_is_set_up_anew() -> None:
-    config = {"version": 1, "disable_existing_loggers": False, "loggers": {"celery.beat": {"level": "INFO"}}}
-    before = list(logger.handlers), logger.level
-    logging.config.dictConfig(config)
-    Celery(set_as_current=False).log.setup_logging_subsystem(loglevel="INFO")
-    assert [type(one) for one in logger.filters] == [PrintableRecords]
-    logger.handlers, level = before
-    logger.setLevel(level)
+    done = run([sys.executable, "-c", SET_UP_ANEW], ROOT)
+    assert done.stdout == "['PrintableRecords']\n", done.stderr
 
 
 # -- no call can forget it
@@ -168,7 +180,8 @@ def test_every_call_logs_words_of_its_own_and_foreign_text_as_values() -> None:
     calls = [call for path in SOURCES for call in _log_calls(path)]
     assert len(calls) > 60
     for path, call in calls:
-        [words, *_] = call.args
+        has_level = isinstance(call.func, ast.Attribute) and call.func.attr == "log"
+        words = call.args[has_level]
         assert _is_constant(words), f"{path}:{call.lineno}: not a constant, but {ast.unparse(words)}"
 
 

@@ -386,6 +386,25 @@ def test_a_call_that_waits_for_another_keeps_a_signal_waiting_for_a_moment_only(
         limited("a", spin)
 
 
+def test_a_block_that_waits_between_its_calls_keeps_a_signal_waiting_for_a_moment_only() -> None:
+    def handle(_number: int, _frame: object) -> None:
+        raise Stopped
+
+    def wait() -> None:
+        with postpone_signals():
+            limited("a", compute, 0.001)
+            time.sleep(600)
+
+    with signals_handled_by(handle, signal.SIGTERM):
+        threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        began = time.monotonic()
+        with pytest.raises(Stopped):
+            wait()
+        assert time.monotonic() - began < 300
+        assert signal.getsignal(signal.SIGTERM) is handle
+    assert what_is_computed() is None
+
+
 def test_a_handler_that_a_waiting_call_lets_through_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "HANDLER_SECONDS", 0.05)
     is_handled = False

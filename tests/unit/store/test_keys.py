@@ -17,9 +17,7 @@ from tests.support.lua_headers import FOLDER, FRAGMENTS, SCRIPTS, code_of
 PACKAGE = Path(redbeat.__file__).parent
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 #: what the names of RedBeat's own keys consist of, besides the prefix
-OWN = re.compile(
-    "|".join(sorted({*keys.RESERVED_NAMES, *keys.RESERVED_BEGINNINGS, ":released", ":singleton:"}))
-)
+OWN = re.compile("|".join(sorted({*keys.RESERVED_NAMES, *keys.RESERVED_BEGINNINGS, ":singleton:"})))
 #: what a key could be made of
 PARTS = {"prefix", "key_prefix", *(name for name in dir(keys) if name.endswith(("_NAMES", "_BEGINNINGS")))}
 

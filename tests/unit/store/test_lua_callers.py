@@ -20,11 +20,13 @@ from redbeat.store.scripts import calendars, downgrades, orphans, owners, repair
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")
-FENCE = records.Fence("the-lock", "the-token", 12)
-LOCK = {"lock": "the-lock", "token": "the-token"}
+FENCE = records.Fence("the-lock", "the-token", 12, "the-mark")
+LOCK = {"lock": "the-lock", "mark": "the-mark", "token": "the-token"}
 FENCED = {"schedule": "the-schedule", **LOCK, "lock_ms": 12}
 #: what has the same names in Python and in the header
-CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=records.Sizes(7, 8), pending=10)
+SIZES = records.Sizes(7, 8)
+AFTER: dict[str, Any] = {"after": "10", "after_key": "k", "pending": 11}
+CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER)
 TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
 STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
@@ -65,7 +67,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "is_reading": 1,
             "from_bytes": 7,
             "to_bytes": 8,
-            "pending": 10,
+            **AFTER,
         },
         {},
     ),
@@ -94,7 +96,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_upcoming": (
-        lambda client: lua.read_upcoming(client, "the-schedule", **UPCOMING),
+        lambda client: lua.read_upcoming(client, "the-schedule", ["k", "k"], **UPCOMING),
         ["1.5", [], []],
         {"schedule": "the-schedule", **UPCOMING},
         {},
@@ -120,7 +122,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"name": "n"},
     ),
     "take_lock": (
-        lambda client: lua.take_lock(client, "the-lock", "the-token", **TAKING),
+        lambda client: lua.take_lock(client, "the-lock", "the-token", mark="the-mark", **TAKING),
         1,
         {**LOCK, **TAKING},
         {},
@@ -134,7 +136,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     "release_lock": (
         lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake", mark="the-mark"),
         1,
-        {**LOCK, "mark": "the-mark", "wake": "the-wake"},
+        {**LOCK, "wake": "the-wake"},
         {},
     ),
     "read_head": (
@@ -360,7 +362,7 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
     client = Replying(["ok", 0])
     writes = [records.Write("d1", "m1", 5), records.Write("d2", "m2"), records.Write("d3", "m1", 5.0)]
     lua.save_entries(client, "s", records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
-    assert client.keys == ["s", "s", "k0", "k1", "k2"]
+    assert client.keys == ["s", "s", "s", "k0", "k1", "k2"]
     first, second = ["", "m1", "5.000000", "", ""], ["", "m2", "", "", ""]
     assert client.args[3:] == ["1", "d1", "2", "d2", "1", "d3", *first, *second]
 
@@ -401,7 +403,7 @@ def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
     ending: records.Ending, word: str, is_strict: str, texts: str, kept: int
 ) -> None:
     sent = committing(records.Commit(CLAIMED, ending), histories=histories_of(kept))
-    assert sent.keys == ["s", "s", "k", "history of k", "misses of k"]
+    assert sent.keys == ["s", "s", "s", "k", "history of k", "misses of k"]
     entries, decisions, forms, _ = decided(sent)
     assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 4])
     assert decisions[:-1] == ["1", "claimed-score", word, "the-meta", ""]
@@ -414,7 +416,7 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
         CLAIMED, "5", new_error=clear, new_definition="new", new_policy=clear, records=("first", "last")
     )
     sent = committing(commit, histories=histories_of(6))
-    assert sent.keys == ["s", "s", "k", "history of k"]
+    assert sent.keys == ["s", "s", "s", "k", "history of k"]
     decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast"]
     assert decided(sent) == (["1", "definition"], decision, ["hash", "0", "clear", "new", "clear", ""], [])
 
@@ -430,7 +432,7 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
         records.LockStatus.HELD, is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
     )
     args = client.args
-    assert client.keys == ["s", "the-lock", "k", "k", "k", "q", "p"]
+    assert client.keys == ["s", "the-lock", "the-mark", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
     assert args[6:10] == [0, 0, 3, 3]
     entries, decisions, forms, values = decided(client)
@@ -462,7 +464,8 @@ def test_a_short_text_that_looks_like_a_digest_is_sent_as_its_own() -> None:
 
 
 def test_without_a_lock_the_fence_names_the_schedule_again() -> None:
-    assert records.Fence().keys("the-schedule") == ["the-schedule", "the-schedule"]
+    assert records.Fence().keys("the-schedule") == ["the-schedule"] * 3
+    assert records.Fence("the-lock").keys("the-schedule") == ["the-schedule", "the-lock", "the-lock"]
     assert records.Fence().args() == ["", 0]
 
 

@@ -13,17 +13,19 @@ import redis
 from celery import Celery
 
 from redbeat.beat.dispatcher import Dispatcher
+from redbeat.broker import compiler
 from redbeat.broker.compiler import Call, Message, Values
 from redbeat.broker.connection import reason_of
 from redbeat.broker.drafts import message_of
 from redbeat.broker.frames import publish_frames
+from redbeat.broker.rehearsal import Rehearsed, rehearse
 from tests.conftest import SEED, MakeApp
 from tests.integration.broker.test_compiled_messages import Chance, add_random_tasks, change_something
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import SELDOM, counts_of, field, write_burst, write_raw
+from tests.support.schedule import SELDOM, counts_of, expected_id, field, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import names_of, take_messages
 
@@ -170,6 +172,34 @@ def test_a_queue_that_was_deleted_is_declared_again_at_the_next_try(
     write_burst(client, ["one"])
     scheduler.tick()
     assert names_of(take_messages(app)) == ["one"]
+
+
+def test_a_connection_that_ends_amid_a_batch_lets_no_rehearsed_message_be_sent(
+    app: Celery,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    rabbitmq: RabbitMQ,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end is noticed when the shape's queue is declared; then its message is rehearsed again."""
+    begun = 0
+
+    def rehearse_and_close(*args: Any) -> Rehearsed:
+        nonlocal begun
+        begun += 1
+        rehearsed = rehearse(*args)
+        if begun == 1:
+            rabbitmq.close_connections()
+        return rehearsed
+
+    monkeypatch.setattr(compiler, "rehearse", rehearse_and_close)
+    scheduler = make_scheduler(app)
+    names = write_burst(client, 3)
+    eventually(lambda: scheduler.tick() > 1)
+    assert begun > 2, "two rehearsals make a shape"
+    ids = [message.id for message in take_messages(app)]
+    assert ids == [expected_id(name, 1 + number) for number, name in enumerate(names)]
+    assert counts_of(client, names) == {1: len(names)}
 
 
 def test_a_queue_that_may_delete_itself_is_declared_for_each_message(

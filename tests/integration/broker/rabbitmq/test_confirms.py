@@ -235,8 +235,7 @@ def test_a_connection_that_the_broker_closes_amid_a_batch_loses_nothing(
     app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, rabbitmq: RabbitMQ
 ) -> None:
     names = write_burst(client, COUNT)
-    close = '[rabbit_networking:close_connection(P, "bye") || P <- rabbit_networking:connections()].'
-    with when_published(names[MIDDLE], lambda: rabbitmq.evaluate(close)):
+    with when_published(names[MIDDLE], rabbitmq.close_connections):
         make_scheduler(app).tick()
     assert_each_arrived(client, take_messages(app), names)
 
@@ -270,12 +269,26 @@ def test_what_never_gets_a_confirm_is_waited_for_until_the_timeout_and_the_other
     scheduler = make_scheduler(proxied_app)
     names = write_burst(client, COUNT)
     with when_published(names[MIDDLE], proxy.withhold_answers):
-        assert scheduler.tick() == 1.0
+        eventually(lambda: scheduler.tick() == 1.0)  # a busy machine may take a second for the first ones
     assert 0 < counts_of(client, names)[1] <= MIDDLE
     proxy.drop()
     proxy.thaw()
     eventually(lambda: scheduler.tick() > 1)
     assert_each_arrived(client, take_messages(proxied_app), names)
+
+
+def test_a_channel_that_has_lost_its_connection_is_replaced(
+    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    """Kombu may have connected again meanwhile, and takes the lost channel's connection for none at all."""
+    scheduler = make_scheduler(app)
+    write_burst(client, 10)
+    scheduler.tick()
+    scheduler.producer.channel.connection.collect()
+    names = write_burst(client, [f"again-{number}" for number in range(10)])
+    eventually(lambda: scheduler.tick() > 1)
+    messages = [message for message in take_messages(app) if message.entry in names]
+    assert_each_arrived(client, messages, names)
 
 
 # -- a signal

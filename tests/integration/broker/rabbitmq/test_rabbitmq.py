@@ -148,8 +148,7 @@ def test_a_connection_lost_while_idle_costs_nothing(
     if how == "reset":
         proxy.drop()
     elif how == "closed by the broker":
-        close = '[rabbit_networking:close_connection(P, "bye") || P <- rabbit_networking:connections()].'
-        rabbitmq.evaluate(close)
+        rabbitmq.close_connections()
     else:
         rabbitmq.evaluate("[exit(P, kill) || P <- rabbit_networking:connections()].")
         eventually(lambda: rabbitmq.evaluate("length(rabbit_networking:connections()).") == "0")

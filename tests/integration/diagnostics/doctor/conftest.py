@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery, _state  # no other name
+from celery import Celery
 from click.testing import CliRunner, Result
 
 from redbeat.cli import redbeat
@@ -27,13 +27,6 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-
-
-@pytest.fixture(autouse=True)
-def no_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `@app.task` makes for one app, Celery gives to all apps of the process."""
-    builtin = {one for one in _state._on_app_finalizers if one.__module__ == "celery.app.builtins"}  # noqa: SLF001 - Celery has no other name for it
-    monkeypatch.setattr(_state, "_on_app_finalizers", builtin)  # Celery has no other name for it
 
 
 @pytest.fixture

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_worker, write_app
 from tests.support.doctoring import (
     LATER,
+    Ask,
     only,
 )
 from tests.support.schedule import (
@@ -160,3 +163,49 @@ def test_queues_that_nobody_consumes(
         "The runs of optional go to this queue, and no worker takes from it (1 worker answered)."
     )
     assert found == {}
+
+
+# -- which way messages go
+
+
+def ways_in(done: Result) -> list[tuple[str, str]]:
+    """Each finding about the way of messages."""
+    found = json.loads(done.output)["findings"]
+    return [(one["severity"], one["problem"]) for one in found if one["kind"] == "one-by-one"]
+
+
+def test_entries_whose_messages_go_one_by_one_are_counted_by_their_reasons(
+    ask: Ask, client: redis.Redis
+) -> None:
+    for number in range(30):
+        write_raw(client, f"quick-{number}", score=LATER)
+        write_raw(client, f"late-{number}", score=LATER, options={"countdown": 5})
+    for number in range(69):
+        write_raw(client, f"moved-{number}", score=LATER, jitter=5)
+    assert ways_in(ask("--json")) == [], "99 are no reason to say anything"
+    write_raw(client, "moved-again", score=LATER, jitter=5)
+    reasons = "its policy has jitter (70); the option 'countdown' (30)"
+    assert ways_in(ask("--json")) == [("note", f"Those of 100 of 130 entries go one by one: {reasons}.")]
+
+
+def test_what_lets_all_messages_go_one_by_one_is_told_once(ask: Ask, client: redis.Redis) -> None:
+    for number in range(100):
+        write_raw(client, f"entry-{number}", score=LATER, jitter=5)
+    [(severity, problem)] = ways_in(ask("--json", task_compression="zlib"))
+    assert (severity, problem) == ("note", "All go one by one: task_compression is 'zlib'.")
+
+
+def test_many_reasons_take_few_words(ask: Ask, client: redis.Redis) -> None:
+    for number in range(100):
+        write_raw(client, f"entry-{number}", score=LATER, options={f"option-{number}": 1})
+    [(_, problem)] = ways_in(ask("--json"))
+    assert problem.startswith("Those of 100 of 100 entries go one by one: ")
+    assert problem.endswith("; and 95 more reasons.")
+
+
+@pytest.mark.parametrize("routes", ["nosuch.module.Router", [("half",)]], ids=["no module", "half a pair"])
+def test_routes_that_cannot_be_used_are_an_error(routes: Any, findings: Any, client: redis.Redis) -> None:
+    write_raw(client, "entry", score=LATER)
+    [found] = findings(task_routes=routes)["task-routes"]
+    assert (found["severity"], found["about"]) == ("error", "task_routes")
+    assert found["problem"].startswith("No message can be sent, as it can't be used: ")
