@@ -21,7 +21,8 @@ JSON = STATIC / "performance.json"
 PICTURE = STATIC / "performance.png"
 
 ALTERNATIVE = (
-    "Two plots: the time of an idle tick against entries stored; messages a second against entries due."
+    "Two plots with logarithmic axes: messages a second against entries due, and the time of an idle tick "
+    "against entries stored."
 )
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,30 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "lateness": lateness,
 }  # fmt: skip
 PUBLISHED = ROOT / "docs" / "_static"
+OUT = ROOT / "build" / "bench"
+#: with --quick targets are shown, as what they are held against is measured, but none is judged
+NOT_JUDGED = "--quick: the targets hold at full sizes, so none is judged here."
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, once each: does it all work?")
     parser.add_argument("--only", metavar="CASE,CASE", default=",".join(CASES), help=", ".join(CASES))
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where JSON and PNG go")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help=f"where JSON and PNG go; {OUT.relative_to(ROOT)}, or if not all is run, its part",
+    )
     parser.add_argument("--busy", action="store_true", help="beside a loop on every processor")
     parser.add_argument("--publish", action="store_true", help="put them into the documentation, too")
     options = parser.parse_args(arguments)
     options.only = options.only.split(",")
     if unknown := set(options.only) - CASES.keys():
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    if options.publish and (options.quick or options.busy or set(options.only) != CASES.keys()):
+    is_whole = not (options.quick or options.busy or set(options.only) != CASES.keys())
+    if options.publish and not is_whole:
         parser.error("--publish takes a whole run: neither --quick, --only nor --busy")
+    options.out = options.out or (OUT if is_whole else OUT / "part")  # a whole run's results are kept
     return options
 
 
@@ -62,9 +72,12 @@ def run_cases(bench: Bench, names: Sequence[str]) -> None:
         print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
-def summary(bench: Bench, names: Sequence[str], on: dict[str, Any]) -> dict[str, Any]:
+def summary(bench: Bench, names: Sequence[str], on: dict[str, Any], *, is_quick: bool) -> dict[str, Any]:
     """All that was found, for results.json: figures with every repeat, and the tables as they are shown."""
     verdict_list = list(verdicts(bench.results, bench.sizes))
+    if is_quick:
+        verdict_list = [replace(verdict, is_reached=None) for verdict in verdict_list]
+    figures = table.filled(table.FIGURES_HEADER, list(table.figure_rows(bench.results)))
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "machine": on,
@@ -73,7 +86,7 @@ def summary(bench: Bench, names: Sequence[str], on: dict[str, Any]) -> dict[str,
         "figures": bench.results.as_json(),
         "targets": [verdict.as_json() for verdict in verdict_list],
         "tables": {
-            "figures": {"header": table.FIGURES_HEADER, "rows": list(table.figure_rows(bench.results))},
+            "figures": {"header": figures[0], "rows": figures[1:]},
             "targets": {"header": table.TARGETS_HEADER, "rows": [one.cells for one in verdict_list]},
         },
     }
@@ -86,14 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bench = Bench(server, sizes, patience=2 if options.busy else 1)
         on = machine(bench, busy)
         run_cases(bench, options.only)
-    found = summary(bench, options.only, on)
+    found = summary(bench, options.only, on, is_quick=options.quick)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    plot.draw(bench.results, options.out / "bench.png")
+    is_drawn = plot.draw(bench.results, options.out / "bench.png")
     for shown in found["tables"].values():
-        print(f"\n{table.aligned(shown['header'], shown['rows'])}")
+        if shown["rows"]:
+            print(f"\n{table.aligned(shown['header'], shown['rows'])}")
+    if options.quick:
+        print(NOT_JUDGED)
     print(f"\n{', '.join(f'{name} {value}' for name, value in on.items())}")
-    print(f"{options.out / 'results.json'}\n{options.out / 'bench.png'}")
+    print(options.out / "results.json", *([options.out / "bench.png"] if is_drawn else []), sep="\n")
     for name, reason in bench.results.failures.items():
         print(f"\n{name} FAILED: {reason}", file=sys.stderr)
     if options.publish and not bench.results.failures:

@@ -180,6 +180,6 @@ def machine(bench: Bench, busy: int) -> dict[str, Any]:
         "redis-py": redis.__version__,
         "server": f"{bench.server.kind} {bench.server.version}",
         "processors": os.cpu_count(),
-        "load": os.getloadavg()[0],
+        "load": round(os.getloadavg()[0], 1),
         **({"busy loops beside it": busy} if busy else {}),
     }

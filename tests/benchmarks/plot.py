@@ -1,4 +1,4 @@
-"""The picture: what an idle tick costs, and how fast a burst leaves, both on logarithmic axes.
+"""The picture: how fast a burst leaves, and what an idle tick costs, both on logarithmic axes.
 
 The two stand one above the other, and the letters are large, so that it can be read on a telephone.
 Colours are Okabe and Ito's, which colour-blind people can tell apart; each line has a marker of its own, too.
@@ -29,18 +29,30 @@ _STYLE: dict[str, dict[str, Any]] = {
 WIDTH, HEIGHT, FONT_SIZE, DPI = 5.4, 7.6, 11, 150
 
 
-def draw(results: Results, path: Path) -> None:
-    """Write the PNG; a case that was not run leaves its half empty."""
+#: case, title, and what stands at the axes
+_PANELS = (
+    (bursts.BURST, "Burst: higher is better", "entries due at once, log", "messages/s, log"),
+    (cases.IDLE, "Idle tick: lower is better", "entries stored, log", "milliseconds, log"),
+)
+
+
+def draw(results: Results, path: Path) -> bool:
+    """Write the PNG, of the cases that were run; tell whether there are any. An older file is removed."""
+    panels = [panel for panel in _PANELS if any(results.series(panel[0], subject)[0] for subject in _STYLE)]
+    path.unlink(missing_ok=True)
+    if not panels:
+        return False
     matplotlib.rcParams.update({"font.size": FONT_SIZE, "axes.spines.top": False, "axes.spines.right": False})
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    upper, lower = figure.subplots(2, 1)
-    _panel(upper, results, cases.IDLE, "Idle tick: lower is better", "entries stored", "milliseconds")
-    _panel(lower, results, bursts.BURST, "Burst: higher is better", "entries due at once", "messages/s")
-    by_subject = {line.get_label(): line for panel in (upper, lower) for line in panel.get_lines()}
-    if shown := [subject for subject in _STYLE if subject in by_subject]:
-        lines = [by_subject[subject] for subject in shown]
-        figure.legend(lines, shown, loc="outside lower center", ncols=2, frameon=False)
+    figure = Figure(figsize=(WIDTH, HEIGHT * len(panels) / len(_PANELS)), layout="constrained")
+    axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for one, panel in zip(axes, panels, strict=True):
+        _panel(one, results, *panel)
+    by_subject = {line.get_label(): line for one in axes for line in one.get_lines()}
+    shown = [subject for subject in _STYLE if subject in by_subject]
+    lines = [by_subject[subject] for subject in shown]
+    figure.legend(lines, shown, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=DPI)
+    return True
 
 
 def _panel(axes: Any, results: Results, case: str, title: str, x_label: str, y_label: str) -> None:
@@ -48,9 +60,6 @@ def _panel(axes: Any, results: Results, case: str, title: str, x_label: str, y_l
     axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
     lines = {subject: results.series(case, subject) for subject in _STYLE}
     drawn = {subject: line for subject, line in lines.items() if line[0]}
-    if not drawn:
-        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#555555")
-        return
     values = [value for _, line in drawn.values() for value in line]
     low, high = min(values) / 2, max(values) * 2
     label_gap = (high / low) ** 0.05

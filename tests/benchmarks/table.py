@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .results import OLD, OURS, SUBJECTS, Figure, Results
+from .results import CONFIRMED, LOOP, OLD, OURS, SUBJECTS, Figure, Results
 
-FIGURES_HEADER = ["case", "size", *SUBJECTS, "3 against 2.4.2"]
+#: another loop, for one case: it has a row, not a column
+_COLUMNS = [subject for subject in SUBJECTS if subject != CONFIRMED]
+FIGURES_HEADER = ["case", "entries", *_COLUMNS, "3 against 2.4.2"]
 TARGETS_HEADER = ["target", "measured", "wanted", "reached"]
 
 #: by unit; figures in another unit are not compared
@@ -22,9 +24,13 @@ def figure_rows(results: Results) -> Iterator[list[str]]:
     """
     seen: dict[tuple[str, int], None] = dict.fromkeys((one.case, one.size) for one in results.figures)
     for case, size in seen:
-        figures = {subject: results.find(case, subject, size) for subject in SUBJECTS}
+        figures = {subject: results.find(case, subject, size) for subject in _COLUMNS}
         cells = map(_cell, figures.values())
         yield [case, f"{size:,}", *cells, _gain(figures[OURS], figures[OLD])]
+        confirmed = results.find(case, CONFIRMED, size)
+        if confirmed:
+            of_loop = [_cell(confirmed) if subject == LOOP else "" for subject in _COLUMNS]
+            yield [case.replace(", ", f", {CONFIRMED}, "), f"{size:,}", *of_loop, ""]
 
 
 def _gain(ours: Figure | None, old: Figure | None) -> str:
@@ -49,6 +55,14 @@ def _cell(figure: Figure | None) -> str:
 def _number(value: float) -> str:
     """Three digits that mean something: 12,345 or 12.3 or 0.0123."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Header and rows without the columns that no row has anything in."""
+    is_filled = [any(row[column] for row in rows) for column in range(len(header))]
+    return [
+        [cell for cell, is_kept in zip(row, is_filled, strict=True) if is_kept] for row in (header, *rows)
+    ]
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

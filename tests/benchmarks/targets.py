@@ -89,8 +89,8 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     def growth(case: str) -> float:
         return value(case, OURS, large) / value(case, OURS, small)
 
-    def faster_saving() -> float:
-        return value(cases.SAVE_MANY, OURS, sizes.saved) / value(cases.SAVE, OLD, sizes.saved)
+    def faster_saving(case: str) -> float:
+        return value(case, OURS, sizes.saved) / value(cases.SAVE, OLD, sizes.saved)
 
     def later(case: str) -> float:
         return value(case, OURS, count)
@@ -140,7 +140,8 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     )
     yield f"{sizes.statics:,} statics cold, against {OLD}", ">= 15", times, lambda: start(cases.COLD)
     yield f"{sizes.statics:,} statics warm, against {OLD}", ">= 15", times, lambda: start(cases.WARM)
-    yield f"save_many, against save of {OLD}", ">= 20", times, faster_saving
+    yield f"save in a loop, against {OLD}", ">= 1", times, lambda: faster_saving(cases.SAVE)
+    yield f"save_many, against save of {OLD}", ">= 20", times, lambda: faster_saving(cases.SAVE_MANY)
     for words, case, bound, size in (
         ("export of", cases.EXPORT, "<= 2", sizes.exported),
         ("plan that changes", cases.PLAN, "<= 1", sizes.planned),

@@ -14,13 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import redis
 from celery.schedules import schedule as interval
 from celery.signals import after_task_publish, before_task_publish
 from fill import TASK, fill
-from subject import QUEUE, lead, make_app, measure, read_options, report
+from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
 
 from redbeat import RedBeatSchedulerEntry
 
@@ -38,17 +39,13 @@ WARM_UP = 500
 
 def scheduler() -> Iterator[Callable[[], None]]:
     """Tick until nothing is due, and again when all is due once more."""
-    leader = lead(app)
-
-    def send() -> None:
-        while leader.tick() <= 0:
-            pass
-
+    send = partial(send_due, lead(app))
     save("bench.another", WARM_UP, datetime.now(timezone.utc) + EVERY / 2)
     started = time.monotonic()
     send()
     seconds = (time.monotonic() - started) * options.due / WARM_UP
-    save(TASK, options.due, datetime.now(timezone.utc) + timedelta(seconds=2 + 2 * seconds))
+    spread = options.due * timedelta(microseconds=options.apart_micros)
+    save(TASK, options.due, datetime.now(timezone.utc) + timedelta(seconds=2 + 2 * seconds) + spread)
     assert count_due() == options.due, f"{count_due()} are due"
     yield send
     assert count_due() == 0, f"{count_due()} are due once more before all have been sent"
@@ -74,12 +71,7 @@ def count_due() -> int:
 
 def old() -> Iterator[Callable[[], None]]:
     """Tick until nothing is due. 2.4.2 keeps nothing from run to run: a second is like a first."""
-    leader = lead(app)
-
-    def send() -> None:
-        while leader.tick() <= 0:
-            pass
-
+    send = partial(send_due, lead(app))
     fill(schedule, 1, is_due=True)
     send()
     fill(schedule, options.due, is_due=True)

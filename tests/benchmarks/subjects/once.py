@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redis
 from fill import fill
-from subject import QUEUE, RoundTrips, lead, make_app, peak_rss_bytes, read_options, report
+from subject import QUEUE, RoundTrips, lead, make_app, peak_rss_bytes, read_options, report, send_due
 
 options = read_options()
 app = make_app(options.server, options.db)
@@ -15,20 +15,14 @@ leader = lead(app)
 #: how many entries are sent before
 WARM_UP = 600
 
-
-def send() -> None:
-    while leader.tick() <= 0:
-        pass
-
-
 for _ in range(2):  # more than one batch, twice: then all connections stand
     fill(schedule, WARM_UP, is_due=True)
-    send()
+    send_due(leader)
 fill(schedule, options.due, is_due=True)
 broker.delete(QUEUE)
 round_trips.count = 0
 before_bytes = peak_rss_bytes()
-send()
+send_due(leader)
 peak_bytes = peak_rss_bytes()
 report(
     round_trips=round_trips.count,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import redis
 from fill import TASK, fill
-from subject import QUEUE, lead, make_app, measure, read_options, report
+from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
 
 #: how long a message that wasn't confirmed may take to its queue
 ARRIVAL_SECONDS = 10
@@ -28,12 +29,7 @@ app.amqp.queues[QUEUE](channel).declare()
 
 def scheduler() -> Callable[[], None]:
     """Tick until nothing is due: each message is confirmed before its run is recorded."""
-    leader = lead(app)
-
-    def send() -> None:
-        while leader.tick() <= 0:
-            pass
-
+    send = partial(send_due, lead(app))
     fill(schedule, 1, is_due=True)
     send()
     fill(schedule, options.due, is_due=True)

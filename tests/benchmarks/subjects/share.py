@@ -17,7 +17,8 @@ from redbeat.schedulers import RedBeatScheduler
 options = read_options()
 settings = {"redbeat_lock_key": None} if options.way == "sharer" else {}
 app = make_app(options.server, options.db, **settings)
-schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+# by default the newest client waits no longer than 5 s
+schedule = redis.Redis.from_url(f"{options.server}{options.db}", socket_timeout=None)
 
 if options.way == "loop":
     task, producer = app.tasks[TASK], app.amqp.producer_pool.acquire()

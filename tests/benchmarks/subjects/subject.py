@@ -61,6 +61,12 @@ def lead(app: Celery) -> RedBeatScheduler:
     return scheduler
 
 
+def send_due(scheduler: RedBeatScheduler) -> None:
+    """Tick until nothing is due."""
+    while scheduler.tick() <= 0:
+        pass
+
+
 @contextmanager
 def time_limit(seconds: float) -> Any:
     """End the block after so many seconds, whatever it is doing."""
