@@ -134,6 +134,7 @@ class LookAhead:
         return run is not None and run.claimed == row
 
     def _add(self, run: CompiledRun) -> None:
+        run.sent.valid_until = run.valid_until  # its commit may be on its way for long
         self._runs[run.claimed.key] = run
         size_bytes = _size_of(run)
         self._take(size_bytes)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redbeat.store.store import Store
 
 #: how many calls are on their way at most: their replies must fit into what lies between here and the server
-MAX_UNREAD = 20
+MAX_UNREAD = 5
 
 
 @dataclass

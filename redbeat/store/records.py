@@ -191,6 +191,7 @@ class Commit:
         pushes: messages that are pushed in the same step, if the entry hasn't changed meanwhile.
         records: what is added to the history, the oldest first.
         new_policy: only together with a ``new_definition``.
+        valid_until: from then on nothing is recorded if there are pushes; UNIX seconds, None: for ever.
     """
 
     claimed: Claimed
@@ -202,6 +203,7 @@ class Commit:
     new_definition: str | None = None
     records: tuple[str, ...] = ()
     new_policy: str | Clear | None = None
+    valid_until: float | None = None
 
 
 @dataclass(frozen=True)

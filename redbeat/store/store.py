@@ -447,7 +447,7 @@ class Store:
             outcomes: list[Outcome] = []
             writes: list[tuple[Stored, Write]] = []
             # for one entry, whoever computes for long does so himself
-            with postpone_signals() if len(found) > 1 else nullcontext(_do_nothing) as let_signals_arrive:
+            with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
                 for stored in found:
                     let_signals_arrive()
                     write = decide(stored, now)
@@ -692,10 +692,6 @@ class Store:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
             return "none"
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

@@ -134,7 +134,9 @@ def celery_beat(
 ) -> Process:
     """`celery beat` on the app of `module` in `directory`; it is not waited for."""
     beat = ["beat", "-S", scheduler, "-l", "INFO"]
-    return celery_command(directory, module, *beat, *arguments, python=python, env=env)
+    process = celery_command(directory, module, *beat, *arguments, python=python, env=env)
+    process.may_miss_sigterm = str(python) != sys.executable
+    return process
 
 
 def patched_beat(directory: Path, module: str, library: str) -> Process:

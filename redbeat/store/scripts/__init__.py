@@ -201,13 +201,16 @@ def _commit_request(
         ]
         is_compared = is_strict or commit.new_definition
         entries += (
-            decisions[form, claimed.score, new_score, claimed.meta, commit.new_meta, record],
+            decisions[
+                form, claimed.score, new_score, claimed.meta, commit.new_meta, record, commit.valid_until
+            ],
             digest_of(texts_of(claimed)) if is_compared else "",
         )
         keys.append(claimed.key)
     decided: list[str] = []
-    for form, claimed_score, score, claimed_meta, new_meta, record in decisions:
-        decided += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record
+    for form, claimed_score, score, claimed_meta, new_meta, record, valid_until in decisions:
+        until = "" if valid_until is None else score_text(valid_until)
+        decided += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record, until
     formed: list[str] = []
     for kind, is_strict, new_error, new_definition, new_policy, writes in forms:
         flag, queued = "1" if is_strict else "0", " ".join(writes)

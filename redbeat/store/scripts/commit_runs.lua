@@ -23,7 +23,7 @@
 --   texts            what the entry was decided on, if its form asks for that: its definition, or if there are any,
 --                    definition, policy and revision, NULs between. A long text, as this and claimed_meta, is '#' and
 --                    its SHA-1
--- ARGV[..] six for each decision; entries that are due together share a few:
+-- ARGV[..] seven for each decision; entries that are due together share a few:
 --   form             which of the forms, 1 for the first
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
@@ -32,6 +32,7 @@
 --   record           '' for none, else the members of a JSON object about the run, to which the time is added;
 --                    of several objects each on a line of its own, the oldest first;
 --                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
+--   valid_until      '' for ever, else from when on an entry with writes is left alone, UNIX seconds
 -- ARGV[..] six for each form; most decisions share one:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   is_strict        1: with other texts now, leave the entry alone
@@ -72,7 +73,7 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
 -- forms and decisions by their numbers, as entries and decisions have them
-local forms, decisions, place = {}, {}, 11 + 2 * count + 6 * decided
+local forms, decisions, place = {}, {}, 11 + 2 * count + 7 * decided
 for number = 1, formed do
   local kind, is_strict, new_error, new_definition, new_policy, writes = unpack(ARGV, place, place + 5)
   local form = {
@@ -88,14 +89,15 @@ end
 local next_history, next_value = 4 + count, place
 place = 11 + 2 * count
 for number = 1, decided do
-  local form, claimed_score, new_score, claimed_meta, new_meta, record = unpack(ARGV, place, place + 5)
+  local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until = unpack(ARGV, place, place + 6)
   local is_end = new_score == 'remove' or new_score == 'delete'
+  local is_late = valid_until ~= '' and tonumber(valid_until) <= tonumber(now)
   decisions[tostring(number)] = {
     form = forms[form], claimed_score = claimed_score, new_score = new_score, claimed_meta = claimed_meta,
     new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
-    histories = record == '' and 0 or is_end and 2 or 1,
+    histories = record == '' and 0 or is_end and 2 or 1, is_late = is_late,
   }
-  place = place + 6
+  place = place + 7
 end
 
 -- 1. compare: which decisions are still about what stands there
@@ -125,9 +127,9 @@ for i = 4, 3 + count do
   end
   local has_score = is_unchanged and scores[i - 3] == decision.claimed_score
   if form.is_pushing then
-    -- with a lock a run may have been prepared before it is due
+    -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
     local is_due = token == '' or tonumber(decision.claimed_score) <= tonumber(now)
-    is_unchanged = has_meta and has_score and is_moved == 0 and is_due
+    is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not decision.is_late
   end
   entries[i - 3] = {
     key = key, decision = decision, found = found, first = next_value, history = next_history,

@@ -102,8 +102,14 @@ def test_what_has_changed_since_it_was_prepared_is_not_sent_as_it_was(
     assert sent_names(broker) == names[1::2]
 
 
+@pytest.mark.parametrize("is_withheld", [False, True], ids=["refused", "withheld"])
 def test_of_runs_that_fall_due_while_redis_is_away_one_stands_for_all_though_the_first_was_prepared(
-    server: Server, client: redis.Redis, broker: redis.Redis, make_scheduler: MakeScheduler, due: float
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    make_scheduler: MakeScheduler,
+    due: float,
+    is_withheld: bool,
 ) -> None:
     every_second = {"__type__": "interval", "every": 1, "relative": False}
     options = {"retry_period": -1}
@@ -114,9 +120,13 @@ def test_of_runs_that_fall_due_while_redis_is_away_one_stands_for_all_though_the
         broker.delete("celery")
         write_raw(client, "often", score=due, schedule=every_second)
         assert prepare(scheduler) == 1
-        way.refuse()
-        way.drop()
-        away = threading.Timer(max(due - server_now(client), 0) + 2.5, way.accept)
+        if is_withheld:  # the commit is on its way all the time
+            way.freeze()
+        else:
+            way.refuse()
+            way.drop()
+        come_back = way.thaw if is_withheld else way.accept
+        away = threading.Timer(max(due - server_now(client), 0) + 2.5, come_back)
         away.start()
         eventually(lambda: scheduler.look_ahead.is_due)
         while not broker.llen("celery"):

@@ -31,7 +31,13 @@ TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56,
 STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 COMMIT = records.Commit(
-    CLAIMED, "new-score", "new-meta", "new-error", is_for_this_definition=True, records=("the-record",)
+    CLAIMED,
+    "new-score",
+    "new-meta",
+    "new-error",
+    is_for_this_definition=True,
+    records=("the-record",),
+    valid_until=7.5,
 )
 TARGET = records.Target("the-server", 3, 4)
 WRITE = (
@@ -246,6 +252,7 @@ SHARED = {
         "claimed_meta": "the-meta",
         "new_meta": "new-meta",
         "record": "the-record",
+        "valid_until": "7.500000",
         "type": "hash",
         "is_strict": "1",
         "new_error": "new-error",
@@ -390,7 +397,7 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
 
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent = committing(records.Commit(CLAIMED, "new-score"))
-    decision, form = ["1", "claimed-score", "new-score", "the-meta", "", ""], ["hash", "0", *[""] * 4]
+    decision, form = ["1", "claimed-score", "new-score", "the-meta", "", "", ""], ["hash", "0", *[""] * 4]
     assert decided(sent) == (["1", ""], decision, form, [])
 
 
@@ -406,8 +413,9 @@ def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
     assert sent.keys == ["s", "s", "s", "k", "history of k", "misses of k"]
     entries, decisions, forms, _ = decided(sent)
     assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 4])
-    assert decisions[:-1] == ["1", "claimed-score", word, "the-meta", ""]
-    assert decisions[-1], "without a record nothing beside the entry goes"
+    *decision, record, valid_until = decisions
+    assert (decision, valid_until) == (["1", "claimed-score", word, "the-meta", ""], "")
+    assert record, "without a record nothing beside the entry goes"
 
 
 def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_words() -> None:
@@ -417,7 +425,7 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
     )
     sent = committing(commit, histories=histories_of(6))
     assert sent.keys == ["s", "s", "s", "k", "history of k"]
-    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast"]
+    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast", ""]
     assert decided(sent) == (["1", "definition"], decision, ["hash", "0", "clear", "new", "clear", ""], [])
 
 
@@ -437,7 +445,7 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     assert args[6:10] == [0, 0, 3, 3]
     entries, decisions, forms, values = decided(client)
     assert entries == ["1", "definition", "2", "definition", "3", "definition"]
-    assert decisions[:6] == ["1", "claimed-score", "new-score", "the-meta", "", ""]
+    assert decisions[:7] == ["1", "claimed-score", "new-score", "the-meta", "", "", ""]
     assert forms[5::6] == ["lpush 1 lpush 2", "pexpire 1", ""]
     assert values == ["m1", "m2", 5]
 
@@ -453,8 +461,8 @@ def test_entries_that_are_due_together_share_what_was_decided_about_them() -> No
     lua.commit_runs(client, "s", records.Fence(), commits, TARGET)
     entries, decisions, forms, values = decided(client)
     assert entries == ["1", "d0", "2", "d1", "1", "d2", "3", "d3"]
-    assert decisions[::6] == ["1", "1", "2"], "the first two differ in what most differ in"
-    assert decisions[2::6] == ["5", "6", "5"]
+    assert decisions[::7] == ["1", "1", "2"], "the first two differ in what most differ in"
+    assert decisions[2::7] == ["5", "6", "5"]
     assert forms == ["hash", "1", "", "", "", "lpush 1", "hash", "1", "wrong", "", "", "lpush 1"]
     assert values == ["m0", "m1", "m2", "m3"]
 

@@ -265,11 +265,11 @@ def test_an_alarm_amid_a_batch_makes_the_rest_wait(
 def test_what_never_gets_a_confirm_is_waited_for_until_the_timeout_and_the_others_are_recorded(
     proxied_app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, proxy: Proxy
 ) -> None:
-    proxied_app.conf.redbeat_publish_timeout = 1.0
+    proxied_app.conf.redbeat_publish_timeout = 5.0
     scheduler = make_scheduler(proxied_app)
     names = write_burst(client, COUNT)
     with when_published(names[MIDDLE], proxy.withhold_answers):
-        eventually(lambda: scheduler.tick() == 1.0)  # a busy machine may take a second for the first ones
+        assert scheduler.tick() == 1.0
     assert 0 < counts_of(client, names)[1] <= MIDDLE
     proxy.drop()
     proxy.thaw()
