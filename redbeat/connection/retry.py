@@ -59,6 +59,8 @@ _PASSING_ERRORS = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.ClusterError,
     redis.exceptions.RedisClusterException,
+    redis.exceptions.AskError,  # and MovedError: the slot is at another node
+    redis.exceptions.TryAgainError,
 )
 #: how a server says that its user has no right to something
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)

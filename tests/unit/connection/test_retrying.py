@@ -198,13 +198,25 @@ def test_a_refusal_inside_a_script_is_told_by_what_redis_6_puts_at_the_end() -> 
 
 
 def test_errors_with_a_class_of_their_own_are_told_apart() -> None:
-    passing = ("ReadOnlyError", "BusyLoadingError", "OutOfMemoryError", "ClusterDownError", "TimeoutError")
+    passing = (
+        "ReadOnlyError", "BusyLoadingError", "OutOfMemoryError", "ClusterDownError", "TimeoutError",
+        "TryAgainError",
+    )  # fmt: skip
     lasting = (
         "AuthenticationError", "NoPermissionError", "AuthenticationWrongNumberOfArgsError", "DataError",
     )  # fmt: skip
     classes = {name: getattr(exceptions, name, None) for name in (*passing, *lasting)}
     for name, error in classes.items():  # some are in newer versions of the redis client only
         assert error is None or is_transient(error("as it is")) is (name in passing), name
+
+
+@pytest.mark.parametrize("name", ["MovedError", "AskError"])
+def test_a_slot_at_another_node_passes_also_where_the_cluster_s_client_fails_over_it(name: str) -> None:
+    told = getattr(exceptions, name)("1234 127.0.0.1:7001")
+    assert is_transient(told)
+    uncovered = exceptions.SlotNotCoveredError("no node")
+    uncovered.__context__ = told
+    assert is_transient(uncovered)
 
 
 def test_an_outage_is_logged_when_it_begins_and_ends(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
