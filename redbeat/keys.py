@@ -105,7 +105,7 @@ class Keys:
         return f"{self.prefix}{name}"
 
     def about(self, name: str) -> EntryKeys:
-        """Return all keys about the entry called ``name``: nothing else makes one."""
+        """Return all keys about the entry called ``name``."""
         prefix = self.prefix
         return EntryKeys(
             self.entry(name),

@@ -20,7 +20,8 @@ from redbeat.store.records import Commit, Committed, Fence, Histories, LockStatu
 if TYPE_CHECKING:
     from redbeat.store.store import Store
 
-#: how many calls are on their way at most: their replies must fit into what lies between here and the server
+#: how many calls are on their way at most: what others send to the server comes after them, and their
+#: replies must fit into what lies in between
 MAX_UNREAD = 5
 
 

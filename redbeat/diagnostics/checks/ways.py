@@ -53,7 +53,7 @@ class Ways:
             logger.debug("doctor: which way messages go isn't known: %r", exc)
             return
         if obstacle:
-            problem = f"All go one by one: {shorten(printable(obstacle))}."
+            problem = f"Those of all entries go one by one: {shorten(printable(obstacle))}."
         elif self._counts.total() >= MANY:
             told = [
                 f"{shorten(printable(reason), 200)} ({count:,})"

@@ -192,7 +192,7 @@ def test_what_lets_all_messages_go_one_by_one_is_told_once(ask: Ask, client: red
     for number in range(100):
         write_raw(client, f"entry-{number}", score=LATER, jitter=5)
     [(severity, problem)] = ways_in(ask("--json", task_compression="zlib"))
-    assert (severity, problem) == ("note", "All go one by one: task_compression is 'zlib'.")
+    assert (severity, problem) == ("note", "Those of all entries go one by one: task_compression is 'zlib'.")
 
 
 def test_many_reasons_take_few_words(ask: Ask, client: redis.Redis) -> None:
