@@ -107,6 +107,12 @@ def server_time(client: redis.Redis) -> datetime:
     return datetime.fromtimestamp(server_now(client), timezone.utc)
 
 
+def calls_of(client: redis.Redis, command: str) -> int:
+    """How often the server has been called `command` so far, by whomever, scripts included."""
+    stats: Any = client.info("commandstats")
+    return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
 def meta_json(last_run_at: datetime | None, total_run_count: int = 0) -> str:
     """A meta as celery-redbeat writes it; `last_run_at` in UTC."""
     moment: dict[str, Any] | None = None

@@ -13,7 +13,7 @@ from redbeat import RedBeatScheduler
 
 from .deadlines import patience
 from .polling import eventually
-from .schedule import server_now, write_raw
+from .schedule import calls_of, server_now, write_raw
 
 #: `redbeat_lookahead` of a beat that is to prepare a spike, however busy the machine is; seconds
 LOOKAHEAD = 60
@@ -51,18 +51,13 @@ def write_prepared_spike(client: redis.Redis, seconds: float, count: int, **fiel
     It is due later on a busy machine, so beat should look `LOOKAHEAD` ahead. Nothing else may be due
     meanwhile. Raises AssertionError where it reads them only when they are due.
     """
-    before = _reads(client)
+    before = calls_of(client, "hmget")
     due = round(server_now(client) + patience(seconds), 6)
     names = write_spike(client, due, count, **fields)
-    eventually(lambda: _reads(client) >= before + count or server_now(client) >= due, interval=0.005)
+    wanted = before + count
+    eventually(lambda: calls_of(client, "hmget") >= wanted or server_now(client) >= due, interval=0.005)
     assert server_now(client) < due, "it wasn't read ahead of its time"
     return Spike(names, due)
-
-
-def _reads(client: redis.Redis) -> int:
-    """How many entries were read from the server so far, by whomever."""
-    stats: Any = client.info("commandstats")
-    return int(stats.get("cmdstat_hmget", {"calls": 0})["calls"])
 
 
 def seconds_after(client: redis.Redis, names: Sequence[str], due: float) -> list[float]:

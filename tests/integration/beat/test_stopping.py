@@ -44,6 +44,7 @@ from tests.support.schedule import (
     LOCK,
     SCHEDULE,
     SELDOM,
+    calls_of,
     counts_of,
     expected_id,
     field,
@@ -214,15 +215,10 @@ def test_commands_that_arrive_after_the_release_leave_the_lock_free(
     if not is_taken:  # as when the command that takes it is the late one
         client.delete(LOCK)
     assert lock.give_up(lock.fence.mark) is is_taken
-    calls = script_calls(client)
+    calls = calls_of(client, "evalsha")
     way.thaw()
-    eventually(lambda: script_calls(client) == calls + 2)
+    eventually(lambda: calls_of(client, "evalsha") == calls + 2)
     assert client.get(LOCK) is None
-
-
-def script_calls(client: redis.Redis) -> int:
-    stats: Any = client.info("commandstats")
-    return int(stats["cmdstat_evalsha"]["calls"])
 
 
 def test_who_has_released_the_lock_takes_it_again(make_app: MakeApp, client: redis.Redis) -> None:
