@@ -12,6 +12,7 @@ from celery import Celery
 
 from redbeat.store.records import Claimed, Commit, Fence, KeyType
 from redbeat.store.store import Store
+from tests.conftest import start
 from tests.support.schedule import SCHEDULE
 from tests.support.servers import Kind, Server
 
@@ -98,7 +99,8 @@ def test_a_bare_name_goes_with_its_entry_also_from_beyond_the_batch(
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
 def test_a_server_without_that_command_is_asked_for_each(make_app: Any, kind: Kind) -> None:
-    with Server(kind, rename_command=("ZMSCORE", '""')) as server, server.client(db=1) as client:
+    started = start(Server, kind=kind, rename_command=("ZMSCORE", '""'))
+    with started as server, server.client(db=1) as client:
         for number in range(3):
             write(client, f"redbeat:entry-{number}", number + 1, SHAPES[0][0])
         client.zadd(SCHEDULE, {"entry-1": 5})
