@@ -17,7 +17,10 @@ DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
 #: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
 RESERVED_NAMES = frozenset(
-    {":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":released", ":tick", ":wake"}
+    (
+        *(":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":released", ":tick", ":wake"),
+        *(":deadlines", ":events", ":events-read", ":failures", ":failing", ":workers"),
+    )
 )
 #: and what no entry's name may begin with
 CALENDAR_NAMES = ":calendar:"
@@ -25,7 +28,10 @@ HISTORY_NAMES = ":history:"
 BACKFILLED_NAMES = ":backfilled:"
 BACKFILLING_NAMES = ":backfilling:"
 OWNER_NAMES = ":owner:"
-RESERVED_BEGINNINGS = (CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES)
+RUNNING_NAMES = ":running:"
+RESERVED_BEGINNINGS = (
+    *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
+)
 
 _GLOB = re.compile(r"([*?\[\]\\^])")
 
@@ -38,12 +44,14 @@ class EntryKeys(NamedTuple):
         history: a list of what became of its last runs, the newest first.
         backfilled: a set of the due times that were sent by hand.
         backfilling: a string with a time to live, the lock of who sends runs by hand.
+        running: a hash of its runs in progress, by their task ids.
     """
 
     entry: str
     history: str
     backfilled: str
     backfilling: str
+    running: str
 
     @property
     def beside(self) -> tuple[str, str]:
@@ -91,6 +99,18 @@ class Keys:
     """channel: every write to the schedule is announced here, so that a waiting beat looks at once"""
     released = _OwnKey("released")
     """string with a time to live: the token of the beat or singleton that has released the lock last"""
+    deadlines = _OwnKey("deadlines")
+    """zset: the task id of a run, NUL, and the key of its entry's running hash, scored by when beat must look"""
+    events = _OwnKey("events")
+    """stream: what has happened to runs and entries, for those who listen"""
+    events_read = _OwnKey("events-read")
+    """string: the id of the last event that was told of"""
+    failures = _OwnKey("failures")
+    """stream: the runs that have failed for good, or were lost"""
+    failing = _OwnKey("failing")
+    """hash: name of each entry whose last runs have failed, to how many have in a row"""
+    workers = _OwnKey("workers")
+    """hash: name of each worker that tracks runs, to JSON: since when it is known, and what it can do"""
 
     def singleton(self, name: str) -> str:
         """Return the default key of a singleton's lock: a string with a time to live."""
@@ -112,6 +132,7 @@ class Keys:
             f"{prefix}{HISTORY_NAMES}{name}",
             f"{prefix}{BACKFILLED_NAMES}{name}",
             f"{prefix}{BACKFILLING_NAMES}{name}",
+            f"{prefix}{RUNNING_NAMES}{name}",
         )
 
     def entry_of(self, member: str) -> str:
@@ -133,6 +154,14 @@ class Keys:
     def beside_types(self) -> dict[str, str]:
         """The beginnings of keys beside entries, and their types; a key of another type isn't RedBeat's."""
         return dict(zip(self._beginnings.beside, ("list", "set"), strict=True))
+
+    def running(self, key: str) -> str:
+        """Return the key of the runs in progress of the entry under ``key``: a hash."""
+        return self._beginnings.running + self.name(key)
+
+    def entry_of_running(self, running: str) -> str:
+        """Return the key of the entry whose runs in progress are under the key ``running``."""
+        return self.entry(running.removeprefix(self._beginnings.running))
 
     def owner(self, owner: str) -> str:
         """Return the key of the names that ``owner`` has applied from a file: a set."""

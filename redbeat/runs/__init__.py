@@ -1,0 +1,6 @@
+"""Runs in progress: which there are, who holds them, and what became of them.
+
+Owns the record of a run, the tracking by workers, and the decision that a run is lost or over its time.
+
+Never: knows the schedule, or sends a run.
+"""

@@ -1,0 +1,121 @@
+"""The record of a run in progress: one field of its entry's hash of runs, by its task id.
+
+Owns the form of that JSON. Times in it are texts of UNIX seconds, as the server has written them. Invariant: a
+record that can't be read holds nothing back.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+
+class State(Enum):
+    """How far a run is."""
+
+    #: its message is on its queue, or about to be
+    SENT = "sent"
+    #: a worker has begun it, and renews its lease
+    STARTED = "started"
+    #: its task has asked for another attempt, which waits for its time, or on its queue
+    RETRYING = "retrying"
+    #: its own task is over, and tasks that it has sent aren't
+    SPAWNED = "spawned"
+    #: it is over, and beat is still to note that
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run in progress.
+
+    Attributes:
+        task_id: of its message.
+        due: its nominal due time, UNIX seconds as text.
+        sent: when beat recorded it as sent; None: beat hasn't.
+        overlap: the policy of its entry when it was sent.
+        queue: how long it may wait on its queue, seconds.
+        max: how long it may take, seconds; None: any time.
+        is_revoked_overdue: it is revoked when it takes longer.
+        pause: after how many failures in a row its entry is paused; None: never.
+        is_workflow: it is over when nothing that it has sent is left.
+        started: when its task began, or None.
+        worker: the name of the worker that has begun it.
+        delivery: which delivery of its message holds the lease.
+        attempt: 1 for the first, one more for each of Celery's retries.
+        is_soft: that worker's pool can't terminate a task.
+        terminate: why its worker is to terminate it: 'replaced' or 'overdue'; None: it isn't.
+        is_overdue: it has taken longer than ``max``, and doesn't hold its entry any more.
+        root: the run whose workflow this task belongs to; None: it is the run itself.
+        outcome, error: of one that has ended or spawned.
+        wait_seconds, run_seconds: how long it waited on its queue, and how long its task took.
+    """
+
+    task_id: str
+    due: str = ""
+    state: State = State.SENT
+    sent: float | None = None
+    overlap: str = "allow"
+    queue: float | None = None
+    max: float | None = None
+    is_revoked_overdue: bool = False
+    pause: int | None = None
+    is_workflow: bool = False
+    started: float | None = None
+    worker: str | None = None
+    delivery: str | None = None
+    attempt: int = 1
+    is_soft: bool = False
+    terminate: str | None = None
+    is_overdue: bool = False
+    root: str | None = None
+    outcome: str | None = None
+    error: str | None = None
+    wait_seconds: float | None = None
+    run_seconds: float | None = None
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether it keeps the next run of its entry from starting, where the policy says so."""
+        return self.state is not State.ENDED and not self.is_overdue
+
+
+#: attributes that have another name in JSON
+_NAMES = {
+    "is_revoked_overdue": "revoke",
+    "is_workflow": "workflow",
+    "is_soft": "soft",
+    "is_overdue": "overdue",
+    "wait_seconds": "wait",
+    "run_seconds": "ran",
+}
+_TIMES = frozenset({"sent", "started", "queue", "max", "wait_seconds", "run_seconds"})
+_FLAGS = frozenset({"is_revoked_overdue", "is_workflow", "is_soft", "is_overdue"})
+_NUMBERS = frozenset({"pause", "attempt"})
+
+
+def decode_record(task_id: str, text: str) -> RunRecord | None:
+    """Return the run with this record; None: it can't be read."""
+    try:
+        found = json.loads(text)
+        values: dict[str, Any] = {}
+        for one in fields(RunRecord)[1:]:
+            value = found.get(_NAMES.get(one.name, one.name))
+            if value is None:
+                continue
+            values[one.name] = _read(one.name, value)
+        return RunRecord(task_id, **values)
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _read(name: str, value: Any) -> Any:
+    if name == "state":
+        return State(value)
+    if name in _TIMES:
+        return float(value)
+    if name in _NUMBERS:
+        return int(value)
+    return bool(value) if name in _FLAGS else str(value)
