@@ -2,5 +2,5 @@
 
 Owns the record of a run, the tracking by workers, and the decision that a run is lost or over its time.
 
-Never: knows the schedule, or sends a run.
+Never: the schedule, and sending.
 """

@@ -1,7 +1,7 @@
 """The record of a run in progress: one field of its entry's hash of runs, by its task id.
 
-Owns the form of that JSON. Times in it are texts of UNIX seconds, as the server has written them. Invariant: a
-record that can't be read holds nothing back.
+Owns the form of that JSON. Times in it are texts of UNIX seconds, as the server has written them. Invariant:
+a record that can't be read holds nothing back.
 """
 
 from __future__ import annotations
