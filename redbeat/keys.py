@@ -100,7 +100,7 @@ class Keys:
     released = _OwnKey("released")
     """string with a time to live: the token of the beat or singleton that has released the lock last"""
     deadlines = _OwnKey("deadlines")
-    """zset: a run's task id, NUL, and the key of its entry's runs in progress, scored by when beat must look"""
+    """zset: a run's task id, NUL, and the key of its entry's runs, scored by when beat must look at it"""
     events = _OwnKey("events")
     """stream: what has happened to runs and entries, for those who listen"""
     events_read = _OwnKey("events-read")
