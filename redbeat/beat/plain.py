@@ -62,6 +62,14 @@ _PLAIN_FIELDS = frozenset(
         "misfire_grace_time",
         "run_missed",
         "after_finish",
+        # these are about runs that have been sent
+        "overlap",
+        "max_runtime",
+        "revoke_overdue",
+        "queue_timeout",
+        "pause_after_failures",
+        "resume_after",
+        "tracks",
     }
 )
 _BOUNDING_FIELDS = [one.name for one in fields(Policy) if one.name not in _PLAIN_FIELDS]

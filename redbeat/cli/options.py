@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from redbeat.cli.session import Command
 from redbeat.cli.values import CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, MOMENT, SOLAR, in_zone
 from redbeat.config.settings import MAX_MISFIRE_LIMIT
-from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, PAUSE_FIELDS
+from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, OVERLAPS, PAUSE_FIELDS, TRACKS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.occurrences import clocked, rrule
@@ -108,6 +108,41 @@ _OPTIONS = (
         help="At the end of a pause, send the runs missed in it as --misfire says. Default: skip them.",
     ),
     click.option("--exclude", metavar="CALENDAR", help="The calendar on whose days the entry doesn't run."),
+    click.option(
+        "--overlap",
+        type=click.Choice(OVERLAPS),
+        help="When a run is due while another one is in progress: send it (allow), skip it, let one wait "
+        "(buffer_one), or revoke the one in progress first (replace). Default: allow.",
+    ),
+    click.option(
+        "--max-runtime", type=DURATION, help="A run that takes longer is overdue, and holds back no other."
+    ),
+    click.option(
+        "--revoke-overdue/--no-revoke-overdue",
+        default=None,
+        help="Revoke a run that is overdue. Default: no.",
+    ),
+    click.option(
+        "--queue-timeout",
+        type=DURATION,
+        help="Give up a run that no worker has started within this time after it was sent; its message "
+        "expires then. Default: 1h; with --overlap allow a day, and the message doesn't expire.",
+    ),
+    click.option(
+        "--pause-after-failures",
+        type=click.IntRange(1),
+        help="Pause the entry after this many failures in a row. Default: never.",
+    ),
+    click.option(
+        "--resume-after",
+        type=DURATION,
+        help="End a pause by --pause-after-failures after this time. Default: it has no end.",
+    ),
+    click.option(
+        "--tracks",
+        type=click.Choice(TRACKS),
+        help="When a run is over: with its task, or with all that its task has sent. Default: task.",
+    ),
 )
 
 

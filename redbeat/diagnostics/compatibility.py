@@ -238,6 +238,7 @@ def _ignored(entry: RedBeatSchedulerEntry, policy: Policy, now: datetime) -> Ite
     if policy.expires_after is not None:
         yield f"its messages wouldn't expire after {policy.expires_after:g} s (expires_after)"
     yield from _ignored_when_missed(policy)
+    yield from _ignored_of_runs(policy)
 
 
 def _ignored_when_missed(policy: Policy) -> Iterator[str]:
@@ -252,6 +253,19 @@ def _ignored_when_missed(policy: Policy) -> Iterator[str]:
         )
     if policy.run_missed:
         yield "would make up for what it missed while it was disabled by one run (run_missed)"
+
+
+def _ignored_of_runs(policy: Policy) -> Iterator[str]:
+    if policy.overlap != "allow":
+        yield f"would send a run also while another one is in progress (overlap is {policy.overlap})"
+    if policy.max_runtime is not None:
+        does = "tell of, and revoke," if policy.revoke_overdue else "tell of"
+        yield f"wouldn't {does} a run that takes longer than {policy.max_runtime:g} s (max_runtime)"
+    if policy.queue_timeout is not None:
+        yield f"its messages wouldn't expire after {policy.queue_timeout:g} s on a queue (queue_timeout)"
+    if policy.pause_after_failures is not None:
+        count = policy.pause_after_failures
+        yield f"wouldn't be paused after {count} failures in a row (pause_after_failures)"
 
 
 def _time(moment: datetime) -> str:

@@ -37,6 +37,11 @@ _MONTHS = (
 )
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 # fmt: on
+_OVERLAPPING = {
+    "skip": "not while a run is in progress",
+    "buffer_one": "after the run in progress",
+    "replace": "in place of the run in progress",
+}
 #: a rule with one of these isn't put into words, but shown as RFC 5545 writes it
 _WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
 #: a rule with more times a day isn't put into words
@@ -66,6 +71,8 @@ def describe(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
         words.append(f"except on {policy.exclude}")
     if policy.jitter:
         words.append(f"up to {policy.jitter:g} s later")
+    if policy.overlap in _OVERLAPPING:
+        words.append(_OVERLAPPING[policy.overlap])
     return ", ".join(words)
 
 

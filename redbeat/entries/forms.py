@@ -27,7 +27,7 @@ EntryT = TypeVar("EntryT", bound=Any)
 
 STATE_FIELDS = ("last_run_at", "total_run_count")
 #: fields that are lengths of time: a number of seconds, or here also a text such as '1h30m'
-LENGTHS = ("jitter", "expires_after", "misfire_grace_time")
+LENGTHS = ("jitter", "expires_after", "misfire_grace_time", "max_runtime", "queue_timeout", "resume_after")
 #: the keys of the dict, in this order
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
 #: the keys after them, for readers only; ``celery redbeat show --json`` adds the last two

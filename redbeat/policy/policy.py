@@ -28,8 +28,19 @@ _NO_ZONE = re.compile(r"localtime|posixrules|Factory|right/.*", re.IGNORECASE)
 
 AfterFinish = Literal["keep", "disable", "delete"]
 Misfire = Literal["latest", "all", "earliest", "skip"]
+Overlap = Literal["allow", "skip", "buffer_one", "replace"]
+Tracks = Literal["task", "workflow"]
 AFTER_FINISH: tuple[AfterFinish, ...] = get_args(AfterFinish)
 MISFIRES: tuple[Misfire, ...] = get_args(Misfire)
+OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
+TRACKS: tuple[Tracks, ...] = get_args(Tracks)
+
+#: the ``queue_timeout`` of an entry with an ``overlap`` but ``allow`` and none of its own; seconds. It is
+#: finite, as a run that no worker ever takes (its queue was purged, say) would hold back the next for ever.
+OVERLAP_QUEUE_SECONDS = 3600.0
+#: the same of any other entry: when a run that nobody has started is told to be lost. A queue may be without
+#: workers for a night, and nothing waits for that run, so a day; and its message doesn't expire.
+PATIENT_QUEUE_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,14 @@ class Policy:
         paused_by: who has paused it.
         paused_until: when the pause ends by itself; UTC.
         exclude: the name of a calendar; nothing runs on its days.
+        overlap: what becomes of a run that is due while another one is in progress: 'allow' sends it, 'skip'
+            doesn't, 'buffer_one' lets one wait, 'replace' revokes the one in progress first.
+        max_runtime: seconds; a run that takes longer is overdue, and holds back no other.
+        revoke_overdue: such a run is revoked.
+        queue_timeout: seconds; a run that no worker has started this long after it was sent never will be.
+        pause_after_failures: after how many failures in a row it is paused.
+        resume_after: seconds; after how long that pause ends by itself.
+        tracks: when a run is over: with its 'task', or with all that the task has sent, its 'workflow'.
         calendar: that calendar, once it is read.
     """
 
@@ -74,12 +93,43 @@ class Policy:
     paused_by: str | None = None
     paused_until: datetime | None = None
     exclude: str | None = None
+    overlap: str = "allow"
+    max_runtime: float | None = None
+    revoke_overdue: bool = False
+    queue_timeout: float | None = None
+    pause_after_failures: int | None = None
+    resume_after: float | None = None
+    tracks: str = "task"
     calendar: Excluded | None = field(default=None, compare=False, repr=False)
 
     @property
     def zone(self) -> tzinfo | None:
         """The zone that ``timezone`` names."""
         return None if self.timezone is None else zone_called(self.timezone)
+
+    @property
+    def needs_tracking(self) -> bool:
+        """Whether a field of it can only be held to if the entry's runs are tracked."""
+        return (
+            self.overlap != "allow"
+            or self.max_runtime is not None
+            or self.queue_timeout is not None
+            or self.pause_after_failures is not None
+            or self.tracks == "workflow"
+        )
+
+    @property
+    def queue_seconds(self) -> float:
+        """How long a run may wait on its queue until it counts as never started."""
+        seconds = self.message_queue_seconds
+        return PATIENT_QUEUE_SECONDS if seconds is None else seconds
+
+    @property
+    def message_queue_seconds(self) -> float | None:
+        """How long after it was sent a run's message expires; None: it doesn't, for waiting too long."""
+        if self.queue_timeout is not None:
+            return self.queue_timeout
+        return None if self.overlap == "allow" else OVERLAP_QUEUE_SECONDS
 
     def is_finished(self, run_count: int) -> bool:
         """Tell whether an entry that has run ``run_count`` times has reached ``max_runs`` or ``one_off``."""
@@ -117,6 +167,13 @@ class PolicyFields(TypedDict, total=False):
     paused_by: str | None
     paused_until: datetime | str | None
     exclude: str | None
+    overlap: Overlap | None
+    max_runtime: float | timedelta | None
+    revoke_overdue: bool | None
+    queue_timeout: float | timedelta | None
+    pause_after_failures: int | None
+    resume_after: float | timedelta | None
+    tracks: Tracks | None
 
 
 class PolicyField(Generic[Value, Given]):
@@ -169,6 +226,13 @@ class PolicyHolder:
     paused_by = PolicyField[str | None, str | None]()
     paused_until = PolicyField[datetime | None, datetime | str | None]()
     exclude = PolicyField[str | None, str | None]()
+    overlap = PolicyField[str, Overlap | None]()
+    max_runtime = PolicyField[float | None, float | timedelta | None]()
+    revoke_overdue = PolicyField[bool, bool | None]()
+    queue_timeout = PolicyField[float | None, float | timedelta | None]()
+    pause_after_failures = PolicyField[int | None, int | None]()
+    resume_after = PolicyField[float | None, float | timedelta | None]()
+    tracks = PolicyField[str, Tracks | None]()
 
     def set_policy(self, changes: Mapping[str, Any]) -> None:
         """Change several fields of the policy at once.
@@ -212,6 +276,10 @@ def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:
         raise ValueError("expires_after: must be more than jitter, or messages expire before they are sent.")
     if policy.start_time and policy.end_time and policy.start_time > policy.end_time:
         raise ValueError("end_time: must not be before start_time.")
+    if policy.revoke_overdue and policy.max_runtime is None:
+        raise ValueError("revoke_overdue: needs max_runtime, which says when a run is overdue.")
+    if policy.resume_after is not None and policy.pause_after_failures is None:
+        raise ValueError("resume_after: needs pause_after_failures, which says when the entry is paused.")
     return policy
 
 
@@ -304,6 +372,12 @@ def _patience(name: str, value: Any) -> float:
     return _seconds(name, value)
 
 
+def _length(name: str, value: Any) -> float:
+    if not _seconds(name, value):
+        raise ValueError(f"{name}: must be more than 0 seconds.")
+    return _seconds(name, value)
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name}: must be true or false, not {value!r}.")
@@ -348,4 +422,11 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "paused_by": _text,
     "paused_until": _time,
     "exclude": _name,
+    "overlap": _one_of(OVERLAPS),
+    "max_runtime": _length,
+    "revoke_overdue": _flag,
+    "queue_timeout": _patience,
+    "pause_after_failures": _count,
+    "resume_after": _length,
+    "tracks": _one_of(TRACKS),
 }

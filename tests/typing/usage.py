@@ -92,10 +92,18 @@ def policies_are_given_by_their_names() -> None:
         max_runs=3,
         jitter=timedelta(minutes=2),
         misfire="all",
+        overlap="skip",
+        max_runtime=timedelta(minutes=5),
+        revoke_overdue=True,
+        queue_timeout=60,
+        pause_after_failures=3,
+        resume_after=1.5,
+        tracks="workflow",
         last_run_at=None,
         total_run_count=0,
     )
     entry.update(schedule="1h30m", jitter=60, misfire=None, enabled=False, args=[1])
+    entry.update(overlap=None, max_runtime=5, tracks=None)
     entry.update(OwnEntry("b", "proj.report", 60, app=app))
     config: dict[str, Any] = {"jitter": 5}
     RedBeatSchedulerEntry("c", "proj.report", 60, app=app, **config)
@@ -104,6 +112,13 @@ def policies_are_given_by_their_names() -> None:
     assert_type(entry.timezone, "str | None")
     assert_type(entry.max_runs, "int | None")
     assert_type(entry.paused_until, "datetime | None")
+    assert_type(entry.overlap, str)
+    assert_type(entry.max_runtime, "float | None")
+    assert_type(entry.revoke_overdue, bool)
+    assert_type(entry.queue_timeout, "float | None")
+    assert_type(entry.pause_after_failures, "int | None")
+    assert_type(entry.resume_after, "float | None")
+    assert_type(entry.tracks, str)
     assert_type(entry.task, str)
     assert_type(entry.kwargs, "dict[str, Any]")
     assert_type(entry.schedule, Any)
@@ -123,6 +138,8 @@ def mistyped_names_and_wrong_types_are_refused(entry: RedBeatSchedulerEntry) -> 
     entry.update(enabled="no")  # type: ignore[arg-type]
     entry.jitter = "x"  # type: ignore[assignment]
     entry.start_time = 5  # type: ignore[assignment]
+    entry.overlap = "sometimes"  # type: ignore[assignment]
+    entry.tracks = "chord"  # type: ignore[assignment]
     entry.enabled = "no"  # type: ignore[assignment]
 
 

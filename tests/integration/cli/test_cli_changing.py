@@ -91,6 +91,13 @@ def test_every_field_has_its_option(ask: Call, get: Get, app: Celery) -> None:
         "misfire_grace_time": ("90", 90),
         "run_missed": (None, True),
         "exclude": ("holidays", "holidays"),
+        "overlap": ("buffer_one", "buffer_one"),
+        "max_runtime": ("5m", 300),
+        "revoke_overdue": (None, True),
+        "queue_timeout": ("1h", 3600),
+        "pause_after_failures": ("3", 3),
+        "resume_after": ("1d", 86400),
+        "tracks": ("workflow", "workflow"),
     }
     assert values.keys() == set(POLICY) == set(FIELDS) - set(PAUSE_FIELDS)
     options = [

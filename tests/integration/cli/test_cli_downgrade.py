@@ -87,6 +87,11 @@ OTHERWISE: list[tuple[dict[str, Any], str]] = [
     ({"misfire_grace_time": 30}, "would run however late it is"),
     ({"run_missed": True}, "would make up for what it missed while it was disabled by one run"),
     ({"exclude": "holidays"}, "would run on the days of its calendar holidays, too"),
+    ({"overlap": "skip"}, "would send a run also while another one is in progress (overlap is skip)"),
+    ({"max_runtime": 90}, "wouldn't tell of a run that takes longer than 90 s (max_runtime)"),
+    ({"max_runtime": 90, "revoke_overdue": True}, "wouldn't tell of, and revoke, a run"),
+    ({"queue_timeout": 60}, "its messages wouldn't expire after 60 s on a queue (queue_timeout)"),
+    ({"pause_after_failures": 3}, "wouldn't be paused after 3 failures in a row (pause_after_failures)"),
 ]
 
 

@@ -41,6 +41,9 @@ POLICIES: list[dict[str, Any]] = [
     {"paused": True},
     {"after_finish": "delete"},
     {"exclude": "holidays"},
+    *({"overlap": overlap} for overlap in ("skip", "buffer_one", "replace")),
+    {"max_runtime": 5, "revoke_overdue": True, "pause_after_failures": 3, "resume_after": 9},
+    {"queue_timeout": 60, "tracks": "workflow"},
 ]
 
 
@@ -197,13 +200,14 @@ def test_delivery_tags_are_uuids_of_version_4() -> None:
         ({}, ""),
         ({"enabled": False}, ""),
         ({"timezone": "Europe/Berlin", "expires_after": 60, "misfire": "all"}, ""),
+        ({"overlap": "skip", "max_runtime": 5, "queue_timeout": 60, "pause_after_failures": 3}, ""),
         ({"schedule": rrule("DAILY")}, "its schedule is neither an interval nor a crontab"),
         ({"jitter": 5}, "its policy has jitter"),
         ({"one_off": True}, "its policy has one_off"),
         ({"exclude": "holidays"}, "its policy has exclude"),
         ({"options": {"task_id": "always"}}, "the option 'task_id'"),
     ],
-    ids=["plain", "disabled", "plain policy", "rrule", "jitter", "one-off", "calendar", "task id"],
+    ids=["plain", "disabled", "plain policy", "tracked", "rrule", "jitter", "one-off", "calendar", "task id"],
 )
 def test_why_an_entry_is_not_plain_is_said_in_words(app: Celery, given: dict[str, Any], reason: str) -> None:
     entry = RedBeatSchedulerEntry("report", "echo", **{"schedule": 60, **given}, app=app)

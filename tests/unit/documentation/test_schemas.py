@@ -23,7 +23,7 @@ from redbeat.entries.forms import FORM_FIELDS, READ_ONLY_FIELDS
 from redbeat.entries.query import STATES
 from redbeat.errors import EntryError
 from redbeat.history import dropped_record, failed_record, sent_record, skipped_record
-from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES
+from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES, OVERLAPS, TRACKS
 from redbeat.schedules import clocked, cron
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.store.records import Stored, Write
@@ -101,6 +101,8 @@ def test_the_schemas_have_just_the_fields_that_the_code_has() -> None:
     assert set(schema_of("error")["properties"]) == {field.name for field in dataclass_fields(Failure)}
     assert policy["after_finish"]["enum"] == [*AFTER_FINISH, None]
     assert policy["misfire"]["enum"] == [*MISFIRES, None]
+    assert policy["overlap"]["enum"] == [*OVERLAPS, None]
+    assert policy["tracks"]["enum"] == [*TRACKS, None]
     assert policy["misfire_limit"]["maximum"] == MAX_MISFIRE_LIMIT
     assert set(definition["$defs"]["solar"]["properties"]["event"]["enum"]) == EVENTS
 
@@ -189,7 +191,9 @@ POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "expires_after": SECONDS, "misfire": st.sampled_from(MISFIRES),
     "misfire_limit": st.integers(1, MAX_MISFIRE_LIMIT), "misfire_grace_time": SECONDS,
     "run_missed": st.booleans(), "paused": st.booleans(), "pause_note": st.text(), "paused_by": st.text(),
-    "paused_until": MOMENTS,
+    "paused_until": MOMENTS, "overlap": st.sampled_from(OVERLAPS), "max_runtime": SECONDS,
+    "revoke_overdue": st.booleans(), "queue_timeout": SECONDS, "pause_after_failures": st.integers(1),
+    "resume_after": SECONDS, "tracks": st.sampled_from(TRACKS),
 }  # fmt: skip
 
 

@@ -177,6 +177,9 @@ def test_a_window_s_ends_have_seconds_where_there_are_any(app: Celery, moment: d
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
+        ({"overlap": "skip"}, "not while a run is in progress"),
+        ({"overlap": "buffer_one"}, "after the run in progress"),
+        ({"overlap": "replace"}, "in place of the run in progress"),
         ({"one_off": True}, "once"), ({"max_runs": 1}, "once"), ({"max_runs": 3}, "3 times at the most"),
         ({"exclude": "holidays"}, "except on holidays"), ({"jitter": 2.5}, "up to 2.5 s later"),
     ],

@@ -47,7 +47,9 @@ policies = st.fixed_dictionaries(
         "max_runs": st.integers(1, 9), "one_off": st.booleans(),
         "after_finish": st.sampled_from(["keep", "delete"]), "jitter": st.floats(0, 60),
         "misfire": st.sampled_from(["all", "skip"]), "pause_note": st.text(max_size=5),
-        "exclude": st.just("holidays"),
+        "exclude": st.just("holidays"), "overlap": st.sampled_from(["skip", "buffer_one", "replace"]),
+        "max_runtime": st.floats(0.1, 60), "queue_timeout": st.integers(1, 60),
+        "pause_after_failures": st.integers(1, 9), "tracks": st.just("workflow"),
     },
 )  # fmt: skip
 
@@ -179,11 +181,15 @@ def test_a_rule_begins_on_the_clocks_of_its_entry(app: Celery) -> None:
 
 
 def test_lengths_of_time_may_be_text_in_forms_and_files(app: Celery) -> None:
-    lengths = {"jitter": "30s", "expires_after": "1h30m", "misfire_grace_time": "0.5"}
-    fields = {"task": "t", "schedule": "1d", **lengths}
+    lengths = {
+        "jitter": "30s", "expires_after": "1h30m", "misfire_grace_time": "0.5", "max_runtime": "5m",
+        "queue_timeout": "1d", "resume_after": "2h",
+    }  # fmt: skip
+    fields = {"task": "t", "schedule": "1d", "pause_after_failures": 1, **lengths}
     in_file = entry_of(read_file(json.dumps({"entries": {"x": fields}})), "x", app)
     for entry in (Entry.from_dict({"name": "x", **fields}, app), in_file):
         assert (entry.jitter, entry.expires_after, entry.misfire_grace_time) == (30, 5400, 0.5)
+        assert (entry.max_runtime, entry.queue_timeout, entry.resume_after) == (300, 86400, 7200)
 
 
 def test_a_file_takes_what_to_dict_gives(app: Celery) -> None:
