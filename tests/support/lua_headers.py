@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redbeat.store import scripts as lua
-from redbeat.store.scripts import status
+from redbeat.store.scripts import runs, status
 
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
-FRAGMENTS = ["entry_texts", "hold_lock", "match_calendar", "measure_entry", "push_messages", "read_scores"]
+FRAGMENTS = [
+    *("entry_texts", "finish_run", "hold_lock", "match_calendar", "measure_entry", "push_messages"),
+    *("read_scores", "run_records"),
+]
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - set(FRAGMENTS))
 NUMBERS = {
     "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
@@ -35,7 +38,11 @@ class Header:
 
 def sha1_of(name: str) -> str:
     """What the script is sent as."""
-    sent = [script for script in {**vars(lua), **vars(status)}.values() if isinstance(script, lua.Script)]
+    sent = [
+        script
+        for script in {**vars(lua), **vars(status), **vars(runs)}.values()
+        if isinstance(script, lua.Script)
+    ]
     [sha1] = [script.sha1 for script in sent if f"-- {name}: " in script.source]
     return sha1
 

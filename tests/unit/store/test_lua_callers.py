@@ -16,7 +16,7 @@ from redbeat.keys import Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
 from redbeat.store.records import KeyType
-from redbeat.store.scripts import calendars, downgrades, orphans, owners, repairs, status
+from redbeat.store.scripts import calendars, downgrades, orphans, owners, repairs, runs, status
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")
@@ -49,6 +49,19 @@ CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
 TWO_SETS = ("the-statics", "the-owners")
 STATICS = {"statics": "the-statics", "owners": "the-owners", "change": "add", "owner": "the-owner"}
 OF_ALL = {"schedule": "the-schedule", "statics": "the-statics", "away": "the-:downgraded"}
+
+DELIVERY = runs.Delivery("n", "the-id", "7.5", "the-delivery", "the-worker", 2, "the-root", is_soft=True)
+SETTLEMENT = runs.Settlement("end", "n", "the-id", "the-member", "7.5", "the-record", "lost", 2.5)
+OF_RUN = {
+    "running": "the-:running:n",
+    "deadlines": "the-:deadlines",
+    "history": "the-:history:n",
+    "events": "the-:events",
+    "name": "n",
+    "task_id": "the-id",
+    "due": "7.5",
+}
+OF_DELIVERY = {"delivery": "the-delivery", "worker": "the-worker", "attempt": 2}
 
 
 def histories_of(kept: int) -> records.Histories:
@@ -232,11 +245,84 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"schedule": "the-schedule", "wake": "the-wake"},
         {"member": "the-member", "score": "1.500000"},
     ),
+    "begin_run": (
+        lambda client: runs.begin_run(client, KEYS, DELIVERY, 30),
+        ["go", 0],
+        {**OF_RUN, **OF_DELIVERY, "root": "the-root", "is_soft": 1, "lease_ms": 30},
+        {},
+    ),
+    "renew_runs": (
+        lambda client: runs.renew_runs(client, KEYS, [(DELIVERY, 2.5)] * 2, 30, "the-worker", "the-row"),
+        ["ok", "gone"],
+        {
+            "deadlines": "the-:deadlines",
+            "workers": "the-:workers",
+            "lease_ms": 30,
+            "worker": "the-worker",
+            "row": "the-row",
+            "forget_seconds": 3600,
+        },
+        {"task_id": "the-id", "due": "7.5", "delivery": "the-delivery", "attempt": 2, "age_seconds": "2.500"},
+    ),
+    "end_run": (
+        lambda client: runs.end_runs(client, KEYS, [runs.End(DELIVERY, "retrying", "the-error", 1.5, 3)]),
+        "retrying",
+        {
+            **OF_RUN,
+            **OF_DELIVERY,
+            "failures": "the-:failures",
+            "failing": "the-:failing",
+            "wake": "the-:wake",
+            "outcome": "retrying",
+            "problem": "the-error",
+            "ran": "1.500",
+            "retry_seconds": "3.000",
+        },
+        {},
+    ),
+    "note_child": (
+        lambda client: runs.note_child(client, KEYS, DELIVERY, "the-child"),
+        1,
+        {
+            "running": "the-:running:n",
+            "deadlines": "the-:deadlines",
+            "root": "the-root",
+            "task_id": "the-child",
+            "due": "7.5",
+        },
+        {},
+    ),
+    "settle_runs": (
+        lambda client: runs.settle_runs(client, KEYS, FENCE, [SETTLEMENT, SETTLEMENT]),
+        "ok",
+        {
+            **FENCED,
+            "deadlines": "the-:deadlines",
+            "events": "the-:events",
+            "wake": "the-:wake",
+            "failures": "the-:failures",
+            "failing": "the-:failing",
+            "count": 2,
+        },
+        {
+            "action": "end",
+            "name": "n",
+            "task_id": "the-id",
+            "score": "7.5",
+            "text": "the-record",
+            "word": "lost",
+            "seconds": "2.500",
+        },
+    ),
 }
 
 
+#: script to the keys of its entries, where they aren't the entries' own
+LISTED = {"renew_runs": ["the-:running:n"] * 2, "settle_runs": ["the-:running:n"] * 2}
+
 #: script to the keys that come after those of the entries
 BESIDE = {
+    "settle_runs": ["the-:history:n"] * 2 + ["the-n"] * 2,
     "commit_runs": ["history of k"] * 2,
     "delete_entries": ["beside k"] * 2,
     "apply_entries": ["the-:calendar:c"],
@@ -331,7 +417,9 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
     assert {word: keys[place - 1] for place, word in header.keys.items()} | {
         word: args[place - 1] for place, word in header.args.items()
     } == by_name
-    assert list(keys[len(header.keys) :]) == (["k", "k", *BESIDE.get(name, [])] if header.keys_from else [])
+    assert list(keys[len(header.keys) :]) == (
+        [*LISTED.get(name, ["k", "k"]), *BESIDE.get(name, [])] if header.keys_from else []
+    )
     shared = [SHARED[name][word] for group in header.shared for word in group]
     assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2 + shared
 

@@ -1,0 +1,208 @@
+"""Runs in progress as they are in Redis: begun and ended by workers, settled by beat, read by everybody.
+
+Invariant: a run that nobody renews any more is found by its deadline, so nothing is left behind for good.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any, NamedTuple
+
+from redbeat.store.chunks import in_chunks
+from redbeat.store.records import Fence, text_of
+from redbeat.store.run_record import RunRecord, decode_record
+from redbeat.store.scripts.runs import Delivery as Delivery
+from redbeat.store.scripts.runs import End as End
+from redbeat.store.scripts.runs import Settlement as Settlement
+from redbeat.store.scripts.runs import (
+    begin_run,
+    end_runs,
+    note_child,
+    renew_runs,
+    settle_runs,
+)
+from redbeat.store.store import Store
+
+#: a worker that has said nothing for so long doesn't live any more, seconds
+WORKER_SECONDS = 60.0
+
+
+class Answer(Enum):
+    """Whether a run's task is begun."""
+
+    #: it is, and the lease is this delivery's
+    GO = "go"
+    #: it isn't: the run was given up, or is to be replaced, and another one holds the entry
+    SUPERSEDED = "superseded"
+    #: it isn't now: another delivery of its message is at work
+    BUSY = "busy"
+    #: this delivery has ended, and the question came late
+    OVER = "over"
+
+
+class Begun(NamedTuple):
+    """What the gate says; ``wait_seconds``: how long the lease of the other delivery lives."""
+
+    answer: Answer
+    wait_seconds: float
+
+
+class FailedRun(NamedTuple):
+    """A run that has failed for good, was lost, or never started; ``at``: when that was noted, UTC."""
+
+    name: str
+    task_id: str
+    due: datetime
+    at: datetime
+    outcome: str
+    error: str
+    worker: str
+
+
+class Runs:
+    """The runs in progress of ``store``. Leases are in milliseconds.
+
+    Every method raises what the store's do: StoreUnavailable when Redis can't be reached, say.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def begin(self, delivery: Delivery, lease_ms: int) -> Begun:
+        """Take the lease of a run, unless its task may not begin."""
+        with self._store.translating(self._store.keys.about(delivery.name).running, "hash"):
+            answer, rest_ms = begin_run(self._store.client, self._store.keys, delivery, lease_ms)
+        return Begun(Answer(answer), rest_ms / 1000)
+
+    def renew(
+        self, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str = ""
+    ) -> dict[str, str]:
+        """Renew leases, in one command; return why deliveries must be terminated, by their tokens.
+
+        Arguments:
+            held: the deliveries, and for how many seconds each is at work.
+            worker: the worker's name.
+            row: what it says of itself, the members of a JSON object; '': nothing now.
+        """
+        with self._store.translating(self._store.keys.deadlines):
+            answers = renew_runs(self._store.client, self._store.keys, held, lease_ms, worker, row)
+        found = zip(held, answers, strict=True)
+        return {one.token: answer for (one, _), answer in found if answer not in ("ok", "gone")}
+
+    def end(self, ends: Sequence[End]) -> None:
+        """Note what became of deliveries, in one round trip."""
+        if ends:
+            with self._store.translating(self._store.keys.deadlines):
+                end_runs(self._store.client, self._store.keys, ends)
+
+    def note_child(self, delivery: Delivery, task_id: str) -> None:
+        """Note a task that ``delivery``, a task of a workflow, is about to send."""
+        with self._store.translating(self._store.keys.deadlines):
+            note_child(self._store.client, self._store.keys, delivery, task_id)
+
+    def forget_worker(self, worker: str) -> None:
+        """Note that a worker has ended."""
+        key = self._store.keys.workers
+        self._store.ask(lambda client: client.hdel(key, worker), key, "hash")
+
+    def is_mine(self, delivery: Delivery) -> bool:
+        """Tell whether ``delivery`` holds the lease of its run."""
+        key = self._store.keys.about(delivery.name).running
+        text = text_of(self._store.ask(lambda client: client.hget(key, delivery.task_id), key, "hash"))
+        record = None if text is None else decode_record(delivery.task_id, text)
+        return record is not None and record.delivery == delivery.token
+
+    def settle(self, fence: Fence, settlements: Sequence[Settlement]) -> None:
+        """Do what beat has decided about runs whose deadlines have come.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        for chunk in in_chunks(settlements):
+            with self._store.translating():
+                status = settle_runs(self._store.client, self._store.keys, fence, chunk)
+            self._store.check_lock(status, fence)
+
+    def read(self, keys: Sequence[str]) -> list[list[RunRecord]]:
+        """Return the runs in progress of the entries under ``keys``, the oldest first; one round trip."""
+        if not keys:
+            return []
+        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.hgetall(self._store.keys.running(key))
+            found = pipeline.execute(raise_on_error=False)
+        return [[] if isinstance(one, Exception) else _records_of(one.items()) for one in found]
+
+    def all(self) -> Iterator[tuple[str, RunRecord]]:
+        """Yield all runs in progress, entry by entry, with the entry's key."""
+        deadlines, keys = self._store.keys.deadlines, self._store.keys
+        found: set[str] = set()
+        for page in self._store.scan(lambda client, cursor: client.zscan(deadlines, cursor)):
+            found |= {text_of(member).partition("\0")[2] for member, _ in page}
+        entries = sorted(keys.entry_of_running(running) for running in found)
+        for chunk in in_chunks(entries):
+            for key, records in zip(chunk, self.read(chunk), strict=True):
+                yield from ((key, record) for record in records)
+
+    def failing(self, names: Sequence[str]) -> list[int]:
+        """Return of each entry how many of its last runs have failed in a row."""
+        if not names:
+            return []
+        key = self._store.keys.failing
+        found = self._store.ask(lambda client: client.hmget(key, list(names)), key, "hash")
+        return [int(count) if count is not None and text_of(count).isdigit() else 0 for count in found]
+
+    def failures(self, since: datetime, limit: int) -> list[FailedRun]:
+        """Return the runs that have failed since a time, the newest first, at most ``limit``."""
+        key, first = self._store.keys.failures, f"{int(since.timestamp() * 1000)}"
+        found = self._store.ask(
+            lambda client: client.xrevrange(key, max="+", min=first, count=limit), key, "stream"
+        )
+        runs = (_failed_run_of(text_of(number), values) for number, values in found)
+        return [run for run in runs if run is not None]
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Return what each live worker that tracks runs says of itself, by its name."""
+        key = self._store.keys.workers
+        found = self._store.ask(lambda client: client.hgetall(key), key, "hash")
+        with self._store.translating():
+            now = int(self._store.client.time()[0])
+        rows: dict[str, dict[str, Any]] = {}
+        for name, text in found.items():
+            try:
+                row = json.loads(text_of(text))
+                if float(row["at"]) >= now - WORKER_SECONDS:
+                    rows[str(text_of(name))] = row
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue
+        return rows
+
+
+def _records_of(fields: Iterable[tuple[Any, Any]]) -> list[RunRecord]:
+    found = [decode_record(text_of(task_id), text_of(text)) for task_id, text in fields if text_of(task_id)]
+    return sorted([one for one in found if one is not None], key=_age_key)
+
+
+def _age_key(record: RunRecord) -> tuple[float, str]:
+    return record.started or record.sent or 0.0, record.task_id
+
+
+def _failed_run_of(number: str, values: Any) -> FailedRun | None:
+    texts = {text_of(name): text_of(text) for name, text in values.items()}
+    try:
+        at = datetime.fromtimestamp(int(number.partition("-")[0]) / 1000, timezone.utc)
+        due = datetime.fromtimestamp(float(texts["due"]), timezone.utc)
+        return FailedRun(
+            texts["entry"],
+            texts["id"],
+            due,
+            at,
+            texts["outcome"],
+            texts.get("error", ""),
+            texts.get("worker", ""),
+        )
+    except (KeyError, ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,67 @@
+-- begin_run: the gate in front of a run's task: take the lease, or tell why it isn't begun.
+--
+-- KEYS[1] running    hash of the entry's runs in progress
+-- KEYS[2] deadlines  zset of when beat must look at each
+-- KEYS[3] history    list of what became of the entry's runs, the newest first
+-- KEYS[4] events     stream of what has happened
+-- ARGV[1] name       the entry's
+-- ARGV[2] task_id    the run's
+-- ARGV[3] due        its due time, UNIX seconds
+-- ARGV[4] delivery   which delivery of its message this is
+-- ARGV[5] worker     the worker's name
+-- ARGV[6] attempt    1, and one more for each retry
+-- ARGV[7] root       the task id of the run whose workflow this task belongs to, '' if it is the run itself
+-- ARGV[8] is_soft    1: the worker's pool can't terminate a task
+-- ARGV[9] lease_ms   how long the lease lives unless it is renewed
+--
+-- Returns {answer, rest_ms}
+--   answer   'go'; 'superseded': it was given up, or is to be replaced, and another run holds the entry, or is to; 'busy':
+--            another delivery of it is at work; 'over': this delivery has ended, and this call was late
+--   rest_ms  with 'busy' how long the other's lease lives, else 0
+local running, deadlines, history, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local name, task_id, due, delivery, worker = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local attempt, root, is_soft, lease_ms = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
+
+local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
+local member = task_id .. '\0' .. running
+local record = decode_record(redis.call('HGET', running, task_id))
+if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
+
+if record and record.delivery and record.delivery ~= delivery and record.state == 'started' then
+  local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, member)) or 0) - tonumber(now)))
+  if rest_ms > 0 and record.overlap and record.overlap ~= 'allow' then return {'busy', rest_ms} end
+end
+if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
+  return {'over', 0}
+end
+if record and record.terminate == 'replaced' and record.state ~= 'started' then return {'superseded', 0} end
+if not record then
+  for _, text in ipairs(redis.call('LRANGE', history, 0, 19)) do
+    local is_read, past = pcall(cjson.decode, text)
+    if is_read and type(past) == 'table' and past.delivery == delivery then return {'over', 0} end
+  end
+end
+if not record or (record.overdue and record.state ~= 'started') then  -- it was given up
+  local holder, other = find_holder(running, task_id, due, root)
+  if holder and other.overlap and other.overlap ~= 'allow' then return {'superseded', 0} end
+end
+if not record then
+  record = {due = due}
+  if root ~= '' then record.root = root end
+end
+
+record.state, record.started, record.delivery, record.worker, record.attempt = 'started', now, delivery, worker, attempt
+record.outcome, record.error, record.told = nil, nil, nil
+record.soft = is_soft == '1' and 1 or nil
+record.wait = record.wait or string.format('%.3f', math.max(tonumber(now) - tonumber(record.sent or due), 0))
+local look_at = tonumber(now) + lease_ms / 1000
+if tonumber(record.max) and not record.overdue then look_at = math.min(look_at, tonumber(now) + tonumber(record.max)) end
+redis.call('HSET', running, task_id, cjson.encode(record))
+redis.call('ZADD', deadlines, string.format('%.6f', look_at), member)
+redis.pcall(
+  'XADD', events, 'MAXLEN', '~', 10000, '*', 'event', 'run_started', 'entry', name, 'run', cjson.encode({
+    task_id = task_id, due = due, worker = worker, attempt = attempt, wait = record.wait, at = now,
+  })
+)
+return {'go', 0}

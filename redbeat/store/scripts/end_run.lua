@@ -1,0 +1,54 @@
+-- end_run: note what became of a run, or that its task has asked for another attempt.
+--
+-- KEYS[1] running    hash of the entry's runs in progress
+-- KEYS[2] deadlines  zset of when beat must look at each
+-- KEYS[3] history    list of what became of the entry's runs, the newest first
+-- KEYS[4] events     stream of what has happened
+-- KEYS[5] failures   stream of the runs that have failed
+-- KEYS[6] failing    hash of how many runs of an entry have failed in a row
+-- ARGV[1] wake       channel that wakes beat
+-- ARGV[2] name       the entry's
+-- ARGV[3] task_id    the run's
+-- ARGV[4] due        its due time, UNIX seconds
+-- ARGV[5] delivery   which delivery of its message it was
+-- ARGV[6] worker     the worker's name
+-- ARGV[7] attempt    1, and one more for each retry
+-- ARGV[8] outcome    what became of it; 'retrying' and 'requeued': it goes on
+-- ARGV[9] problem    the exception, '' for none
+-- ARGV[10] ran       how long its task took, seconds; '' if that isn't known
+-- ARGV[11] retry_seconds  with 'retrying' in how many seconds the next attempt may begin
+--
+-- Returns 'ended', 'retrying', 'kept', 'spawned', 'late' if it was given up or has ended before, or 'other' if another
+-- delivery of its message is at work
+local running, deadlines, history, events, failures, failing = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local wake, name, task_id, due, delivery = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local worker, attempt, outcome, problem, ran = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
+local retry_seconds = tonumber(ARGV[11])
+
+local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
+local record = decode_record(redis.call('HGET', running, task_id))
+if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
+if record and record.delivery ~= delivery and record.state == 'started' then return 'other' end
+if record and (record.state == 'ended' or record.state == 'spawned') then
+  return record.delivery == delivery and 'late' or 'other'
+end
+
+if outcome == 'retrying' or outcome == 'requeued' then
+  if not record then return 'late' end
+  record.state, record.delivery, record.error = 'retrying', nil, problem ~= '' and problem or nil
+  if outcome == 'retrying' then record.attempt = attempt + 1 end
+  redis.call('HSET', running, task_id, cjson.encode(record))
+  local seconds = retry_seconds + (tonumber(record.queue) or default_queue_seconds) + 1
+  redis.call('ZADD', deadlines, later(now, seconds), task_id .. '\0' .. running)
+  return 'retrying'
+end
+
+local keys = {
+  running = running, deadlines = deadlines, history = history, events = events, failures = failures, failing = failing,
+}
+return finish_run(keys, {
+  name = name, task_id = task_id, due = due, outcome = outcome, error = problem ~= '' and problem or nil,
+  record = record, ran = ran ~= '' and ran or nil, worker = worker, attempt = attempt, delivery = delivery, now = now,
+  wake = wake,
+})

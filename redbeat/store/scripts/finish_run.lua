@@ -1,0 +1,145 @@
+-- finish_run(keys, run): note that a run is over, and forget it; where the tasks of its workflow aren't, note that.
+-- poke(keys, now, wake): let beat look at an entry: its waiting run may go, or it has failed too often.
+-- add_event(events, name, event, run): tell those who listen.
+-- Not scripts of their own, but put in front of those that need them, after run_records.
+-- keys are running, deadlines, history, events, failures, failing. run has name, task_id, due, outcome, now, wake, and if
+-- they are known error, record, ran, worker, attempt, delivery.
+-- finish_run returns 'ended', 'late' for a run that was given up or has ended before, 'spawned' if other tasks of its
+-- workflow are left, or 'kept' if beat hasn't recorded yet that it was sent: then the record stays for a minute, with
+-- what became of it.
+local kept_seconds, most_events, default_queue_seconds = 60, 10000, 86400
+local is_failure = {failed = true, lost = true}
+local is_given_up = {lost = true, never_started = true}
+local is_listed = {failed = true, lost = true, never_started = true}
+
+local function add_event(events, name, event, run)
+  redis.pcall('XADD', events, 'MAXLEN', '~', most_events, '*', 'event', event, 'entry', name, 'run', cjson.encode(run))
+end
+
+local function poke(keys, now, wake)
+  redis.call('ZADD', keys.deadlines, now, '\0' .. keys.running)
+  redis.pcall('PUBLISH', wake, keys.running)
+end
+
+-- what became of a run as members of a JSON object
+local function members_of(run)
+  local members = {'"outcome":' .. cjson.encode(run.outcome), '"ended":' .. run.now}
+  for _, name in ipairs({'wait', 'ran', 'attempt'}) do
+    if tonumber(run[name]) then members[#members + 1] = '"' .. name .. '":' .. run[name] end
+  end
+  for _, name in ipairs({'worker', 'delivery', 'error'}) do
+    if run[name] and run[name] ~= '' then members[#members + 1] = '"' .. name .. '":' .. cjson.encode(run[name]) end
+  end
+  return table.concat(members, ',')
+end
+
+-- Returns 'ended', 'late', 'repeated' if this delivery's end was noted before, or nil if its history hasn't got the run
+local function add_to_history(history, run)
+  local first = 0
+  repeat
+    local found = redis.pcall('LRANGE', history, first, first + 19)
+    if found.err then return nil end
+    for place, text in ipairs(found) do
+      local due = string.match(text, '"due":([%d.e+]+)')
+      if due and is_same_time(due, run.due) then
+        local is_read, past = pcall(cjson.decode, text)
+        if is_read and type(past) == 'table' and (past.id == nil or past.id == run.task_id) then
+          local at = first + place - 1
+          if not past.outcome then
+            redis.pcall('LSET', history, at, string.sub(text, 1, -2) .. ',' .. members_of(run) .. '}')
+            return 'ended'
+          elseif past.ended and past.delivery and past.delivery == run.delivery and not is_given_up[past.outcome] then
+            return 'repeated'
+          elseif past.ended then
+            if not past.late and run.outcome ~= 'superseded' then
+              redis.pcall('LSET', history, at, string.sub(text, 1, -2) .. ',"late":' .. cjson.encode(run.outcome) .. '}')
+            end
+            return 'late'
+          end
+        end
+      end
+    end
+    first = first + 20
+  until #found < 20
+  return nil
+end
+
+local function has_children(running, root)
+  local found = redis.call('HGETALL', running)
+  for i = 1, #found, 2 do
+    local record = decode_record(found[i + 1])
+    if record and record.root == root then return true end
+  end
+  return false
+end
+
+-- tell of the end once: the failures in a row, the list of failures, the event
+local function tell_of(keys, run, record)
+  if is_failure[run.outcome] then
+    local in_a_row = redis.pcall('HINCRBY', keys.failing, run.name, 1)
+    local most = tonumber(record and record.pause)
+    if most and type(in_a_row) == 'number' and in_a_row >= most then poke(keys, run.now, run.wake) end
+  elseif run.outcome == 'succeeded' then
+    redis.pcall('HDEL', keys.failing, run.name)
+  end
+  if is_listed[run.outcome] then
+    redis.pcall(
+      'XADD', keys.failures, 'MAXLEN', '~', most_events, '*', 'entry', run.name, 'id', run.task_id, 'due', run.due,
+      'outcome', run.outcome, 'error', run.error or '', 'worker', run.worker or ''
+    )
+  end
+  add_event(keys.events, run.name, 'run_ended', {
+    task_id = run.task_id, due = run.due, outcome = run.outcome, error = run.error, wait = run.wait, ran = run.ran,
+    worker = run.worker, attempt = run.attempt, at = run.now,
+  })
+end
+
+local function finish_run(keys, run)
+  local running, deadlines, record = keys.running, keys.deadlines, run.record
+  local member = run.task_id .. '\0' .. running
+  run.wait = record and record.wait
+  run.worker = run.worker or (record and record.worker)
+  run.attempt = run.attempt or (record and record.attempt)
+  run.delivery = run.delivery or (record and record.delivery)
+  run.ran = run.ran or (record and record.ran)
+
+  if record and record.workflow and not record.root and has_children(running, run.task_id) then
+    record.state, record.outcome, record.error, record.ran = 'spawned', run.outcome, run.error, run.ran
+    redis.call('HSET', running, run.task_id, cjson.encode(record))
+    redis.call('ZADD', deadlines, later(run.now, record.queue or default_queue_seconds), member)
+    return 'spawned'
+  end
+  if record and record.root then  -- a task of a workflow: it counts as a part of the run
+    redis.call('HDEL', running, run.task_id)
+    redis.call('ZREM', deadlines, member)
+    local text = redis.call('HGET', running, record.root)
+    local root = decode_record(text)
+    if not root then return 'ended' end
+    if run.outcome ~= 'succeeded' and run.outcome ~= 'ignored' and not root.broken then
+      root.broken, root.breaking = run.outcome, run.error
+      redis.call('HSET', running, record.root, cjson.encode(root))
+    end
+    if root.state ~= 'spawned' or has_children(running, record.root) then return 'ended' end
+    local outcome, problem = root.outcome, root.error
+    if outcome == 'succeeded' and root.broken then outcome, problem = 'failed', root.breaking end
+    return finish_run(keys, {
+      name = run.name, task_id = record.root, due = root.due, outcome = outcome, error = problem, record = root,
+      now = run.now, wake = run.wake,
+    })
+  end
+
+  local noted = add_to_history(keys.history, run)
+  if noted == 'repeated' then return 'late' end
+  if noted ~= 'late' and not (record and record.told) then tell_of(keys, run, record) end
+  if record and not noted and not record.sent and record.state ~= 'ended' then
+    record.state, record.outcome, record.error, record.ran, record.told = 'ended', run.outcome, run.error, run.ran, 1
+    redis.call('HSET', running, run.task_id, cjson.encode(record))
+    redis.call('ZADD', deadlines, later(run.now, kept_seconds), member)
+    noted = 'kept'
+  elseif record then
+    redis.call('HDEL', running, run.task_id)
+    redis.call('ZREM', deadlines, member)
+  end
+  if redis.call('HEXISTS', running, '') == 1 then poke(keys, run.now, run.wake) end
+  return noted or 'ended'
+end

@@ -1,0 +1,20 @@
+-- note_child: note a task of a run's workflow, before it is sent.
+--
+-- KEYS[1] running    hash of the entry's runs in progress
+-- KEYS[2] deadlines  zset of when beat must look at each
+-- ARGV[1] root       the run's task id
+-- ARGV[2] task_id    that of the task
+-- ARGV[3] due        the run's due time, UNIX seconds
+--
+-- Returns 1 when it was noted, 0 when it is known, or the run isn't in progress any more
+local running, deadlines = KEYS[1], KEYS[2]
+local root, task_id, due = ARGV[1], ARGV[2], ARGV[3]
+
+local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
+local run = decode_record(redis.call('HGET', running, root))
+if not run then return 0 end
+local record = {state = 'sent', root = root, due = due, sent = now, queue = run.queue}
+if redis.call('HSETNX', running, task_id, cjson.encode(record)) == 0 then return 0 end
+redis.call('ZADD', deadlines, later(now, (tonumber(run.queue) or 86400) + 1), task_id .. '\0' .. running)
+return 1

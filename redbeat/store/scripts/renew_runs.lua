@@ -1,0 +1,57 @@
+-- renew_runs: renew the leases of all runs that a worker has in progress, and say that the worker lives.
+--
+-- KEYS[1] deadlines  zset of when beat must look at each run
+-- KEYS[2] workers    hash of the workers that track runs
+-- KEYS[3..] running  of each run the hash of its entry's runs in progress
+-- ARGV[1] lease_ms   how long the leases live from now on
+-- ARGV[2] worker     the worker's name
+-- ARGV[3] row        what the worker says of itself, the members of a JSON object; '' to say nothing now
+-- ARGV[4] forget_seconds  workers that have said nothing for longer are removed
+-- ARGV[5..] five for each entry:
+--   task_id          the run's
+--   due              its due time, UNIX seconds
+--   delivery         which delivery of its message is at work
+--   attempt          1, and one more for each retry
+--   age_seconds      for how long it has been at work
+--
+-- Returns for each run 'ok', 'gone' if it isn't this delivery's any more, or why it must be terminated
+local deadlines, workers = KEYS[1], KEYS[2]
+local lease_ms, worker, row, forget_seconds = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
+if row ~= '' then
+  redis.call('HSET', workers, worker, '{"at":' .. now .. ',' .. row .. '}')
+  local all = redis.call('HGETALL', workers)
+  for i = 1, #all, 2 do
+    local at = tonumber(string.match(all[i + 1], '^{"at":([%d.]+)') or 0)
+    if at < tonumber(now) - forget_seconds then redis.call('HDEL', workers, all[i]) end
+  end
+end
+
+local answers = {}
+for i = 3, #KEYS do
+  local running, at = KEYS[i], 5 + (i - 3) * 5
+  local task_id, due, delivery, attempt, age_seconds = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local text = redis.pcall('HGET', running, task_id)
+  local record = type(text) == 'string' and decode_record(text)
+  local answer = 'gone'
+  if record and is_same_time(record.due, due) then
+    if record.state == 'sent' or record.state == 'retrying' then  -- Redis was away when it was begun
+      record.state, record.delivery, record.worker, record.attempt = 'started', delivery, worker, tonumber(attempt)
+      record.started = later(now, -age_seconds)
+      record.wait = record.wait or string.format('%.3f', math.max(record.started - tonumber(record.sent or due), 0))
+      redis.call('HSET', running, task_id, cjson.encode(record))
+    end
+    if record.state == 'started' and record.delivery == delivery then
+      local look_at = tonumber(now) + lease_ms / 1000
+      if tonumber(record.max) and not record.overdue then
+        look_at = math.min(look_at, tonumber(record.started) + tonumber(record.max))
+      end
+      redis.call('ZADD', deadlines, string.format('%.6f', look_at), task_id .. '\0' .. running)
+      answer = record.terminate or 'ok'
+    end
+  end
+  answers[#answers + 1] = answer
+end
+return answers

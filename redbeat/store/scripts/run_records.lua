@@ -1,0 +1,33 @@
+-- decode_record(text): the record of a run in progress as a table, nil for a text that is none.
+-- is_same_time(left, right): whether two texts are the same time; Python and the server write them differently.
+-- find_holder(running, task_id, due, root): the task id and the record of a run that holds its entry, besides the run
+-- with this task id and due time, and what belongs to the same workflow, whose run is root; nil for none.
+-- later(now, seconds): the time that many seconds after now, as a text.
+-- Not scripts of their own, but put in front of those that need them. What a record says stands in redbeat/store/run_record.py.
+local function decode_record(text)
+  if not text or text == '' then return nil end
+  local is_read, record = pcall(cjson.decode, text)
+  if is_read and type(record) == 'table' and type(record.state) == 'string' then return record end
+  return nil
+end
+
+local function is_same_time(left, right)
+  left, right = tonumber(left), tonumber(right)
+  return left and right and math.abs(left - right) < 0.000002
+end
+
+local function find_holder(running, task_id, due, root)
+  local found = redis.call('HGETALL', running)
+  for i = 1, #found, 2 do
+    local other, record = found[i], found[i + 1]
+    record = other ~= '' and decode_record(record)
+    if record and record.state ~= 'ended' and not record.overdue then
+      local is_same = other == task_id and is_same_time(record.due, due)
+      local of = root ~= '' and root or task_id
+      if not (is_same or other == of or record.root == of) then return other, record end
+    end
+  end
+  return nil
+end
+
+local function later(now, seconds) return string.format('%.6f', tonumber(now) + tonumber(seconds)) end

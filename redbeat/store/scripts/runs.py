@@ -1,0 +1,144 @@
+"""The scripts about runs in progress, one typed function each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redbeat.keys import Keys
+from redbeat.store.records import Fence, LockStatus, text_of
+from redbeat.store.scripts import Script, lock_status_of
+from redbeat.store.scripts.script import Request
+
+_BEGIN_RUN = Script("run_records", "begin_run")
+_RENEW_RUNS = Script("run_records", "renew_runs")
+_END_RUN = Script("run_records", "finish_run", "end_run")
+_NOTE_CHILD = Script("run_records", "note_child")
+_SETTLE_RUNS = Script("hold_lock", "run_records", "finish_run", "settle_runs")
+
+#: workers that have said nothing for so long are forgotten, seconds
+FORGET_SECONDS = 3600
+
+
+class Delivery(NamedTuple):
+    """One delivery of a run's message to a worker.
+
+    Attributes:
+        name: of the entry.
+        task_id: of the message.
+        due: when the run was due, UNIX seconds as text.
+        token: differs from delivery to delivery.
+        worker: the worker's name.
+        attempt: 1, and one more for each of Celery's retries.
+        root: the task id of the run whose workflow this task belongs to; '': it is the run itself.
+        is_soft: the worker's pool can't terminate a task.
+    """
+
+    name: str
+    task_id: str
+    due: str
+    token: str
+    worker: str
+    attempt: int = 1
+    root: str = ""
+    is_soft: bool = False
+
+
+class End(NamedTuple):
+    """What became of a delivery.
+
+    Attributes:
+        outcome: 'succeeded', 'failed', 'revoked', 'expired', 'rejected', 'ignored', 'superseded'; if the run
+            goes on 'retrying' or 'requeued'.
+        error: the exception, in one line.
+        run_seconds: how long its task took; None: that isn't known.
+        retry_seconds: in how many seconds the next attempt may begin.
+    """
+
+    delivery: Delivery
+    outcome: str
+    error: str = ""
+    run_seconds: float | None = None
+    retry_seconds: float = 0.0
+
+
+class Settlement(NamedTuple):
+    """What beat does about a run whose deadline has come; see ``settle_runs.lua``."""
+
+    action: str
+    name: str
+    task_id: str
+    member: str
+    score: str
+    text: str
+    word: str = ""
+    seconds: float = 0.0
+
+
+def begin_run(client: Any, keys: Keys, delivery: Delivery, lease_ms: int) -> tuple[str, int]:
+    """Take the lease of a run; return the answer, and how many milliseconds another one's lease lives."""
+    about = keys.about(delivery.name)
+    one = delivery
+    answer, rest_ms = _BEGIN_RUN(
+        client,
+        [about.running, keys.deadlines, about.history, keys.events],
+        [
+            *(one.name, one.task_id, one.due, one.token, one.worker, one.attempt, one.root, int(one.is_soft)),
+            lease_ms,
+        ],
+    )
+    return text_of(answer), int(rest_ms)
+
+
+def renew_runs(
+    client: Any, keys: Keys, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str
+) -> list[str]:
+    """Renew the leases of runs that are at work for so many seconds; return the answer for each."""
+    args: list[Any] = [lease_ms, worker, row, FORGET_SECONDS]
+    for one, age_seconds in held:
+        args += one.task_id, one.due, one.token, one.attempt, f"{age_seconds:.3f}"
+    running = [keys.about(one.name).running for one, _ in held]
+    return [text_of(answer) for answer in _RENEW_RUNS(client, [keys.deadlines, keys.workers, *running], args)]
+
+
+def end_runs(client: Any, keys: Keys, ends: Sequence[End]) -> list[str]:
+    """Note what became of runs; return what the script says of each."""
+    requests = [_end_request(keys, end) for end in ends]
+    if len(requests) == 1 or not hasattr(client, "connection_pool"):  # a cluster's pipelines take no scripts
+        return [text_of(answer) for answer in _END_RUN.call_each(client, requests)]
+    return [text_of(answer) for answer in _END_RUN.call_all(client, requests)[0]]
+
+
+def _end_request(keys: Keys, end: End) -> Request:
+    one, about = end.delivery, keys.about(end.delivery.name)
+    ran = "" if end.run_seconds is None else f"{end.run_seconds:.3f}"
+    return Request(
+        [about.running, keys.deadlines, about.history, keys.events, keys.failures, keys.failing],
+        [
+            *(keys.wake, one.name, one.task_id, one.due, one.token, one.worker, one.attempt),
+            *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}"),
+        ],
+    )
+
+
+def note_child(client: Any, keys: Keys, delivery: Delivery, task_id: str) -> bool:
+    """Note a task that a task of a run's workflow is about to send; tell whether it is noted now."""
+    root = delivery.root or delivery.task_id
+    running = keys.about(delivery.name).running
+    return bool(_NOTE_CHILD(client, [running, keys.deadlines], [root, task_id, delivery.due]))
+
+
+def settle_runs(client: Any, keys: Keys, fence: Fence, settlements: Sequence[Settlement]) -> LockStatus:
+    """Do what was decided about runs whose deadlines have come; return the lock's status."""
+    about = [keys.about(one.name) for one in settlements]
+    script_keys = [
+        *fence.keys(keys.schedule),
+        *(keys.deadlines, keys.events, keys.failures, keys.failing),
+        *(one.running for one in about),
+        *(one.history for one in about),
+        *(one.entry for one in about),
+    ]
+    args: list[Any] = [*fence.args(), keys.wake, len(settlements)]
+    for one in settlements:
+        args += *one[:-1], f"{one.seconds:.3f}"
+    return lock_status_of(_SETTLE_RUNS(client, script_keys, args))

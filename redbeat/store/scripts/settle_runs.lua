@@ -1,0 +1,104 @@
+-- settle_runs: do what beat has decided about runs whose deadlines have come, if they are still as it has read them.
+--
+-- KEYS[1] schedule   zset of entry keys, scored by due time
+-- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
+-- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
+-- KEYS[4] deadlines  zset of when beat must look at each run
+-- KEYS[5] events     stream of what has happened
+-- KEYS[6] failures   stream of the runs that have failed
+-- KEYS[7] failing    hash of how many runs of an entry have failed in a row
+-- KEYS[8..] running  of each run the hash of its entry's runs in progress, and after them
+-- KEYS[..] histories  of each its entry's history
+-- KEYS[..] entries    and the entry's own key
+-- ARGV[1] token      the caller's token, '' when no lock is configured
+-- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
+-- ARGV[3] wake       channel that wakes beat
+-- ARGV[4] count      how many runs there are
+-- ARGV[5..] eight for each entry:
+--   action           'end': it ends with this outcome; 'overdue': it takes too long; 'postpone': look again later;
+--                    'look': the entry's waiting run may go; 'forget': there is no run
+--   name             the entry's
+--   task_id          the run's; '' with 'look'
+--   member           the member of the deadlines
+--   score            the deadline that the caller has read; another one now: the run is left alone
+--   text             the record that the caller has read, '' for none; another one now: the run is left alone
+--   word             with 'end' the outcome, with 'overdue' 'revoke' if it is revoked
+--   seconds          with 'postpone' and 'overdue' in how many to look again
+--
+-- Returns 'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token holds it
+-- (then nothing was written)
+local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local events, failures, failing = KEYS[5], KEYS[6], KEYS[7]
+local token, lock_ms, wake, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+local status = hold_lock(lock, mark, token, lock_ms)
+if status == 'lost' then return status end
+local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
+
+-- make the run that waits due, as the run that it is; the entry gets its score back with that run's commit
+local function release(running, entry, member)
+  local waiting = redis.call('HGET', running, '')
+  local is_read, found = pcall(cjson.decode, waiting or '')
+  local due = is_read and type(found) == 'table' and string.match(tostring(found.due), '^[%d.e+]+$')
+  local score = redis.call('ZSCORE', schedule, entry)
+  if not due or not score or redis.call('TYPE', entry).ok ~= 'hash' then
+    redis.call('HDEL', running, '')
+    redis.call('ZREM', deadlines, member)
+    return
+  end
+  if find_holder(running, '', due, '') then  -- whose end lets beat look again
+    redis.call('ZREM', deadlines, member)
+    return
+  end
+  local lease = redis.call('HGET', entry, 'lease')
+  local hidden_by = lease and string.match(lease, '^([%d.e+]+) ')
+  if hidden_by and tonumber(hidden_by) == tonumber(score) then  -- it is on its way already, for this run or another
+    redis.call('ZADD', deadlines, later(now, 1), member)
+    return
+  end
+  redis.call('ZADD', schedule, 'XX', now, entry)
+  local released_at = redis.call('ZSCORE', schedule, entry)
+  redis.call('HSET', entry, 'lease', released_at .. ' ' .. due .. ' next ' .. score)
+  redis.call('ZADD', deadlines, later(now, 30), member)  -- the commit removes it
+end
+
+for i = 8, 7 + count do
+  local running, at = KEYS[i], 5 + (i - 8) * 8
+  local history, entry = KEYS[i + count], KEYS[i + 2 * count]
+  local action, name, task_id, member = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local score, text, word, seconds = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
+  local keys = {
+    running = running, deadlines = deadlines, history = history, events = events, failures = failures, failing = failing,
+  }
+  local found = redis.pcall('HGET', running, task_id)
+  local is_hash = type(found) ~= 'table'
+  found = is_hash and found or ''
+  if redis.call('ZSCORE', deadlines, member) == score and (action == 'look' or found == text) then
+    local record = decode_record(found)
+    if action == 'forget' or not is_hash then
+      if is_hash then redis.call('HDEL', running, task_id) end
+      redis.call('ZREM', deadlines, member)
+    elseif action == 'look' then
+      release(running, entry, member)
+    elseif action == 'postpone' then
+      redis.call('ZADD', deadlines, later(now, seconds), member)
+    elseif action == 'overdue' then
+      record.overdue = 1
+      if word == 'revoke' then record.terminate = 'overdue' end
+      redis.call('HSET', running, task_id, cjson.encode(record))
+      redis.call('ZADD', deadlines, later(now, seconds), member)
+      add_event(events, name, 'run_overdue', {
+        task_id = task_id, due = record.due, worker = record.worker, attempt = record.attempt, started = record.started,
+        at = now,
+      })
+      if redis.call('HEXISTS', running, '') == 1 then poke(keys, now, wake) end
+    else
+      finish_run(keys, {
+        name = name, task_id = task_id, due = record.due, outcome = word, error = record.error, record = record,
+        now = now, wake = wake,
+      })
+    end
+  end
+end
+return status

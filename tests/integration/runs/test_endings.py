@@ -1,0 +1,394 @@
+"""What the scripts make of a run: begun, renewed, ended, given up, each as the server has it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat.errors import RedBeatError
+from redbeat.runs.deadlines import Action, judge
+from redbeat.store.records import Fence
+from redbeat.store.run_record import State
+from redbeat.store.runs import Answer
+from tests.support.progress import LEASE_MS, NAMES, Progress, events_of, history_of, running_of
+from tests.support.schedule import SCHEDULE, server_now
+
+SINCE = datetime(2000, 1, 1, tzinfo=timezone.utc)
+
+
+def nothing_is_left(client: redis.Redis) -> bool:
+    return not client.exists(NAMES.about("job").running, NAMES.deadlines)
+
+
+@pytest.mark.parametrize(
+    "outcome", ["succeeded", "failed", "revoked", "expired", "rejected", "ignored", "superseded"]
+)
+def test_a_run_that_ends_leaves_its_history_and_nothing_else(
+    progress: Progress, client: redis.Redis, outcome: str
+) -> None:
+    delivery = progress.started("job", "id-1")
+    progress.end(delivery, outcome, error="ValueError: no", run_seconds=2.5)
+    [record] = history_of(client, "job")
+    assert record["outcome"] == outcome
+    assert (record["worker"], record["attempt"], record["ran"]) == ("celery@test", 1, 2.5)
+    assert record["error"] == "ValueError: no"
+    assert 0 <= record["ended"] - record["at"] < 60
+    assert nothing_is_left(client)
+    [ended] = events_of(client, "run_ended")
+    assert (ended["entry"], ended["task_id"], ended["outcome"]) == ("job", "id-1", outcome)
+
+
+def test_an_end_that_is_told_twice_counts_once(progress: Progress, client: redis.Redis) -> None:
+    delivery = progress.started("job", "id-1")
+    for _ in range(2):
+        progress.end(delivery, "failed", error="ValueError: no")
+    assert "late" not in history_of(client, "job")[0]
+    assert progress.runs.failing(["job"]) == [1]
+    assert len(progress.runs.failures(SINCE, 10)) == 1
+    assert len(events_of(client, "run_ended")) == 1
+
+
+def test_the_wait_on_the_queue_is_from_when_it_was_sent(progress: Progress, client: redis.Redis) -> None:
+    progress.send("job", "id-1")
+    record = running_of(client, "job")["id-1"]
+    record["sent"] = f"{server_now(client) - 40:.6f}"
+    client.hset(NAMES.about("job").running, "id-1", json.dumps(record))
+    progress.begin(delivery := progress.delivery("job", "id-1"))
+    progress.end(delivery, "succeeded")
+    assert 40 <= history_of(client, "job")[0]["wait"] < 60
+
+
+def test_failures_in_a_row_are_counted_until_a_success(progress: Progress, client: redis.Redis) -> None:
+    for number, (outcome, expected) in enumerate(
+        [("failed", 1), ("failed", 2), ("ignored", 2), ("failed", 3), ("succeeded", 0), ("failed", 1)]
+    ):
+        progress.end(progress.started("job", f"id-{number}", 1000 + number), outcome)
+        assert progress.runs.failing(["job", "other"]) == [expected, 0]
+    failed = [run.task_id for run in progress.runs.failures(SINCE, 10)]
+    assert failed == ["id-5", "id-3", "id-1", "id-0"]
+    assert progress.runs.failures(datetime.now(timezone.utc) + timedelta(hours=1), 10) == []
+
+
+def test_an_entry_that_fails_as_often_as_it_may_is_looked_at_now(
+    progress: Progress, client: redis.Redis
+) -> None:
+    for number in range(2):
+        assert progress.deadline_of("job", "") is None
+        progress.end(progress.started("job", f"id-{number}", 1000 + number, pause=2), "failed")
+    assert progress.deadline_of("job", "") == pytest.approx(server_now(client), abs=30)
+
+
+def test_a_retry_keeps_the_run_until_its_time_and_its_time_on_the_queue(
+    progress: Progress, client: redis.Redis
+) -> None:
+    first = progress.started("job", "id-1", queue=100)
+    progress.end(first, "retrying", error="ValueError: no", retry_seconds=50)
+    [record] = running_of(client, "job").values()
+    assert (record["state"], record["attempt"]) == ("retrying", 2)
+    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + 151, abs=30)
+    assert "outcome" not in history_of(client, "job")[0]
+    second = progress.delivery("job", "id-1", attempt=2)
+    assert progress.begin(second) == "go"
+    progress.end(second, "succeeded")
+    [record] = history_of(client, "job")
+    assert (record["outcome"], record["attempt"]) == ("succeeded", 2)
+    assert nothing_is_left(client)
+
+
+def test_a_renewal_moves_all_leases_by_one_command(progress: Progress, client: redis.Redis) -> None:
+    held = [(progress.started(f"job-{number}", "id"), 1.0) for number in range(20)]
+    for member, _ in list(client.zscan_iter(NAMES.deadlines)):
+        client.zadd(NAMES.deadlines, {member: 1})
+    client.config_resetstat()
+    assert progress.runs.renew(held, LEASE_MS, "celery@test", '"pool":"solo"') == {}
+    statistics: Any = client.info("commandstats")
+    assert sum(found["calls"] for name, found in statistics.items() if name.startswith("cmdstat_eval")) <= 2
+    now = server_now(client)
+    for number in range(20):
+        assert progress.deadline_of(f"job-{number}", "id") == pytest.approx(now + 30, abs=20)
+    assert progress.runs.workers().keys() == {"celery@test"}
+    assert progress.runs.workers()["celery@test"]["pool"] == "solo"
+    progress.runs.forget_worker("celery@test")
+    assert progress.runs.workers() == {}
+
+
+def test_a_renewal_notes_a_run_whose_begin_never_arrived(progress: Progress, client: redis.Redis) -> None:
+    progress.send("job", "id-1")
+    progress.runs.renew([(progress.delivery("job", "id-1"), 5.0)], LEASE_MS, "celery@test")
+    [record] = running_of(client, "job").values()
+    assert record["state"] == "started"
+    assert float(record["started"]) == pytest.approx(server_now(client) - 5, abs=20)
+
+
+def test_a_renewal_says_what_must_be_terminated(progress: Progress, client: redis.Redis) -> None:
+    delivery = progress.started("job", "id-1")
+    record = running_of(client, "job")["id-1"]
+    client.hset(NAMES.about("job").running, "id-1", json.dumps({**record, "terminate": "replaced"}))
+    assert progress.runs.renew([(delivery, 1)], LEASE_MS, "w") == {delivery.token: "replaced"}
+
+
+def test_a_lease_that_ran_out_is_lost_and_its_late_end_is_noted_as_such(
+    progress: Progress, client: redis.Redis
+) -> None:
+    delivery = progress.started("job", "id-1")
+    assert progress.runs.is_mine(delivery)
+    [decision] = progress.settle()
+    assert (decision.action, decision.outcome) == (Action.END, "lost")
+    assert history_of(client, "job")[0]["outcome"] == "lost"
+    assert nothing_is_left(client)
+    assert not progress.runs.is_mine(delivery)
+    assert progress.runs.renew([(delivery, 1)], LEASE_MS, "w") == {}
+    progress.end(delivery, "succeeded")
+    [record] = history_of(client, "job")
+    assert (record["outcome"], record["late"]) == ("lost", "succeeded")
+    assert [run.outcome for run in progress.runs.failures(SINCE, 10)] == ["lost"]
+    assert progress.runs.failing(["job"]) == [1]
+    assert [one["outcome"] for one in events_of(client, "run_ended")] == ["lost"]
+    assert nothing_is_left(client)
+
+
+def test_a_run_that_did_not_begin_in_time_never_started(progress: Progress, client: redis.Redis) -> None:
+    progress.send("job", "id-1", queue=5)
+    [decision] = progress.settle()
+    assert decision.outcome == "never_started"
+    assert history_of(client, "job")[0]["outcome"] == "never_started"
+    assert progress.runs.failing(["job"]) == [0]
+    assert nothing_is_left(client)
+
+
+def test_nothing_is_given_up_before_beat_has_seen_a_whole_lease(
+    progress: Progress, client: redis.Redis
+) -> None:
+    progress.started("job", "id-1")
+    [decision] = progress.settle(watched=20)
+    assert (decision.action, decision.seconds) == (Action.POSTPONE, 10)
+    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + 10, abs=8)
+    assert "outcome" not in history_of(client, "job")[0]
+
+
+def test_a_decision_about_a_run_that_was_renewed_meanwhile_does_nothing(
+    progress: Progress, client: redis.Redis
+) -> None:
+    delivery = progress.started("job", "id-1")
+    [deadline] = progress.due_deadlines()
+    progress.runs.renew([(delivery, 1)], LEASE_MS, "w")
+    decision = judge(deadline, server_now(client), 30, 1e9)
+    progress.runs.settle(Fence(), [decision.settlement(NAMES)])
+    assert running_of(client, "job")["id-1"]["state"] == "started"
+
+
+@pytest.mark.parametrize("revoke", [0, 1])
+def test_a_run_that_takes_too_long_is_overdue_and_holds_nothing(
+    progress: Progress, client: redis.Redis, revoke: int
+) -> None:
+    delivery = progress.started("job", "id-1", max=10, revoke=revoke, overlap="skip")
+    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + 10, abs=8)
+    [decision] = progress.settle(at=server_now(client) + 11)
+    assert decision.action is Action.OVERDUE
+    [[run]] = progress.runs.read(["redbeat:job"])
+    assert run.is_overdue
+    assert not run.is_holding
+    assert run.terminate == ("overdue" if revoke else None)
+    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + 30, abs=8)
+    assert len(events_of(client, "run_overdue")) == 1
+    progress.end(delivery, "succeeded")
+    assert history_of(client, "job")[0]["outcome"] == "succeeded"
+
+
+def test_the_gate_refuses_a_run_that_was_given_up_if_another_one_holds_the_entry(
+    progress: Progress, client: redis.Redis
+) -> None:
+    progress.send("job", "id-1", 1000, overlap="skip", queue=5)
+    progress.settle()
+    late = progress.delivery("job", "id-1", 1000)
+    progress.send("job", "id-2", 2000, overlap="skip")
+    assert progress.begin(late) == "superseded"
+    progress.end(late, "superseded")
+    record = history_of(client, "job")[1]
+    assert (record["outcome"], "late" in record) == ("never_started", False)
+    assert [*running_of(client, "job")] == ["id-2"]
+
+
+def test_the_gate_lets_a_run_that_was_given_up_begin_if_nothing_holds_the_entry(
+    progress: Progress, client: redis.Redis
+) -> None:
+    progress.send("job", "id-1", 1000, overlap="skip", queue=5)
+    progress.settle()
+    late = progress.delivery("job", "id-1", 1000)
+    assert progress.begin(late) == "go"
+    progress.end(late, "succeeded")
+    [record] = history_of(client, "job")
+    assert (record["outcome"], record["late"]) == ("never_started", "succeeded")
+
+
+def test_the_gate_keeps_a_second_delivery_of_a_run_at_work_waiting(progress: Progress) -> None:
+    progress.started("job", "id-1", overlap="skip")
+    begun = progress.runs.begin(progress.delivery("job", "id-1"), LEASE_MS)
+    assert begun.answer is Answer.BUSY
+    assert 10 < begun.wait_seconds <= 30
+
+
+def test_a_begin_that_arrives_after_the_end_begins_nothing(progress: Progress, client: redis.Redis) -> None:
+    progress.send("job", "id-1")
+    delivery = progress.delivery("job", "id-1")
+    progress.end(delivery, "succeeded")
+    assert progress.begin(delivery) == "over"
+    assert nothing_is_left(client)
+
+
+def test_a_run_that_beat_has_not_recorded_yet_is_kept_for_its_commit(
+    progress: Progress, client: redis.Redis
+) -> None:
+    delivery = progress.delivery("job", "id-1")
+    assert progress.begin(delivery) == "go"  # published, and not committed
+    progress.end(delivery, "failed", error="ValueError: no")
+    [[run]] = progress.runs.read(["redbeat:job"])
+    assert (run.state, run.outcome) == (State.ENDED, "failed")
+    assert len(events_of(client, "run_ended")) == 1
+    client.lpush(NAMES.about("job").history, '{"at":1001.5,"due":1000,"id":"id-1"}')
+    progress.settle()
+    assert history_of(client, "job")[0]["outcome"] == "failed"
+    assert progress.runs.failing(["job"]) == [1]
+    assert len(events_of(client, "run_ended")) == 1
+    assert nothing_is_left(client)
+
+
+def test_the_end_of_a_run_lets_beat_look_at_the_one_that_waits(
+    progress: Progress, client: redis.Redis
+) -> None:
+    delivery = progress.started("job", "id-1", overlap="buffer_one")
+    progress.wait("job", 2000)
+    client.hset("redbeat:job", "definition", "{}")
+    client.zadd(SCHEDULE, {"redbeat:job": 5e9})
+    progress.end(delivery, "succeeded")
+    [decision] = progress.settle(at=server_now(client) + 1)
+    assert decision.action is Action.LOOK
+    score = client.zscore(SCHEDULE, "redbeat:job")
+    assert score == pytest.approx(server_now(client), abs=30)
+    lease = str(client.hget("redbeat:job", "lease")).split()
+    assert (float(lease[0]), lease[1:]) == (score, ["2000.000000", "next", "5000000000"])
+    assert "" in running_of(client, "job"), "the commit of the run that waits removes it"
+    progress.settle(at=server_now(client) + 60)  # as that commit hasn't come
+    assert client.hget("redbeat:job", "lease") == " ".join(lease), "it is on its way already"
+
+
+def test_the_run_that_waits_goes_only_if_nothing_else_holds_the_entry(
+    progress: Progress, client: redis.Redis
+) -> None:
+    first, second = (progress.started("job", f"id-{n}", 1000 + n, overlap="buffer_one") for n in (1, 2))
+    progress.wait("job")
+    client.hset("redbeat:job", "definition", "{}")
+    client.zadd(SCHEDULE, {"redbeat:job": 5e9})
+    progress.end(first, "succeeded")
+    progress.settle(at=server_now(client) + 1)
+    assert client.zscore(SCHEDULE, "redbeat:job") == 5e9
+    progress.end(second, "succeeded")
+    progress.settle(at=server_now(client) + 1)
+    assert client.zscore(SCHEDULE, "redbeat:job") < 5e9
+
+
+def test_the_waiting_run_of_an_entry_that_is_gone_is_forgotten(
+    progress: Progress, client: redis.Redis
+) -> None:
+    delivery = progress.started("job", "id-1", overlap="buffer_one")
+    progress.wait("job")
+    progress.end(delivery, "succeeded")
+    progress.settle(at=server_now(client) + 1)
+    assert nothing_is_left(client)
+
+
+def test_a_workflow_is_over_when_nothing_is_left_of_it(progress: Progress, client: redis.Redis) -> None:
+    root = progress.started("job", "root", workflow=1, overlap="skip")
+    for child in ("a", "b"):
+        progress.runs.note_child(root, child)
+    progress.end(root, "succeeded", run_seconds=1)
+    children = [progress.delivery("job", child, root="root") for child in ("a", "b")]
+    assert [progress.begin(child) for child in children] == ["go", "go"]
+    progress.runs.note_child(children[0], "c")
+    for child in children:
+        progress.end(child, "succeeded")
+        assert running_of(client, "job")["root"]["state"] == "spawned"
+        assert "outcome" not in history_of(client, "job")[0]
+    last = progress.delivery("job", "c", root="root")
+    assert progress.begin(last) == "go"
+    progress.end(last, "failed", error="ValueError: no")
+    assert (history_of(client, "job")[0]["outcome"], history_of(client, "job")[0]["error"]) == (
+        "failed",
+        "ValueError: no",
+    )
+    assert nothing_is_left(client)
+
+
+def test_a_workflow_whose_task_is_lost_is_over_too(progress: Progress, client: redis.Redis) -> None:
+    root = progress.started("job", "root", workflow=1)
+    progress.runs.note_child(root, "a")
+    progress.end(root, "succeeded")
+    progress.begin(progress.delivery("job", "a", root="root"))
+    for _ in range(3):
+        progress.settle()
+    assert history_of(client, "job")[0]["outcome"] == "failed"
+    assert nothing_is_left(client)
+
+
+def test_runs_of_one_id_and_other_times_are_told_apart(progress: Progress, client: redis.Redis) -> None:
+    first = progress.started("job", "own-id", 1000)
+    second = progress.started("job", "own-id", 2000)
+    progress.end(first, "failed")
+    assert "own-id" in running_of(client, "job")
+    progress.end(second, "succeeded")
+    assert [record["outcome"] for record in history_of(client, "job")] == ["succeeded", "failed"]
+    assert nothing_is_left(client)
+
+
+GARBAGE = ["", "{", "[]", "null", "5", '{"state": 5}', '{"state": "sent"}', '"\\u0000"', "\x00"]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_record_that_is_garbage_holds_nothing_and_goes(
+    progress: Progress, client: redis.Redis, garbage: str
+) -> None:
+    running = NAMES.about("job").running
+    client.hset(running, "id-0", garbage)
+    client.hset(running, "", garbage)
+    client.zadd(NAMES.deadlines, {f"id-0\0{running}": 1, f"\0{running}": 1, "nonsense": 1, "a\0b\0c": 1})
+    delivery = progress.delivery("job", "id-0")
+    assert progress.begin(delivery) == "go"
+    assert progress.runs.renew([(delivery, 1)], LEASE_MS, "w") == {}
+    progress.end(delivery, "succeeded")
+    client.hset(running, "id-1", garbage)
+    client.zadd(NAMES.deadlines, {f"id-1\0{running}": 1})
+    for _ in range(3):
+        progress.settle(at=server_now(client) + 1e6)
+    assert [*progress.runs.all()] == []
+    assert nothing_is_left(client)
+
+
+KEYS_OF_RUNS = {
+    **{name: getattr(NAMES.about("job"), name) for name in ("running", "history")},
+    **{name: getattr(NAMES, name) for name in ("deadlines", "events", "failures", "failing", "workers")},
+}
+
+
+@pytest.mark.parametrize("spoilt", KEYS_OF_RUNS)
+def test_a_key_of_another_type_leaves_nothing_behind(
+    progress: Progress, client: redis.Redis, spoilt: str
+) -> None:
+    progress.send("job", "id-1")
+    key = KEYS_OF_RUNS[spoilt]
+    client.delete(key)
+    client.set(key, "spoilt")
+    delivery = progress.delivery("job", "id-1")
+    with suppress(RedBeatError):
+        progress.begin(delivery)
+    with suppress(RedBeatError):
+        progress.runs.renew([(delivery, 1)], LEASE_MS, "w", '"pool":"solo"')
+    with suppress(RedBeatError):
+        progress.end(delivery, "failed")
+    client.delete(key)
+    progress.settle()
+    assert progress.due_deadlines() == []
