@@ -306,6 +306,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
         {
             "action": "end",
+            "member": "the-member",
             "name": "n",
             "task_id": "the-id",
             "score": "7.5",
