@@ -1,17 +1,56 @@
 """What became of an entry's last runs: a list of JSON objects beside it, the newest first.
 
-Owns the form of these records. The script that records the run (``commit_runs.lua``) adds the time to each.
+Owns the form of these records, and the outcomes. The script that records the run (``commit_runs.lua``) adds
+the time to each, and the one that ends a run (``finish_run.lua``) what became of it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
+from math import isfinite
 from typing import Any
 
-__all__ = ["PastRun", "decode_history", "dropped_record", "failed_record", "sent_record", "skipped_record"]
+from redbeat.schedules.timezones import shown
+
+__all__ = [
+    "ENDED_OUTCOMES",
+    "FAILED_OUTCOMES",
+    "OUTCOMES",
+    "PastRun",
+    "decode_history",
+    "dropped_record",
+    "sent_record",
+    "skipped_record",
+    "unsent_record",
+]
+
+#: what becomes of a run that was sent, where its workers track runs
+ENDED_OUTCOMES = {
+    "succeeded": "its task has returned",
+    "failed": "its task has raised an error, for good",
+    "revoked": "it was revoked",
+    "expired": "no worker had taken it before it expired",
+    "rejected": "its task has rejected it",
+    "ignored": "its task has raised Ignore",
+    "lost": "its worker was killed, or not heard of any more",
+    "never_started": "no worker has begun it in time",
+    "superseded": "it was given up, and another run had the entry when a worker was about to begin it",
+}
+#: those of them that somebody should see to
+FAILED_OUTCOMES = ("failed", "lost", "never_started")
+#: what may have become of a run
+OUTCOMES = {
+    "sent": "it was sent; what became of it isn't known, or isn't yet",
+    **ENDED_OUTCOMES,
+    "skipped": "it was left out, as the entry's policy says",
+    "merged": "another run was sent that stands for it",
+    "waiting": "it is sent when the run before it has ended",
+    "unsent": "it couldn't be sent, and is tried again",
+}
+_SENT_OUTCOMES = frozenset(("sent", *ENDED_OUTCOMES))
 
 
 @dataclass(frozen=True)
@@ -21,14 +60,24 @@ class PastRun:
     Attributes:
         due: when it was due, UTC.
         at: when this was recorded, UTC; for a run that was sent: when it was sent.
-        outcome: 'sent', 'skipped', 'merged' (another run was sent that stands for it), or 'failed' (it is
-            tried again).
+        outcome: one of ``OUTCOMES``.
         task_id: the task id of its message; None: there was none.
         why: why it wasn't sent; '' if it was.
-        is_manual: ``trigger`` or ``backfill`` has sent it.
+        is_manual: ``trigger``, ``backfill`` or ``rerun`` has sent it.
         last: for several runs that weren't sent: when the last of them was due, and ``due`` is that of the
             first; None: this is about one run.
         count: how many runs this is about; None: too many to count, or an older version wrote it.
+        wait_seconds: how long it waited on its queue; None: it hasn't begun, or nobody has tracked it.
+        run_seconds: how long its task took, its last attempt where there were several; None: likewise.
+        worker: the name of the worker that it ran on.
+        attempt: 1, and one more for each of Celery's retries.
+        error: the class and the first line of the exception; '' if there was none.
+        ended: when its outcome was recorded, UTC; None: it wasn't.
+        late: the outcome that came when the run had been given up as lost or never started.
+        rerun_of: the task id of the run that it has repeated.
+        held_by: the task id of the run that kept this one from being sent.
+        held_on: the worker that had begun that run.
+        since: since when that run was at work, or on its queue, UTC.
     """
 
     due: datetime
@@ -39,11 +88,27 @@ class PastRun:
     is_manual: bool = False
     last: datetime | None = None
     count: int | None = None
+    wait_seconds: float | None = None
+    run_seconds: float | None = None
+    worker: str | None = None
+    attempt: int | None = None
+    error: str = ""
+    ended: datetime | None = None
+    late: str | None = None
+    rerun_of: str | None = None
+    held_by: str | None = None
+    held_on: str | None = None
+    since: datetime | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether its message was sent, whatever became of it then."""
+        return self.outcome in _SENT_OUTCOMES
 
     @property
     def is_span(self) -> bool:
         """Whether it is about all runs from ``due`` to ``last`` that weren't sent, one or more."""
-        return self.last is not None or (self.count is not None and self.outcome != "sent")
+        return self.last is not None or (self.count is not None and not self.is_sent)
 
     def covers(self, due: datetime, tolerance: timedelta = timedelta(0)) -> bool:
         """Tell whether it is about the run that was due at ``due``, if there was one."""
@@ -60,22 +125,31 @@ class PastRun:
             **asdict(self),
             "due": self.due.isoformat(),
             "at": self.at.isoformat(),
-            "last": self.last and self.last.isoformat(),
+            **{name: _iso(getattr(self, name)) for name in ("last", "ended", "since")},
             "late_seconds": self.late_seconds,
         }
 
 
-def sent_record(due: str, own_task_id: str | None = None, is_manual: bool = False) -> str:
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def sent_record(
+    due: str, own_task_id: str | None = None, is_manual: bool = False, *, rerun_of: str | None = None
+) -> str:
     """Return the record of a run that was sent.
 
     Arguments:
         due: when it was due, UNIX seconds as the server writes them.
         own_task_id: its task id; None: the one that follows from the entry's key and ``due``.
+        rerun_of: the task id of the run that it repeats.
     """
     record = f'"due":{due}'
     if own_task_id is not None:
         record += f',"id":{json.dumps(str(own_task_id))}'
-    return record + ',"manual":true' if is_manual else record
+    if is_manual:
+        record += ',"manual":true'
+    return record if rerun_of is None else f'{record},"rerun_of":{json.dumps(rerun_of)}'
 
 
 def skipped_record(due: str, why: str) -> str:
@@ -95,9 +169,9 @@ def dropped_record(due: str, why: str, last: str, count: int | None, *, is_merge
     return record if count is None else f'{record},"count":{count}'
 
 
-def failed_record(due: str, why: str) -> str:
+def unsent_record(due: str, why: str) -> str:
     """Return the record of a run that was due at ``due``, couldn't be sent, and is tried again."""
-    return f'"due":{due},"outcome":"failed","why":{json.dumps(why)}'
+    return f'"due":{due},"outcome":"unsent","why":{json.dumps(why)}'
 
 
 def decode_history(records: Iterable[str], id_of: Callable[[datetime], str]) -> list[PastRun]:
@@ -114,9 +188,14 @@ def _decode(text: str, id_of: Callable[[datetime], str]) -> PastRun | None:
     try:
         record = json.loads(text)
         due, outcome, task_id = _moment(record["due"]), str(record.get("outcome", "sent")), record.get("id")
-        if task_id is None and outcome == "sent":
+        if outcome == "failed" and "ended" not in record:
+            outcome = "unsent"  # 3.0.0b1 had one word for two things
+        if task_id is None and outcome in _SENT_OUTCOMES:
             task_id = id_of(due)
-        return PastRun(
+        texts = {name: str(record[name]) for name in _TEXTS if name in record}
+        if "held_by" in record and "worker" in record:
+            texts["held_on"] = texts.pop("worker")
+        run = PastRun(
             due=due,
             at=_moment(record["at"]),
             outcome=outcome,
@@ -125,9 +204,33 @@ def _decode(text: str, id_of: Callable[[datetime], str]) -> PastRun | None:
             is_manual=bool(record.get("manual")),
             last=_moment(record["last"]) if "last" in record else None,
             count=int(record["count"]) if "count" in record else None,
+            wait_seconds=_number(record.get("wait")),
+            run_seconds=_number(record.get("ran")),
+            attempt=int(record["attempt"]) if "attempt" in record else None,
+            error=str(record.get("error", "")),
+            ended=_moment(record["ended"]) if "ended" in record else None,
+            since=_moment(record["since"]) if "since" in record else None,
+            **texts,
         )
+        return run if run.held_by is None else replace(run, why=_told_of_holder(run))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError, RecursionError):
         return None
+
+
+#: members that are texts, under the same names in both forms
+_TEXTS = ("worker", "late", "rerun_of", "held_by")
+
+
+def _told_of_holder(run: PastRun) -> str:
+    """Return why a run was held back: by which run, on which worker, and since when."""
+    since = "" if run.since is None else f" since {shown(run.since)}"
+    where = "was on its queue" if run.held_on is None else f"was at work on {run.held_on}"
+    waits = "; it is sent when that one has ended" if run.outcome == "waiting" else ""
+    return f"the run {run.held_by} {where}{since}{waits}"
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if value is not None and isfinite(float(value)) else None
 
 
 def _moment(seconds: float) -> datetime:

@@ -28,7 +28,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
-from redbeat.history import failed_record, sent_record
+from redbeat.history import sent_record, unsent_record
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.policy.jitter import due_time_of
@@ -370,7 +370,7 @@ def commit_quarantined(
         new_score=retry_at,
         new_error=failure.to_json() if claimed.type is KeyType.HASH else None,
         is_for_this_definition=claimed.type is KeyType.HASH and not claimed.unread_bytes,
-        records=(failed_record(claimed.nominal, reason),) if is_news else (),
+        records=(unsent_record(claimed.nominal, reason),) if is_news else (),
     )
     return commit, is_news
 
@@ -414,7 +414,7 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     retry_at = score_text(now + failure.backoff_seconds())
     failure = failure.again(retry_at=retry_at)
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
-    commit.records = (failed_record(run.nominal, reason),) if is_news else ()
+    commit.records = (unsent_record(run.nominal, reason),) if is_news else ()
     return commit, is_news
 
 

@@ -21,6 +21,7 @@ from redbeat.history import PastRun, decode_history
 from redbeat.leadership.status import Status, read_status
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited_twice
+from redbeat.runs.record import RunRecord
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.histories import Histories
@@ -43,6 +44,7 @@ class Facts:
         history: what became of its last runs, the newest first.
         kept: how many runs are kept (``redbeat_history``); 0: none.
         misfire: the app's setting, for an entry without a misfire of its own.
+        running: its runs in progress, as far as they are tracked.
     """
 
     key: str
@@ -53,6 +55,7 @@ class Facts:
     kept: int
     status: Status
     misfire: str = "latest"
+    running: Sequence[RunRecord] = ()
 
     @property
     def now(self) -> datetime:
@@ -91,7 +94,7 @@ def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
     about = [run for run in history if abs(run.due - at) < TOLERANCE and run.last is None]
     nearest = min((abs(run.due - at) for run in about), default=None)
     about = [run for run in about if abs(run.due - at) == nearest]
-    return next((run for run in about if run.outcome == "sent"), about[0] if about else None)
+    return next((run for run in about if run.is_sent), about[0] if about else None)
 
 
 def span_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:

@@ -8,15 +8,18 @@ from typing import Any
 
 from redbeat.diagnostics.facts import Facts
 from redbeat.entries.failures import failure_of
-from redbeat.history import PastRun
+from redbeat.history import ENDED_OUTCOMES, PastRun
+from redbeat.runs.record import RunRecord, State
+from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import shown as shown
 
 #: what may have become of a run
 VERDICTS = {
     "sent": "its message was sent",
+    **ENDED_OUTCOMES,
     "merged": "another run was sent that stands for it",
     "skipped": "it was left out, as its policy says",
-    "failed": "it couldn't be sent; while that is so, it is tried again",
+    "unsent": "it couldn't be sent; while that is so, it is tried again",
     "no-time": "the schedule has no such time",
     "outside": "it is before the start_time, or after the end_time",
     "excluded": "its calendar excludes it",
@@ -28,7 +31,7 @@ VERDICTS = {
     "unscheduled": "the entry isn't in the schedule, or its score means never",
     "not-there-yet": "the entry was saved after that time",
     "no-leader": "no beat leads",
-    "waiting": "it is due, and beat hasn't sent it yet",
+    "waiting": "it is due, and wasn't sent yet",
     "too-long-ago": "what is recorded doesn't go back so far",
     "history-off": "nothing is recorded",
     "unknown": "nothing is recorded of it, though other runs are",
@@ -68,17 +71,21 @@ class Answer:
 
 def told_by(facts: Facts, run: PastRun) -> Answer:
     """Return the answer that a record of the run itself gives."""
-    if run.outcome == "sent":
+    if run.is_sent:
         by = " by hand" if run.is_manual else ""
-        reason = f"It was sent{by} at {shown(run.at)}, {run.late_seconds:.1f} s after its time"
-        return Answer("sent", run.due, f"{reason}, with the task id {run.task_id}.", run)
+        again = "" if run.rerun_of is None else f", as a rerun of {run.rerun_of}"
+        reason = f"It was sent{by} at {shown(run.at)}, {run.late_seconds:.1f} s after its time{again}"
+        reason = f"{reason}, with the task id {run.task_id}. {_told_of_end(facts, run)}"
+        return Answer(run.outcome, run.due, reason.rstrip(), run)
     if run.outcome in ("skipped", "merged"):
         return Answer(run.outcome, run.due, *told_of_left_out(facts, run))
+    if run.outcome == "waiting":
+        return Answer("waiting", run.due, closed(f"It is held back: {run.why}"), run)
     covering = next(
         (
             other
             for other in reversed(facts.history)
-            if other.outcome == "sent" and other.due > run.due and not other.is_manual
+            if other.is_sent and other.due > run.due and not other.is_manual
         ),
         None,
     )
@@ -87,14 +94,59 @@ def told_by(facts: Facts, run: PastRun) -> Answer:
     if covering is not None:
         return Answer("merged", run.due, f"{closed(why)} The run {sent_text(covering)} stands for it.", run)
     if failure is not None and failure.retry_at:
-        retry_at = datetime.fromtimestamp(float(failure.retry_at), timezone.utc)
+        retry_at = _moment(float(failure.retry_at))
         return Answer(
-            "failed" if failure.attempts else "quarantined",
+            "unsent" if failure.attempts else "quarantined",
             run.due,
             f"{closed(why)} It is tried again at {shown(retry_at)}.",
             run,
         )
-    return Answer("failed", run.due, f"{closed(why)} What became of it then isn't recorded.", run)
+    return Answer("unsent", run.due, f"{closed(why)} What became of it then isn't recorded.", run)
+
+
+def _told_of_end(facts: Facts, run: PastRun) -> str:
+    """Return what became of a run that was sent, or how far it is; '': nobody tracks it."""
+    if run.outcome == "sent":
+        record = next((one for one in facts.running if one.task_id == run.task_id), None)
+        return "" if record is None else _told_of_progress(record)
+    where = "" if run.worker is None else f" on {run.worker}"
+    lasted = "" if run.run_seconds is None else f" after {seconds_in_words(run.run_seconds)}"
+    attempt = f", with attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
+    begun = "It" if run.wait_seconds is None else f"It began {seconds_in_words(run.wait_seconds)} later, and"
+    told = {
+        "succeeded": f"{begun} succeeded{where}{lasted}{attempt}",
+        "failed": f"{begun} failed{where}{lasted}{attempt}",
+        "revoked": f"It was revoked{where}{lasted}",
+        "expired": "It expired before a worker had begun it",
+        "rejected": f"Its task has rejected it{where}",
+        "ignored": f"Its task has raised Ignore{where}",
+        "lost": f"It was lost{where}: its worker was killed, or not heard of any more",
+        "never_started": "No worker has begun it in time",
+        "superseded": "It wasn't begun, as it had been given up, and another run had the entry",
+    }[run.outcome]
+    if run.error:
+        told += f": {run.error}"
+    late = "" if run.late is None else f" Later it came to an end all the same: {run.late}."
+    return closed(told) + late
+
+
+def _told_of_progress(record: RunRecord) -> str:
+    """Return how far a run in progress is."""
+    if record.state is State.SENT:
+        return "It is on its queue."
+    since = "" if record.started is None else f" since {shown(_moment(record.started))}"
+    where = "" if record.worker is None else f" on {record.worker}"
+    by_state = {
+        State.STARTED: f"It is at work{where}{since}",
+        State.RETRYING: f"It waits for its next attempt, after attempt {record.attempt}{where}",
+        State.SPAWNED: f"Its own task is over, and tasks that it has sent are at work{since}",
+    }
+    overdue = ", longer than its max_runtime" if record.is_overdue else ""
+    return f"{by_state.get(record.state, 'It has just ended')}{overdue}."
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 def told_of_left_out(facts: Facts, run: PastRun) -> tuple[str, PastRun]:
@@ -108,7 +160,7 @@ def told_of_left_out(facts: Facts, run: PastRun) -> tuple[str, PastRun]:
         among = f" among {many} from {shown(run.due)} to {shown(run.last)}"
     if run.outcome != "merged":
         return closed(f"It was skipped at {shown(run.at)}{among}: {run.why}"), run
-    sent = (one for one in facts.history if one.outcome == "sent" and one.at == run.at)
+    sent = (one for one in facts.history if one.is_sent and one.at == run.at)
     by = next(sent, None)
     if by is None:
         return closed(f"It was missed{among}: {run.why}"), run

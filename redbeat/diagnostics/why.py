@@ -172,7 +172,7 @@ class _Case:
                 f"The run that was due at {shown(since)} couldn't be sent, {failure.attempts} times so far, "
                 f"and is tried again: {failure.reason}"
             )
-            return "failed", closed(reason), None
+            return "unsent", closed(reason), None
         if not failure.attempts and since - TOLERANCE <= self.at:
             return "quarantined", _quarantine(self.facts, self.problem or failure.reason), None
         return None
@@ -188,7 +188,7 @@ class _Case:
         for run in self.facts.history:
             if run.is_manual or run.is_span or not run.due < self.at <= run.at:
                 continue
-            if run.outcome == "sent" and way != "all":
+            if run.is_sent and way != "all":
                 return "merged", f"The run {sent_text(run)} stands for those that were missed by then.", run
             if run.outcome == "skipped":
                 return (
@@ -196,7 +196,7 @@ class _Case:
                     f"The runs from {shown(run.due)} on were skipped at {shown(run.at)}: {run.why}.",
                     run,
                 )
-        following = next((run for run in self.later if run.outcome == "sent"), None)
+        following = next((run for run in self.later if run.is_sent), None)
         is_known = any(run.due < self.at for run in self.facts.history) or not self._may_be_forgotten
         if following is None or not is_known or following.late_seconds < TOLERANCE.total_seconds():
             return None
@@ -220,7 +220,7 @@ class _Case:
         history = [run for run in self.facts.history if not run.is_manual or self._may_be_forgotten]
         if history and self.at < history[-1].due:
             oldest = shown(history[-1].due)
-            known = sum(run.outcome == "sent" and not run.is_manual for run in history)
+            known = sum(run.is_sent and not run.is_manual for run in history)
             if self._may_be_forgotten:
                 reason = f"Only the last {kept} runs are kept (redbeat_history), the first that of {oldest}."
                 return "too-long-ago", reason, None

@@ -204,10 +204,14 @@ def test_the_other_examples_are_a_history_that_python_reads(client: redis.Redis,
     entry = Entry("report", TASK, 60, app=memory_app(redbeat_redis_url=server.url(0))).save()
     others = [one.values[0] for one in json_examples() if not is_entry(json.loads(one.values[0]))]
     client.rpush("redbeat::history:report", *others)
-    assert [run.outcome for run in entry.history()] == ["sent", "skipped", "merged", "failed", "sent"]
-    assert [bool(run.task_id) for run in entry.history()] == [True, False, False, False, True]
-    assert [run.is_manual for run in entry.history()] == [False, False, False, False, True]
-    assert [run.count for run in entry.history()] == [None, 4, 1, None, None]
+    history = entry.history()
+    outcomes = ["sent", "skipped", "merged", "unsent", "sent", "failed", "skipped"]
+    assert [run.outcome for run in history] == outcomes
+    assert [bool(run.task_id) for run in history] == [True, False, False, False, True, True, False]
+    assert [run.is_manual for run in history] == [False] * 4 + [True, False, False]
+    assert [run.count for run in history] == [None, 4, 1, None, None, None, None]
+    assert (history[5].error, history[5].run_seconds) == ("ValueError: no numbers today", 2.25)
+    assert (history[6].held_on, history[6].worker) == ("celery@h", None)
 
 
 def test_the_documented_rule_of_task_ids_is_the_rule() -> None:

@@ -112,14 +112,14 @@ def test_a_run_that_fails_and_an_entry_that_is_quarantined_are_recorded_once(
         client.zadd(
             SCHEDULE, {"redbeat:entry": json.loads(client.hget("redbeat:entry", "error"))["retry_at"]}
         )
-    assert [record["outcome"] for record in records(client)] == ["failed"]
+    assert [record["outcome"] for record in records(client)] == ["unsent"]
     assert 'no "way"' in records(client)[0]["why"]
     client.delete(HISTORY)
     write_raw(client, "entry", task=None)
     for _ in range(3):
         scheduler.tick()
         client.zadd(SCHEDULE, {"redbeat:entry": 1})
-    assert [record["outcome"] for record in records(client)] == ["failed"]
+    assert [record["outcome"] for record in records(client)] == ["unsent"]
 
 
 def test_recording_costs_no_round_trip(

@@ -120,7 +120,7 @@ def test_a_run_that_cannot_be_sent_and_one_that_cannot_be_used(
     write_hourly(client, hour(client), options={"serializer": "yml"})
     scheduler.tick()
     failed = answer("report")
-    assert (failed["verdict"], "No encoder installed for yml" in failed["reason"]) == ("failed", True)
+    assert (failed["verdict"], "No encoder installed for yml" in failed["reason"]) == ("unsent", True)
     assert "tried again at" in failed["reason"]
     client.flushdb()
     write_raw(client, "report", "{}", score=hour(client).timestamp())

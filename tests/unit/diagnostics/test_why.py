@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -48,8 +49,14 @@ def skipped(due: float, at: float, why: str = "too late") -> PastRun:
     return PastRun(hours(due), hours(at), "skipped", why=why)
 
 
-def failed(due: float, why: str = "ValueError('no')") -> PastRun:
-    return PastRun(hours(due), hours(due), "failed", why=why)
+def unsent(due: float, why: str = "ValueError('no')") -> PastRun:
+    return PastRun(hours(due), hours(due), "unsent", why=why)
+
+
+def ended(outcome: str, **fields: Any) -> PastRun:
+    """The run of 12 o'clock, which waited for 1.5 s, and took 2.25."""
+    given = {"wait_seconds": 1.5, "run_seconds": 2.25, "worker": "celery@h", "attempt": 1, **fields}
+    return sent(0, outcome=outcome, ended=hours(0.1), **given)
 
 
 def failure(due: float, attempts: int, reason: str = "it is bad") -> str:
@@ -99,6 +106,8 @@ OUTAGE = [
 #: what is recorded of the hours around it
 SEEN = [sent(-1, 1200), *OUTAGE, sent(-6)]
 RAN = [sent(-1)]
+NOT_BEGUN: dict[str, Any] = {"worker": None, "wait_seconds": None, "run_seconds": None, "attempt": None}
+HELD = PastRun(hours(0), hours(0), "waiting", why="the run id-9 was at work on celery@h")
 LONG = [sent(-hour) for hour in range(1, 21)]
 DUE = NOON.timestamp()
 NEVER = {"score": -1.0}
@@ -110,16 +119,43 @@ HOLIDAY = Exclusions(["2026-06-01"])
     [
         # what is recorded
         (0, [sent(0)], {}, "sent", "0.1 s after its time, with the task id id-0."),
-        (0, [sent(0), failed(0)], {}, "sent", "id-0"),
+        (0, [sent(0), unsent(0)], {}, "sent", "id-0"),
         (0, [sent(0, is_manual=True)], {}, "sent", "by hand"),
         (0.00001, [sent(0)], {}, "sent", "id-0"),
         (0.2, [sent(0.2)], {}, "sent", "id-0.2"),  # somebody has written the score 0 to run it
         (0, [skipped(0, 0.1)], {}, "skipped", "too late."),
         (0, [skipped(0, 0, "excluded by its calendar holidays")], {}, "skipped", "calendar holidays."),
-        (0, [failed(0)], {"error": failure(0, 3), "score": DUE}, "failed", "again at 2026-06-01 12:30:09"),
-        (0, [failed(0, "no task")], {"error": failure(0, 0)}, "quarantined", "no task."),
-        (-2, [sent(-1), failed(-2)], {}, "merged", "no'). The run that was due at 2026-06-01 11:00:00"),
-        (0, [failed(0)], {}, "failed", "isn't recorded"),
+        (0, [unsent(0)], {"error": failure(0, 3), "score": DUE}, "unsent", "again at 2026-06-01 12:30:09"),
+        (0, [unsent(0, "no task")], {"error": failure(0, 0)}, "quarantined", "no task."),
+        (-2, [sent(-1), unsent(-2)], {}, "merged", "no'). The run that was due at 2026-06-01 11:00:00"),
+        (0, [unsent(0)], {}, "unsent", "isn't recorded"),
+        # what became of it
+        (0, [ended("succeeded")], {}, "succeeded", "began 2 s later, and succeeded on celery@h after 2 s."),
+        (0, [ended("succeeded", attempt=3)], {}, "succeeded", "after 2 s, with attempt 3."),
+        (
+            0,
+            [ended("failed", error="ValueError: no")],
+            {},
+            "failed",
+            "failed on celery@h after 2 s: ValueError",
+        ),
+        (0, [ended("lost", late="succeeded")], {}, "lost", "came to an end all the same: succeeded."),
+        (0, [ended("never_started", **NOT_BEGUN)], {}, "never_started", "No worker has begun it in time."),
+        (0, [ended("revoked")], {}, "revoked", "id-0. It was revoked on celery@h after 2 s."),
+        (0, [ended("expired", **NOT_BEGUN)], {}, "expired", "It expired before a worker had begun it."),
+        (0, [ended("rejected")], {}, "rejected", "Its task has rejected it on celery@h."),
+        (0, [ended("ignored")], {}, "ignored", "has raised Ignore on celery@h."),
+        (0, [ended("superseded", **NOT_BEGUN)], {}, "superseded", "It wasn't begun, as it had been given up"),
+        (0, [sent(0, rerun_of="id-x", is_manual=True)], {}, "sent", ", as a rerun of id-x, with the task id"),
+        (
+            0,
+            [HELD],
+            {},
+            "waiting",
+            "It is held back: the run id-9 was at work on celery@h.",
+        ),
+        (0, [replace(HELD, outcome="skipped")], {}, "skipped", ": the run id-9 was at work on celery@h."),
+        (0, [sent(0), HELD], {}, "sent", "id-0"),
         # no time of its schedule's
         (0.3, [sent(0)], {}, "no-time", "before is 2026-06-01 12:00:00 UTC; the next after is 2026-06-01 13"),
         # its policy
@@ -130,7 +166,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (0, RAN, {"error": failure(-0.5, 0), "score": DUE}, "quarantined", "since 2026-06-01 11:30:00 UTC: "),
         (0, [], {"task": None}, "quarantined", "definition: task: is missing."),
         (0, [], {"policy": {"exclude": "x"}, "calendar": Unusable("gone.")}, "quarantined", "gone."),
-        (0, [failed(-1)], {"error": failure(-1, 7), "last": -2}, "failed", "7 times so far"),
+        (0, [unsent(-1)], {"error": failure(-1, 7), "last": -2}, "unsent", "7 times so far"),
         # still to come
         (1, [sent(0)], {}, "to-come", "still to come"),
         (1, [sent(0)], {"enabled": False}, "disabled", "enabled is false"),
@@ -223,7 +259,7 @@ def test_an_entry_that_has_had_no_time_yet_says_so(app: Celery, given: dict[str,
 @pytest.mark.parametrize(
     ("given", "verdict", "words"),
     [
-        ({"error": failure(0, 3), "score": DUE}, "failed", "12:00:00 UTC couldn't be sent, 3 times so far"),
+        ({"error": failure(0, 3), "score": DUE}, "unsent", "12:00:00 UTC couldn't be sent, 3 times so far"),
         ({"score": 0.0, "leader": None}, "no-leader", "no beat leads"),
         ({"score": 0.0}, "waiting", "web-1 leads"),
         (NEVER, "unscheduled", "its schedule has times, but its score was written so"),

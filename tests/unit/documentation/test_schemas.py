@@ -22,7 +22,7 @@ from redbeat.entries.failures import Failure
 from redbeat.entries.forms import FORM_FIELDS, READ_ONLY_FIELDS
 from redbeat.entries.query import STATES
 from redbeat.errors import EntryError
-from redbeat.history import dropped_record, failed_record, sent_record, skipped_record
+from redbeat.history import dropped_record, sent_record, skipped_record, unsent_record
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES, OVERLAPS, TRACKS
 from redbeat.schedules import clocked, cron
 from redbeat.schedules.codec import SCHEDULE_FIELDS
@@ -158,7 +158,7 @@ def test_failures_are_written_well() -> None:
         skipped_record("1769844600", 'too "late"'),
         dropped_record("1769844600", "too late", "1769844600", 1, is_merged=False),
         dropped_record("1769844600", "too late", "1769844700", None, is_merged=True),
-        failed_record("1769844600", "the broker is away"),
+        unsent_record("1769844600", "the broker is away"),
     ],
 )
 def test_records_of_runs_are_written_well(members: str) -> None:
