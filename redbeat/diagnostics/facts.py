@@ -21,11 +21,11 @@ from redbeat.history import PastRun, decode_history
 from redbeat.leadership.status import Status, read_status
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited_twice
-from redbeat.runs.record import RunRecord
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
+from redbeat.store.run_record import RunRecord
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 

@@ -9,9 +9,9 @@ from typing import Any
 from redbeat.diagnostics.facts import Facts
 from redbeat.entries.failures import failure_of
 from redbeat.history import ENDED_OUTCOMES, PastRun
-from redbeat.runs.record import RunRecord, State
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import shown as shown
+from redbeat.store.run_record import RunRecord, State
 
 #: what may have become of a run
 VERDICTS = {
