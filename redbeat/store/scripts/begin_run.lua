@@ -12,7 +12,8 @@
 -- ARGV[6] attempt    1, and one more for each retry
 -- ARGV[7] root       the task id of the run whose workflow this task belongs to, '' if it is the run itself
 -- ARGV[8] is_soft    1: the worker's pool can't terminate a task
--- ARGV[9] lease_ms   how long the lease lives unless it is renewed
+-- ARGV[9] overlap    what its message says about runs that overlap, '' for nothing: they may
+-- ARGV[10] lease_ms  how long the lease lives unless it is renewed
 --
 -- Returns {answer, rest_ms}
 --   answer   'go'; 'superseded': it was given up, or is to be replaced, and another run holds the entry, or is to; 'busy':
@@ -20,7 +21,7 @@
 --   rest_ms  with 'busy' how long the other's lease lives, else 0
 local running, deadlines, history, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, task_id, due, delivery, worker = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local attempt, root, is_soft, lease_ms = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
+local attempt, root, is_soft, overlap, lease_ms = tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -30,7 +31,7 @@ if record and not is_same_time(record.due, due) then record = nil end  -- an ent
 
 if record and record.delivery and record.delivery ~= delivery and record.state == 'started' then
   local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, member)) or 0) - tonumber(now)))
-  if rest_ms > 0 and record.overlap and record.overlap ~= 'allow' then return {'busy', rest_ms} end
+  if rest_ms > 0 and overlap ~= '' then return {'busy', rest_ms} end
 end
 if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
   return {'over', 0}
@@ -42,13 +43,13 @@ if not record then
     if is_read and type(past) == 'table' and past.delivery == delivery then return {'over', 0} end
   end
 end
-if not record or (record.overdue and record.state ~= 'started') then  -- it was given up
-  local holder, other = find_holder(running, task_id, due, root)
-  if holder and other.overlap and other.overlap ~= 'allow' then return {'superseded', 0} end
+if overlap ~= '' and (not record or (record.overdue and record.state ~= 'started')) then  -- it was given up
+  if find_holder(running, task_id, due, root) then return {'superseded', 0} end
 end
 if not record then
   record = {due = due}
   if root ~= '' then record.root = root end
+  if overlap ~= '' then record.overlap = overlap end
 end
 
 record.state, record.started, record.delivery, record.worker, record.attempt = 'started', now, delivery, worker, attempt

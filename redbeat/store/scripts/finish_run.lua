@@ -51,7 +51,7 @@ local function add_to_history(history, run)
           elseif past.ended and past.delivery and past.delivery == run.delivery and not is_given_up[past.outcome] then
             return 'repeated'
           elseif past.ended then
-            if not past.late and run.outcome ~= 'superseded' then
+            if not past.late and run.outcome ~= 'superseded' and run.outcome ~= 'expired' then
               redis.pcall('LSET', history, at, string.sub(text, 1, -2) .. ',"late":' .. cjson.encode(run.outcome) .. '}')
             end
             return 'late'

@@ -32,6 +32,7 @@ class Delivery(NamedTuple):
         attempt: 1, and one more for each of Celery's retries.
         root: the task id of the run whose workflow this task belongs to; '': it is the run itself.
         is_soft: the worker's pool can't terminate a task.
+        overlap: the policy that the message names: 'skip', 'buffer_one' or 'replace'; '': runs may overlap.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Delivery(NamedTuple):
     attempt: int = 1
     root: str = ""
     is_soft: bool = False
+    overlap: str = ""
 
 
 class End(NamedTuple):
@@ -84,7 +86,7 @@ def begin_run(client: Any, keys: Keys, delivery: Delivery, lease_ms: int) -> tup
         [about.running, keys.deadlines, about.history, keys.events],
         [
             *(one.name, one.task_id, one.due, one.token, one.worker, one.attempt, one.root, int(one.is_soft)),
-            lease_ms,
+            *(one.overlap, lease_ms),
         ],
     )
     return text_of(answer), int(rest_ms)

@@ -205,7 +205,7 @@ def test_the_gate_refuses_a_run_that_was_given_up_if_another_one_holds_the_entry
 ) -> None:
     progress.send("job", "id-1", 1000, overlap="skip", queue=5)
     progress.settle()
-    late = progress.delivery("job", "id-1", 1000)
+    late = progress.delivery("job", "id-1", 1000, overlap="skip")
     progress.send("job", "id-2", 2000, overlap="skip")
     assert progress.begin(late) == "superseded"
     progress.end(late, "superseded")
@@ -219,7 +219,7 @@ def test_the_gate_lets_a_run_that_was_given_up_begin_if_nothing_holds_the_entry(
 ) -> None:
     progress.send("job", "id-1", 1000, overlap="skip", queue=5)
     progress.settle()
-    late = progress.delivery("job", "id-1", 1000)
+    late = progress.delivery("job", "id-1", 1000, overlap="skip")
     assert progress.begin(late) == "go"
     progress.end(late, "succeeded")
     [record] = history_of(client, "job")
@@ -228,9 +228,33 @@ def test_the_gate_lets_a_run_that_was_given_up_begin_if_nothing_holds_the_entry(
 
 def test_the_gate_keeps_a_second_delivery_of_a_run_at_work_waiting(progress: Progress) -> None:
     progress.started("job", "id-1", overlap="skip")
-    begun = progress.runs.begin(progress.delivery("job", "id-1"), LEASE_MS)
+    begun = progress.runs.begin(progress.delivery("job", "id-1", overlap="skip"), LEASE_MS)
     assert begun.answer is Answer.BUSY
     assert 10 < begun.wait_seconds <= 30
+
+
+def test_of_two_runs_that_were_given_up_one_begins(progress: Progress, client: redis.Redis) -> None:
+    late = []
+    for number in (1, 2):
+        progress.send("job", f"id-{number}", 1000 * number, overlap="skip", queue=5)
+        progress.settle()
+        late.append(progress.delivery("job", f"id-{number}", 1000 * number, overlap="skip"))
+    assert [progress.begin(one) for one in late] == ["go", "superseded"]
+
+
+def test_runs_that_may_overlap_do_so_also_if_beat_has_not_recorded_them(progress: Progress) -> None:
+    both = [progress.delivery("job", f"id-{number}", 1000 * number) for number in (1, 2)]
+    assert [progress.begin(one) for one in both] == ["go", "go"]
+
+
+def test_a_message_that_expires_after_its_run_was_given_up_adds_nothing(
+    progress: Progress, client: redis.Redis
+) -> None:
+    progress.send("job", "id-1", queue=5)
+    progress.settle()
+    progress.end(progress.delivery("job", "id-1"), "expired")
+    [record] = history_of(client, "job")
+    assert (record["outcome"], "late" in record) == ("never_started", False)
 
 
 def test_a_begin_that_arrives_after_the_end_begins_nothing(progress: Progress, client: redis.Redis) -> None:

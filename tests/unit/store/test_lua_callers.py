@@ -50,7 +50,7 @@ TWO_SETS = ("the-statics", "the-owners")
 STATICS = {"statics": "the-statics", "owners": "the-owners", "change": "add", "owner": "the-owner"}
 OF_ALL = {"schedule": "the-schedule", "statics": "the-statics", "away": "the-:downgraded"}
 
-DELIVERY = runs.Delivery("n", "the-id", "7.5", "the-delivery", "the-worker", 2, "the-root", is_soft=True)
+DELIVERY = runs.Delivery("n", "the-id", "7.5", "the-delivery", "the-worker", 2, "the-root", True, "skip")
 SETTLEMENT = runs.Settlement("end", "n", "the-id", "the-member", "7.5", "the-record", "lost", 2.5)
 OF_RUN = {
     "running": "the-:running:n",
@@ -248,7 +248,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     "begin_run": (
         lambda client: runs.begin_run(client, KEYS, DELIVERY, 30),
         ["go", 0],
-        {**OF_RUN, **OF_DELIVERY, "root": "the-root", "is_soft": 1, "lease_ms": 30},
+        {**OF_RUN, **OF_DELIVERY, "root": "the-root", "is_soft": 1, "overlap": "skip", "lease_ms": 30},
         {},
     ),
     "renew_runs": (
