@@ -93,7 +93,7 @@ def test_runs_in_any_order_end_once_and_leave_nothing(
         chaos.give_up,
     ]
     for _ in range(150):
-        chance.choices([*deeds, chaos.give_up], [4, 5, 1, 3, 2, 1, 1])[0]()
+        chance.choices(deeds, [4, 5, 1, 3, 2, 1, 1])[0]()
         chaos.check()
     for delivery in chaos.at_work:
         progress.end(delivery, "succeeded")
