@@ -19,6 +19,7 @@ from celery.signals import beat_init
 from redbeat.beat.batch import Batch
 from redbeat.beat.claims import Claims
 from redbeat.beat.dispatcher import Dispatcher
+from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
@@ -128,6 +129,7 @@ class RedBeatScheduler(Scheduler):
         upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
         self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way)
         self._claims = Claims(self.store, self._dispatcher.pace)
+        self._feed = Feed(app, lambda: self._leadership.fence if self._leadership.is_leader else None)
         self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
@@ -189,6 +191,8 @@ class RedBeatScheduler(Scheduler):
                     self._beat.stop()  # the signal handler's SystemExit may have been swallowed
 
     def _tick(self) -> float:
+        if self._beat is not None:
+            self._feed.look()
         if not self._is_leading():
             self.look_ahead.forget()
             candidacy = self._leadership.candidacy
@@ -375,6 +379,8 @@ class RedBeatScheduler(Scheduler):
             return False
         if not was_leader:
             self._has_statics = False  # another beat may have changed them meanwhile
+            if isinstance(self.lock, LeaderLock):
+                self._feed.note_leader(self.lock)
         if self._beat is not None:
             self._leadership.keep_alive()
         if not self._has_statics:
@@ -487,6 +493,7 @@ class RedBeatScheduler(Scheduler):
         if "_wake" in self.__dict__:  # it has waited
             self._wake.close()
         self._broker.close()
+        self._feed.stop()
         super().close()
 
     # -- the schedule

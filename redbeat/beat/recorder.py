@@ -28,6 +28,8 @@ from redbeat.leadership.lock import TAKEN_MS
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.signals import hold_interrupts
+from redbeat.signals import entry_quarantined, is_wanted
+from redbeat.store.events import Events
 from redbeat.store.records import NOWHERE, Claimed, Commit, Committed, LockStatus, Push, Target
 from redbeat.store.store import Store
 
@@ -53,6 +55,7 @@ class Recorder:
         self._contention = contention
         self._reports = reports
         self._quarantine_seconds = quarantine_seconds
+        self._quarantined: list[tuple[str, str]] = []  # names and reasons that are still to be told of
 
     def quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
         """Return the commit that quarantines an entry because of ``exc``, which is logged if it is news."""
@@ -66,7 +69,14 @@ class Recorder:
         reason = shorten(printable(reason))
         commit, is_news = commit_quarantined(claimed, reason, now, self._quarantine_seconds)
         self._reports.report_quarantined(claimed, reason, is_news)
+        if is_news and is_wanted(entry_quarantined.name):
+            self._quarantined.append((self._store.keys.name(claimed.key), reason))
         return commit
+
+    def _tell_of_quarantines(self) -> None:
+        """Tell of quarantines before they are recorded: after a kill in between, they are told of again."""
+        told, self._quarantined = self._quarantined, []
+        Events(self._store).add_quarantined(told)
 
     def retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:
         """Let ``run``, which couldn't be sent because of ``exc``, be tried again after a pause."""
@@ -134,12 +144,14 @@ class Recorder:
         committed = self._commit_each(batch, commits)
         batch.note_recorded(commits, committed)
         batch.pending = self._quarantine_refused(batch, commits, committed)
+        self._tell_of_quarantines()
         batch.note_recorded(batch.pending, self._store.commit_runs(batch.fence, batch.pending))
         batch.pending = []
         return committed.results
 
     def _commit_each(self, batch: Batch, commits: Sequence[Commit], target: Target = NOWHERE) -> Committed:
         """Record ``commits``; the result of one that the server refuses is a sentence that says why."""
+        self._tell_of_quarantines()
         try:
             return self._store.commit_runs(batch.fence, commits, target)
         except StoreRefused as exc:

@@ -24,6 +24,7 @@ from redbeat.entries.query import clear_entries, count_entries, list_entries, st
 from redbeat.errors import EntryError
 from redbeat.history import PastRun, decode_history
 from redbeat.policy.policy import FIELDS, NAMES, PolicyFields
+from redbeat.store.events import Events
 from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
@@ -225,6 +226,7 @@ class Managed:
             EntryError: ``until`` is in the past by the server's clock; nothing is changed.
         """
         self._change_stored(lambda entry, now: pauses.rest(entry, now, note, until, by))
+        Events(Store(self.app)).add_paused([(self._whole.name, self._whole.paused_until)], note, by)
 
     def resume(self) -> None:
         """End its pause. It is due at its next time after now; with ``run_missed`` it makes up for missed

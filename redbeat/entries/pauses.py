@@ -17,6 +17,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
 from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.store.chunks import in_chunks
+from redbeat.store.events import Events
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
 
@@ -83,13 +84,18 @@ def pause_many(
         until: a time, or a function that returns it for an entry and the server's time.
     """
 
+    ends: dict[str, datetime | None] = {}
+
     def rest_if_it_runs(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
         if not entry.is_enabled_at(now):
             return False
         rest(entry, now, note, until(entry, now) if callable(until) else until, by)
+        ends[entry.name] = entry.paused_until
         return True
 
-    return _change_many(cls, names, app, rest_if_it_runs, progress)
+    result = _change_many(cls, names, app, rest_if_it_runs, progress)
+    Events(Store(app)).add_paused(((name, ends.get(name)) for name in result.changed), note, by)
+    return result
 
 
 def resume_many(

@@ -1,0 +1,175 @@
+"""The feed: a thread of beat that tells the receivers of signals what has happened.
+
+Owns a connection of its own, and the place in the stream up to which it was told. Invariant: whatever a
+receiver does, no tick waits for it; and an event counts as told only after its receivers have returned, so
+that each is told at least once.
+
+Only the leader tells. Beats without a lock take turns: who reads events has them for a minute. Nothing is
+read unless a receiver is connected. Where nothing was ever told, telling begins at the end of the stream.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from redbeat import signals
+from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.leadership.lock import Holder, LeaderLock, holder_of
+from redbeat.log.logger import logger
+from redbeat.log.text import printable, shorten
+from redbeat.process.memory import Memory
+from redbeat.store.events import Event, Events
+from redbeat.store.locks import LockKey
+from redbeat.store.records import Fence
+from redbeat.store.store import Store
+
+#: how often it is looked whether something has happened
+LOOK_SECONDS = 1.0
+
+#: while receivers are quick, it is noted this often up to where they were told
+NOTE_SECONDS = 0.2
+
+#: how long ``stop`` waits for a receiver that is at work
+STOP_SECONDS = 5.0
+
+
+class Feed:
+    """Tells what has happened, in one beat.
+
+    Arguments:
+        app: the Celery app.
+        find_fence: returns what says that this beat leads; None: it doesn't.
+    """
+
+    def __init__(self, app: Any, find_fence: Callable[[], Fence | None]) -> None:
+        self._app = app
+        self._find_fence = find_fence
+        self._teller = secrets.token_hex(8)
+        self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+        self._woken = threading.Event()
+        self._won: deque[LeaderLock] = deque()
+        self._unnoted: set[str] = set()  # ids of events that were told of, which isn't noted yet
+        self._said = Memory[str, str]()  # type of error to what was logged of it last
+
+    def look(self) -> None:
+        """Start the thread if there is a receiver, and it doesn't run."""
+        if self._thread is None and signals.is_wanted(*signals.ALL):
+            self._thread = threading.Thread(target=self._run, name="redbeat-signals", daemon=True)
+            self._thread.start()
+
+    def note_leader(self, lock: LeaderLock) -> None:
+        """Note that this beat has become leader by taking ``lock``, which is told of."""
+        if signals.is_wanted(signals.leader_changed.name):
+            self._won.append(lock)
+            self._woken.set()
+
+    def stop(self) -> None:
+        """Stop the thread; a receiver that is at work has a few seconds to finish."""
+        self._stopped.set()
+        self._woken.set()
+        if self._thread is None:
+            return
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("beat: A receiver of a signal is still at work, and isn't waited for.")
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            is_more = False
+            try:
+                self._tell_of_leaders()
+                is_more = self._tell_of_events()
+            except StoreUnavailable as exc:
+                logger.debug("beat: Signals wait for Redis: %s", exc)
+            except RedBeatError as exc:
+                self._report(exc)
+            except Exception as exc:  # noqa: BLE001 - if this thread ended, nothing would be told any more
+                self._report(exc, with_traceback=True)
+            if not is_more:
+                self._woken.wait(LOOK_SECONDS)
+                self._woken.clear()
+        if self._store is not None:
+            self._store.close()
+
+    def _connect(self) -> Store:
+        if self._store is None:
+            self._store = Store.hasty(self._app)
+        return self._store
+
+    def _tell_of_leaders(self) -> None:
+        while self._won and not self._stopped.is_set():
+            lock = self._won[0]
+            leader = holder_of(lock.token)
+            previous = self._find_previous(lock) if leader is not None else None
+            self._won.popleft()
+            if leader is not None:  # else it was lost at once
+                self._send(signals.leader_changed, leader=leader, previous=previous)
+
+    def _find_previous(self, lock: LeaderLock) -> Holder | None:
+        """Return who led before, as far as that is known: it was silent, or has released the lock."""
+        store = self._connect()
+        token = lock.replaced or LockKey(store, store.keys.released).token() or ""
+        return None if token == lock.token else holder_of(token)
+
+    def _tell_of_events(self) -> bool:
+        """Tell of what has happened since; return whether there is more."""
+        fence = self._find_fence()
+        if fence is None or not signals.is_wanted(*signals.OF_EVENTS):
+            return False
+        events = Events(self._connect())
+        news = events.read(fence, self._teller)
+        if news is None or not news.events:
+            return False
+        told, noted_at = news.told, time.monotonic()
+        last = told
+        for event in news.events:
+            if self._stopped.is_set() or self._find_fence() is None:
+                break
+            self._tell(event)
+            last = event.id
+            if time.monotonic() > noted_at + NOTE_SECONDS:
+                if not self._note(events, told, last, is_done=False):
+                    return False
+                told, noted_at = last, time.monotonic()
+        return self._note(events, told, last, is_done=True) and last == news.events[-1].id
+
+    def _note(self, events: Events, told: str, last: str, *, is_done: bool) -> bool:
+        is_noted = events.note_told(self._teller, told, last, is_done=is_done)
+        self._unnoted.clear()
+        return is_noted
+
+    def _tell(self, event: Event) -> None:
+        if event.id in self._unnoted:  # Redis went away before it could be noted
+            return
+        self._unnoted.add(event.id)
+        signal = signals.OF_EVENTS.get(event.fields.get("event", ""))
+        if signal is None or not signal.receivers:
+            return
+        arguments = signals.arguments_of(event.fields)
+        if arguments is None:
+            logger.debug("beat: An event can't be read: %s", shorten(printable(repr(event))))
+            return
+        self._send(signal, **arguments)
+
+    def _send(self, signal: Any, **arguments: Any) -> None:
+        """Call the receivers; Celery's signal logs their exceptions."""
+        try:
+            signal.send(sender=self._app, **arguments)
+        except SystemExit as exc:
+            logger.error("beat: A receiver of %s wants to end beat, which goes on: %r", signal.name, exc)  # noqa: TRY400
+
+    def _report(self, exc: Exception, *, with_traceback: bool = False) -> None:
+        """Log why nothing can be told now: once for each type of error, until its text changes."""
+        kind, words = type(exc).__name__, str(exc)
+        if self._said.is_news(kind, words):
+            trace = exc if with_traceback else None
+            logger.error("beat: Signals can't be sent now, trying again: %s: %s", kind, words, exc_info=trace)

@@ -1,0 +1,56 @@
+"""The scripts about the stream of events: the only place that knows their KEYS, ARGV and replies."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from redbeat.store.records import Fence, text_of
+from redbeat.store.scripts.script import Script
+
+_READ_EVENTS = Script("read_events")
+_NOTE_TOLD = Script("note_told")
+
+
+class Event(NamedTuple):
+    """Something that has happened: its id in the stream, and its fields."""
+
+    id: str
+    fields: dict[str, str]
+
+
+class News(NamedTuple):
+    """What is to be told of, and the id of the last event before it."""
+
+    told: str
+    events: list[Event]
+
+
+def read_events(
+    client: Any,
+    events_key: str,
+    told_key: str,
+    fence: Fence,
+    teller: str,
+    *,
+    claim_ms: int,
+    life_ms: int,
+    count: int,
+) -> News | None:
+    """Return what is to be told of; None: the caller may not tell now."""
+    keys = [events_key, told_key, fence.lock_key or events_key]
+    told, rows = _READ_EVENTS(client, keys, [fence.token, teller, claim_ms, life_ms, count])
+    if not told:
+        return None
+    return News(text_of(told), [_event_of(*row) for row in rows])
+
+
+def _event_of(event_id: str | bytes, flat: list[str | bytes]) -> Event:
+    texts = [text_of(one) for one in flat]
+    return Event(text_of(event_id), dict(zip(texts[::2], texts[1::2], strict=True)))
+
+
+def note_told(
+    client: Any, told_key: str, teller: str, before: str, last: str, *, claim_ms: int, life_ms: int
+) -> bool:
+    """Remember that it was told up to ``last``; False: another beat tells by now."""
+    return bool(_NOTE_TOLD(client, [told_key], [teller, before, last, claim_ms, life_ms]))
