@@ -127,7 +127,7 @@ def _run_of(found: Mapping[str, Any]) -> Run:
 
     due = seconds("due")
     return Run(
-        task_id=str(found.get("id") or ""),
+        task_id=str(found.get("task_id") or found.get("id") or ""),
         due=None if due is None else datetime.fromtimestamp(due, timezone.utc),
         outcome=str(found.get("outcome") or ""),
         why=str(found.get("why") or ""),

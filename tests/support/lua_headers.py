@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redbeat.store import scripts as lua
-from redbeat.store.scripts import runs, status
+from redbeat.store.scripts import events, runs, status
 
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
@@ -40,7 +40,7 @@ def sha1_of(name: str) -> str:
     """What the script is sent as."""
     sent = [
         script
-        for script in {**vars(lua), **vars(status), **vars(runs)}.values()
+        for script in {**vars(lua), **vars(status), **vars(runs), **vars(events)}.values()
         if isinstance(script, lua.Script)
     ]
     [sha1] = [script.sha1 for script in sent if f"-- {name}: " in script.source]

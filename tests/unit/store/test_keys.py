@@ -32,8 +32,8 @@ EXCEPTIONS = {
     "store/store.py": {"prefix"},  # for claim_due
     "store/upcoming.py": {"prefix"},  # for read_upcoming
 }
-#: and the modules that have text like a part of a key: what other schedules' keys end with; help
-TEXTS = {"diagnostics/checks/orphans.py", "config/settings.py"}
+#: and the modules that have text like a part of a key: what other schedules' keys end with; help; a right
+TEXTS = {"diagnostics/checks/orphans.py", "config/settings.py", "store/rights.py"}
 
 #: script to what it does with the prefix: members that are bare names become keys in the step that finds them
 IN_SCRIPTS = {"claim_due": {"prefix .. due", "prefix .. key"}, "bring_back": set(), "read_upcoming": set()}

@@ -16,7 +16,7 @@ from redbeat.keys import Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
 from redbeat.store.records import KeyType
-from redbeat.store.scripts import calendars, downgrades, orphans, owners, repairs, runs, status
+from redbeat.store.scripts import calendars, downgrades, events, orphans, owners, repairs, runs, status
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")
@@ -61,6 +61,7 @@ OF_RUN = {
     "task_id": "the-id",
     "due": "7.5",
 }
+OF_TELLING = {"told": "the-told", "teller": "the-teller"}
 OF_DELIVERY = {"delivery": "the-delivery", "worker": "the-worker", "attempt": 2}
 
 
@@ -278,6 +279,30 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "ran": "1.500",
             "retry_seconds": "3.000",
         },
+        {},
+    ),
+    "read_events": (
+        lambda client: events.read_events(
+            client, "the-events", "the-told", FENCE, "the-teller", claim_ms=2, life_ms=3, count=4
+        ),
+        ["0-0", []],
+        {
+            "events": "the-events",
+            **OF_TELLING,
+            "lock": "the-lock",
+            "token": "the-token",
+            "claim_ms": 2,
+            "life_ms": 3,
+            "count": 4,
+        },
+        {},
+    ),
+    "note_told": (
+        lambda client: events.note_told(
+            client, "the-told", "the-teller", "the-before", "the-last", claim_ms=2, life_ms=3
+        ),
+        1,
+        {**OF_TELLING, "before": "the-before", "last": "the-last", "claim_ms": 2, "life_ms": 3},
         {},
     ),
     "note_child": (
