@@ -37,7 +37,7 @@ WAKE_UPS = Feature("Changes are noticed within a second, not at once", "+subscri
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
-EVENTS = Feature("No signal tells that entries were paused", "+xadd ~redbeat::events", "runs")
+EVENTS = Feature("No signal tells of pauses and quarantines", "+xadd ~redbeat::events", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")
 PUSHES = Feature(
     "Runs are delivered at least once, each run with one task id", "+info +lpush +lpop +pexpire", "delivery"

@@ -155,6 +155,11 @@ class Runs:
         found = self._store.ask(lambda client: client.hmget(key, list(names)), key, "hash")
         return [int(count) if count is not None and text_of(count).isdigit() else 0 for count in found]
 
+    def forget_failures(self, name: str) -> None:
+        """Count the failures in a row of an entry from the beginning."""
+        key = self._store.keys.failing
+        self._store.ask(lambda client: client.hdel(key, name), key, "hash")
+
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""
         key, first = self._store.keys.failures, f"{int(since.timestamp() * 1000)}"

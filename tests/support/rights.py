@@ -25,12 +25,16 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import StoreCorrupt
+from redbeat.keys import Keys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
+from redbeat.store.events import Events
 from redbeat.store.notifier import WakeChannel
+from redbeat.store.records import Fence
+from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.support.applying import apply
 from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
@@ -295,6 +299,51 @@ def it_ends_entries(ground: Ground) -> None:
     assert not ground.admin.keys("redbeat:*once")
 
 
+def it_tells_what_has_happened(ground: Ground) -> None:
+    events, token = Events(Store(ground.app())), "x"
+    ground.admin.set(LOCK, token)
+    fence = Fence(LOCK, token, 1000)
+    events.read(fence, "teller")
+    events.add_quarantined([("report", "it can't be read")])
+    news = events.read(fence, "teller")
+    if news is not None:  # else the user lacks the right
+        assert [event.fields["entry"] for event in news.events] == ["report"]
+        assert events.note_told("teller", news.told, news.events[-1].id, is_done=True)
+        assert events.read(fence, "teller") == (news.events[-1].id, [])
+
+
+# -- a worker that tracks runs
+
+
+def it_tracks_runs(ground: Ground) -> None:
+    names, runs = Keys(), Runs(Store(ground.app()))
+    running = names.about("report").running
+    for number, outcome in enumerate(("succeeded", "failed", "retrying")):
+        run = json.dumps({"due": "1.000000", "state": "sent", "sent": "2.000000", "pause": 1, "workflow": 1})
+        ground.admin.hset(running, mapping={"one": run, "": '{"due":"2.000000"}'})
+        ground.admin.lpush(names.about("report").history, '{"at":2.0,"due":1.000000,"id":"one"}')
+        delivery = Delivery("report", "one", "1.000000", f"token-{number}", "celery@test", overlap="skip")
+        assert runs.begin(delivery, 30_000).answer is Answer.GO
+        assert runs.is_mine(delivery)
+        assert runs.begin(delivery._replace(token="another"), 30_000).answer is Answer.BUSY
+        child = delivery._replace(task_id="child", root="one", token=f"child-{number}")
+        runs.note_child(child, "child")
+        assert runs.renew([(delivery, 1.0)], 30_000, "celery@test", '"pool":"prefork"') == {}
+        runs.begin(child, 30_000)
+        runs.end([End(child, "succeeded"), End(delivery, outcome, "ValueError: no", 1.5)])
+    runs.forget_worker("celery@test")
+    assert ground.admin.hgetall(names.failing) == {"report": "1"}
+    kept: Any = ground.admin.lrange(names.about("report").history, 0, -1)
+    assert {json.loads(one).get("outcome") for one in kept} == {"succeeded", "failed", None}
+    assert ground.admin.xlen(names.events) >= 5
+    assert ground.admin.xlen(names.failures) == 1
+
+
+def it_tracks_runs_in_another_database(ground: Ground) -> None:
+    runs = Runs(Store(ground.app(database=3)))
+    runs.end([End(Delivery("report", "one", "1.000000", "token", "celery@test"), "expired")])
+
+
 # -- a beat that writes the queues, too
 
 
@@ -362,7 +411,7 @@ def _broker_url(ground: Ground) -> str:
 
 BEAT: tuple[Claim, ...] = (
     it_may_ask_who_leads, it_runs_the_schedule, it_runs_the_schedule_without_a_lock,
-    it_runs_in_another_database, it_stands_by, it_ends_entries,
+    it_runs_in_another_database, it_stands_by, it_ends_entries, it_tells_what_has_happened,
 )  # fmt: skip
 STATUS: tuple[Claim, ...] = (it_asks_who_leads, it_asks_in_another_database, it_names_a_key_of_another_type)
 QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_what_only_one_of_two_queues_got)
@@ -375,6 +424,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
     "viewer": (it_looks_at_entries, it_looks_at_calendars, *STATUS),
     "status": STATUS,
+    "worker": (it_tracks_runs, it_tracks_runs_in_another_database),
     "beat": BEAT,
     "beat_exactly_once": (*BEAT, it_delivers_exactly_once, *QUEUES),
     "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),

@@ -107,6 +107,50 @@ def test_who_only_looks_may_not_write(ground: Ground, user: str, command: str) -
     refused_to(ground, user, command)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "SET redbeat::lock x",
+        "DEL redbeat::lock",
+        "GET redbeat::lock",
+        "SET redbeat::released x",
+        "SET redbeat::tick 1",
+        "ZADD redbeat::schedule 1 redbeat:report",
+        "ZREM redbeat::schedule redbeat:report",
+        "HSET redbeat:report definition x",
+        "HSET redbeat:report policy x",
+        "HSET redbeat:report meta x",
+        "HDEL redbeat:report definition",
+        "HGET redbeat:report definition",
+        "HGETALL redbeat:report",
+        "HSET redbeat::calendar:holidays x y",
+        "HSET redbeat::downgraded x y",
+        "SADD redbeat::statics x",
+        "SADD redbeat::owner:ann x",
+        "DEL redbeat::history:report",
+        "DEL redbeat::running:report",
+        "SET redbeat::events-read 0-0",
+        "PUBLISH redbeat::lock x",
+        "SUBSCRIBE redbeat::wake",
+        "LPUSH celery x",
+    ],
+)
+def test_a_worker_may_write_neither_schedule_nor_definitions_nor_lock(ground: Ground, command: str) -> None:
+    Entry("report", "tasks.report", 60, app=ground.app("default")).save()
+    refused_to(ground, "worker", command)
+
+
+def test_a_worker_can_neither_save_nor_lead(ground: Ground) -> None:
+    entry = Entry("report", "tasks.report", 60, app=ground.app("default")).save()
+    with pytest.raises(RedBeatError):
+        Entry("report", "tasks.report", 90, app=ground.app("worker")).save()
+    with pytest.raises(RedBeatError):
+        Entry(":running:x", "tasks.report", 90, app=ground.app("worker")).save()
+    with pytest.raises(RedBeatError), leader(ground.app("worker")) as scheduler:
+        scheduler.tick()
+    assert Entry.get("report", ground.app("default")) == entry
+
+
 @pytest.mark.parametrize("command", ["HGET redbeat:report definition", "LRANGE redbeat::history:report 0 -1"])
 def test_a_probe_may_not_read_entries(ground: Ground, command: str) -> None:
     refused_to(ground, "status", command)
