@@ -11,7 +11,7 @@
 
 Owns the signals, and the form of what their receivers are given. All of them fire in beat, in a thread of its
 own: a slow receiver delays no run. ``sender`` is the Celery app. Of runs and entries each is told at least
-once; ``entry`` is the entry's name, and ``run`` a :class:`Run`. Receivers must take ``**kwargs``: later
+once; ``entry`` is the entry's name, and ``run`` a ``Run``. Receivers must take ``**kwargs``: later
 versions may give them more.
 """
 
