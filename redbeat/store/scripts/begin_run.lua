@@ -41,6 +41,9 @@ if not record then
   for _, text in ipairs(redis.call('LRANGE', history, 0, 19)) do
     local is_read, past = pcall(cjson.decode, text)
     if is_read and type(past) == 'table' and past.delivery == delivery then return {'over', 0} end
+    if overlap == 'replace' and is_read and type(past) == 'table' and past.outcome == 'superseded' then
+      if is_same_time(past.due, due) and (not past.id or past.id == task_id) then return {'superseded', 0} end
+    end
   end
 end
 if overlap ~= '' and (not record or (record.overdue and record.state ~= 'started')) then  -- it was given up

@@ -233,6 +233,22 @@ def test_the_gate_keeps_a_second_delivery_of_a_run_at_work_waiting(progress: Pro
     assert 10 < begun.wait_seconds <= 30
 
 
+@pytest.mark.parametrize("is_next_over", [False, True])
+def test_a_run_that_was_replaced_before_it_began_never_begins(
+    progress: Progress, client: redis.Redis, is_next_over: bool
+) -> None:
+    progress.send("job", "id-1", 1000, overlap="replace", terminate="replaced")
+    early = progress.delivery("job", "id-1", 1000, overlap="replace")
+    assert progress.begin(early) == "superseded"
+    progress.settle(watched=0)
+    assert history_of(client, "job")[0]["outcome"] == "superseded"
+    following = progress.started("job", "id-2", 2000, overlap="replace")
+    if is_next_over:
+        progress.end(following, "succeeded")
+    late = progress.delivery("job", "id-1", 1000, overlap="replace")
+    assert progress.begin(late) == "superseded"
+
+
 def test_of_two_runs_that_were_given_up_one_begins(progress: Progress, client: redis.Redis) -> None:
     late = []
     for number in (1, 2):
