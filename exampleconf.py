@@ -43,6 +43,14 @@ beat_schedule = {
     #     "max_runs": 10,
     #     "misfire": "skip",
     # },
+    # So does what becomes of its runs: one at a time, overdue after ten minutes, none after three failures.
+    # "one-at-a-time": {
+    #     "task": "demo.tasks.say",
+    #     "schedule": schedule(60.0),
+    #     "overlap": "skip",
+    #     "max_runtime": 600,
+    #     "pause_after_failures": 3,
+    # },
 }
 
 # ---- RedBeat: the server -----------------------------------------------------------------------------
@@ -110,6 +118,10 @@ beat_schedule = {
 
 # How many of an entry's last runs are kept beside it; 0: none.
 # redbeat_history = 20
+
+# How many seconds a run counts as in progress after its worker last said so, where runs are tracked. A worker
+# that is killed holds back its entries for that long; one that stands still for longer loses its runs.
+# redbeat_run_lease = 30
 
 # Seconds after which beat stops waiting for the broker while it sends a batch.
 # redbeat_publish_timeout = 10

@@ -24,15 +24,19 @@ from celery.schedules import crontab, schedule
 from redbeat.beat.planner import CompiledRun, options_of
 from redbeat.beat.timetable import Timetable, Turn
 from redbeat.broker.compiler import Call, Compiler, Message, Values
+from redbeat.broker.ground import options_of_task
 from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.plain_reader import MAX_SHARED, PlainDefinition, PlainReader
 from redbeat.log.logger import logger
 from redbeat.log.text import joined
+from redbeat.policy.expiry import queue_limit_of
+from redbeat.policy.headers import headers_of
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited
 from redbeat.process.memory import Allowance, Memory
+from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import Claimed, Commit, KeyType
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
@@ -231,15 +235,35 @@ class PlainEntries:
 
         def rehearse(values: Values) -> None:
             entry = self._decode(claimed)
-            entry.options = options_of(entry.options, entry.name, values.task_id, values.due, values.expires)
+            entry.options = options_of(
+                entry.options, entry.name, values.task_id, values.due, values.expires, call.policy_headers
+            )
             send(entry)
 
-        call = Call(read.name, read.task, read.args, read.kwargs, read.options, read.policy.expires_after)
+        call = self._call_of(read)
         message = self._compiler.compile(call, rehearse)
         if not isinstance(message, str) and self._compiler.is_current(message):
             plain.message, plain.timetable = message, self._timetable_of(read)
             plain.size_bytes += message.size_bytes
         return plain
+
+    def _call_of(self, read: PlainDefinition) -> Call:
+        policy, app = read.policy, self._app
+        queue_seconds = None
+        if policy.message_queue_seconds is not None:
+            # when it is sent doesn't matter here: messages with times for options aren't compiled
+            of_task = options_of_task(app.tasks.get(read.task))
+            queue_seconds = queue_limit_of(policy, read.options, of_task, moment_of(0), app.timezone)
+        return Call(
+            read.name,
+            read.task,
+            read.args,
+            read.kwargs,
+            read.options,
+            policy.expires_after,
+            queue_seconds,
+            headers_of(policy, queue_seconds),
+        )
 
     def _decode(self, claimed: Claimed) -> RedBeatSchedulerEntry:
         return decode_entry(RedBeatSchedulerEntry, read_claimed(claimed), self._app)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 
 from redbeat.broker.compiler import Message
+from redbeat.broker.ground import options_of_task
 from redbeat.decoder import encode_meta
 from redbeat.entries.calendar_loading import give_calendars
 from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_by, dropped_until
@@ -31,6 +32,8 @@ from redbeat.errors import EntryError
 from redbeat.history import sent_record, unsent_record
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
+from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
+from redbeat.policy.headers import headers_of
 from redbeat.policy.jitter import due_time_of
 from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
@@ -58,6 +61,7 @@ _INSTANT = timedelta(microseconds=1)
 
 #: for entries that name no calendar
 NO_CALENDARS: Mapping[str, Excluded] = {}
+NO_HEADERS: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -158,9 +162,7 @@ def plan_run(
     if is_over and choice.following is not None and choice.following <= moment:
         rest = dropped_until(entry.schedule, bounds, choice.following, moment, _why_over(entry.policy))
         sent.records += (rest.record,)
-    _prepare(entry, claimed.key, due.at)
-    lifetime = entry.policy.expires_after
-    left = None if lifetime is None else max(due.at.timestamp() + lifetime - now, 0.0)
+    left = _prepare(entry, claimed.key, due.at, now)
     return OrdinaryRun(claimed, due.nominal, sent, failure, entry.name, entry.task, entry, left)
 
 
@@ -233,16 +235,33 @@ def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, fail
     return Due.at_instant(due_time_of(claimed.key, entry.schedule, bounds, at, last_run))
 
 
-def _prepare(entry: RedBeatSchedulerEntry, key: str, due_at: datetime) -> None:
-    """Write the run's headers, task id and expiry into the options of ``entry``."""
-    due, lifetime = due_at.isoformat(timespec="microseconds"), entry.policy.expires_after
-    task_id = entry.options.get("task_id") or task_id_of(key, due)
-    expires = None if lifetime is None else due_at + timedelta(seconds=lifetime)
-    entry.options = options_of(entry.options, entry.name, task_id, due, expires)
+def _prepare(entry: RedBeatSchedulerEntry, key: str, due_at: datetime, now: float) -> float | None:
+    """Write the run's headers, task id and expiry into the options of ``entry``.
+
+    Return after how many seconds its message expires; None: its policy doesn't say.
+    """
+    due, policy, options = due_at.isoformat(timespec="microseconds"), entry.policy, entry.options
+    task_id = options.get("task_id") or task_id_of(key, due)
+    queue_seconds = limit_seconds = None
+    if policy.message_queue_seconds is not None:
+        moment, zone = moment_of(now), entry.app.timezone
+        of_task = options_of_task(entry.app.tasks.get(entry.task))
+        queue_seconds = queue_limit_of(policy, options, of_task, moment, zone)
+        if queue_seconds is not None:
+            limit_seconds = queue_seconds + wait_seconds(options, moment, zone)
+    expires, left = expiry_of(policy, due_at, now, limit_seconds)
+    headers = headers_of(policy, queue_seconds)
+    entry.options = options_of(options, entry.name, task_id, due, expires, headers)
+    return left
 
 
 def options_of(
-    options: Mapping[str, Any], name: str, task_id: str, due: str, expires: datetime | None
+    options: Mapping[str, Any],
+    name: str,
+    task_id: str,
+    due: str,
+    expires: datetime | None,
+    policy_headers: Mapping[str, Any] = NO_HEADERS,
 ) -> dict[str, Any]:
     """Return the options that the entry called ``name`` is sent with for one run.
 
@@ -250,8 +269,10 @@ def options_of(
         options: the entry's own.
         due: when the run is due, ISO 8601.
         expires: None: the entry's own expiry counts.
+        policy_headers: what is told to workers of the entry's policy.
     """
-    headers = {**(options.get("headers") or {}), "redbeat_entry": name, "redbeat_due": due}
+    own = options.get("headers") or {}
+    headers = {**own, "redbeat_entry": name, "redbeat_due": due, **policy_headers}
     of_run = {**options, "headers": headers, "task_id": task_id}
     if expires is not None:
         of_run["expires"] = expires

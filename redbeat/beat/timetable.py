@@ -17,6 +17,7 @@ from celery.schedules import schedule as interval
 from redbeat.decoder import moment_json
 from redbeat.entries.due import ROUNDING
 from redbeat.history import sent_record
+from redbeat.policy.expiry import expiry_of
 from redbeat.policy.misfires import patience_of, recorded
 from redbeat.policy.policy import Policy
 from redbeat.process.budget import limited
@@ -37,10 +38,11 @@ class Turn:
         new_score: the next due time as the server writes it.
         ran_at, ran_at_json: what becomes last_run_at.
         record: what is added to the history.
-        valid_until: when this doesn't hold any more: another run is due then, or it is too late for this one;
-            UNIX seconds.
+        valid_until: when this doesn't hold any more: another run is due then, or it is too late for this one,
+            or for its message; UNIX seconds.
         is_whole: the due time is a whole second, and may be a score that celery-redbeat 2.x has cut.
-        expires: when its message expires, UTC; None: never.
+        expires: when its message expires by the policy, UTC; None: never. An entry's own option ``expires``
+            may be earlier.
         expiration_seconds: how long after now that is; None: never.
     """
 
@@ -110,12 +112,14 @@ class Timetable:
         following = at + self._every if self._every else next_run(self._schedule, self._policy, at, at)
         if following is None or following <= now:
             return None
-        lifetime = self._policy.expires_after
-        if lifetime is not None and at.timestamp() + lifetime <= self._now:
+        policy = self._policy
+        if policy.expires_after is not None and at.timestamp() + policy.expires_after <= self._now:
             return None  # Celery warns of it
         ran_at = at if self._is_each else recorded(self._schedule, at, now)
-        expires = None if lifetime is None else at + timedelta(seconds=lifetime)
+        expires, left = expiry_of(policy, at, self._now, policy.message_queue_seconds)
         latest = following if self._patience is None else min(following, at + self._patience)
+        if expires is not None:
+            latest = min(latest, expires)
         return Turn(
             at,
             at.isoformat(timespec="microseconds"),
@@ -126,7 +130,7 @@ class Timetable:
             latest.timestamp(),
             seconds.is_integer(),
             expires,
-            None if lifetime is None else max(at.timestamp() + lifetime - self._now, 0.0),
+            left,
         )
 
     def agrees(self, key: str, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:

@@ -268,7 +268,7 @@ class Compiler:
         if not self._producer.is_redis and not all(one.is_lasting for one in shape.declarations):
             raise _UnfitError("its queue may delete itself, and is declared for each message")
         shape.on_call = self._find_on_call(task, rehearsed)
-        shape.expires_seconds = self._expires_option(call) if call.lifetime_seconds is None else None
+        shape.expires_seconds = None if call.is_expiring else self._expires_option(call)
         shape.read_ground = partial(
             read_ground,
             self._app,
@@ -319,11 +319,11 @@ class Compiler:
         if call.lifetime_seconds is not None:
             return holes.OF_LIFETIME
         seconds = self._expires_option(call)
-        if seconds is None:
-            return ()
-        if not holes.is_number(seconds) or seconds < 0:
+        if seconds is not None and (not holes.is_number(seconds) or seconds < 0):
             raise _UnfitError("'expires' isn't a number of seconds from now")
-        return [holes.hole_of_expires(self._app, seconds)]
+        if call.is_expiring:
+            return holes.OF_LIFETIME
+        return () if seconds is None else [holes.hole_of_expires(self._app, seconds)]
 
     def _expires_option(self, call: Call) -> Any:
         of_task = options_of_task(self._app.tasks.get(call.task))
@@ -363,7 +363,7 @@ def _values_of(call: Call) -> Values:
     """Return values of a run for a rehearsal, others each time."""
     now = datetime.now(timezone.utc)
     due = now.isoformat(timespec="microseconds")
-    if call.lifetime_seconds is None:
+    if not call.is_expiring:
         return Values(str(uuid.uuid4()), due, None, None)
     lifetime = _REHEARSAL_LIFETIME + timedelta(microseconds=now.microsecond)
     return Values(str(uuid.uuid4()), due, now + lifetime, lifetime.total_seconds())

@@ -11,6 +11,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from json.encoder import encode_basestring_ascii
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery.app import amqp as celery_amqp
@@ -19,6 +20,7 @@ from kombu import serialization
 from kombu.utils import json as kombu_json
 
 from redbeat.broker.template import Path
+from redbeat.policy import headers as policy_headers
 
 
 class Call(NamedTuple):
@@ -27,7 +29,10 @@ class Call(NamedTuple):
     Attributes:
         name: the entry's, for the header ``redbeat_entry``.
         options: the entry's own, as they stand in its definition.
-        lifetime_seconds: the policy's ``expires_after``; None: its messages don't expire by the policy.
+        lifetime_seconds: the policy's ``expires_after``; None: its messages don't expire by that.
+        queue_seconds: how long after they are sent its messages expire by the policy's ``queue_timeout``;
+            None: they don't, or earlier by an option.
+        policy_headers: what they tell workers of the policy.
     """
 
     name: str
@@ -36,6 +41,13 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     options: dict[str, Any]
     lifetime_seconds: float | None
+    queue_seconds: float | None = None
+    policy_headers: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def is_expiring(self) -> bool:
+        """Whether its messages expire by the policy; else an option ``expires`` counts."""
+        return self.lifetime_seconds is not None or self.queue_seconds is not None
 
 
 class Values(NamedTuple):
@@ -43,8 +55,8 @@ class Values(NamedTuple):
 
     Attributes:
         due: as in the header ``redbeat_due``: ISO 8601 in UTC with microseconds.
-        expires: due time and lifetime, in UTC; None if there is no lifetime.
-        expiration_seconds: how long the message lives, by the server's clock; None if there is no lifetime.
+        expires: when the message expires by the policy, in UTC; None: it doesn't.
+        expiration_seconds: how long the message lives, by the server's clock; None: for ever.
             Celery warns of messages that have expired already, so such a run isn't for a compiled message.
     """
 
@@ -101,12 +113,12 @@ def _delivery_tag(_values: Values, tag: str) -> str:
 
 
 def _expires(values: Values, _tag: str) -> str:
-    assert values.expires is not None  # noqa: S101 - the shape's entries have a lifetime
+    assert values.expires is not None  # noqa: S101 - the messages of the shape expire
     return f'"{values.expires.isoformat()}"'
 
 
 def _expiration(values: Values, _tag: str) -> str:
-    assert values.expiration_seconds is not None  # noqa: S101 - the shape's entries have a lifetime
+    assert values.expiration_seconds is not None  # noqa: S101 - the messages of the shape expire
     return f'"{int(values.expiration_seconds * 1000)}"'
 
 
@@ -196,12 +208,17 @@ def holes_of(call: Call, body: Body, describe: Describe) -> list[CallHole]:
         holes.append(CallHole(("headers", "kwargsrepr"), lambda call: json_text(describe(call.kwargs))))
     headers, options = call.options.get("headers") or {}, call.options
     holes += [CallHole(("headers", name), _header(name)) for name in headers]
+    holes += [CallHole(("headers", name), _policy_header(name)) for name in call.policy_headers]
     holes += [CallHole(path, _option(name)) for name, path in OPTION_HOLES.items() if options.get(name)]
     return holes
 
 
 def _header(name: str) -> Callable[[Call], str]:
     return lambda call: json_text(call.options["headers"][name])
+
+
+def _policy_header(name: str) -> Callable[[Call], str]:
+    return lambda call: json_text(call.policy_headers[name])
 
 
 def _option(name: str) -> Callable[[Call], str]:
@@ -229,7 +246,7 @@ SHAPE_OPTIONS = frozenset(
 TAKEN_HEADERS = frozenset(
     (
         *("id", "root_id", "expires", "argsrepr", "kwargsrepr", "shadow", "timelimit"),
-        *("redbeat_entry", "redbeat_due", "celery_beat_task", "compression"),
+        *("redbeat_entry", "redbeat_due", *policy_headers.NAMES, "celery_beat_task", "compression"),
     )
 )
 
@@ -243,7 +260,8 @@ def key_of(call: Call) -> tuple[Any, ...] | str:
     options = _key_of_options(call.options) if call.options else ()
     if isinstance(options, str):
         return options
-    return (call.task, not call.args, not call.kwargs, call.lifetime_seconds is None, options)
+    expiry = call.lifetime_seconds is None, call.queue_seconds is None
+    return (call.task, not call.args, not call.kwargs, *expiry, tuple(call.policy_headers), options)
 
 
 def _key_of_options(options: Mapping[str, Any]) -> tuple[Any, ...] | str:

@@ -69,6 +69,7 @@ class RedBeatConfig:
     misfire_limit: int
     misfire_grace_time: float | None
     history: int
+    run_lease: float
     statics_owners: tuple[str, ...]  # the first counts, the others are former ones
     wait_replicas: int
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery.beat import BeatLazyFunc
 from celery.result import AsyncResult
 
+from redbeat.broker.ground import options_of_task
 from redbeat.config.suggestions import find_typos
 from redbeat.entries.preview import runs_between
 from redbeat.entries.validation import find_kind_problem
 from redbeat.errors import EntryError
 from redbeat.history import sent_record
+from redbeat.policy.expiry import queue_limit_of, wait_seconds
+from redbeat.policy.headers import headers_of
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.chunks import in_chunks
@@ -45,7 +49,7 @@ def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> Async
     store = Store(entry.app)
     now = Server(store).now()
     task_id = str(overrides.get("task_id") or uuid.uuid4())
-    result = _send(entry, now, {**overrides, "task_id": task_id})
+    result = _send(entry, now, {**overrides, "task_id": task_id}, now)
     record = sent_record(score_text(now.timestamp()), task_id, is_manual=True)
     Histories(store).add(entry.key, record, now)
     return result
@@ -112,7 +116,15 @@ def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) ->
     return True
 
 
-def _send(entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, Any]) -> AsyncResult:
+def _send(
+    entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, Any], now: datetime | None = None
+) -> AsyncResult:
+    """Send one run of ``entry``.
+
+    Arguments:
+        now: when it is sent; it doesn't wait longer than the entry's ``queue_timeout``. None: it waits for
+            ever, as it is one of many.
+    """
     options = {**(entry.options or {}), **overrides}
     args = options.pop("args", entry.args) or ()
     kwargs = options.pop("kwargs", entry.kwargs) or {}
@@ -126,6 +138,7 @@ def _send(entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, A
         "redbeat_entry": entry.name,
         "redbeat_due": due.isoformat(timespec="microseconds"),
         "redbeat_manual": True,
+        **_limit(entry, options, now),
     }
     args = [value() if isinstance(value, BeatLazyFunc) else value for value in args]
     kwargs = {name: value() if isinstance(value, BeatLazyFunc) else value for name, value in kwargs.items()}
@@ -133,3 +146,18 @@ def _send(entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, A
     if task is not None:
         return task.apply_async(args, kwargs, **options)
     return entry.app.send_task(entry.task, args, kwargs, **options)
+
+
+def _limit(entry: RedBeatSchedulerEntry, options: dict[str, Any], now: datetime | None) -> dict[str, Any]:
+    """Let a message sent at ``now`` expire by the entry's ``queue_timeout``; return the policy's headers.
+
+    Its ``expires_after`` counts from the due time, and is for the runs that beat sends.
+    """
+    policy, app, seconds = replace(entry.policy, expires_after=None), entry.app, None
+    if now is not None:
+        of_task = options_of_task(app.tasks.get(entry.task))
+        seconds = queue_limit_of(policy, options, of_task, now, app.timezone)
+        if seconds is not None:
+            wait = wait_seconds(options, now, app.timezone)
+            options["expires"] = now + timedelta(seconds=seconds + wait)
+    return headers_of(policy, seconds)

@@ -21,6 +21,8 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.broker.compiler import Call, Compiler, Message, Values
 from redbeat.broker.connection import Broker
 from redbeat.broker.originals import Originals
+from redbeat.policy.headers import headers_of
+from redbeat.policy.policy import Policy
 from redbeat.process.memory import Allowance
 from redbeat.store.records import Push
 
@@ -65,7 +67,7 @@ class Compiling:
 
     def send(self, call: Call, values: Values) -> Any:
         """Send a run by the scheduler's `apply_async`, as the planner prepares it."""
-        run = {"redbeat_entry": call.name, "redbeat_due": values.due}
+        run = {"redbeat_entry": call.name, "redbeat_due": values.due, **call.policy_headers}
         options = {**call.options, "headers": {**(call.options.get("headers") or {}), **run}}
         options["task_id"] = values.task_id
         if values.expires is not None:
@@ -95,11 +97,11 @@ class Compiling:
 def values_of(call: Call, due: datetime = DUE) -> Values:
     """Values of a run of `call`, due at `due`."""
     task_id = call.options.get("task_id") or str(uuid.uuid4())
-    lifetime = call.lifetime_seconds
-    if lifetime is None:
+    limits = [one for one in (call.lifetime_seconds, call.queue_seconds) if one is not None]
+    if not limits:
         return Values(task_id, due.isoformat(timespec="microseconds"), None, None)
-    expires = due + timedelta(seconds=lifetime)
-    return Values(task_id, due.isoformat(timespec="microseconds"), expires, lifetime - 0.75)
+    expires = due + timedelta(seconds=min(limits))
+    return Values(task_id, due.isoformat(timespec="microseconds"), expires, min(limits) - 0.25)
 
 
 def call_of(
@@ -108,10 +110,12 @@ def call_of(
     args: list[Any] | None = None,
     kwargs: dict[str, Any] | None = None,
     lifetime_seconds: float | None = None,
+    queue_seconds: float | None = None,
     **options: Any,
 ) -> Call:
     """A call of the task, by default without arguments."""
-    return Call(name, task, args or [], kwargs or {}, options, lifetime_seconds)
+    headers = headers_of(Policy(expires_after=lifetime_seconds), queue_seconds)
+    return Call(name, task, args or [], kwargs or {}, options, lifetime_seconds, queue_seconds, headers)
 
 
 def parts_of(push: Push) -> Mapping[str, Any]:

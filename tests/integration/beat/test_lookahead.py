@@ -338,6 +338,38 @@ def test_a_running_beat_prepares_a_full_minute_and_sends_it_at_its_time(
     assert min(ats) >= due
 
 
+@pytest.mark.parametrize("policy", [{"queue_timeout": 1}, {"overlap": "skip", "expires_after": 1}])
+def test_the_message_of_a_prepared_run_expires_counted_from_its_due_time(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, policy: dict[str, Any]
+) -> None:
+    names = write_spike(client, due, 3)
+    for name in names:
+        client.hset(f"redbeat:{name}", "policy", json.dumps(policy))
+    assert prepare(at_work) == 3
+    tick_until(at_work, client, due)
+    messages = [json.loads(text) for text in broker.lrange("celery", 0, -1)]
+    assert len(messages) == 3
+    for one in messages:
+        assert datetime.fromisoformat(one["headers"]["expires"]).timestamp() == pytest.approx(due + 1)
+        assert one["properties"]["expiration"] == "1000"
+
+
+def test_a_prepared_run_whose_message_would_have_expired_is_sent_anew(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    """Nothing was on a queue yet, so it counts from when it is sent."""
+    names = write_spike(client, due, 3)
+    for name in names:
+        client.hset(f"redbeat:{name}", "policy", '{"queue_timeout": 0.2}')
+    assert prepare(at_work) == 3
+    eventually(lambda: server_now(client) > due + 1)
+    tick_until(at_work, client, due)
+    messages = [json.loads(text) for text in broker.lrange("celery", 0, -1)]
+    assert len(messages) == 3
+    for one in messages:
+        assert datetime.fromisoformat(one["headers"]["expires"]).timestamp() > due + 1
+
+
 @pytest.mark.parametrize("policy", ['{"misfire_grace_time": 0.2}', '{"expires_after": 0.2}'])
 def test_a_prepared_run_that_is_too_late_by_its_policy_is_not_sent(
     at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, policy: str

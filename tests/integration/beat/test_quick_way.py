@@ -57,7 +57,10 @@ def write_entries(client: redis.Redis, chance: random.Random, count: int, due: f
             score=due + number / 1000,
         )
         policy = chance.choice(
-            [None, None, {"expires_after": 10**6}, {"timezone": "Asia/Tokyo"}, {"jitter": 3}]
+            [
+                *(None, None, {"expires_after": 10**6}, {"timezone": "Asia/Tokyo"}, {"jitter": 3}),
+                *({"queue_timeout": 90}, {"queue_timeout": 30, "expires_after": 10**6}),
+            ]
         )
         if policy:
             client.hset(f"redbeat:entry-{number}", "policy", json.dumps(policy))

@@ -30,6 +30,8 @@ from redbeat.broker.compiler import Call, Message
 from redbeat.broker.outbox import UnknownWriteError
 from redbeat.broker.rehearsal import Rehearsed, rehearse
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
+from redbeat.policy.headers import headers_of
+from redbeat.policy.policy import Policy
 from tests.conftest import SEED, MakeApp
 from tests.integration.broker.test_message_fidelity import FORMATS, QUEUES, ROWS, add_tasks
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
@@ -302,7 +304,10 @@ class Chance:
         }
         stored = json.dumps(fields, cls=RedBeatJSONEncoder)  # as in Redis
         fields = json.loads(stored, cls=RedBeatJSONDecoder)
-        return Call(name, **fields, lifetime_seconds=self.pick([None, None, 60, 0.5, 10**6]))
+        lifetime, queue = self.pick([None, None, 60, 0.5, 10**6]), self.pick([None, None, 30, 0.5, 3600.0])
+        overlap, tracks = self.pick(["allow", "skip", "replace"]), self.pick(["task", "workflow"])
+        policy = Policy(expires_after=lifetime, overlap=overlap, tracks=tracks)
+        return Call(name, *fields.values(), lifetime, queue, headers_of(policy, queue))
 
 
 def add_random_tasks(app: Celery, chance: Chance) -> None:

@@ -18,6 +18,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import PAGE_SIZE
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound, LockNotAcquired
+from redbeat.policy.headers import NAMES
 from tests.faults.children import run_children
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.schedule import (
@@ -295,6 +296,29 @@ def test_a_triggered_run_is_manual_has_its_own_id_and_leaves_the_schedule_alone(
     assert json.loads(other["headers"]["argsrepr"].replace("(", "[").replace(",)", "]")) == [2]
     assert (client.hgetall("redbeat:entry"), score_of(client, "entry")) == before
     assert [(run.task_id, run.is_manual) for run in entry.history()] == [(second.id, True), (first.id, True)]
+
+
+def test_a_triggered_run_expires_by_queue_timeout_and_those_of_a_backfill_wait(
+    app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    entry = Entry("entry", "t", HOUR, overlap="skip", queue_timeout=60, expires_after=5, app=app).save()
+    before = server_now(client)
+    entry.trigger()
+    entry.trigger(countdown=100)
+    entry.trigger(expires=7)
+    limits, told = [], []
+    for message in messages(broker):
+        headers = message["headers"]
+        limits.append(datetime.fromisoformat(headers["expires"]).timestamp() - before)
+        told.append({name: headers[name] for name in NAMES if name in headers})
+    assert limits == [pytest.approx(seconds, abs=20) for seconds in (60, 160, 7)]
+    overlap = {"redbeat_overlap": "skip"}
+    assert told == [{**overlap, "redbeat_queue_timeout": 60}] * 2 + [overlap]
+    broker.flushdb()
+    entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2))
+    for message in messages(broker):
+        assert message["headers"]["expires"] is None
+        assert message["headers"]["redbeat_overlap"] == "skip"
 
 
 @pytest.mark.parametrize("wrong", [{"args": "ab"}, {"args": {1}}, {"args": 5}, {"kwargs": [1]}])

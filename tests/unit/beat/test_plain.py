@@ -18,6 +18,7 @@ from redbeat.beat.planner import CompiledRun, Run, plan_run
 from redbeat.broker.compiler import Call, Values
 from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.policy.headers import NAMES as HEADERS
 from redbeat.process.memory import Allowance
 from redbeat.schedules import rrule
 from redbeat.store.records import Claimed, Push
@@ -44,11 +45,17 @@ POLICIES: list[dict[str, Any]] = [
     *({"overlap": overlap} for overlap in ("skip", "buffer_one", "replace")),
     {"max_runtime": 5, "revoke_overdue": True, "pause_after_failures": 3, "resume_after": 9},
     {"queue_timeout": 60, "tracks": "workflow"},
+    {"queue_timeout": 0.5},
+    {"queue_timeout": 3, "expires_after": 60},
+    {"overlap": "skip", "expires_after": 60},
 ]
 
 
 class Echo:
-    """In the compiler's place: a message is what it is made of, and takes a hundred bytes."""
+    """In the compiler's place: a message is what it is made of, and takes a hundred bytes.
+
+    As of the compiler's, the expiry of the policy is in it only where it counts.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -57,7 +64,9 @@ class Echo:
         self.calls.append(call)
 
         def pushes(values: Values, tag: str) -> tuple[Push, ...]:
-            return (Push("lpush", "celery", json.dumps([*values[:2], str(values[2]), values[3], bool(tag)])),)
+            expiry = [str(values[2]), values[3]] if call.is_expiring else [str(None), None]
+            made = [*values[:2], *expiry, call.policy_headers, bool(tag)]
+            return (Push("lpush", "celery", json.dumps(made)),)
 
         return SimpleNamespace(size_bytes=100, expires_seconds=None, pushes=pushes)
 
@@ -89,7 +98,16 @@ def random_claim(chance: random.Random, number: int, now: float) -> Claimed:
         "schedule": chance.choice([interval, interval, crontab, crontab, rule, None]),
         "args": chance.choice([[], [1], None]),
         "kwargs": chance.choice([{}, {"a": 1}, None]),
-        "options": chance.choice([{}, {}, {"queue": "q"}, {"task_id": "mine"}, None]),
+        "options": chance.choice(
+            [
+                {},
+                {},
+                {"queue": "q"},
+                {"task_id": "mine"},
+                None,
+                *({"expires": own} for own in (30, 60.5, None)),
+            ]
+        ),
         "enabled": chance.choice([True, True, True, False, None]),
     }
     if chance.random() < 0.1:
@@ -139,6 +157,7 @@ def test_a_plain_entry_is_planned_as_any_other(app: Celery, chance: random.Rando
             options["headers"]["redbeat_due"],
             str(options["expires"] if expected.expiration_seconds is not None else None),
             expected.expiration_seconds,
+            {name: options["headers"][name] for name in HEADERS if name in options["headers"]},
             True,
         ]
     assert quick > 150, f"only {quick} of 4000 went the quick way"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 import pytest
@@ -160,6 +162,37 @@ def test_a_run_is_the_same_wherever_its_values_come_from(compiling: Compiling) -
     assert compiled == by_apply_async
 
 
+@pytest.mark.parametrize("lifetime", [None, 90, 0.5])
+@pytest.mark.parametrize("queue", [60, 0.25, 3600.0])
+@pytest.mark.parametrize("options", [{}, {"expires": 100}, {"headers": {"mine": 1}}], ids=str)
+def test_a_message_that_expires_on_its_queue_is_that_of_apply_async(
+    compiling: Compiling, queue: float, lifetime: float | None, options: dict[str, Any]
+) -> None:
+    """Entries with one limit or two, or none, each of another length, have different messages."""
+    for name in ("one", "two"):
+        for more in ({"queue_seconds": queue}, {}, {"queue_seconds": queue + 1}):
+            call = call_of(name, lifetime_seconds=lifetime, **more, **options)
+            by_apply_async, compiled = compiling.make_both(call)
+            if more or lifetime is not None:  # else it expires by the clock of this machine
+                assert compiled == by_apply_async
+                headers = json.loads(compiled[0].value)["headers"]
+                assert headers.get("redbeat_queue_timeout") == more.get("queue_seconds")
+                assert headers.get("redbeat_expires_after") == (lifetime if more else None)
+
+
+@pytest.mark.parametrize("expires", [-1, datetime(2030, 1, 1, tzinfo=timezone.utc), "2030-01-01"])
+def test_a_task_that_expires_at_a_time_is_left_to_apply_async(compiling: Compiling, expires: Any) -> None:
+    """When that is earlier than what the policy says depends on the time."""
+
+    @compiling.app.task(name="ending", shared=False, expires=expires)
+    def ending() -> None:
+        """Never runs here."""
+
+    compiling.begin_batch()
+    assert "'expires' isn't a number" in str(compiling.compile(call_of(task="ending", queue_seconds=60)))
+    assert isinstance(compiling.compile(call_of(task="ending", lifetime_seconds=60)), Message)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -170,6 +203,8 @@ def test_a_run_is_the_same_wherever_its_values_come_from(compiling: Compiling) -
         {"argsrepr": "()"},
         {"expires": "2030-01-01T00:00:00"},
         {"headers": {"id": "x"}},
+        {"headers": {"redbeat_queue_timeout": 5}},
+        {"headers": {"redbeat_expires_after": 5}},
         {"serializer": "none-such"},
         {"task_id": 5},
     ],
