@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import time
@@ -17,7 +18,14 @@ import redis
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
-from tests.support.apps import celery_beat, write_app
+from tests.support.apps import (
+    GREENLETS,
+    celery_beat,
+    celery_worker,
+    patched_beat,
+    stop_worker,
+    write_app,
+)
 from tests.support.command_line import call
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -257,6 +265,40 @@ def test_a_receiver_that_is_at_work_has_time_to_finish_when_beat_ends(ground: Gr
         ground.broker.rpush("go", 2)
         eventually(lambda: ground.broker.lrange("finished", 0, -1) == ["one", "two"])
     assert ground.broker.lrange("began", 0, -1) == ["one", "two"]
+
+
+# -- beats of every kind
+
+
+@pytest.mark.parametrize("library", GREENLETS)
+def test_where_threads_are_greenlets_a_receiver_delays_no_run_either(ground: Ground, library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} isn't installed")
+    ground.write(SLOW, beat_schedule={"often": {"task": "echo", "schedule": 0.2}})
+    with patched_beat(ground.directory, "module", library) as beat:
+        eventually(lambda: ground.client.exists(TOLD))
+        ground.add("run_ended", "slow")
+        eventually(lambda: ground.broker.llen("began") == 1)
+        sent = len(sent_names(ground.broker))
+        eventually(lambda: len(sent_names(ground.broker)) >= sent + 20)
+        assert ground.broker.llen("finished") == 0
+        ground.broker.rpush("go", 1)
+        eventually(lambda: ground.broker.llen("finished") == 1)
+        assert beat.stop() == 0
+        assert not has_traceback(beat.output()), beat.output()
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_the_beat_inside_a_worker_tells_and_ends_with_it(ground: Ground, pool: str) -> None:
+    ground.write()
+    arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(ground.directory / "none")]
+    with celery_worker(ground.directory, "module", *arguments, "-P", pool, "-c", "1") as worker:
+        eventually(lambda: ground.client.exists(TOLD))
+        ground.add("run_ended", "report")
+        eventually(lambda: ground.told_entries() == ["report"])
+        eventually(lambda: len(ground.told("leader_changed")) == 1)
+        stop_worker(worker)
+    assert not ground.client.exists(LOCK)
 
 
 # -- at least once, by one beat
