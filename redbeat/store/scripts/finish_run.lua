@@ -140,6 +140,6 @@ local function finish_run(keys, run)
     redis.call('HDEL', running, run.task_id)
     redis.call('ZREM', deadlines, member)
   end
-  if redis.call('HEXISTS', running, '') == 1 then poke(keys, run.now, run.wake) end
+  if redis.call('HGET', running, '') then poke(keys, run.now, run.wake) end
   return noted or 'ended'
 end

@@ -92,7 +92,7 @@ for i = 8, 7 + count do
         task_id = task_id, due = record.due, worker = record.worker, attempt = record.attempt, started = record.started,
         at = now,
       })
-      if redis.call('HEXISTS', running, '') == 1 then poke(keys, now, wake) end
+      if redis.call('HGET', running, '') then poke(keys, now, wake) end
     else
       finish_run(keys, {
         name = name, task_id = task_id, due = record.due, outcome = word, error = record.error, record = record,
