@@ -73,7 +73,8 @@ class Run:
         why: why it wasn't sent; '' if it was.
         worker: the name of the worker that has begun it.
         attempt: 1 for the first, one more for each of Celery's retries.
-        wait_seconds, run_seconds: how long it waited on its queue, and how long its task took.
+        wait_seconds: how long it waited on its queue.
+        run_seconds: how long its task took.
         error: the error of its task, such as ``'ValueError: no such customer'``; '' if there is none.
         max_runtime: how long it may take, seconds.
         is_manual: ``trigger``, ``backfill`` or ``rerun`` has sent it.
