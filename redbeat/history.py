@@ -22,6 +22,7 @@ __all__ = [
     "PastRun",
     "decode_history",
     "dropped_record",
+    "held_record",
     "sent_record",
     "skipped_record",
     "unsent_record",
@@ -155,6 +156,11 @@ def sent_record(
 def skipped_record(due: str, why: str) -> str:
     """Return the record of a run that was due at ``due`` and won't be sent."""
     return f'"due":{due},"outcome":"skipped","why":{json.dumps(why)}'
+
+
+def held_record(due: str) -> str:
+    """Return the beginning of the record of a run that another one holds back; the script adds the rest."""
+    return f'"due":{due}'
 
 
 def dropped_record(due: str, why: str, last: str, count: int | None, *, is_merged: bool) -> str:

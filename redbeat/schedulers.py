@@ -271,10 +271,11 @@ class RedBeatScheduler(Scheduler):
         if claim.next_score is not None:
             scores.append(claim.next_score)
         self._head_score = min((score for score in scores if score >= 0), default=None)
-        if self._head_score is None:
+        known = [at for at in (self._head_score, claim.next_deadline) if at is not None]
+        if not known:
             return float(self.max_interval)
         elapsed = time.monotonic() - self._claims.claimed_at
-        return min(max(self._head_score - claim.now - elapsed, 0), float(self.max_interval))
+        return min(max(min(known) - claim.now - elapsed, 0), float(self.max_interval))
 
     # -- sending
 

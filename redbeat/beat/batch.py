@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from redbeat.beat.planner import Run
 from redbeat.broker.confirms import Publication
-from redbeat.store.records import Claim, Claimed, Commit, Committed, Fence, Push
+from redbeat.store.records import Claim, Claimed, Commit, Committed, Fence, Held, Push
 
 
 @dataclass
@@ -63,9 +63,19 @@ class Batch:
     def hold(self, rows: Sequence[Claimed]) -> None:
         """Leave ``rows`` of the claim due, for a batch of costly entries."""
         if self.is_leased:
-            self.pending += [Commit(claimed, claimed.nominal) for claimed in rows]
+            # a run that has waited for another one to end goes on waiting: it is looked at again soon
+            self.pending += [Commit(claimed, claimed.next_score or claimed.nominal) for claimed in rows]
+
+    def note_published(self, run: Run) -> None:
+        """Note that the message of ``run`` has been sent: its commit is pending now."""
+        run.sent.is_published = True
+        self.pending.append(run.sent)
 
     def note_recorded(self, commits: Sequence[Commit], committed: Committed) -> None:
         """Note what became of ``commits``."""
         self.recorded += commits
-        self.is_cut = self.is_cut or any(result is not True for result in committed.results)
+        for commit, result in zip(commits, committed.results, strict=False):
+            if isinstance(result, Held) and commit.run is not None:
+                commit.new_score = commit.run.held_score  # it is what was written
+            elif result is not True:
+                self.is_cut = True

@@ -42,6 +42,7 @@ from redbeat.beat.planner import (
 )
 from redbeat.beat.quick_way import QuickWay
 from redbeat.beat.recorder import Recorder
+from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
@@ -261,7 +262,8 @@ class Dispatcher:
         let_arrive: Callable[[], None],
     ) -> list[Run]:
         runs: list[Run] = []
-        now, defaults = batch.claim.now, read_defaults(self._hooks.app)
+        app = self._hooks.app
+        now, defaults, tracks = batch.claim.now, read_defaults(app), read_tracks(app)
         for claimed in self.pace.until_spent(rows):
             let_arrive()
             read_seconds = _seconds_to_read(claimed)
@@ -271,11 +273,12 @@ class Dispatcher:
                     claimed.key,
                     plan_run,
                     self._hooks.Entry,
-                    self._hooks.app,
+                    app,
                     claimed,
                     now,
                     calendars,
                     defaults,
+                    tracks,
                     seconds=budget_seconds,
                 )
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
@@ -334,7 +337,7 @@ class Dispatcher:
                     elif isinstance(sent, tuple) and sent:
                         batch.collected.append((run, sent))
                     else:
-                        batch.pending.append(run.sent)
+                        batch.note_published(run)
                         batch.events += run.events
                         self._disruptions.note_sent(run)
                 except (SystemExit, KeyboardInterrupt, GeneratorExit, RedBeatError):
@@ -433,7 +436,7 @@ class Dispatcher:
             if publication.failure is not None:
                 self._recorder.retry_later(batch, run, publication.failure)
             elif publication.is_confirmed:
-                batch.pending.append(run.sent)
+                batch.note_published(run)
                 self._disruptions.note_sent(run)
             else:
                 unsettled.append(run)

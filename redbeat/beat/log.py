@@ -14,7 +14,8 @@ from redbeat.log.logger import logger
 from redbeat.log.text import as_stored, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
-from redbeat.store.records import Claimed, KeyType
+from redbeat.schedules.timezones import moment_of, shown
+from redbeat.store.records import Claimed, Commit, Held, KeyType
 
 
 def brief(exc: RedBeatError) -> RedBeatError:
@@ -125,6 +126,24 @@ class Reports:
             printable(claimed.key),
             seconds * 1000,
             f"{sum(len(as_stored(text)) for text in texts if text):,}",
+        )
+
+    @staticmethod
+    def report_held(commit: Commit, held: Held) -> None:
+        """Log that another run has held back the one that ``commit`` is about."""
+        if commit.run is None or not logger.isEnabledFor(logging.INFO):
+            return
+        due = shown(moment_of(float(commit.run.due)))
+        on = f" on {held.worker}" if held.worker else ""
+        since = f" since {shown(moment_of(held.since))}" if held.since is not None else ""
+        logger.info(
+            "beat: %s the run of %s that was due at %s: the run %s is in progress%s%s.",
+            "Buffered" if held.is_waiting else "Skipped",
+            printable(commit.claimed.key),
+            due,
+            printable(held.by),
+            printable(on),
+            since,
         )
 
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:

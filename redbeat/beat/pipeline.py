@@ -49,8 +49,9 @@ class Pipeline:
         try:
             with hold_interrupts():
                 outcomes = self._send_all(self._broker.outbox, [pushes for _, pushes in collected])
-                sent = zip(collected, outcomes, strict=True)
-                batch.pending += [run.sent for (run, _), failure in sent if failure is None]
+                for (run, _), failure in zip(collected, outcomes, strict=True):
+                    if failure is None:
+                        batch.note_published(run)
         except RedBeatError:  # about the schedule's server, or the lock
             raise
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't known what was sent

@@ -23,6 +23,7 @@ from celery.schedules import crontab, schedule
 
 from redbeat.beat.planner import CompiledRun, options_of
 from redbeat.beat.timetable import Timetable, Turn
+from redbeat.beat.tracking import is_tracked, read_tracks
 from redbeat.broker.compiler import Call, Compiler, Message, Values
 from redbeat.broker.ground import options_of_task
 from redbeat.entries.due import defaults_for
@@ -167,7 +168,9 @@ class PlainEntries:
 
     def _check_ground(self) -> None:
         """Forget all if a setting has changed that plans depend on."""
-        ground = self._app.timezone, defaults_for(self._app, _INTERVAL), defaults_for(self._app, _CRONTAB)
+        app = self._app
+        defaults = defaults_for(app, _INTERVAL), defaults_for(app, _CRONTAB)
+        ground = app.timezone, *defaults, is_tracked(app)
         if ground != self._ground:
             self._ground = ground
             self._reader = PlainReader(self._app)
@@ -273,7 +276,9 @@ class PlainEntries:
         timetable = self._timetables.get(key)
         if timetable is None:
             defaults = defaults_for(self._app, read.schedule)
-            self._timetables[key] = timetable = Timetable(read.schedule, read.policy, defaults)
+            is_tracked = read_tracks(self._app)(read.policy)
+            timetable = Timetable(read.schedule, read.policy, defaults, is_tracked=is_tracked)
+            self._timetables[key] = timetable
         return timetable
 
 
@@ -337,7 +342,8 @@ def _plan(
     plain: PlainEntry, message: Message, claimed: Claimed, now: float, tags: Iterator[str]
 ) -> CompiledRun | None:
     """Return the run of a claimed entry; None where ``plan_run`` might decide anything else."""
-    if claimed.error or claimed.is_asked or claimed.revision or len(claimed.meta or "") > MAX_META:
+    is_special = claimed.error or claimed.is_asked or claimed.revision or claimed.next_score
+    if is_special or len(claimed.meta or "") > MAX_META:
         return None
     if claimed.meta is not None and claimed.meta == plain.meta:
         last_run, count = plain.last_run, plain.count
@@ -359,7 +365,7 @@ def _plan(
     values = Values(task_id, turn.due, turn.expires, turn.expiration_seconds)
     new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count + 1}}}'
     plain.meta, plain.last_run, plain.count = new_meta, turn.ran_at, count + 1
-    sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,))
+    sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,), run=turn.run, task_id=task_id)
     pushes = message.pushes(values, next(tags))
     return CompiledRun(
         claimed,

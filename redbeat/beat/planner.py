@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 
+from redbeat.beat.tracking import Tracks, dropped_run, read_tracks, tracked_run
 from redbeat.broker.compiler import Message
 from redbeat.broker.ground import options_of_task
 from redbeat.decoder import encode_meta
@@ -29,7 +30,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
-from redbeat.history import sent_record, unsent_record
+from redbeat.history import sent_record, skipped_record, unsent_record
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
@@ -122,12 +123,14 @@ def plan_run(
     now: float,
     calendars: Mapping[str, Excluded] = NO_CALENDARS,
     defaults: Callable[[RedBeatSchedulerEntry], Policy] = defaults_of,
+    tracks: Tracks | None = None,
 ) -> OrdinaryRun | Commit:
     """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
 
     Arguments:
         calendars: name to calendar; one that is missing here is read when it is needed.
         defaults: returns the app's settings for those fields of the policy that an entry leaves open.
+        tracks: tells whether runs with a policy are tracked; None: by the app.
 
     Raises:
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
@@ -137,6 +140,8 @@ def plan_run(
     bounds = entry.bounds()
     failure = failure_of(claimed)
     moment = moment_of(now)
+    if claimed.next_score:
+        return _plan_released(entry, claimed, failure, moment)
     settled = _settle(entry, bounds, claimed, failure, moment)
     if isinstance(settled, Commit):
         return settled
@@ -158,12 +163,59 @@ def plan_run(
     if choice.due != first and not (is_retried and choice.first == first):
         due = Due.at_instant(choice.due)
     dropped += _told(claimed.key, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
-    sent.records = (*_records_of(dropped), sent_record(due.nominal, own_id))
+    records = _records_of(dropped)
+    sent.records = (*records, sent_record(due.nominal, own_id))
     if is_over and choice.following is not None and choice.following <= moment:
         rest = dropped_until(entry.schedule, bounds, choice.following, moment, _why_over(entry.policy))
         sent.records += (rest.record,)
     left = _prepare(entry, claimed.key, due.at, now)
+    sent.task_id = str(entry.options["task_id"])
+    if (tracks or read_tracks(app))(entry.policy):
+        held_score = score_text(entry.score_of(choice.following))
+        waits = wait_seconds(entry.options, moment, app.timezone)
+        sent.run = tracked_run(entry.policy, due.nominal, held_score, records, waits)
     return OrdinaryRun(claimed, due.nominal, sent, failure, entry.name, entry.task, entry, left)
+
+
+def _plan_released(
+    entry: RedBeatSchedulerEntry, claimed: Claimed, failure: Failure | None, moment: datetime
+) -> OrdinaryRun | Commit:
+    """Plan the run that has waited for another one to end: exactly that one, however late it is.
+
+    Then the entry goes on where it was, so what is recorded about a failure stays, too.
+    """
+    due, policy = Due(moment_of(float(claimed.nominal)), claimed.nominal), entry.policy
+    commit = Commit(claimed, claimed.next_score)
+    own_id, count = entry.options.get("task_id"), entry.total_run_count
+    commit.task_id = str(own_id or task_id_of(claimed.key, due.at.isoformat(timespec="microseconds")))
+    why = _why_dropped(entry, due.at, moment)
+    if why:
+        commit.run, commit.records = dropped_run(due.nominal), (skipped_record(due.nominal, why),)
+        return commit
+    if policy.is_finished(count + 1) or float(claimed.next_score) < 0:
+        over = _put_off(entry, claimed, None)
+        over.task_id, over.new_error, commit = commit.task_id, None, over
+    commit.new_meta = encode_meta(due.at, count + 1, claimed.meta)
+    commit.records = (sent_record(due.nominal, own_id),)
+    # a policy that would skip it now came later than the decision that it waits
+    overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
+    commit.run = tracked_run(policy, due.nominal, claimed.next_score, overlap=overlap)
+    left = _prepare(entry, claimed.key, due.at, moment.timestamp())
+    return OrdinaryRun(claimed, due.nominal, commit, failure, entry.name, entry.task, entry, left)
+
+
+def _why_dropped(entry: RedBeatSchedulerEntry, due_at: datetime, now: datetime) -> str:
+    """Return why a run that has waited isn't sent any more; '': it is."""
+    policy = entry.policy
+    if not entry.is_enabled_at(now):
+        state = "paused" if policy.paused else "disabled"
+        note = f": {policy.pause_note}" if policy.paused and policy.pause_note else ""
+        return f"it waited for the run before it, and the entry is {state}{note}"
+    if policy.is_finished(entry.total_run_count):
+        return f"it waited for the run before it, and then {_why_over(policy)}"
+    if policy.expires_after is not None and due_at + timedelta(seconds=policy.expires_after) <= now:
+        return f"it waited for the run before it for longer than expires_after ({policy.expires_after:g} s)"
+    return ""
 
 
 class Due(NamedTuple):
@@ -378,6 +430,8 @@ def commit_quarantined(
     """Return the commit that quarantines an entry, and whether its reason is news."""
     before = failure_of(claimed)
     is_news = before is None or not before.is_about(claimed, reason)
+    if claimed.next_score:
+        return _wait_on(claimed), False  # it is told of when the entry's own time comes
     failure = new_failure(claimed, reason, now) if before is None or is_news else before
     is_same_run = before is not None and before.due and before.is_waiting_for(claimed)
     retry_at = score_text(now + retry_seconds)
@@ -427,6 +481,8 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     how often it has been tried; None: once more than is recorded.
     """
     is_news = run.failure is None or not run.failure.is_about(run.claimed, reason)
+    if run.claimed.next_score:
+        return _wait_on(run.claimed), is_news
     failure = new_failure(run.claimed, reason, now) if run.failure is None or is_news else run.failure
     if attempts is None:
         attempts = run.failure.attempts + 1 if run.failure is not None else 1
@@ -437,6 +493,14 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
     commit.records = (unsent_record(run.nominal, reason),) if is_news else ()
     return commit, is_news
+
+
+def _wait_on(claimed: Claimed) -> Commit:
+    """Return the commit that lets a run which has waited for another one to end wait a little longer.
+
+    The deadline of its entry makes it due again.
+    """
+    return Commit(claimed, claimed.next_score)
 
 
 def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:

@@ -30,7 +30,17 @@ from redbeat.log.text import printable, shorten
 from redbeat.process.signals import hold_interrupts
 from redbeat.signals import entry_quarantined, is_wanted
 from redbeat.store.events import Events
-from redbeat.store.records import NOWHERE, Claimed, Commit, Committed, LockStatus, Push, Target
+from redbeat.store.records import (
+    NOWHERE,
+    Claimed,
+    Commit,
+    Committed,
+    Held,
+    LockStatus,
+    Push,
+    Result,
+    Target,
+)
 from redbeat.store.store import Store
 
 
@@ -108,17 +118,23 @@ class Recorder:
             return False
         if committed.is_moved:
             self._delivery.note_moved()
-        batch.note_recorded(commits, committed)
+        self._note_recorded(batch, commits, committed)
         batch.pending = self._quarantine_refused(batch, others, committed)
         results = committed.results[len(others) :]
         self._note_results(batch, batch.collected, results, is_moved=committed.is_moved)
         return True
 
+    def _note_recorded(self, batch: Batch, commits: Sequence[Commit], committed: Committed) -> None:
+        batch.note_recorded(commits, committed)
+        for commit, result in zip(commits, committed.results, strict=False):
+            if isinstance(result, Held):
+                self._reports.report_held(commit, result)
+
     def _note_results(
         self,
         batch: Batch,
         sent: Sequence[tuple[Run, tuple[Push, ...]]],
-        results: Sequence[bool | str],
+        results: Sequence[Result],
         *,
         is_moved: bool,
     ) -> None:
@@ -129,6 +145,8 @@ class Recorder:
                 batch.give_back([run])
             elif isinstance(result, str):
                 self.retry_later(batch, run, StoreRefused(result))
+            elif isinstance(result, Held):
+                self._contention.note_recorded(run.claimed.key)
             elif result:
                 batch.events += run.events
                 if batch.is_prepared:
@@ -139,13 +157,13 @@ class Recorder:
                     self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
 
-    def commit(self, batch: Batch, commits: Sequence[Commit]) -> list[bool | str]:
+    def commit(self, batch: Batch, commits: Sequence[Commit]) -> list[Result]:
         """Record ``commits``, and quarantines of those that were refused; return what became of each."""
         committed = self._commit_each(batch, commits)
-        batch.note_recorded(commits, committed)
+        self._note_recorded(batch, commits, committed)
         batch.pending = self._quarantine_refused(batch, commits, committed)
         self._tell_of_quarantines()
-        batch.note_recorded(batch.pending, self._store.commit_runs(batch.fence, batch.pending))
+        self._note_recorded(batch, batch.pending, self._store.commit_runs(batch.fence, batch.pending))
         batch.pending = []
         return committed.results
 
@@ -177,14 +195,14 @@ class Recorder:
 
     def _commit_halves(
         self, batch: Batch, commits: Sequence[Commit], target: Target, reason: str
-    ) -> list[bool | str]:
+    ) -> list[Result]:
         """Find out which of ``commits`` the server refuses, and record the others.
 
         A commit that was written before the refusal isn't written again.
         """
         if len(commits) == 1:
             return [reason]
-        results: list[bool | str] = []
+        results: list[Result] = []
         middle = len(commits) // 2
         for half in (commits[:middle], commits[middle:]):
             try:
@@ -235,7 +253,7 @@ class Recorder:
                 return 0  # the ordinary way finds out which right is lacking
         if committed.is_moved:
             self._delivery.note_moved()
-        batch.note_recorded([run.sent for run, _ in sent], committed)
+        self._note_recorded(batch, [run.sent for run, _ in sent], committed)
         self._note_results(batch, sent, committed.results, is_moved=committed.is_moved)
         return len(sent)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from celery.schedules import schedule as interval
 
+from redbeat.beat.tracking import tracked_run
 from redbeat.decoder import moment_json
 from redbeat.entries.due import ROUNDING
 from redbeat.history import sent_record
@@ -23,7 +24,7 @@ from redbeat.policy.policy import Policy
 from redbeat.process.budget import limited
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import moment_of
-from redbeat.store.records import score_text
+from redbeat.store.records import TrackedRun, score_text
 
 _NO_TIME = timedelta(0)
 
@@ -44,6 +45,7 @@ class Turn:
         expires: when its message expires by the policy, UTC; None: never. An entry's own option ``expires``
             may be earlier.
         expiration_seconds: how long after now that is; None: never.
+        run: what is noted of it; None: it isn't tracked.
     """
 
     at: datetime
@@ -56,6 +58,7 @@ class Turn:
     is_whole: bool
     expires: datetime | None
     expiration_seconds: float | None
+    run: TrackedRun | None = None
     _agreed: dict[tuple[datetime, bool], bool] | None = None
 
 
@@ -66,9 +69,11 @@ class Timetable:
         schedule: an interval or a crontab.
         policy: without bounds, jitter and calendar.
         defaults: the app's settings for those fields that ``policy`` leaves open.
+        is_tracked: its runs are tracked.
     """
 
-    def __init__(self, schedule: Any, policy: Policy, defaults: Policy) -> None:
+    def __init__(self, schedule: Any, policy: Policy, defaults: Policy, *, is_tracked: bool = False) -> None:
+        self._is_tracked = is_tracked
         self._schedule = schedule
         self._policy = policy
         way = policy.misfire or defaults.misfire or "latest"
@@ -120,10 +125,11 @@ class Timetable:
         latest = following if self._patience is None else min(following, at + self._patience)
         if expires is not None:
             latest = min(latest, expires)
+        new_score = score_text(following.timestamp())
         return Turn(
             at,
             at.isoformat(timespec="microseconds"),
-            score_text(following.timestamp()),
+            new_score,
             ran_at,
             moment_json(ran_at),
             sent_record(nominal),
@@ -131,6 +137,7 @@ class Timetable:
             seconds.is_integer(),
             expires,
             left,
+            tracked_run(policy, nominal, new_score) if self._is_tracked else None,
         )
 
     def agrees(self, key: str, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:

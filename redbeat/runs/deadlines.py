@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from redbeat.keys import Keys
+from redbeat.store.records import Deadline as Deadline
 from redbeat.store.run_record import RunRecord, State, decode_record
 from redbeat.store.runs import Settlement
 
@@ -20,30 +20,6 @@ REPLACED = "replaced"
 
 #: a time limit counts as reached this much before it, as times are rounded; seconds
 _ROUNDING_SECONDS = 0.001
-
-
-class Deadline(NamedTuple):
-    """A member of the deadlines whose time has come.
-
-    Attributes:
-        member: the run's task id, NUL, and the key of the hash that has its record.
-        score: when that was, UNIX seconds as the server writes them.
-        record: what is there; None: nothing.
-    """
-
-    member: str
-    score: str
-    record: str | None
-
-    @property
-    def task_id(self) -> str:
-        """The run's; '': beat is to look at the entry: its waiting run may go, or it fails too often."""
-        return self.member.partition("\0")[0]
-
-    @property
-    def running(self) -> str:
-        """The key of the hash that has the run's record."""
-        return self.member.partition("\0")[2]
 
 
 class Action(Enum):

@@ -56,7 +56,8 @@ class ClaimAhead:
                         max_bytes=limits.max_bytes // len(firsts),
                         pending=limits.pending + first,
                     )
-                    stream.write(*lua.claim_command(store.keys.schedule, fence, call))
+                    keys = store.keys
+                    stream.write(*lua.claim_command(keys.schedule, keys.deadlines, fence, call))
         except RedBeatError:
             if stream is not None:
                 stream.close()
@@ -96,6 +97,8 @@ class ClaimAhead:
             list(rows.values()),
             is_held=any(claim.is_held for claim in claims),
             is_ahead=True,
+            deadlines=first.deadlines,
+            next_deadline=first.next_deadline,
         )
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -74,6 +75,8 @@ class Claimed:
         is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it. Always
             False if nominal is a whole second: such a score isn't trusted in any case.
         revision: changes as soon as what was decided about the entry doesn't hold any more; '' for none.
+        next_score: it is due for a run that has waited for another one to end, and gets this score back
+            after it; '': that isn't so.
     """
 
     key: str
@@ -88,6 +91,31 @@ class Claimed:
     unread_bytes: int = 0
     is_meta_foreign: bool = False
     revision: str = ""
+    next_score: str = ""
+
+
+class Deadline(NamedTuple):
+    """A member of the deadlines whose time has come.
+
+    Attributes:
+        member: the run's task id, NUL, and the key of the hash that has its record.
+        score: when that was, UNIX seconds as the server writes them.
+        record: what is there; None: nothing.
+    """
+
+    member: str
+    score: str
+    record: str | None
+
+    @property
+    def task_id(self) -> str:
+        """The run's; '': beat is to look at the entry: its waiting run may go, or it fails too often."""
+        return self.member.partition("\0")[0]
+
+    @property
+    def running(self) -> str:
+        """The key of the hash that has the run's record."""
+        return self.member.partition("\0")[2]
 
 
 class Sizes(NamedTuple):
@@ -112,6 +140,8 @@ class Claim:
         is_held: entries are due that are too large for this claim.
         is_ahead: it was asked for before the batch before it was committed, so more may be due than it says.
         is_partial: due entries are left out, because their slot is being moved to another node.
+        deadlines: the first 100 that have passed.
+        next_deadline: when the next one passes, UNIX seconds; None: there is none.
     """
 
     status: LockStatus
@@ -122,6 +152,8 @@ class Claim:
     is_held: bool = False
     is_partial: bool = False
     is_ahead: bool = False
+    deadlines: Sequence[Deadline] = ()
+    next_deadline: float | None = None
 
 
 @dataclass(slots=True)
@@ -151,10 +183,14 @@ class Histories:
     Attributes:
         keys_of: returns the keys of what is kept beside the entry under a key: its history first.
         kept: how many records of an entry are kept; 0: none.
+        running_of: returns the key of the runs in progress of the entry under a key.
+        deadlines: the key of all deadlines.
     """
 
     keys_of: Callable[[str], Sequence[str]]
     kept: int
+    running_of: Callable[[str], str] = lambda key: key
+    deadlines: str = ""
 
 
 NO_HISTORIES = Histories(lambda _key: (), 0)
@@ -181,6 +217,34 @@ class Clear(Enum):
     FIELD = auto()
 
 
+class TrackedRun(NamedTuple):
+    """What is noted of a run in progress, and what is recorded if another one holds it back.
+
+    Runs that are due together share one.
+
+    Attributes:
+        due: when it is due, UNIX seconds as the server writes them.
+        members: of its record, as those of a JSON object: what doesn't change.
+        queue_seconds: how long it may wait on its queue.
+        overlap: the entry's policy.
+        held_records: like the ``records`` of its commit; to the last is added why it is held back.
+        held_score: the entry's next due time then.
+    """
+
+    due: str
+    members: str
+    queue_seconds: float
+    overlap: str
+    held_records: tuple[str, ...] = ()
+    held_score: str = ""
+
+
+#: instead of an entry's overlap policy: the run's message has been published already,
+PUBLISHED = "published"
+#: or it has waited for another run to end, and isn't sent at all
+DROPPED = "dropped"
+
+
 @dataclass(slots=True)
 class Commit:
     """What to record about one claimed entry. A field of its hash whose new text is None stays as it is.
@@ -192,6 +256,8 @@ class Commit:
         records: what is added to the history, the oldest first.
         new_policy: only together with a ``new_definition``.
         valid_until: from then on nothing is recorded if there are pushes; UNIX seconds, None: for ever.
+        run, task_id: the run that is tracked; None: it isn't, or there is none.
+        is_published: its message has been published already, so that no other run can hold it back.
     """
 
     claimed: Claimed
@@ -204,6 +270,29 @@ class Commit:
     records: tuple[str, ...] = ()
     new_policy: str | Clear | None = None
     valid_until: float | None = None
+    run: TrackedRun | None = None
+    task_id: str = ""
+    is_published: bool = False
+
+
+class Held(NamedTuple):
+    """Another run of its entry has held a run back, which isn't sent now; that is recorded.
+
+    Attributes:
+        by: the other run's task id.
+        worker: which worker has begun it, or None.
+        since: since when it has been in progress, UNIX seconds, or None.
+        is_waiting: it goes when the other one has ended.
+    """
+
+    by: str
+    worker: str | None = None
+    since: float | None = None
+    is_waiting: bool = False
+
+
+#: what became of one commit
+Result = bool | str | Held
 
 
 @dataclass(frozen=True)
@@ -213,13 +302,14 @@ class Committed:
     Attributes:
         is_moved: the pushes were for another server, so none was made.
         results: for each commit True: it was recorded, and its messages pushed; False: the entry has changed,
-            and was left alone; or the server's error, if a push was refused, and the entry was left alone.
+            and was left alone; or why nothing was pushed: the server's error, and the entry was left alone,
+            or the run that has held it back.
         unrecorded: the server's error if a record couldn't be added to a history; '': all were.
     """
 
     status: LockStatus
     is_moved: bool
-    results: list[bool | str]
+    results: list[Result]
     unrecorded: str = ""
 
 
@@ -306,15 +396,17 @@ class Head(NamedTuple):
     Attributes:
         now: the server's clock in UNIX seconds.
         score: when the first entry is due, UNIX seconds; None: none is.
+        deadline: when a run in progress must be looked at, UNIX seconds; None: there is none.
     """
 
     now: float
     score: float | None
+    deadline: float | None = None
 
     @property
     def is_due(self) -> bool:
-        """Whether that time has come."""
-        return self.score is not None and self.score <= self.now
+        """Whether one of those times has come."""
+        return any(at is not None and at <= self.now for at in (self.score, self.deadline))
 
 
 class Vitals(NamedTuple):
@@ -384,7 +476,20 @@ def _claimed_of(row: Sequence[Any]) -> Claimed:
     claimed.type = KeyType(claimed.type or "hash")
     claimed.unread_bytes = claimed.unread_bytes or 0
     claimed.is_meta_foreign = bool(claimed.is_meta_foreign)
+    claimed.next_score = claimed.next_score or ""
     return claimed
+
+
+def held_of(members: str) -> Held:
+    """Return what has held a run back, by the members that were added to its record."""
+    found = json.loads(f"{{{members}}}")
+    is_waiting = found["outcome"] == "waiting"
+    return Held(str(found["held_by"]), found.get("worker"), found.get("since"), is_waiting)
+
+
+def deadlines_of(rows: Iterable[Sequence[Any]]) -> list[Deadline]:
+    """Return the deadlines of the rows of claim_due."""
+    return [Deadline(*map(text_of, row)) for row in rows]
 
 
 def stored_of(key: str, row: str | bytes | Sequence[Any] | None) -> Stored:

@@ -214,7 +214,8 @@ class Store:
     ) -> Claim:
         limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, is_reading=is_reading)
         with self.translating():
-            return lua.claim_due(self._watched(max_breaks), self.keys.schedule, fence, limits)
+            keys = self.keys
+            return lua.claim_due(self._watched(max_breaks), keys.schedule, keys.deadlines, fence, limits)
 
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
         entry_bytes, prefix = self.config.max_entry_bytes, self.keys.prefix
@@ -309,7 +310,8 @@ class Store:
 
     @property
     def _histories(self) -> Histories:
-        return Histories(self.keys.beside, self.config.history)
+        keys = self.keys
+        return Histories(keys.beside, self.config.history, keys.running, keys.deadlines)
 
     def note_committed(self, committed: Committed, fence: Fence) -> None:
         """Handle what a commit has found besides its entries: the state of the lock, and missing rights.
@@ -335,9 +337,9 @@ class Store:
         return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule), max_breaks)
 
     def look(self) -> Head:
-        """Return the server's clock, and when the first entry is due: a cheap look for a waiting beat."""
+        """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
         with self.translating():
-            return read_head(self.client, self.keys.schedule)
+            return read_head(self.client, self.keys.schedule, self.keys.deadlines)
 
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order."""

@@ -12,8 +12,8 @@ from redbeat.store.scripts import events, runs, status
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
 FRAGMENTS = [
-    *("entry_texts", "finish_run", "hold_lock", "match_calendar", "measure_entry", "push_messages"),
-    *("read_scores", "run_records"),
+    *("entry_texts", "find_hold", "finish_run", "hold_lock", "match_calendar", "measure_entry", "note_run"),
+    *("push_messages", "read_scores", "run_records"),
 ]
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - set(FRAGMENTS))
 NUMBERS = {

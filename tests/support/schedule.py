@@ -25,6 +25,7 @@ SCHEDULE = "redbeat::schedule"
 STATICS = "redbeat::statics"
 LOCK = "redbeat::lock"
 TICK = "redbeat::tick"
+DEADLINES = "redbeat::deadlines"
 
 
 #: for entries that are due since the epoch: the next run is in no test, whatever the time of day

@@ -13,6 +13,7 @@ from redbeat.store.records import (
     ALL_SIZES,
     NO_HISTORIES,
     NOWHERE,
+    PUBLISHED,
     Claim,
     Claimed,
     Clear,
@@ -23,13 +24,17 @@ from redbeat.store.records import (
     Histories,
     KeyType,
     LockStatus,
+    Result,
     Sizes,
     Stored,
     Target,
+    TrackedRun,
     Write,
     claimed_of,
     committed_as_one,
+    deadlines_of,
     digest_of,
+    held_of,
     score_text,
     stored_of,
     text_of,
@@ -46,7 +51,12 @@ CALL_COMMITS = 100
 
 
 _CLAIM_DUE = Script("hold_lock", "entry_texts", "read_scores", "measure_entry", "claim_due")
-_COMMIT_RUNS = Script("hold_lock", "entry_texts", "read_scores", "push_messages", "commit_runs")
+# fmt: off
+_COMMIT_RUNS = Script(
+    "hold_lock", "entry_texts", "read_scores", "push_messages", "run_records", "finish_run", "find_hold",
+    "note_run", "commit_runs",
+)
+# fmt: on
 _READ_ENTRIES = Script("entry_texts", "measure_entry", "read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "entry_texts", "measure_entry", "save_entries")
 _DELETE_ENTRIES = Script("hold_lock", "delete_entries")
@@ -95,25 +105,25 @@ class ClaimLimits(NamedTuple):
     pending: int = 0
 
 
-def claim_due(client: Any, schedule_key: str, fence: Fence, limits: ClaimLimits) -> Claim:
-    """Read due entries, and the next due time."""
-    return claim_of(_CLAIM_DUE(client, *_claim_request(schedule_key, fence, limits)))
+def claim_due(client: Any, schedule_key: str, deadlines_key: str, fence: Fence, limits: ClaimLimits) -> Claim:
+    """Read due entries, the next due time, and which deadlines have passed."""
+    return claim_of(_CLAIM_DUE(client, *_claim_request(schedule_key, deadlines_key, fence, limits)))
 
 
-def claim_command(schedule_key: str, fence: Fence, limits: ClaimLimits) -> list[Any]:
+def claim_command(schedule_key: str, deadlines_key: str, fence: Fence, limits: ClaimLimits) -> list[Any]:
     """Return the words of the command that claims."""
-    return _CLAIM_DUE.command(_claim_request(schedule_key, fence, limits))
+    return _CLAIM_DUE.command(_claim_request(schedule_key, deadlines_key, fence, limits))
 
 
-def _claim_request(schedule_key: str, fence: Fence, limits: ClaimLimits) -> Request:
+def _claim_request(schedule_key: str, deadlines_key: str, fence: Fence, limits: ClaimLimits) -> Request:
     *before, is_reading, sizes, after, after_key, pending = limits
     args = [*fence.args(), *before, int(is_reading), *sizes, after, after_key, pending]
-    return Request(fence.keys(schedule_key), args)
+    return Request([*fence.keys(schedule_key), deadlines_key], args)
 
 
 def claim_of(reply: Sequence[Any]) -> Claim:
     """Return what was claimed, by the reply to the command."""
-    status, now, upcoming, has_more, is_held, rows = reply
+    status, now, upcoming, has_more, is_held, rows, deadlines, next_deadline = reply
     return Claim(
         status=lock_status_of(status),
         now=float(now),
@@ -121,6 +131,8 @@ def claim_of(reply: Sequence[Any]) -> Claim:
         has_more=bool(has_more),
         is_held=bool(is_held),
         rows=claimed_of(rows),
+        deadlines=deadlines_of(deadlines),
+        next_deadline=float(next_deadline) if next_deadline else None,
     )
 
 
@@ -160,17 +172,21 @@ def committed_of(replies: Iterable[Sequence[Any]]) -> Committed:
 
 
 def _committed_of(
-    status: str | bytes, is_moved: int, digits: str | bytes, errors: Sequence[Any], unrecorded: str | bytes
+    status: str | bytes, is_moved: int, digits: str | bytes, reasons: Sequence[Any], unrecorded: str | bytes
 ) -> Committed:
-    reasons = map(text_of, errors)
-    results = [next(reasons) if digit == "2" else digit == "1" for digit in text_of(digits)]
+    told = map(text_of, reasons)
+    results: list[Result] = [
+        digit == "1" if digit in "01" else next(told) if digit == "2" else held_of(next(told))
+        for digit in text_of(digits)
+    ]
     return Committed(lock_status_of(status), bool(is_moved), results, text_of(unrecorded))
 
 
 def _commit_request(
     schedule_key: str, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
 ) -> Request:
-    keys = fence.keys(schedule_key)
+    keys = [*fence.keys(schedule_key), histories.deadlines or schedule_key]
+    running: list[str] = []
     recorded: list[str] = []
     decisions, forms, queues = _Numbers(), _Numbers(), _Numbers()
     entries: list[str] = []
@@ -187,7 +203,12 @@ def _commit_request(
         elif commit.records and histories.kept:
             recorded.append(histories.keys_of(claimed.key)[0])
             record = "\n".join(commit.records)
+        run, overlap = commit.run, ""
         writes: tuple[str, ...] = ()
+        if run is not None:
+            overlap = PUBLISHED if commit.is_published else run.overlap
+            running.append(histories.running_of(claimed.key))
+            values.append(commit.task_id)
         for push in pushes:
             writes += push.command, queues[push.queue]
             values.append(push.value)
@@ -198,27 +219,37 @@ def _commit_request(
             commit.new_definition,
             _CLEAR if new_policy is Clear.FIELD else new_policy,
             writes,
+            overlap,
         ]
         is_compared = is_strict or commit.new_definition
         entries += (
             decisions[
-                form, claimed.score, new_score, claimed.meta, commit.new_meta, record, commit.valid_until
+                form, claimed.score, new_score, claimed.meta, commit.new_meta, record, commit.valid_until, run
             ],
             digest_of(texts_of(claimed)) if is_compared else "",
         )
         keys.append(claimed.key)
     decided: list[str] = []
-    for form, claimed_score, score, claimed_meta, new_meta, record, valid_until in decisions:
+    for form, claimed_score, score, claimed_meta, new_meta, record, valid_until, run in decisions:
         until = "" if valid_until is None else score_text(valid_until)
         decided += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record, until
+        decided += _NO_RUN if run is None else _run_texts(run, histories)
     formed: list[str] = []
-    for kind, is_strict, new_error, new_definition, new_policy, writes in forms:
+    for kind, is_strict, new_error, new_definition, new_policy, writes, overlap in forms:
         flag, queued = "1" if is_strict else "0", " ".join(writes)
-        formed += kind, flag, new_error or "", new_definition or "", new_policy or "", queued
-    where = [target.server if values else "", target.home_db, target.broker_db]
-    counts = [len(recorded), histories.kept, len(decisions), len(forms)]
+        formed += kind, flag, new_error or "", new_definition or "", new_policy or "", queued, overlap
+    where = [target.server if queues else "", target.home_db, target.broker_db]
+    counts = [len(recorded), histories.kept, len(decisions), len(forms), len(running)]
     args = [*fence.args(), len(commits), *where, *counts, *entries, *decided, *formed, *values]
-    return Request([*keys, *recorded, *queues], args)
+    return Request([*keys, *running, *recorded, *queues], args)
+
+
+_NO_RUN = ("",) * 5
+
+
+def _run_texts(run: TrackedRun, histories: Histories) -> tuple[str, ...]:
+    held_record = "\n".join(run.held_records) if histories.kept else ""
+    return run.due, run.members, score_text(run.queue_seconds), held_record, run.held_score
 
 
 class _Numbers(dict[Any, str]):

@@ -3,6 +3,7 @@
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
+-- KEYS[4] deadlines  zset of when beat must look at each run in progress: its task id, NUL, and the key of its entry's runs
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at most
@@ -22,11 +23,13 @@
 -- The limit counts entries that are returned, not those that stay due, nor members without a hash. Entries are looked
 -- for among the next 200,000 members, 10,000 of them with a hash. At most 5,000 members without one are returned.
 -- Reads the entries' hashes, whose keys are in the zset; a member that is a bare name is rewritten to the entry's key.
+-- Reads the hashes of runs in progress, whose keys are in the members of deadlines; a member without one is removed.
 -- A score of 0 means "now", and is rewritten to the time, so that the run has the same due time at every try. An entry
 -- that is hidden, or was asked for by 0, gets a field lease, '<score it has> <nominal>', and ' now' after it if it was
--- asked for: if the beat that has claimed it dies, it becomes due again as the same run.
+-- asked for: if the beat that has claimed it dies, it becomes due again as the same run. That of a run that has waited
+-- for another one to end has ' next ' and the score that the entry gets back after it.
 --
--- Returns {status, now, next, has_more, is_held, rows}
+-- Returns {status, now, next, has_more, is_held, rows, passed_deadlines, next_deadline}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then the rest is empty)
 --   now       the server's clock, UNIX seconds with microseconds, a string
@@ -34,13 +37,16 @@
 --   has_more  1 when more entries are due than were returned, and not only for to_bytes
 --   is_held   1 when an entry stays due for to_bytes
 --   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes, is_meta_foreign,
---             revision} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
+--             revision, next_score} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
 --             that was 0, unread_bytes how many it has when it wasn't read, is_meta_foreign 1 when somebody else
 --             wrote the meta, and nominal is no whole second (where it is, nobody asks); what is missing is nil, as
 --             are a score that is the nominal one and the type of a hash. A row ends with the last that isn't nil.
 --             Rows of four that aren't nil and have no NULs are one text if nothing else is between them, with NULs
 --             between all values.
-local schedule, lock, mark = KEYS[1], KEYS[2], KEYS[3]
+--   passed_deadlines  {member, score, record} of each that is not later than now, the first 100; record is that of its
+--             run, nil if there is none
+--   next_deadline  the first score after those, a string, '' when there is none
+local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
@@ -53,10 +59,10 @@ local time = redis.call('TIME')
 -- never a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 local status = hold_lock(lock, mark, token, lock_ms)
-if status == 'lost' then return {status, now, '', 0, 0, {}} end
+if status == 'lost' then return {status, now, '', 0, 0, {}, {}, ''} end
 
 if after ~= '' then
-  if redis.call('ZSCORE', schedule, after_key) ~= after then return {status, now, '', 1, 0, {}} end
+  if redis.call('ZSCORE', schedule, after_key) ~= after then return {status, now, '', 1, 0, {}, {}, ''} end
   pending = pending + redis.call('ZCOUNT', schedule, 0, '(' .. after)
 end
 
@@ -133,7 +139,7 @@ repeat
         nominal = redis.call('ZSCORE', schedule, key)
       end
       stays = not is_asked and lease_ms == 0
-      local score = nominal
+      local score, next_score = nominal, false
       local fields = {false, false, false, false}
       if kind == 'hash' then
         if is_reading == 1 then
@@ -143,10 +149,11 @@ repeat
         end
         if fields[5] then
           local lease = string.sub(fields[5], 1, 99)  -- RedBeat's own are shorter
-          local hidden_by, hidden_nominal, asked = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*)$')
+          local hidden_by, hidden_nominal, asked, back = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*) ?([-%d.e+]*)$')
           local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
           if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
             nominal, is_asked = hidden_nominal, asked == ' now'
+            next_score = asked == ' next' and tonumber(back) and back
           end
         end
       end
@@ -155,21 +162,22 @@ repeat
         score = redis.call('ZSCORE', schedule, key)
       end
       if kind == 'hash' and (is_asked or lease_ms > 0) then
-        redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. (is_asked and ' now' or ''))
+        local told = is_asked and ' now' or next_score and ' next ' .. next_score or ''
+        redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. told)
       end
       local definition, meta = fields[1], fields[2]
       local is_unread = kind == 'hash' and not (is_read and is_reading == 1)
       local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(meta, fields[7])
       local has_more_values = fields[3] or fields[4] or fields[6] or score ~= nominal or kind ~= 'hash' or is_asked
-        or is_unread or is_foreign
+        or is_unread or is_foreign or next_score
       if not has_more_values and definition and meta and not (has_nul(key) or has_nul(definition) or has_nul(meta)) then
         local length = #texts
         texts[length + 1], texts[length + 2], texts[length + 3], texts[length + 4] = key, nominal, definition, meta
       else
         local row = {key, nominal, definition, meta, fields[3], fields[4], score ~= nominal and score}
         row[8], row[9], row[10] = kind ~= 'hash' and kind, is_asked and 1, is_unread and size
-        row[11], row[12] = is_foreign and 1, fields[6] and revision_of(fields[6])
-        local length = 12
+        row[11], row[12], row[13] = is_foreign and 1, fields[6] and revision_of(fields[6]), next_score
+        local length = 13
         while not row[length] do length = length - 1 end
         add_texts()
         rows[#rows + 1] = {unpack(row, 1, length)}
@@ -190,4 +198,22 @@ repeat
 until is_last
 add_texts()
 
-return {status, now, upcoming[2] or '', has_more and 1 or 0, is_held and 1 or 0, rows}
+-- of what can't be read, nothing is due
+local passed_deadlines, next_deadline = {}, ''
+local ahead = redis.pcall('ZRANGEBYSCORE', deadlines, '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 101)
+for i = 1, ahead.err and 0 or #ahead, 2 do
+  local member, at = ahead[i], ahead[i + 1]
+  local task_id, running = string.match(member, '^([^%z]*)%z(.*)$')
+  if tonumber(at) > tonumber(now) or i > 200 then
+    next_deadline = at
+    break
+  elseif not running or string.sub(running, 1, #prefix) ~= prefix then
+    redis.call('ZREM', deadlines, member)
+  else
+    local record = redis.pcall('HGET', running, task_id)
+    passed_deadlines[#passed_deadlines + 1] = {member, at, type(record) == 'string' and record}
+  end
+end
+
+local flags = {has_more and 1 or 0, is_held and 1 or 0}
+return {status, now, upcoming[2] or '', flags[1], flags[2], rows, passed_deadlines, next_deadline}

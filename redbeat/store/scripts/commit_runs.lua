@@ -1,10 +1,12 @@
 -- commit_runs: record what was decided about claimed entries, changing only what was read, and push the
--- messages of the runs that are recorded: both or neither.
+-- messages of the runs that are recorded: both or neither. A run that another one of its entry holds back isn't sent.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
--- KEYS[4..] entries  the entries' keys, and after them
+-- KEYS[4] deadlines  zset of when beat must look at each run in progress (the schedule's key again when none is tracked)
+-- KEYS[5..] entries  the entries' keys, and after them
+-- KEYS[..] running   hashes of an entry's runs in progress, by task id: one for each entry whose run is tracked
 -- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record; for
 --                    an entry that is removed two: everything that is kept beside it
 -- KEYS[..] queues    the lists that messages are pushed to, in the broker's database
@@ -18,12 +20,13 @@
 -- ARGV[8] kept       how many records of an entry are kept
 -- ARGV[9] decided    how many decisions there are
 -- ARGV[10] formed    how many forms there are
--- ARGV[11..] two for each entry:
+-- ARGV[11] tracked   how many entries' runs are tracked
+-- ARGV[12..] two for each entry:
 --   decision         which of the decisions, 1 for the first
 --   texts            what the entry was decided on, if its form asks for that: its definition, or if there are any,
 --                    definition, policy and revision, NULs between. A long text, as this and claimed_meta, is '#' and
 --                    its SHA-1
--- ARGV[..] seven for each decision; entries that are due together share a few:
+-- ARGV[..] twelve for each decision; entries that are due together share a few:
 --   form             which of the forms, 1 for the first
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
@@ -33,7 +36,12 @@
 --                    of several objects each on a line of its own, the oldest first;
 --                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
 --   valid_until      '' for ever, else from when on an entry with writes is left alone, UNIX seconds
--- ARGV[..] six for each form; most decisions share one:
+--   due              of a tracked run: when it is due, UNIX seconds
+--   run              members of its record, besides its state and when it was sent
+--   queue_seconds    how long it may wait on its queue
+--   held_record      what record is when another run holds it back; to its last line is added what became of it, and why
+--   held_score       what new_score is then; the meta is left
+-- ARGV[..] seven for each form; most decisions share one:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   is_strict        1: with other texts now, leave the entry alone
 --   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
@@ -45,20 +53,25 @@
 --                    'pexpire' of milliseconds, and which of the queues, 1 for the first: 'lpush 1 pexpire 1'. If
 --                    there are any, an entry is left alone if anything about it has changed since its claim, or if
 --                    with a lock it isn't due yet
--- ARGV[..] values    one for each write of each entry, in their order: the message, or the milliseconds
+--   overlap          '' for a run that isn't tracked; 'dropped' for one that has waited and isn't sent; 'allow'; 'skip', 'buffer_one' or 'replace': it isn't sent while
+--                    another run of its entry is in progress, and in the other two cases it waits, if none does, with
+--                    'replace' for one that is to be terminated; 'published': it has been sent already
+-- ARGV[..] values    for each entry whose run is tracked, its task id, and one for each write of each entry, in their
+--                    order: the message, or the milliseconds
 --
--- Returns {status, is_moved, results, errors, unrecorded}
+-- Returns {status, is_moved, results, reasons, unrecorded}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then nothing was written)
 --   is_moved  1 when this isn't the server that the messages are for, else 0
 --   results   a text of digits, for each entry 1 when its score was written as decided and its messages are pushed, 0
---             when it was left alone, 2 when a message couldn't be pushed (and it was left alone)
---   errors    the server's error for each 2
---   unrecorded  '', or the server's error when a record couldn't be added to a history
-local schedule, lock, mark = KEYS[1], KEYS[2], KEYS[3]
+--             when it was left alone, 2 when a message couldn't be pushed, or the entry's runs in progress can't be
+--             read (and it was left alone), 3 when another run has held it back (and that is recorded)
+--   reasons   for each 2 the server's error, for each 3 the members that were added to its record
+--   unrecorded  '', or the server's error when a record couldn't be added to a history, or to the runs in progress
+local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local decided, formed = tonumber(ARGV[9]), tonumber(ARGV[10])
+local decided, formed, tracked = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 
 local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0, '', {}, ''} end
@@ -73,37 +86,42 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
 -- forms and decisions by their numbers, as entries and decisions have them
-local forms, decisions, place = {}, {}, 11 + 2 * count + 7 * decided
+local forms, decisions, place = {}, {}, 12 + 2 * count + 12 * decided
 for number = 1, formed do
-  local kind, is_strict, new_error, new_definition, new_policy, writes = unpack(ARGV, place, place + 5)
+  local kind, is_strict, new_error, new_definition, new_policy, writes, overlap = unpack(ARGV, place, place + 6)
+  local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
   local form = {
+    overlap = overlap, is_deciding = is_deciding,
     kind = kind, is_strict = is_strict == '1', writes = {},
     new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
   }
   for command, queue in string.gmatch(writes, '(%l+) (%d+)') do
-    form.writes[#form.writes + 1] = {command = command, queue = KEYS[3 + count + histories + tonumber(queue)]}
+    form.writes[#form.writes + 1] = {command = command, queue = KEYS[4 + count + tracked + histories + tonumber(queue)]}
   end
   form.is_pushing = #form.writes > 0
-  forms[tostring(number)], place = form, place + 6
+  forms[tostring(number)], place = form, place + 7
 end
-local next_history, next_value = 4 + count, place
-place = 11 + 2 * count
+local next_running, next_history, next_value = 5 + count, 5 + count + tracked, place
+place = 12 + 2 * count
 for number = 1, decided do
-  local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until = unpack(ARGV, place, place + 6)
+  local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until, due, run, queue_seconds, held_record, held_score = unpack(ARGV, place, place + 11)
   local is_end = new_score == 'remove' or new_score == 'delete'
   local is_late = valid_until ~= '' and tonumber(valid_until) <= tonumber(now)
+  local deadline = run ~= '' and later(now, queue_seconds + 1)
+  local run_text = '{"state":"sent","sent":"' .. now .. '",' .. run .. '}'
   decisions[tostring(number)] = {
     form = forms[form], claimed_score = claimed_score, new_score = new_score, claimed_meta = claimed_meta,
     new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
     histories = record == '' and 0 or is_end and 2 or 1, is_late = is_late,
+    due = due, run = run, held_record = held_record, held_score = held_score, deadline = deadline, run_text = run_text,
   }
-  place = place + 7
+  place = place + 12
 end
 
 -- 1. compare: which decisions are still about what stands there
-local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 4, 3 + count)})
-for i = 4, 3 + count do
-  local key, at = KEYS[i], 11 + (i - 4) * 2
+local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 5, 4 + count)})
+for i = 5, 4 + count do
+  local key, at = KEYS[i], 12 + (i - 5) * 2
   local decision, texts = ARGV[at], ARGV[at + 1]
   decision = decisions[decision]
   local form, claimed_meta, new_meta = decision.form, decision.claimed_meta, decision.new_meta
@@ -125,22 +143,43 @@ for i = 4, 3 + count do
       found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and scores[i - 3] == decision.claimed_score
+  local has_score = is_unchanged and scores[i - 4] == decision.claimed_score
   if form.is_pushing then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
     local is_due = token == '' or tonumber(decision.claimed_score) <= tonumber(now)
     is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not decision.is_late
   end
-  entries[i - 3] = {
+  local task_id, running = false, false
+  if form.overlap ~= '' then
+    task_id, running = ARGV[next_value], KEYS[next_running]
+    next_value, next_running = next_value + 1, next_running + 1
+  end
+  local entry = {
     key = key, decision = decision, found = found, first = next_value, history = next_history,
     new_score = is_unchanged and has_score and decision.new_score, new_meta = is_unchanged and has_meta and new_meta,
-    writes = is_unchanged and form.writes or {},
+    writes = is_unchanged and form.writes or {}, task_id = task_id, running = running,
   }
+  entries[i - 4] = entry
+  if form.is_deciding and entry.new_score then
+    local due, overlap = decision.due, form.overlap
+    local run = {task_id = task_id, due = due, overlap = overlap}
+    local is_known, held = pcall(find_hold, deadlines, running, run, now)
+    if is_known and not held then  -- noted now, as what can't be noted must not be sent
+      is_known, held = pcall(redis.call, 'HSET', running, task_id, decision.run_text)
+      entry.is_noted, held = is_known, not is_known and held
+    end
+    if not is_known then
+      entry.refusal, entry.new_score, entry.new_meta, entry.writes = refusal_of(running, held), false, false, {}
+    elseif held then
+      entry.held, entry.new_score, entry.new_meta, entry.writes = held, decision.held_score, false, {}
+    end
+  end
   next_history, next_value = next_history + decision.histories, next_value + #form.writes
 end
 
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
 local function take_back(entry)
+  if entry.is_noted then redis.pcall('HDEL', entry.running, entry.task_id) end
   if entry.new_score then redis.pcall('ZADD', schedule, entry.decision.claimed_score, entry.key) end
   local meta, meta_sha1 = entry.found[5], entry.found[6]
   for field, before in pairs(entry.new_meta and {meta = meta or false, meta_sha1 = meta_sha1 or false} or {}) do
@@ -160,7 +199,7 @@ local is_recorded, problem = pcall(function()
     local meta, new_score = entry.new_meta, entry.new_score
     if meta then redis.call('HSET', entry.key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
     recorded = i
-    if new_score and entry.decision.is_end then
+    if new_score and entry.decision.is_end and not entry.held then
       ended[#ended + 1] = entry.key
     elseif new_score then
       local length = #new_scores
@@ -173,7 +212,8 @@ local is_recorded, problem = pcall(function()
   end
 end)
 if not is_recorded then
-  for i = 1, recorded do take_back(entries[i]) end
+  for i = recorded + 1, count do entries[i].new_score, entries[i].new_meta = false, false end
+  for i = 1, count do take_back(entries[i]) end
   error(problem)
 end
 
@@ -181,6 +221,7 @@ end
 local refusals = push_messages(entries, home_db, broker_db)
 
 -- 4. the rest
+local looked_at = {}
 local unrecorded, can_cut, length, last_members, last_text = '', false, 0, '', ''
 local function add_record(history, members)
   if members ~= last_members then last_members, last_text = members, '{"at":' .. now .. ',' .. members .. '}' end
@@ -205,7 +246,22 @@ end
 
 local function finish(entry, texts)
   local key, new_score, decision = entry.key, entry.new_score, entry.decision
-  local form, lease = decision.form, entry.found[4]
+  local form, lease, record = decision.form, entry.found[4], decision.record
+  if entry.held then
+    if decision.held_record ~= '' then add_records(KEYS[entry.history], decision.held_record .. ',' .. entry.held) end
+  elseif entry.task_id and (new_score or form.overlap == 'published') then
+    entry.overlap = form.overlap
+    entry.is_released = lease and string.find(lease, ' next ', 1, true)
+    entry.due, entry.members, entry.text = decision.due, decision.run, decision.run_text
+    local is_noted, member, ended = pcall(note_run, deadlines, entry, now)
+    if not is_noted then
+      unrecorded = text_of_error(member)
+    elseif member then
+      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = decision.deadline, member
+    elseif ended then
+      record = with_members(record, ended)
+    end
+  end
   if new_score == 'delete' then
     redis.call('DEL', key)
   elseif new_score and form.new_error == 'clear' then
@@ -213,7 +269,7 @@ local function finish(entry, texts)
   elseif new_score and form.new_error ~= '' then
     redis.call('HSET', key, 'error', form.new_error)
   end
-  if new_score and form.new_definition ~= '' then
+  if new_score and form.new_definition ~= '' and not entry.held then
     local found = redis.call('HMGET', key, 'definition', 'policy', 'revision')
     if match_text(texts_of(found), texts) then
       redis.call('HSET', key, 'definition', form.new_definition)
@@ -224,11 +280,11 @@ local function finish(entry, texts)
       end
     end
   end
-  if decision.histories > 0 and (new_score or entry.new_meta) then
+  if decision.histories > 0 and (new_score or entry.new_meta) and not entry.held then
     if decision.is_end then
       redis.pcall('DEL', KEYS[entry.history], KEYS[entry.history + 1])
     else
-      add_records(KEYS[entry.history], decision.record)
+      add_records(KEYS[entry.history], record)
     end
   end
   if lease and new_score and new_score ~= 'delete' then
@@ -241,17 +297,18 @@ local function finish(entry, texts)
   end
 end
 
-local results, errors, done = {}, {}, 0
+local results, reasons, done = {}, {}, 0
 local function finish_others()
   while done < count do
     done = done + 1
-    local entry, refusal = entries[done], refusals[done]
-    results[done] = refusal and '2' or (entry.new_score and '1' or '0')
+    local entry = entries[done]
+    local refusal = entry.refusal or refusals[done]
+    results[done] = refusal and '2' or entry.held and '3' or (entry.new_score and '1' or '0')
+    reasons[#reasons + 1] = refusal or entry.held or nil
     if refusal then
-      errors[#errors + 1] = refusal
       take_back(entry)
     else
-      finish(entry, ARGV[10 + 2 * done])
+      finish(entry, ARGV[11 + 2 * done])
     end
   end
 end
@@ -259,5 +316,9 @@ while done < count do  -- what one entry refuses is no reason to leave the other
   local is_finished, said = pcall(finish_others)
   if not is_finished then problem = problem or said end
 end
+for first = 1, #looked_at, 1000 do
+  local reply = redis.pcall('ZADD', deadlines, unpack(looked_at, first, math.min(first + 999, #looked_at)))
+  if type(reply) == 'table' then unrecorded = reply.err end
+end
 if problem then error(problem) end  -- all of them are recorded
-return {status, is_moved, table.concat(results), errors, unrecorded}
+return {status, is_moved, table.concat(results), reasons, unrecorded}

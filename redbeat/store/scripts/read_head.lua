@@ -1,13 +1,16 @@
--- read_head: return the server's clock, and when the first entry is due; nothing is written.
+-- read_head: return the server's clock, and when the first entry is due, or a run must be looked at; nothing is written.
 --
--- KEYS[1] schedule  zset of entry keys, scored by due time
+-- KEYS[1] schedule   zset of entry keys, scored by due time
+-- KEYS[2] deadlines  zset of when beat must look at each run in progress
 --
--- Returns {now, head}
---   now   the server's clock, UNIX seconds with microseconds, a string
---   head  the lowest score that isn't negative, a string, '' for none
-local schedule = KEYS[1]
+-- Returns {now, head, deadline}
+--   now       the server's clock, UNIX seconds with microseconds, a string
+--   head      the lowest score in the schedule that isn't negative, a string, '' for none
+--   deadline  the lowest score in deadlines, a string, '' for none
+local schedule, deadlines = KEYS[1], KEYS[2]
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local head = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-return {now, head[2] or ''}
+local deadline = redis.pcall('ZRANGEBYSCORE', deadlines, '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+return {now, head[2] or '', deadline[2] or ''}

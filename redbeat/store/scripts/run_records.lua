@@ -23,8 +23,8 @@ local function find_holder(running, task_id, due, root)
     record = other ~= '' and decode_record(record)
     if record and record.state ~= 'ended' and not record.overdue then
       local is_same = other == task_id and is_same_time(record.due, due)
-      local of = root ~= '' and root or task_id
-      if not (is_same or other == of or record.root == of) then return other, record end
+      local is_of = root ~= '' and other == root or record.root == (root ~= '' and root or task_id)
+      if not (is_same or is_of) then return other, record end
     end
   end
   return nil

@@ -11,10 +11,10 @@ _READ_HEAD = Script("read_head")
 _READ_STATUS = Script("read_status")
 
 
-def read_head(client: Any, schedule_key: str) -> Head:
-    """Read the server's clock, and when the first entry is due; nothing is written."""
-    now, score = _READ_HEAD(client, [schedule_key], [])
-    return Head(float(now), float(score) if score else None)
+def read_head(client: Any, schedule_key: str, deadlines_key: str) -> Head:
+    """Read the server's clock, when the first entry is due, and the first deadline; nothing is written."""
+    now, score, deadline = _READ_HEAD(client, [schedule_key, deadlines_key], [])
+    return Head(float(now), float(score) if score else None, float(deadline) if deadline else None)
 
 
 def read_status(client: Any, schedule_key: str, lock_key: str | None, tick_key: str) -> Vitals:

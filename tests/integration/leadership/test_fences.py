@@ -16,6 +16,7 @@ from redbeat.keys import Keys
 from redbeat.store import scripts as lua
 from redbeat.store.records import Fence, KeyType, LockStatus, Stored, Write
 from redbeat.store.scripts.downgrades import bring_back
+from redbeat.store.scripts.runs import Settlement, settle_runs
 from tests.integration.conftest import ONE_SERVER
 from tests.support.leadership_model import RUNS, Scripts, explore
 from tests.support.lua_headers import SCRIPTS, code_of
@@ -118,6 +119,7 @@ def test_without_it_an_order_of_steps_breaks_a_promise(
     assert explored.violation == violation
 
 
+DEADLINE = f"id\0{KEYS.about('entry').running}"
 ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
 #: the fenced scripts that no step of the model's is, each with something to write
 OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
@@ -131,6 +133,9 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
         client, STATICS, KEYS.static_owners, fence, "add", "me", ["entry"]
     ),
     "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
+    "settle_runs": lambda client, fence: settle_runs(
+        client, KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
+    ),
 }
 
 
@@ -145,6 +150,7 @@ def test_a_script_writes_for_the_holder_and_nothing_while_another_beat_holds_the
 ) -> None:
     client.hset(ENTRY.key, "definition", "{}")
     client.zadd(SCHEDULE, {ENTRY.key: 1})
+    client.zadd(KEYS.deadlines, {DEADLINE: 1})
     client.hset(KEYS.downgraded, ENTRY.key, "5 static")
     client.set(LOCK, "another", px=100_000)
     before = contents(client)

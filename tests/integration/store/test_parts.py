@@ -149,7 +149,7 @@ OWN = {
     f"redbeat::{name}"
     for name in (
         *("schedule", "statics", "static-owners", "downgraded", "lock", "released", "tick"),
-        *("owner:", "owner:team"),
+        *("owner:", "owner:team", "deadlines", "events"),
     )
 }
 
@@ -158,7 +158,7 @@ def live(app: Celery) -> None:
     """Do with entries all that can be done."""
     now = datetime.now(timezone.utc)
     Calendar("holidays", ["2026-12-25"], app=app).save()
-    entry = Entry("report", "tasks.report", 60, exclude="holidays", jitter=1, app=app).save()
+    entry = Entry("report", "tasks.report", 60, exclude="holidays", jitter=1, max_runtime=60, app=app).save()
     entry.update(args=[1])
     entry.pause("broken", until=now + timedelta(days=1))
     entry.resume()

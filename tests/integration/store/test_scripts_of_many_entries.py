@@ -31,7 +31,7 @@ NAMES = ("good", "gone", "changed", "text", "good2", "unscheduled", "other-score
 def furnish(client: redis.Redis) -> None:
     """Entries that are as they were claimed, and others that aren't any more."""
     for name in NAMES:
-        entry, history, backfilled, _ = KEYS.about(name)
+        entry, history, backfilled = KEYS.about(name)[:3]
         if name.startswith("gone"):
             pass
         elif name in ("text", "list"):

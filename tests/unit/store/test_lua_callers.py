@@ -38,6 +38,8 @@ COMMIT = records.Commit(
     is_for_this_definition=True,
     records=("the-record",),
     valid_until=7.5,
+    run=records.TrackedRun("the-due", "the-members", 6.0, "skip", ("first", "last"), "held-score"),
+    task_id="the-id",
 )
 TARGET = records.Target("the-server", 3, 4)
 WRITE = (
@@ -66,7 +68,10 @@ OF_DELIVERY = {"delivery": "the-delivery", "worker": "the-worker", "attempt": 2}
 
 
 def histories_of(kept: int) -> records.Histories:
-    return records.Histories(lambda key: [f"history of {key}", f"misses of {key}"], kept)
+    def beside(key: str) -> list[str]:
+        return [f"history of {key}", f"misses of {key}"]
+
+    return records.Histories(beside, kept, lambda key: f"runs of {key}", "the-deadlines")
 
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
@@ -75,10 +80,11 @@ UPCOMING: dict[str, Any] = {
 }  # fmt: skip
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
     "claim_due": (
-        lambda client: lua.claim_due(client, "the-schedule", FENCE, CLAIM),
-        ["ok", "1.5", "", 0, 0, []],
+        lambda client: lua.claim_due(client, "the-schedule", "the-deadlines", FENCE, CLAIM),
+        ["ok", "1.5", "", 0, 0, [], [], ""],
         {
             **FENCED,
+            "deadlines": "the-deadlines",
             "limit": 3,
             "max_bytes": 4,
             "entry_bytes": 9,
@@ -106,6 +112,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "kept": 6,
             "decided": 1,
             "formed": 1,
+            "deadlines": "the-deadlines",
+            "tracked": 2,
         },
         {"decision": "1", "texts": "definition"},
     ),
@@ -160,9 +168,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_head": (
-        lambda client: status.read_head(client, "the-schedule"),
-        ["1.5", ""],
-        {"schedule": "the-schedule"},
+        lambda client: status.read_head(client, "the-schedule", "the-deadlines"),
+        ["1.5", "", ""],
+        {"schedule": "the-schedule", "deadlines": "the-deadlines"},
         {},
     ),
     "read_history": (
@@ -349,7 +357,7 @@ LISTED = {"renew_runs": ["the-:running:n"] * 2, "settle_runs": ["the-:running:n"
 #: script to the keys that come after those of the entries
 BESIDE = {
     "settle_runs": ["the-:history:n"] * 2 + ["the-n"] * 2,
-    "commit_runs": ["history of k"] * 2,
+    "commit_runs": [*["runs of k"] * 2, *["history of k"] * 2],
     "delete_entries": ["beside k"] * 2,
     "apply_entries": ["the-:calendar:c"],
     "remove_orphans": ["k"] * 4,
@@ -365,12 +373,18 @@ SHARED = {
         "new_meta": "new-meta",
         "record": "the-record",
         "valid_until": "7.500000",
+        "due": "the-due",
+        "run": "the-members",
+        "queue_seconds": "6.000000",
+        "held_record": "first\nlast",
+        "held_score": "held-score",
         "type": "hash",
         "is_strict": "1",
         "new_error": "new-error",
         "new_definition": "",
         "new_policy": "",
         "writes": "",
+        "overlap": "skip",
     },
     "save_entries": {
         "read": "read\0",
@@ -382,6 +396,8 @@ SHARED = {
     "remove_orphans": {"entry": 5, "owned": "o"},
     "apply_entries": {"kind": "calendar", "place": 4, "content": '{"d": "l"}'},
 }
+#: script to what it is sent last
+VALUES = {"commit_runs": ["the-id"] * 2}
 
 
 def text_or_number(value: Any) -> Any:
@@ -447,7 +463,8 @@ def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
         [*LISTED.get(name, ["k", "k"]), *BESIDE.get(name, [])] if header.keys_from else []
     )
     shared = [SHARED[name][word] for group in header.shared for word in group]
-    assert list(args[len(header.args) :]) == [of_each[word] for word in header.group] * 2 + shared
+    of_all = [of_each[word] for word in header.group] * 2 + shared
+    assert list(args[len(header.args) :]) == of_all + VALUES.get(name, [])
 
 
 def test_a_script_is_made_of_files_only() -> None:
@@ -490,7 +507,10 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
 
 def test_a_lost_lock_is_told_apart() -> None:
     lost = records.LockStatus.LOST
-    assert lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, []]), "s", FENCE, CLAIM).status is lost
+    assert (
+        lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, [], [], b""]), "s", "d", FENCE, CLAIM).status
+        is lost
+    )
     assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), "s", FENCE, [COMMIT]).status is lost
     assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == (lost, 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
@@ -498,10 +518,20 @@ def test_a_lost_lock_is_told_apart() -> None:
 
 def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
     row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
-    claim = lua.claim_due(Replying([b"ok", b"1.5", b"2.5", 1, 1, [row]]), "s", FENCE, CLAIM)
+    deadlines = [[b"id\0runs\xff", b"1.25", None]], b"3.5"
+    claim = lua.claim_due(Replying([b"ok", b"1.5", b"2.5", 1, 1, [row], *deadlines]), "s", "d", FENCE, CLAIM)
     rows = [records.Claimed("k\udcff", "1", "{}", score="2")]
-    times = {"now": 1.5, "next_score": 2.5}
-    assert claim == records.Claim(records.LockStatus.HELD, **times, has_more=True, is_held=True, rows=rows)
+    passed = [records.Deadline("id\0runs\udcff", "1.25", None)]
+    assert claim == records.Claim(
+        records.LockStatus.HELD,
+        now=1.5,
+        next_score=2.5,
+        has_more=True,
+        is_held=True,
+        rows=rows,
+        deadlines=passed,
+        next_deadline=3.5,
+    )
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
@@ -511,7 +541,8 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
 
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent = committing(records.Commit(CLAIMED, "new-score"))
-    decision, form = ["1", "claimed-score", "new-score", "the-meta", "", "", ""], ["hash", "0", *[""] * 4]
+    decision = ["1", "claimed-score", "new-score", "the-meta", *[""] * 8]
+    form = ["hash", "0", *[""] * 5]
     assert decided(sent) == (["1", ""], decision, form, [])
 
 
@@ -524,11 +555,11 @@ def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
     ending: records.Ending, word: str, is_strict: str, texts: str, kept: int
 ) -> None:
     sent = committing(records.Commit(CLAIMED, ending), histories=histories_of(kept))
-    assert sent.keys == ["s", "s", "s", "k", "history of k", "misses of k"]
+    assert sent.keys == ["s", "s", "s", "the-deadlines", "k", "history of k", "misses of k"]
     entries, decisions, forms, _ = decided(sent)
-    assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 4])
-    *decision, record, valid_until = decisions
-    assert (decision, valid_until) == (["1", "claimed-score", word, "the-meta", ""], "")
+    assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 5])
+    *decision, record = decisions[:6]
+    assert (decision, decisions[6:]) == (["1", "claimed-score", word, "the-meta", ""], [""] * 6)
     assert record, "without a record nothing beside the entry goes"
 
 
@@ -538,9 +569,14 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
         CLAIMED, "5", new_error=clear, new_definition="new", new_policy=clear, records=("first", "last")
     )
     sent = committing(commit, histories=histories_of(6))
-    assert sent.keys == ["s", "s", "s", "k", "history of k"]
-    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast", ""]
-    assert decided(sent) == (["1", "definition"], decision, ["hash", "0", "clear", "new", "clear", ""], [])
+    assert sent.keys == ["s", "s", "s", "the-deadlines", "k", "history of k"]
+    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast", *[""] * 6]
+    assert decided(sent) == (
+        ["1", "definition"],
+        decision,
+        ["hash", "0", "clear", "new", "clear", "", ""],
+        [],
+    )
 
 
 def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
@@ -554,14 +590,14 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
         records.LockStatus.HELD, is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
     )
     args = client.args
-    assert client.keys == ["s", "the-lock", "the-mark", "k", "k", "k", "q", "p"]
+    assert client.keys == ["s", "the-lock", "the-mark", "s", "k", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
-    assert args[6:10] == [0, 0, 3, 3]
+    assert args[6:11] == [0, 0, 3, 3, 1]
     entries, decisions, forms, values = decided(client)
     assert entries == ["1", "definition", "2", "definition", "3", "definition"]
-    assert decisions[:7] == ["1", "claimed-score", "new-score", "the-meta", "", "", ""]
-    assert forms[5::6] == ["lpush 1 lpush 2", "pexpire 1", ""]
-    assert values == ["m1", "m2", 5]
+    assert decisions[:12] == ["1", "claimed-score", "new-score", "the-meta", *[""] * 8]
+    assert forms[5::7] == ["lpush 1 lpush 2", "pexpire 1", ""]
+    assert values == ["m1", "m2", 5, "the-id"]
 
 
 def test_entries_that_are_due_together_share_what_was_decided_about_them() -> None:
@@ -575,9 +611,9 @@ def test_entries_that_are_due_together_share_what_was_decided_about_them() -> No
     lua.commit_runs(client, "s", records.Fence(), commits, TARGET)
     entries, decisions, forms, values = decided(client)
     assert entries == ["1", "d0", "2", "d1", "1", "d2", "3", "d3"]
-    assert decisions[::7] == ["1", "1", "2"], "the first two differ in what most differ in"
-    assert decisions[2::7] == ["5", "6", "5"]
-    assert forms == ["hash", "1", "", "", "", "lpush 1", "hash", "1", "wrong", "", "", "lpush 1"]
+    assert decisions[::12] == ["1", "1", "2"], "the first two differ in what most differ in"
+    assert decisions[2::12] == ["5", "6", "5"]
+    assert forms == ["hash", "1", "", "", "", "lpush 1", "", "hash", "1", "wrong", "", "", "lpush 1", ""]
     assert values == ["m0", "m1", "m2", "m3"]
 
 
@@ -599,4 +635,4 @@ def test_a_key_of_any_type_is_told_to_the_script_in_the_servers_own_word(word: s
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, "1", [], ""]
     lua.commit_runs(client, "s", records.Fence(), [records.Commit(claimed, "5")])
-    assert sent[-6] == word
+    assert sent[-7] == word

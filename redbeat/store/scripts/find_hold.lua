@@ -1,0 +1,59 @@
+-- find_hold(deadlines, running, run, now): what holds back a run with an overlap policy, as members of its record; nil
+-- for nothing. run has task_id, due and overlap. With 'buffer_one' and 'replace' it waits then, unless another one does
+-- already; with 'replace' those in progress are to be terminated, where that is possible.
+-- text_of_error(problem): what a command has raised, as a text.
+-- refusal_of(running, problem): the sentence that says why a run isn't sent whose entry's runs can't be read or noted. An
+-- error that isn't about them is raised again.
+-- Not scripts of their own, but put in front of those that need them, after run_records.
+local function text_of_error(problem) return type(problem) == 'table' and problem.err or tostring(problem) end
+
+local function refusal_of(running, problem)
+  local text = text_of_error(problem)
+  if string.find(text, 'WRONGTYPE', 1, true) then return running .. ' holds something that is no hash of runs' end
+  if string.find(text, 'NOPERM', 1, true) or string.find(text, 'can.t ') then
+    return running .. ' is out of reach: the user of Redis lacks rights to it'
+  end
+  error(problem)
+end
+
+-- a task that can't be terminated is waited for; one that no worker has begun is given up when beat looks at it: at once
+local function terminate_others(deadlines, running, run, now)
+  local found = redis.call('HGETALL', running)
+  for i = 1, #found, 2 do
+    local other, record = found[i], found[i] ~= '' and decode_record(found[i + 1])
+    local is_same = other == run.task_id and record and is_same_time(record.due, run.due)
+    if record and record.state ~= 'ended' and not (is_same or record.soft or record.overdue or record.terminate) then
+      record.terminate = 'replaced'
+      redis.call('HSET', running, other, cjson.encode(record))
+      if record.state == 'sent' or record.state == 'retrying' then
+        redis.call('ZADD', deadlines, now, other .. '\0' .. running)
+      end
+    end
+  end
+end
+
+local function find_hold(deadlines, running, run, now)
+  local holder, record = find_holder(running, run.task_id, run.due, '')
+  local waiting
+  if run.overlap ~= 'skip' then
+    local is_read, found = pcall(cjson.decode, redis.call('HGET', running, '') or '')
+    local is_waiting = is_read and type(found) == 'table' and tonumber(found.due)
+    waiting = is_waiting and not is_same_time(found.due, run.due) and tostring(found['for']) or nil
+  end
+  if not holder and not waiting then return nil end
+  local outcome = 'skipped'
+  if run.overlap ~= 'skip' and not waiting then
+    outcome = 'waiting'
+    redis.call('HSET', running, '', cjson.encode({['due'] = run.due, ['for'] = run.task_id}))
+  end
+  if not holder then
+    redis.call('ZADD', deadlines, now, '\0' .. running)  -- for beat may have forgotten the one that waits
+  elseif run.overlap == 'replace' then
+    terminate_others(deadlines, running, run, now)
+  end
+  local members = '"outcome":"' .. outcome .. '","held_by":' .. cjson.encode(holder or waiting)
+  if not holder then return members end
+  if type(record.worker) == 'string' then members = members .. ',"worker":' .. cjson.encode(record.worker) end
+  local since = tonumber(record.started or record.sent)
+  return since and members .. string.format(',"since":%.6f', since) or members
+end

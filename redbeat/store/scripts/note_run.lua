@@ -1,0 +1,50 @@
+-- note_run(deadlines, run, now): note a run that is being sent, or was dropped, among those of its entry. run has
+-- running, task_id, due, members and text: those of its record and the record itself; overlap; and is_released: it has
+-- waited for another run to end.
+-- Returns nil where it has no deadline of its own, then what became of it, as members of its record in the history, if it
+-- was published before this and has ended already.
+-- with_members(record, members): add members to the object about the run that was sent; record is several lines.
+-- Not scripts of their own, but put in front of those that need them, after finish_run.
+local function end_waiting(deadlines, running, due)
+  local is_read, waiting = pcall(cjson.decode, redis.call('HGET', running, '') or '')
+  if is_read and type(waiting) == 'table' and is_same_time(waiting.due, due) then
+    redis.call('HDEL', running, '')
+    redis.call('ZREM', deadlines, '\0' .. running)
+  end
+end
+
+-- a worker may have begun it, or even ended it, before it was recorded as sent
+local function merge_run(deadlines, run, record, now)
+  if record.state == 'ended' then
+    redis.call('HDEL', run.running, run.task_id)
+    redis.call('ZREM', deadlines, run.task_id .. '\0' .. run.running)
+    record.now = now
+    return nil, members_of(record)
+  end
+  local is_begun = record.state ~= 'sent'
+  for name, value in pairs(cjson.decode('{' .. run.members .. '}')) do record[name] = value end
+  record.sent = now
+  redis.call('HSET', run.running, run.task_id, cjson.encode(record))
+  if is_begun then return nil end
+  return run.task_id .. '\0' .. run.running
+end
+
+local function note_run(deadlines, run, now)
+  local running, task_id = run.running, run.task_id
+  if run.is_released or run.overlap == 'dropped' then end_waiting(deadlines, running, run.due) end
+  if run.overlap == 'dropped' then return nil end
+  if run.overlap == 'published' then
+    local record = decode_record(redis.call('HGET', running, task_id))
+    if record and is_same_time(record.due, run.due) then return merge_run(deadlines, run, record, now) end
+  end
+  if not run.is_noted then redis.call('HSET', running, task_id, run.text) end
+  return task_id .. '\0' .. running
+end
+
+local function with_members(record, members)
+  local text = string.gsub(record .. '\n', '[^\n]+\n', function(line)
+    if string.find(line, '"outcome":', 1, true) then return nil end
+    return string.sub(line, 1, -2) .. ',' .. members .. '\n'
+  end)
+  return text
+end

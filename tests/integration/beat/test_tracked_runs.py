@@ -1,0 +1,311 @@
+"""Runs in progress as beat notes them, and those that another run of their entry holds back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from tests.conftest import MakeApp
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.support.progress import NAMES, Progress, history_of, running_of
+from tests.support.schedule import (
+    DEADLINES,
+    SCHEDULE,
+    expected_id,
+    field,
+    messages,
+    monitoring,
+    score_of,
+    server_now,
+    write_burst,
+    write_raw,
+)
+from tests.support.servers import Server
+
+HOURLY = {"__type__": "interval", "every": 3600}
+
+
+def write_tracked(client: redis.Redis, name: str = "entry", due: float | None = None, **policy: Any) -> float:
+    """An hourly entry with a policy that is due since a moment, or then; returns when."""
+    due = round(server_now(client) - 5, 6) if due is None else due
+    write_raw(client, name, score=due, schedule=HOURLY)
+    if policy:
+        client.hset(f"redbeat:{name}", "policy", json.dumps(policy))
+    return due
+
+
+def make_due_again(client: redis.Redis, name: str = "entry") -> float:
+    """Let its next run be due; returns when it is."""
+    due = round(server_now(client) - 1, 6)
+    client.zadd(SCHEDULE, {f"redbeat:{name}": due})
+    return due
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("policy", [{"max_runtime": 60}, {"overlap": "skip"}, {"tracks": "workflow"}])
+def test_a_run_whose_policy_needs_it_is_noted_by_the_step_that_sends_it(
+    scheduler: RedBeatScheduler, client: redis.Redis, policy: dict[str, Any]
+) -> None:
+    due = write_tracked(client, **policy)
+    before = server_now(client)
+    scheduler.tick()
+    [(task_id, record)] = running_of(client, "entry").items()
+    assert task_id == expected_id("entry", due)
+    assert (record["state"], float(record["due"])) == ("sent", pytest.approx(due, abs=1e-6))
+    assert before <= float(record["sent"]) <= server_now(client)
+    queue = 3600 if "overlap" in policy else 86400
+    assert record["queue"] == queue
+    [(member, deadline)] = client.zrange(DEADLINES, 0, -1, withscores=True)
+    assert member == f"{task_id}\0{NAMES.about('entry').running}"
+    assert deadline == pytest.approx(float(record["sent"]) + queue + 1, abs=1e-3)
+
+
+def test_a_run_that_needs_none_leaves_no_trace(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+    write_tracked(client)
+    scheduler.tick()
+    assert running_of(client, "entry") == {}
+    assert client.exists(DEADLINES) == 0
+
+
+def test_an_app_that_tracks_runs_has_all_of_them_noted(
+    make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis
+) -> None:
+    app: Any = make_app()
+    app.redbeat_tracks_runs = True
+    names = write_burst(client, 20)
+    make_scheduler(app).tick()
+    assert all(len(running_of(client, name)) == 1 for name in names)
+    assert client.zcard(DEADLINES) == 20
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_run_is_skipped_while_the_one_before_it_is_in_progress(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    settings: dict[str, Any],
+    compiled: bool,
+) -> None:
+    scheduler = make_scheduler(**settings, **({} if compiled else {"redbeat_message_cache_bytes": 0}))
+    first = write_tracked(client, overlap="skip")
+    scheduler.tick()
+    second = make_due_again(client)
+    scheduler.tick()
+    assert [message["headers"]["id"] for message in messages(broker)] == [expected_id("entry", first)]
+    held, sent = history_of(client, "entry")
+    assert "outcome" not in sent
+    assert (held["outcome"], held["held_by"]) == ("skipped", expected_id("entry", first))
+    assert held["due"] == pytest.approx(second, abs=1e-6)
+    assert first < held["since"] < server_now(client)
+    assert field(client, "entry", "meta")["total_run_count"] == 1
+    assert score_of(client, "entry") == pytest.approx(second + 3600, abs=1e-3)
+
+
+def hold(app: Any, client: redis.Redis, task_id: str = "other", **record: Any) -> Progress:
+    """Let another run of the entry be in progress."""
+    progress = Progress(app, client)
+    progress.send("entry", task_id, **record)
+    return progress
+
+
+def test_the_run_that_waits_is_the_first_that_had_to(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    hold(scheduler.app, client)
+    first = write_tracked(client, overlap="buffer_one")
+    scheduler.tick()
+    make_due_again(client)
+    scheduler.tick()
+    assert messages(broker) == []
+    waiting = running_of(client, "entry")[""]
+    assert (float(waiting["due"]), waiting["for"]) == (pytest.approx(first), expected_id("entry", first))
+    assert [record["outcome"] for record in history_of(client, "entry")[:2]] == ["skipped", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("record", "is_terminated"),
+    [
+        ({"state": "started"}, True),
+        ({"state": "retrying"}, True),
+        ({"state": "sent"}, True),
+        ({"state": "started", "soft": 1}, False),
+    ],
+)
+def test_a_run_is_to_be_terminated_for_the_one_that_replaces_it(
+    scheduler: RedBeatScheduler, client: redis.Redis, record: dict[str, Any], is_terminated: bool
+) -> None:
+    hold(scheduler.app, client, **record)
+    write_tracked(client, overlap="replace")
+    scheduler.tick()
+    found = running_of(client, "entry")
+    assert found.keys() == {"", "other"}
+    assert (found["other"].get("terminate") == "replaced") is is_terminated
+    [at] = [
+        at for member, at in client.zrange(DEADLINES, 0, -1, withscores=True) if member.startswith("other")
+    ]
+    assert (at <= server_now(client)) is (record["state"] != "started"), "nobody has begun it: it is given up"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"state": "ended"},
+        {"state": "started", "overdue": 1},
+        {"state": ["sent"]},
+        "[1]",
+        "{oops",
+        "",
+    ],
+)
+def test_what_is_no_run_in_progress_holds_nothing_back(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, record: Any
+) -> None:
+    text = record if isinstance(record, str) else json.dumps({"due": "5", **record})
+    client.hset(NAMES.about("entry").running, "other", text)
+    write_tracked(client, overlap="skip")
+    scheduler.tick()
+    assert len(messages(broker)) == 1
+
+
+def test_a_run_of_the_same_id_and_time_is_itself(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    due = write_tracked(client, overlap="skip")
+    hold(scheduler.app, client, expected_id("entry", due), due=due)
+    scheduler.tick()
+    assert len(messages(broker)) == 1
+
+
+def test_an_entry_with_a_task_id_of_its_own_is_held_back_by_its_run_before(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    due = write_tracked(client, overlap="skip")
+    write_raw(client, "entry", score=due, schedule=HOURLY, options={"task_id": "mine"})
+    for _ in range(2):
+        scheduler.tick()
+        make_due_again(client)
+    assert [message["headers"]["id"] for message in messages(broker)] == ["mine"]
+
+
+@pytest.mark.parametrize("policy", [{"one_off": True}, {"max_runs": 1, "after_finish": "delete"}])
+def test_a_last_run_that_is_held_back_is_not_the_last(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, policy: dict[str, Any]
+) -> None:
+    hold(scheduler.app, client, state="started")
+    due = write_tracked(client, overlap="skip", **policy)
+    scheduler.tick()
+    assert messages(broker) == []
+    assert score_of(client, "entry") == pytest.approx(due + 3600, abs=1e-3)
+    assert history_of(client, "entry")[0]["outcome"] == "skipped"
+    client.delete(NAMES.about("entry").running)
+    make_due_again(client)
+    scheduler.tick()
+    assert len(messages(broker)) == 1
+    assert score_of(client, "entry") in (None, -1)
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+@EVERY_KIND_OF_LOCK
+def test_a_key_that_is_no_hash_costs_the_runs_of_that_entry_if_its_policy_needs_it(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, overlap: str
+) -> None:
+    client.set(NAMES.about("entry").running, "oops")
+    due = write_tracked(client, overlap=overlap, max_runtime=60)
+    write_tracked(client, "other", overlap="skip")
+    scheduler.tick()
+    sent = {message["headers"]["redbeat_entry"] for message in messages(broker)}
+    assert sent == ({"other"} if overlap == "skip" else {"entry", "other"})
+    error = field(client, "entry", "error")
+    assert (error is not None) is (overlap == "skip")
+    if error:
+        assert "no hash of runs" in error["reason"]
+        client.delete(NAMES.about("entry").running)
+        client.zadd(SCHEDULE, {"redbeat:entry": float(error["retry_at"]) - 60})
+        error["retry_at"] = f"{float(error['retry_at']) - 60:.6f}"
+        client.hset("redbeat:entry", "error", json.dumps(error))
+        scheduler.tick()
+        assert list(running_of(client, "entry")) == [expected_id("entry", due)], "the same run, later"
+
+
+def test_a_run_that_was_asked_for_is_held_back_too(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    hold(scheduler.app, client)
+    write_tracked(client, overlap="skip")
+    client.zadd(SCHEDULE, {"redbeat:entry": 0})
+    scheduler.tick()
+    assert messages(broker) == []
+    assert (score_of(client, "entry") or 0) > server_now(client)
+    assert client.hget("redbeat:entry", "lease") is None
+
+
+def test_all_missed_runs_but_the_first_are_held_back(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(
+        client, "entry", score=server_now(client) - 35.5, schedule={"__type__": "interval", "every": 10}
+    )
+    client.hset("redbeat:entry", "policy", json.dumps({"misfire": "all", "overlap": "skip"}))
+    for _ in range(5):
+        scheduler.tick()
+    assert len(messages(broker)) == 1
+    assert [record.get("outcome") for record in history_of(client, "entry")] == ["skipped"] * 3 + [None]
+
+
+def test_runs_that_are_left_out_before_it_are_told_of_too(
+    scheduler: RedBeatScheduler, client: redis.Redis
+) -> None:
+    hold(scheduler.app, client)
+    write_raw(
+        client, "entry", score=server_now(client) - 35.5, schedule={"__type__": "interval", "every": 10}
+    )
+    client.hset("redbeat:entry", "policy", json.dumps({"overlap": "skip"}))
+    scheduler.tick()
+    held, merged, _other = history_of(client, "entry")
+    assert (held["outcome"], merged["outcome"]) == ("skipped", "merged")
+
+
+def test_a_run_that_is_held_back_costs_no_round_trip_more(
+    scheduler: RedBeatScheduler, client: redis.Redis, server: Server
+) -> None:
+    def commands() -> int:
+        with monitoring(server) as seen:
+            scheduler.tick()
+        return len(seen)
+
+    for policy in ({}, {"overlap": "skip"}):  # scripts, connections and shapes are known then
+        write_tracked(client, **policy)
+        scheduler.tick()
+    make_due_again(client)
+    held = commands()
+    client.delete(NAMES.about("entry").running)
+    make_due_again(client)
+    assert held == commands()
+
+
+@pytest.mark.parametrize("settings", [{"redbeat_delivery": "at_most_once"}])
+def test_with_at_most_once_a_run_that_is_held_back_is_not_sent(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_tracked(client, overlap="skip")
+    scheduler.tick()
+    make_due_again(client)
+    scheduler.tick()
+    assert len(messages(broker)) == 1
+    assert [record.get("outcome") for record in history_of(client, "entry")] == ["skipped", None]
+
+
+def test_an_entry_shows_why_a_run_was_held_back(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+    hold(scheduler.app, client, state="started", worker="celery@here", started=f"{server_now(client):.6f}")
+    write_tracked(client, overlap="skip")
+    scheduler.tick()
+    run = Entry.get("entry", scheduler.app).history()[0]
+    assert run.outcome == "skipped"
+    assert "other" in run.why
+    assert "celery@here" in run.why
