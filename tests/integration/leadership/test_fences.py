@@ -163,8 +163,10 @@ def test_a_script_writes_for_the_holder_and_nothing_while_another_beat_holds_the
 
 
 def contents(client: redis.Redis) -> dict[str, Any]:
-    reads = {"string": client.get, "hash": client.hgetall, "set": client.smembers}
-    return {
-        key: client.zrange(key, 0, -1, withscores=True) if key == SCHEDULE else reads[client.type(key)](key)
-        for key in client.scan_iter()
+    reads = {
+        "string": client.get,
+        "hash": client.hgetall,
+        "set": client.smembers,
+        "zset": lambda key: client.zrange(key, 0, -1, withscores=True),
     }
+    return {key: reads[client.type(key)](key) for key in client.scan_iter()}
