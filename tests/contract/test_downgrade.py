@@ -153,6 +153,7 @@ def fill(app: Celery) -> None:
             Entry("sunset", "echo", solar("sunset", 52.5, 13.4), ["sunset"], app=app),
             Entry("zoned", "echo", daily, timezone="Asia/Tokyo", exclude="holidays", app=app),
             Entry("rule", "echo", rrule("WEEKLY", dtstart=None), app=app),
+            Entry("alone", "echo", 1, ["alone"], overlap="skip", pause_after_failures=3, app=app),
         ]
     )
     Entry.get("zoned", app).pause(until=None)
@@ -195,7 +196,13 @@ def test_what_2_4_2_cant_run_is_away_for_a_minute_and_back_with_version_3(
             assert beat.is_running, beat.output()
             assert not [line for line in beat.output().splitlines() if "Failed" in line or "Error" in line]
             sent = sent_by(broker)
-            for name, least in {"second": 30, "two-seconds": 15, "ending": 30, "theirs": 30}.items():
+            for name, least in {
+                "second": 30,
+                "two-seconds": 15,
+                "ending": 30,
+                "alone": 30,
+                "theirs": 30,
+            }.items():
                 assert sent[name] >= least, (name, sent)
             assert not expected & sent.keys()
             # meanwhile somebody deletes one, and saves another anew

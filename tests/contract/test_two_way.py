@@ -15,6 +15,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.policy.policy import FIELDS
 from redbeat.store.store import Store
 from tests.contract import kinds
 from tests.support.apps import celery_beat, write_app
@@ -162,6 +163,31 @@ def test_it_runs_what_we_saved_and_leaves_our_own_fields_alone(
     counts = {name: entry["total_run_count"] for name, entry in load_all(app).items()}
     assert {name for name, count in counts.items() if count > before[name]} == ENABLED, counts
     assert client.hget("redbeat:interval-int", "policy") == '{"jitter": 5}'
+
+
+#: every field of a policy that is about runs
+ABOUT_RUNS: dict[str, Any] = {
+    "overlap": "skip", "max_runtime": 600, "revoke_overdue": True, "queue_timeout": 900.5,
+    "pause_after_failures": 3, "resume_after": 3600, "tracks": "workflow",
+}  # fmt: skip
+
+
+def test_it_reads_and_runs_entries_with_policies_about_runs_and_leaves_those_alone(
+    legacy: Legacy, app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    for name, fields in kinds.entries().items():
+        RedBeatSchedulerEntry(name, app=app, **fields, **ABOUT_RUNS).save()
+    assert legacy("load") == load_all(app)
+    for name in kinds.entries():
+        assert json.loads(client.hget(f"redbeat:{name}", "definition") or "").keys() == DEFINITION_KEYS
+    run_legacy_beat(redbeat2_python, tmp_path, server)
+    for name in kinds.entries():
+        policy = RedBeatSchedulerEntry.from_key(name, app=app).policy
+        assert {field: getattr(policy, field) for field in ABOUT_RUNS} == ABOUT_RUNS
+
+
+def test_those_are_all_fields_about_runs() -> None:
+    assert FIELDS[FIELDS.index("exclude") + 1 :] == tuple(ABOUT_RUNS)
 
 
 def test_it_goes_on_with_what_we_ran_and_we_with_what_it_ran(

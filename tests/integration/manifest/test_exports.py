@@ -96,6 +96,14 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "options": {"schedule": 60, "options": {"queue": "q", "priority": 3, "headers": {"a": "b"}}},
     "policy": {"schedule": 60, "start_time": datetime(2025, 1, 1, tzinfo=UTC), "jitter": 5, "max_runs": 7},
     "excluded": {"schedule": 60, "exclude": "holidays"},
+    "alone": {"schedule": 60, "overlap": "buffer_one", "queue_timeout": 90, "tracks": "workflow"},
+    "watched": {
+        "schedule": 60,
+        "max_runtime": 0.5,
+        "revoke_overdue": True,
+        "pause_after_failures": 3,
+        "resume_after": 3600,
+    },
     "disabled": {"schedule": 60, "enabled": False},
     "ümläut \n: - 'x'": {"schedule": 60},
 }
@@ -210,6 +218,11 @@ POLICIES = st.none() | st.fixed_dictionaries(
         "max_runs": st.integers(0, 9),
         "paused": st.booleans(),
         "start_time": st.just("2025-01-01"),
+        "overlap": st.sampled_from(["skip", "replace", "sometimes"]),
+        "max_runtime": st.integers(0, 9),
+        "revoke_overdue": st.booleans(),
+        "queue_timeout": st.floats(0.5, 9),
+        "resume_after": st.integers(1, 9),
         "later": VALUES,
     },
 )
