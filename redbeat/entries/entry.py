@@ -72,7 +72,7 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         last_run_at, total_run_count, relative: as in :class:`celery.beat.ScheduleEntry`.
         clsargs: ``app`` to ``relative``, and the fields of the policy by their names: ``timezone``,
             ``start_time``, ``misfire`` and so on (:doc:`time`), ``overlap``, ``max_runtime`` and so on
-            (:ref:`policy`). They are attributes, too.
+            (:doc:`runs`). They are attributes, too.
 
     Raises:
         ConfigurationError: the app has no Redis to keep the schedule in.
