@@ -78,6 +78,8 @@ class Run:
         error: the error of its task, such as ``'ValueError: no such customer'``; '' if there is none.
         max_runtime: how long it may take, seconds.
         is_manual: ``trigger``, ``backfill`` or ``rerun`` has sent it.
+        last: for several runs that weren't sent for one reason: when the last of them was due, UTC.
+        count: how many runs this is about; None: too many to count.
     """
 
     task_id: str
@@ -91,6 +93,8 @@ class Run:
     error: str = ""
     max_runtime: float | None = None
     is_manual: bool = False
+    last: datetime | None = None
+    count: int | None = 1
 
 
 def is_wanted(*names: str) -> bool:

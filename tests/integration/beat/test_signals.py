@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,15 @@ from tests.support.command_line import call
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import LOCK, calls_of, sent_names, write_raw
+from tests.support.schedule import (
+    LOCK,
+    calls_of,
+    messages,
+    meta_json,
+    sent_names,
+    server_time,
+    write_raw,
+)
 from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
@@ -159,6 +169,49 @@ def test_pauses_and_quarantines_are_told_of(ground: Ground, make_app: MakeApp) -
     assert told["last"]["until"].endswith("+00:00")
     assert told["bad"]["signal"] == "entry_quarantined"
     assert "redbeat:bad" in told["bad"]["reason"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"redbeat_lookahead": 0}, {"redbeat_lock_key": None}])
+def test_runs_that_beat_sends_are_told_of_each_once(ground: Ground, settings: dict[str, Any]) -> None:
+    ground.write(beat_schedule={"often": {"task": "echo", "schedule": 0.3}}, **settings)
+    with ground.beat():
+        eventually(lambda: len(ground.told("run_sent")) >= 10)
+    told = [
+        re.findall(r"'task_id': '(.*?)', 'due': datetime", one["run"])[0] for one in ground.told("run_sent")
+    ]
+    sent = [message["headers"]["id"] for message in messages(ground.broker)]
+    first = sent.index(told[0])
+    assert told == sent[first : first + len(told)]
+    assert first <= 10, "telling begins with beat's first second"
+
+
+def test_runs_that_beat_leaves_out_are_told_of_with_the_reason(ground: Ground) -> None:
+    ground.write()
+    now = server_time(ground.client)
+    with ground.beat():
+        meta = meta_json(now - timedelta(hours=5), 1)
+        policy = {"misfire": "all", "misfire_limit": 1}
+        score = (now - timedelta(hours=4)).timestamp()
+        write_raw(ground.client, "late", score=score, meta=meta, **policy)
+        eventually(lambda: len(ground.told()) == 2)
+    told = {one["signal"]: one for one in ground.told()}
+    assert told.keys() == {"run_skipped", "run_sent"}
+    assert "older than the limit of 1 (misfire_limit)" in told["run_skipped"]["run"]
+    assert "'outcome': 'skipped'" in told["run_skipped"]["run"]
+    assert "'task_id': ''" in told["run_skipped"]["run"]
+    assert "'count': 4" in told["run_skipped"]["run"]
+
+
+@pytest.mark.parametrize("after_finish", ["keep", "delete"])
+def test_the_last_run_of_an_entry_is_told_of_as_any_other(
+    ground: Ground, make_app: MakeApp, after_finish: Any
+) -> None:
+    ground.write()
+    with ground.beat():
+        Entry("once", "echo", 0.1, one_off=True, after_finish=after_finish, app=make_app()).save()
+        eventually(lambda: len(ground.told("run_sent")) == 1)
+    [message] = messages(ground.broker)
+    assert f"'task_id': '{message['headers']['id']}'" in ground.told("run_sent")[0]["run"]
 
 
 def test_a_quarantine_is_told_of_once_though_the_entry_is_tried_again(ground: Ground) -> None:
