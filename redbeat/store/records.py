@@ -185,12 +185,16 @@ class Histories:
         kept: how many records of an entry are kept; 0: none.
         running_of: returns the key of the runs in progress of the entry under a key.
         deadlines: the key of all deadlines.
+        events: the key of the stream of events.
+        tells: which events are told of there, with spaces between: of run_sent and run_skipped.
     """
 
     keys_of: Callable[[str], Sequence[str]]
     kept: int
     running_of: Callable[[str], str] = lambda key: key
     deadlines: str = ""
+    events: str = ""
+    tells: str = ""
 
 
 NO_HISTORIES = Histories(lambda _key: (), 0)

@@ -38,6 +38,7 @@ from redbeat.errors import (
 from redbeat.keys import Keys
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
+from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
@@ -311,7 +312,9 @@ class Store:
     @property
     def _histories(self) -> Histories:
         keys = self.keys
-        return Histories(keys.beside, self.config.history, keys.running, keys.deadlines)
+        tells = " ".join([one.name for one in (run_sent, run_skipped) if is_wanted(one.name)])
+        events = keys.events if tells else ""
+        return Histories(keys.beside, self.config.history, keys.running, keys.deadlines, events, tells)
 
     def note_committed(self, committed: Committed, fence: Fence) -> None:
         """Handle what a commit has found besides its entries: the state of the lock, and missing rights.

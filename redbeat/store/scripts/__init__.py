@@ -185,7 +185,7 @@ def _committed_of(
 def _commit_request(
     schedule_key: str, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
 ) -> Request:
-    keys = [*fence.keys(schedule_key), histories.deadlines or schedule_key]
+    keys = [*fence.keys(schedule_key), histories.deadlines or schedule_key, histories.events or schedule_key]
     running: list[str] = []
     recorded: list[str] = []
     decisions, forms, queues = _Numbers(), _Numbers(), _Numbers()
@@ -199,7 +199,8 @@ def _commit_request(
             is_strict = is_strict or new_score is Ending.DELETE
             beside = histories.keys_of(claimed.key)
             recorded += beside
-            new_score, record = _ENDINGS[new_score], "gone" if beside else ""
+            new_score = _ENDINGS[new_score]
+            record = "" if not beside else (histories.tells and "\n".join(commit.records)) or "gone"
         elif commit.records and histories.kept:
             recorded.append(histories.keys_of(claimed.key)[0])
             record = "\n".join(commit.records)
@@ -240,7 +241,8 @@ def _commit_request(
         formed += kind, flag, new_error or "", new_definition or "", new_policy or "", queued, overlap
     where = [target.server if queues else "", target.home_db, target.broker_db]
     counts = [len(recorded), histories.kept, len(decisions), len(forms), len(running)]
-    args = [*fence.args(), len(commits), *where, *counts, *entries, *decided, *formed, *values]
+    told = [histories.tells, *entries, *decided, *formed, *values]
+    args = [*fence.args(), len(commits), *where, *counts, *told]
     return Request([*keys, *running, *recorded, *queues], args)
 
 

@@ -5,7 +5,8 @@
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
 -- KEYS[4] deadlines  zset of when beat must look at each run in progress (the schedule's key again when none is tracked)
--- KEYS[5..] entries  the entries' keys, and after them
+-- KEYS[5] events     stream of what has happened (the schedule's key again when nobody is to be told)
+-- KEYS[6..] entries  the entries' keys, and after them
 -- KEYS[..] running   hashes of an entry's runs in progress, by task id: one for each entry whose run is tracked
 -- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record; for
 --                    an entry that is removed two: everything that is kept beside it
@@ -21,7 +22,8 @@
 -- ARGV[9] decided    how many decisions there are
 -- ARGV[10] formed    how many forms there are
 -- ARGV[11] tracked   how many entries' runs are tracked
--- ARGV[12..] two for each entry:
+-- ARGV[12] tells     the events that are told of, with spaces between: of run_sent and run_skipped; '' for none
+-- ARGV[13..] two for each entry:
 --   decision         which of the decisions, 1 for the first
 --   texts            what the entry was decided on, if its form asks for that: its definition, or if there are any,
 --                    definition, policy and revision, NULs between. A long text, as this and claimed_meta, is '#' and
@@ -68,10 +70,10 @@
 --             read (and it was left alone), 3 when another run has held it back (and that is recorded)
 --   reasons   for each 2 the server's error, for each 3 the members that were added to its record
 --   unrecorded  '', or the server's error when a record couldn't be added to a history, or to the runs in progress
-local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local schedule, lock, mark, deadlines, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local decided, formed, tracked = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local decided, formed, tracked, tells = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
 
 local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0, '', {}, ''} end
@@ -86,7 +88,7 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
 -- forms and decisions by their numbers, as entries and decisions have them
-local forms, decisions, place = {}, {}, 12 + 2 * count + 12 * decided
+local forms, decisions, place = {}, {}, 13 + 2 * count + 12 * decided
 for number = 1, formed do
   local kind, is_strict, new_error, new_definition, new_policy, writes, overlap = unpack(ARGV, place, place + 6)
   local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
@@ -96,13 +98,13 @@ for number = 1, formed do
     new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
   }
   for command, queue in string.gmatch(writes, '(%l+) (%d+)') do
-    form.writes[#form.writes + 1] = {command = command, queue = KEYS[4 + count + tracked + histories + tonumber(queue)]}
+    form.writes[#form.writes + 1] = {command = command, queue = KEYS[5 + count + tracked + histories + tonumber(queue)]}
   end
   form.is_pushing = #form.writes > 0
   forms[tostring(number)], place = form, place + 7
 end
-local next_running, next_history, next_value = 5 + count, 5 + count + tracked, place
-place = 12 + 2 * count
+local next_running, next_history, next_value = 6 + count, 6 + count + tracked, place
+place = 13 + 2 * count
 for number = 1, decided do
   local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until, due, run, queue_seconds, held_record, held_score = unpack(ARGV, place, place + 11)
   local is_end = new_score == 'remove' or new_score == 'delete'
@@ -119,9 +121,9 @@ for number = 1, decided do
 end
 
 -- 1. compare: which decisions are still about what stands there
-local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 5, 4 + count)})
-for i = 5, 4 + count do
-  local key, at = KEYS[i], 12 + (i - 5) * 2
+local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 6, 5 + count)})
+for i = 6, 5 + count do
+  local key, at = KEYS[i], 13 + (i - 6) * 2
   local decision, texts = ARGV[at], ARGV[at + 1]
   decision = decisions[decision]
   local form, claimed_meta, new_meta = decision.form, decision.claimed_meta, decision.new_meta
@@ -143,7 +145,7 @@ for i = 5, 4 + count do
       found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and scores[i - 4] == decision.claimed_score
+  local has_score = is_unchanged and scores[i - 5] == decision.claimed_score
   if form.is_pushing then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
     local is_due = token == '' or tonumber(decision.claimed_score) <= tonumber(now)
@@ -159,7 +161,7 @@ for i = 5, 4 + count do
     new_score = is_unchanged and has_score and decision.new_score, new_meta = is_unchanged and has_meta and new_meta,
     writes = is_unchanged and form.writes or {}, task_id = task_id, running = running,
   }
-  entries[i - 4] = entry
+  entries[i - 5] = entry
   if form.is_deciding and entry.new_score then
     local due, overlap = decision.due, form.overlap
     local run = {task_id = task_id, due = due, overlap = overlap}
@@ -244,11 +246,28 @@ local function add_records(history, record)
   if can_cut and length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
 end
 
+-- tell of what is added to the history of an entry, whether or not that can be written
+local function tell_of(key, record)
+  for members in string.gmatch(record, '[^\n]+') do
+    local outcome = string.match(members, '"outcome":"(%l+)"')
+    local is_sent = not outcome or string.find(members, '"ended":', 1, true)
+    local event = is_sent and 'run_sent' or (outcome == 'skipped' and 'run_skipped')
+    if event and string.find(tells, event, 1, true) and string.find(members, '"due":', 1, true) then
+      local text = '{"at":' .. now .. ',' .. members .. '}'
+      redis.pcall('XADD', events, 'MAXLEN', '~', 10000, '*', 'event', event, 'key', key, 'run', text)
+    end
+  end
+end
+
 local function finish(entry, texts)
   local key, new_score, decision = entry.key, entry.new_score, entry.decision
   local form, lease, record = decision.form, entry.found[4], decision.record
   if entry.held then
-    if decision.held_record ~= '' then add_records(KEYS[entry.history], decision.held_record .. ',' .. entry.held) end
+    if decision.held_record ~= '' then
+      local held_record = decision.held_record .. ',' .. entry.held
+      add_records(KEYS[entry.history], held_record)
+      if tells ~= '' then tell_of(key, held_record) end
+    end
   elseif entry.task_id and (new_score or form.overlap == 'published') then
     entry.overlap = form.overlap
     entry.is_released = lease and string.find(lease, ' next ', 1, true)
@@ -281,6 +300,7 @@ local function finish(entry, texts)
     end
   end
   if decision.histories > 0 and (new_score or entry.new_meta) and not entry.held then
+    if tells ~= '' then tell_of(key, record) end
     if decision.is_end then
       redis.pcall('DEL', KEYS[entry.history], KEYS[entry.history + 1])
     else
@@ -308,7 +328,7 @@ local function finish_others()
     if refusal then
       take_back(entry)
     else
-      finish(entry, ARGV[11 + 2 * done])
+      finish(entry, ARGV[12 + 2 * done])
     end
   end
 end

@@ -71,7 +71,8 @@ def histories_of(kept: int) -> records.Histories:
     def beside(key: str) -> list[str]:
         return [f"history of {key}", f"misses of {key}"]
 
-    return records.Histories(beside, kept, lambda key: f"runs of {key}", "the-deadlines")
+    runs_of = "the-deadlines", "the-events", "the-tells"
+    return records.Histories(beside, kept, lambda key: f"runs of {key}", *runs_of)
 
 
 #: script to (call of its function for two entries, reply, expected by name, expected of each entry)
@@ -113,6 +114,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "decided": 1,
             "formed": 1,
             "deadlines": "the-deadlines",
+            "events": "the-events",
+            "tells": "the-tells",
             "tracked": 2,
         },
         {"decision": "1", "texts": "definition"},
@@ -555,7 +558,7 @@ def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
     ending: records.Ending, word: str, is_strict: str, texts: str, kept: int
 ) -> None:
     sent = committing(records.Commit(CLAIMED, ending), histories=histories_of(kept))
-    assert sent.keys == ["s", "s", "s", "the-deadlines", "k", "history of k", "misses of k"]
+    assert sent.keys == ["s", "s", "s", "the-deadlines", "the-events", "k", "history of k", "misses of k"]
     entries, decisions, forms, _ = decided(sent)
     assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 5])
     *decision, record = decisions[:6]
@@ -569,7 +572,7 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
         CLAIMED, "5", new_error=clear, new_definition="new", new_policy=clear, records=("first", "last")
     )
     sent = committing(commit, histories=histories_of(6))
-    assert sent.keys == ["s", "s", "s", "the-deadlines", "k", "history of k"]
+    assert sent.keys == ["s", "s", "s", "the-deadlines", "the-events", "k", "history of k"]
     decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast", *[""] * 6]
     assert decided(sent) == (
         ["1", "definition"],
@@ -590,7 +593,7 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
         records.LockStatus.HELD, is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
     )
     args = client.args
-    assert client.keys == ["s", "the-lock", "the-mark", "s", "k", "k", "k", "k", "q", "p"]
+    assert client.keys == ["s", "the-lock", "the-mark", "s", "s", "k", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
     assert args[6:11] == [0, 0, 3, 3, 1]
     entries, decisions, forms, values = decided(client)
