@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from redbeat.beat.failing import pause_failing
-from redbeat.connection.retry import is_no_permission, is_refusal
+from redbeat.connection.retry import is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import StoreRefused
 from redbeat.log.logger import logger
@@ -18,7 +19,6 @@ from redbeat.log.text import printable
 from redbeat.process.memory import Memory
 from redbeat.runs.deadlines import Action, judge
 from redbeat.store.records import Claim, Fence
-from redbeat.store.rights import RUNS
 from redbeat.store.runs import Runs, Settlement
 from redbeat.store.store import Store
 
@@ -84,26 +84,32 @@ class Supervision:
         looked_at = [one.deadline.running for one in decisions if one.action is Action.LOOK]
         settlements = [decision.settlement(keys) for decision in decisions]
 
-        def do() -> bool:
-            if looked_at:
-                entries = [keys.entry_of_running(running) for running in looked_at]
+        if looked_at:
+            entries = [keys.entry_of_running(running) for running in looked_at]
+            with self._surviving("An entry that fails too often can't be paused"):
                 pause_failing(self._store, self._entry_class(), self._store.config.app, fence, entries)
-            self._settle(fence, settlements)
-            return True
-
-        return self._store.rights.ask(RUNS, do, lambda: False)
+        self._settle(fence, settlements)
+        return True
 
     def _settle(self, fence: Fence, settlements: Sequence[Settlement]) -> None:
-        """Settle all of them; one at which the script fails is told of, and left."""
+        """Settle all of them; one that can't be settled is told of, and left."""
         try:
             Runs(self._store).settle(fence, settlements)
         except StoreRefused as exc:
-            if is_refusal(exc.__cause__) or exc.is_login or is_no_permission(exc):
+            if is_refusal(exc.__cause__) or exc.is_login:
                 raise
-            if len(settlements) == 1:
-                sentence = printable(f"{settlements[0].name}: {exc}")
-                if self._said.is_news(settlements[0].name, sentence):
-                    logger.error("beat: A run in progress can't be looked after: %s", sentence)  # noqa: TRY400 - the sentence says it all
-                return
             for one in settlements:
-                self._settle(fence, [one])
+                with self._surviving(f"A run in progress of {one.name} can't be looked after"):
+                    Runs(self._store).settle(fence, [one])
+
+    @contextmanager
+    def _surviving(self, what: str) -> Iterator[None]:
+        """Tell once of what the server refuses in the block, and go on."""
+        try:
+            yield
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__) or exc.is_login:
+                raise
+            sentence = printable(f"{what}: {exc}")
+            if self._said.is_news(what, sentence):
+                logger.error("beat: %s", sentence)  # noqa: TRY400 - the sentence says it all

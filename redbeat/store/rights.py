@@ -39,9 +39,6 @@ EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG 
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
 EVENTS = Feature("No signal tells of pauses and quarantines", "+xadd ~redbeat::events", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")
-RUNS = Feature(
-    "Runs in progress aren't looked after", "+hexists +hincrby +lrange +lset +xadd ~redbeat::events", "runs"
-)
 PUSHES = Feature(
     "Runs are delivered at least once, each run with one task id", "+info +lpush +lpop +pexpire", "delivery"
 )

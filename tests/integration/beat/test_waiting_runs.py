@@ -1,4 +1,4 @@
-"""A run that waits for the one before it to end: it goes then, exactly as it was due, and its entry goes on."""
+"""A run that waits for the one before it to end: it goes then, as it was due, and its entry goes on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import redis
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.supervision import Watch
 from tests.integration.conftest import EVERY_KIND_OF_LOCK
 from tests.support.progress import NAMES, Progress, history_of, running_of
 from tests.support.schedule import (
@@ -199,7 +200,7 @@ def test_deadlines_that_are_no_sorted_set_keep_nothing_from_being_sent(
 
 
 def test_a_run_that_no_worker_has_begun_is_given_up_when_beat_has_watched_for_a_lease(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due = write_entry(client, queue_timeout=1)
     scheduler.tick()
@@ -209,7 +210,7 @@ def test_a_run_that_no_worker_has_begun_is_given_up_when_beat_has_watched_for_a_
     assert list(running_of(client, "entry")) == [expected_id("entry", due)], (
         "it hasn't watched for long enough"
     )
-    scheduler._supervision.watch._since -= 1000
+    monkeypatch.setattr(Watch, "seconds", 1000.0)
     client.zadd(DEADLINES, {member: 1})
     scheduler.tick()
     assert running_of(client, "entry") == {}
