@@ -1,6 +1,7 @@
 """RedBeat: a Celery beat scheduler whose schedule lives in Redis or Valkey."""
 
 from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
+from redbeat.runs.tracking import track_runs as track_runs
 from redbeat.schedulers import RedBeatScheduler as RedBeatScheduler
 
-__all__ = ["RedBeatScheduler", "RedBeatSchedulerEntry"]
+__all__ = ["RedBeatScheduler", "RedBeatSchedulerEntry", "track_runs"]

@@ -128,5 +128,8 @@ def _printing(named: logging.Logger) -> logging.Logger:
 
 logger: logging.Logger = _printing(get_logger("celery.beat"))
 
+#: what workers say about the runs that they track
+runs_logger: logging.Logger = _printing(get_logger("celery.redbeat"))
+
 #: this one logs errors of users' signal handlers, and names the task
 _printing(get_logger("celery.utils.dispatch.signal"))

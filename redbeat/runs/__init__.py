@@ -4,3 +4,5 @@ Owns the record of a run, the tracking by workers, and the decision that a run i
 
 Never: the schedule, and sending.
 """
+
+from redbeat.runs.gate import is_mine as is_mine

@@ -1,0 +1,138 @@
+"""Asking Redis from where tasks run, without making them wait for it.
+
+Owns one thread of a process and its connection. Invariant: who asks waits as long as he has said, and no
+longer. After an answer that didn't come in time nobody waits until one has come; after an error nobody does
+for some seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.log.logger import runs_logger
+from redbeat.runs.boundary import note
+from redbeat.store.runs import Runs
+from redbeat.store.store import Store
+
+#: how long the thread itself waits for Redis
+SOCKET_SECONDS = 2.0
+#: how long nothing is asked after an error
+REST_SECONDS = 3.0
+#: an error that comes so soon means that the connection was ended while it was idle
+PROMPT_SECONDS = 0.5
+
+Value = TypeVar("Value")
+
+
+class UnansweredError(Exception):
+    """Redis hasn't answered in time, or has answered with an error."""
+
+
+class _Call:
+    """A question, and its answer."""
+
+    __slots__ = ("answer", "error", "is_done", "question")
+
+    def __init__(self, question: Callable[[Runs], Any]) -> None:
+        self.question = question
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.is_done = threading.Event()
+
+
+class Caller:
+    """Asks Redis for one process. Its thread and its connection are made when they are first needed.
+
+    Arguments:
+        app: the Celery app.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.pid = os.getpid()
+        self._app = app
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_late = False
+        self._rests_until = 0.0
+        self._runs: Runs | None = None
+
+    def prepare(self) -> None:
+        """Begin to connect, and don't wait for it."""
+        self._put(lambda runs: runs.workers())
+
+    def inquire(
+        self, question: Callable[[Runs], Value], seconds: float, *, is_patient: bool = False
+    ) -> Value:
+        """Return what ``question`` returns; wait ``seconds`` for it at most.
+
+        Arguments:
+            is_patient: also if nobody else waits now.
+
+        Raises:
+            UnansweredError: there is no answer yet, or it is an error; or nobody waits now. What was asked is
+                asked all the same, only later, unless nobody waits.
+        """
+        if not is_patient and (self._is_late or time.monotonic() < self._rests_until):
+            raise UnansweredError("Redis is away, or slow")
+        call = self._put(question)
+        if not call.is_done.wait(seconds):
+            self._is_late = True
+            raise UnansweredError(f"Redis hasn't answered within {seconds * 1000:.0f} ms")
+        if call.error is not None:
+            raise UnansweredError(str(call.error)) from call.error
+        answer: Value = call.answer
+        return answer
+
+    def _put(self, question: Callable[[Runs], Any]) -> _Call:
+        call = _Call(question)
+        self._calls.put(call)
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name="redbeat-runs-caller", daemon=True)
+                    thread.start()
+                    self._thread = thread
+        return call
+
+    def _run(self) -> None:
+        while True:
+            call = self._calls.get()
+            try:
+                call.answer = self._answer(call.question)
+                self._rests_until = 0.0
+            except Exception as exc:  # noqa: BLE001 - the thread must go on, and whoever asks is told
+                call.error = exc
+                self._rests_until = time.monotonic() + REST_SECONDS
+                if isinstance(exc, RedBeatError):
+                    runs_logger.debug("runs: Redis can't be asked: %s", exc)
+                else:
+                    note("asking Redis about a run", exc)
+            self._is_late = False
+            call.is_done.set()
+
+    def _answer(self, question: Callable[[Runs], Any]) -> Any:
+        began_at = time.monotonic()
+        runs = self._runs
+        if runs is None:
+            runs = self._runs = Runs(Store.hasty(self._app, SOCKET_SECONDS))
+        try:
+            return question(runs)
+        except StoreUnavailable:
+            if time.monotonic() - began_at > PROMPT_SECONDS:
+                raise
+            return question(runs)
+
+
+def caller_of(app: Any) -> Caller:
+    """Return the caller of this process, made at the first call."""
+    caller: Caller | None = getattr(app, "redbeat_runs_caller", None)
+    if caller is None or caller.pid != os.getpid():
+        caller = app.redbeat_runs_caller = Caller(app)
+    return caller

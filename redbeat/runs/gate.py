@@ -1,0 +1,142 @@
+"""The gate: what happens in the process, thread or greenlet that runs a task, before a run's task is begun.
+
+One command takes the run's lease. Invariant: without Redis the task is begun all the same, at most 50 ms
+later; and no message is taken for done whose run isn't over elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import current_app
+
+from redbeat.errors import StoreUnavailable
+from redbeat.log.logger import runs_logger
+from redbeat.runs import publishing
+from redbeat.runs.boundary import Harmless
+from redbeat.runs.caller import UnansweredError, caller_of
+from redbeat.runs.deliveries import Ticket
+from redbeat.runs.outcomes import Busy, Duplicate, Superseded, Told
+from redbeat.runs.publishing import Present, at_work, present
+from redbeat.store.runs import Answer, Begun
+
+#: how long a delivery whose run another delivery has begun waits for the end of that one, before its message
+#: is put back
+BUSY_SECONDS = 1.0
+#: how often it looks
+LOOK_SECONDS = 0.1
+#: a lease that ends later than was said by more than this was renewed
+RENEWED_SECONDS = 0.5
+#: how long ``is_mine`` waits for Redis
+ASK_SECONDS = 2.0
+
+
+def pass_gate(ticket: Ticket, trace: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    """Return what ``trace(*args)`` returns, which runs the task of a run, and what to tell the main process.
+
+    If the run may not begin, return what Celery's ``trace`` does when a task has raised Ignore or Reject.
+    """
+    run = Present(current_app._get_current_object(), ticket)  # noqa: SLF001 - as Celery does here
+    refusal: Exception | None = None
+    with Harmless("asking whether a run may begin"):
+        publishing.listen()
+        refusal = _find_refusal(run)
+    if refusal is not None:
+        return _refuse(ticket, refusal)
+    began_at = time.monotonic()
+    with at_work(run):
+        result = trace(*args)
+    return (*result, Told(time.monotonic() - began_at, run.successor_seconds))
+
+
+def _find_refusal(run: Present) -> Exception | None:
+    begun = _begin(run)
+    if begun is not None and begun.answer is Answer.BUSY:
+        with suppress(SoftTimeLimitExceeded):
+            begun = _wait(run, begun)
+    if begun is None or begun.answer in (Answer.GO, Answer.OVER):
+        return None
+    if begun.answer is Answer.SUPERSEDED:
+        return Superseded("it was given up, and another run holds its entry")
+    if run.ticket.is_acked_early:
+        return Duplicate("its message was delivered twice, and the task that was begun first goes on")
+    return Busy("its message was delivered twice, and the task that was begun first goes on", requeue=True)
+
+
+def _begin(run: Present) -> Begun | None:
+    """Return what Redis says; None: nothing, or not in time."""
+    ticket = run.ticket
+    try:
+        begun = caller_of(run.app).inquire(
+            lambda runs: runs.begin(ticket.delivery, ticket.lease_ms), publishing.PATIENCE_SECONDS
+        )
+    except UnansweredError as exc:
+        runs_logger.debug("runs: %s is begun without asking: %s", ticket.delivery.task_id, exc)
+        return None
+    run.has_begun = begun.answer is Answer.GO
+    return begun
+
+
+def _wait(run: Present, begun: Begun) -> Begun | None:
+    """Wait until the other delivery has ended, or is known to go on; return what Redis says then.
+
+    A message that was acknowledged can't be put back. So it counts as a duplicate only when the lease of the
+    other delivery has been renewed, which shows that its worker lives.
+    """
+    is_acked = run.ticket.is_acked_early
+    lease_ends_at = time.monotonic() + begun.wait_seconds
+    gives_up_at = lease_ends_at + RENEWED_SECONDS if is_acked else time.monotonic() + BUSY_SECONDS
+    while time.monotonic() < gives_up_at:
+        time.sleep(LOOK_SECONDS)
+        answer = _begin(run)
+        if answer is None:
+            continue  # Redis was there just now, and said that another delivery is at work
+        if answer.answer is not Answer.BUSY:
+            return answer
+        if is_acked and time.monotonic() + answer.wait_seconds > lease_ends_at + RENEWED_SECONDS:
+            return answer
+    return None if is_acked else begun
+
+
+def _refuse(ticket: Ticket, refusal: Exception) -> tuple[Any, ...]:
+    delivery = ticket.delivery
+    runs_logger.warning(
+        "runs: The run %s of %s isn't begun: %s.", delivery.task_id, delivery.name, refusal.args[0]
+    )
+    try:
+        raise refusal
+    except (Superseded, Duplicate, Busy):
+        return 1, ExceptionInfo(internal=True), 0.0, Told(0.0)
+
+
+def is_mine() -> bool:
+    """Return whether the task that calls this still holds its run's lease; True outside of tracked runs.
+
+    A worker that was stopped for longer than its leases live loses them, and another run of the entry may
+    have begun.
+
+    Raises:
+        StoreUnavailable: Redis doesn't answer, so that nobody can tell.
+    """
+    run = present()
+    if run is None:
+        return True
+    delivery, caller = run.ticket.delivery, caller_of(run.app)
+    try:
+        if caller.inquire(lambda runs: runs.is_mine(delivery), ASK_SECONDS, is_patient=True):
+            return True
+        if run.has_begun:
+            return False
+        # Redis was away when it was begun, so nobody could take the lease
+        begun = caller.inquire(
+            lambda runs: runs.begin(delivery, run.ticket.lease_ms), ASK_SECONDS, is_patient=True
+        )
+    except UnansweredError as exc:
+        raise StoreUnavailable(f"Nobody can tell whose run this is: {exc}.") from exc
+    run.has_begun = begun.answer is Answer.GO
+    return run.has_begun

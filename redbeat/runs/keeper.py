@@ -1,0 +1,283 @@
+"""The keeper: a thread of a worker's main process that renews runs' leases, and delivers their outcomes.
+
+Owns a connection, and all that the worker knows of the runs that it has in progress. Invariant: a lease is
+renewed only while Celery knows the request, so what nobody will ever hear of again ends by itself. While
+Redis is away outcomes are kept, 10,000 at most, and delivered later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any, Protocol
+
+from redbeat.connection.retry import is_transient
+from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.log.logger import runs_logger
+from redbeat.runs.boundary import Harmless, note
+from redbeat.store.runs import Delivery, End, Runs
+from redbeat.store.store import Store
+
+#: how many outcomes are kept while Redis is away
+MAX_KEPT = 10_000
+#: how many are delivered in one round trip
+BATCH = 500
+#: how often a worker says that it lives, when it has nothing to renew
+ROW_SECONDS = 15.0
+#: how long after an error Redis is asked again
+RETRY_SECONDS = 1.0
+#: how long the thread waits for Redis
+SOCKET_SECONDS = 2.0
+#: how long it has at the end of the worker
+LAST_SECONDS = 3.0
+#: an outcome that the server refuses by itself is given up after so many tries
+MAX_REFUSALS = 3
+
+
+class Execution(Protocol):
+    """One delivery of a run that the worker has begun."""
+
+    delivery: Delivery
+    accepted_at: float  # monotonic
+    is_over: bool
+
+    def terminate(self, why: str) -> None:
+        """Terminate the task, as beat wants it; called again and again until it has ended."""
+
+
+class _Stop:
+    """What tells the thread to end."""
+
+
+class Keeper:
+    """Keeps the runs of one worker.
+
+    Arguments:
+        app: the Celery app.
+        worker: the worker's name.
+        facts: what the worker says of itself: its pool, and whether that can terminate a task.
+        lease_seconds: how long a lease lives.
+    """
+
+    def __init__(self, app: Any, worker: str, facts: dict[str, Any], lease_seconds: float) -> None:
+        self.worker = worker
+        self.lease_ms = int(lease_seconds * 1000)
+        self._app = app
+        self._pid = os.getpid()
+        self._row = json.dumps({**facts, "lease": lease_seconds})[1:-1]
+        self._period_seconds = lease_seconds / 10
+        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._held: dict[str, weakref.ref[Any]] = {}
+        self._ends: deque[End] = deque()
+        self._refusals: dict[str, int] = {}
+        self._store: Store | None = None
+        self._renew_at = 0.0
+        self._row_at = 0.0
+        self._deliver_at = 0.0
+        self._is_stopping = False
+        self._is_out = False
+        self._has_dropped = False
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._run, name="redbeat-runs-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Deliver what is left, and end the thread; that takes some seconds at most."""
+        if self._thread.is_alive() and os.getpid() == self._pid:
+            self._news.put(_Stop())
+            self._thread.join(LAST_SECONDS + SOCKET_SECONDS)
+
+    def hold(self, execution: Execution) -> None:
+        """Renew the lease of ``execution`` from now on, until its end."""
+        self._tell(weakref.ref(execution))
+
+    def end(self, end: End) -> None:
+        """Deliver what became of an execution."""
+        self._tell(end)
+
+    def _tell(self, news: Any) -> None:
+        if not self._has_ended and os.getpid() == self._pid:
+            self._news.put(news)
+
+    # -- all that follows is the thread's own
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                self._take_news()
+                try:
+                    self._work()
+                except Exception as exc:  # noqa: BLE001 - without this thread no run is tracked any more
+                    self._note_failure(exc)
+            self._finish()
+        except ConfigurationError as exc:
+            runs_logger.error("runs: Runs aren't tracked: %s", exc)
+        finally:
+            self._has_ended = True
+
+    def _take_news(self) -> None:
+        """Wait for news, or until there is something to do."""
+        until = self._deliver_at if self._ends else self._renew_at
+        seconds = max(min(until, self._renew_at) - time.monotonic(), 0.0)
+        try:
+            news = self._news.get(timeout=seconds) if seconds else self._news.get_nowait()
+            while True:
+                self._note(news)
+                news = self._news.get_nowait()
+        except queue.Empty:
+            return
+
+    def _note(self, news: Any) -> None:
+        if isinstance(news, End):
+            self._held.pop(news.delivery.token, None)
+            self._ends.append(news)
+            if len(self._ends) > MAX_KEPT:
+                self._drop()
+        elif isinstance(news, _Stop):
+            self._is_stopping = True
+        else:
+            execution = news()
+            if execution is not None and not execution.is_over:
+                if not self._held:
+                    self._renew_at = min(self._renew_at, time.monotonic() + self._period_seconds)
+                self._held[execution.delivery.token] = news
+
+    def _drop(self) -> None:
+        self._ends.popleft()
+        if not self._has_dropped:
+            self._has_dropped = True
+            runs_logger.warning(
+                "runs: Redis is away, and %d outcomes wait to be noted: the oldest are forgotten, so their "
+                "runs will be lost.",
+                MAX_KEPT,
+            )
+
+    def _work(self) -> None:
+        now = time.monotonic()
+        if self._ends and now >= self._deliver_at:
+            self._deliver()
+        if now >= self._renew_at:
+            self._renew(now)
+
+    def _runs(self) -> Runs:
+        if self._store is None:
+            self._store = Store.hasty(self._app, SOCKET_SECONDS)
+        return Runs(self._store)
+
+    def _deliver(self) -> None:
+        runs = self._runs()
+        while self._ends:
+            batch = [self._ends[place] for place in range(min(len(self._ends), BATCH))]
+            try:
+                runs.end(batch)
+            except (StoreRefused, StoreCorrupt) as exc:
+                if exc.__cause__ is not None and is_transient(exc.__cause__):
+                    raise
+                self._deliver_singly(runs, batch)
+                return
+            for _ in batch:
+                self._ends.popleft()
+            self._note_well()
+        self._has_dropped = False
+
+    def _deliver_singly(self, runs: Runs, batch: list[End]) -> None:
+        """Deliver what the server takes; what it refuses stays, to be tried again, but not for ever."""
+        refused: Exception | None = None
+        for end in batch:
+            self._ends.popleft()
+            token = end.delivery.token
+            try:
+                runs.end([end])
+                self._refusals.pop(token, None)
+            except (StoreRefused, StoreCorrupt) as exc:
+                refused = exc
+                self._refusals[token] = self._refusals.get(token, 0) + 1
+                if self._refusals[token] < MAX_REFUSALS:
+                    self._ends.append(end)
+                else:
+                    del self._refusals[token]
+                    note(f"noting the outcome of a run of {end.delivery.name}", exc)
+        if refused is not None:
+            raise refused
+
+    def _renew(self, now: float) -> None:
+        held = self._executions(now)
+        self._renew_at = now + (self._period_seconds if self._held else ROW_SECONDS)
+        if not held and now < self._row_at:
+            return
+        answers = self._runs().renew(
+            [(one.delivery, now - one.accepted_at) for one in held], self.lease_ms, self.worker, self._row
+        )
+        self._row_at = now + ROW_SECONDS
+        self._note_well()
+        for one in held:
+            why = answers.get(one.delivery.token)
+            if why is not None:
+                with Harmless("terminating a task"):
+                    one.terminate(why)
+
+    def _executions(self, now: float) -> list[Execution]:
+        """Return the executions whose leases are to be renewed.
+
+        Not those that have only begun: their leases are new, or still to be refused by the gate.
+        """
+        found: list[Execution] = []
+        for token, reference in list(self._held.items()):
+            execution = reference()
+            if execution is None or execution.is_over:
+                del self._held[token]
+            elif now - execution.accepted_at >= self._period_seconds:
+                found.append(execution)
+        return found
+
+    def _note_failure(self, exc: Exception) -> None:
+        if isinstance(exc, ConfigurationError):
+            raise exc
+        now = time.monotonic()
+        self._deliver_at = now + RETRY_SECONDS
+        self._renew_at = min(max(self._renew_at, now), now + RETRY_SECONDS) + min(
+            RETRY_SECONDS, self._period_seconds
+        )
+        if not isinstance(exc, RedBeatError):
+            note("keeping the leases of runs", exc)
+        if not self._is_out:
+            self._is_out = True
+            runs_logger.warning(
+                "runs: Runs can't be tracked at the moment, and tasks go on: %s "
+                "(outcomes are kept and noted later; a run whose lease ends meanwhile is lost).",
+                exc,
+            )
+
+    def _note_well(self) -> None:
+        self._deliver_at = 0.0
+        if self._is_out:
+            self._is_out = False
+            runs_logger.info("runs: Runs are tracked again.")
+
+    def _finish(self) -> None:
+        """Deliver what is left, and say that the worker has ended."""
+        gives_up_at = time.monotonic() + LAST_SECONDS
+        while True:
+            try:
+                self._deliver()
+                self._runs().forget_worker(self.worker)
+                break
+            except Exception as exc:  # noqa: BLE001 - the worker ends, whatever happens here
+                self._note_failure(exc)
+            if time.monotonic() >= gives_up_at:
+                break
+            time.sleep(0.1)
+        if self._ends:
+            runs_logger.warning(
+                "runs: The outcomes of %d runs can't be noted; they will be lost.", len(self._ends)
+            )
+        if self._store is not None:
+            self._store.close()

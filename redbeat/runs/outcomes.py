@@ -1,0 +1,192 @@
+"""What became of one delivery of a run, from what Celery tells a worker's main process. Pure.
+
+Invariant: each way in which a task can end has one outcome. Which it is follows from the exception, from what
+Celery did about the message meanwhile, and from what the process that ran the task told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from celery.exceptions import Ignore, Reject, Retry, Terminated
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+from redbeat.config.urls import sanitize_url
+from redbeat.log.text import printable
+
+#: how many characters of an error are kept
+MAX_ERROR = 200
+
+#: two times that differ by less are the same, as some are rounded to milliseconds
+SAME_SECONDS = 0.002
+
+#: why a run was terminated, by the word in its record
+REASONS = {"replaced": "replaced by the next run", "overdue": "longer than max_runtime"}
+
+_URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
+_SECRET = re.compile(
+    r"(?i)([\"']?\w*(?:password|passwd|pwd|secret|token|api_?key)\w*[\"']?\s*[=:]\s*)([\"'][^\"']*[\"']|[^\s,;&)}]+)"
+)
+
+
+class Superseded(Ignore):
+    """A run isn't begun, as it was given up, and another run holds its entry."""
+
+
+class Duplicate(Ignore):
+    """A message was delivered twice, and the task that was begun first goes on."""
+
+
+class Busy(Reject):
+    """The same, where the message may be needed again: it is put back."""
+
+
+class Told(NamedTuple):
+    """What the process that ran a task tells the worker's main process.
+
+    Attributes:
+        run_seconds: how long the task took.
+        successor_seconds: the task has sent a message with its own id, by ``retry`` or ``replace``, that may
+            be begun so many seconds later; None: it hasn't.
+    """
+
+    run_seconds: float
+    successor_seconds: float | None = None
+
+
+@dataclass
+class Seen:
+    """What happened to a delivery in the main process.
+
+    Attributes:
+        is_requeued: its message was put back on its queue.
+        is_revoked: Celery has announced that it is terminated.
+        events: the types of the events that Celery has sent, or would have.
+        terminated_for: why beat wanted it to be terminated; '': it didn't.
+    """
+
+    is_requeued: bool = False
+    is_revoked: bool = False
+    events: tuple[str, ...] = ()
+    terminated_for: str = ""
+
+
+class Verdict(NamedTuple):
+    """An outcome, as in :class:`redbeat.store.runs.End`."""
+
+    outcome: str
+    error: str = ""
+    retry_seconds: float = 0.0
+
+
+def judge_return(told: Told | None, seen: Seen) -> Verdict:
+    """Return the outcome of a task that has returned; ``told`` is None if it was killed, as greenlets are."""
+    if told is None:
+        return _revoked(seen)
+    if told.successor_seconds is not None:
+        return Verdict("retrying", retry_seconds=told.successor_seconds)
+    return Verdict("succeeded")
+
+
+def judge_failure(exc: BaseException, told: Told | None, seen: Seen, retry_delay: float) -> Verdict | None:
+    """Return the outcome of a task that has raised ``exc``, or whose process has ended.
+
+    None: this delivery has no outcome, as another delivery of the same message goes on.
+
+    Arguments:
+        retry_delay: how long Celery waits before it tries a task again whose process was lost.
+    """
+    if isinstance(exc, (Busy, Duplicate)):
+        return None
+    if isinstance(exc, Superseded):
+        return Verdict("superseded")
+    if seen.is_requeued:
+        return Verdict("requeued", error_of(exc))
+    if told is not None and told.successor_seconds is not None:
+        cause = getattr(exc, "exc", None) if isinstance(exc, Retry) else None
+        return Verdict("retrying", error_of(cause) if cause else "", told.successor_seconds)
+    if isinstance(exc, Retry):
+        return Verdict("retrying", error_of(exc.exc) if exc.exc else "", seconds_until(exc.when))
+    if isinstance(exc, Terminated) or (seen.is_revoked and told is None):
+        return _revoked(seen)
+    if isinstance(exc, Reject):
+        return Verdict("rejected", _clean(str(exc.reason or "")))
+    if isinstance(exc, Ignore):
+        return Verdict("ignored")
+    if "task-succeeded" in seen.events:  # its result was stored, and its process was lost then
+        return Verdict("succeeded")
+    if "task-retried" in seen.events:
+        return Verdict("retrying", error_of(exc), retry_delay)
+    return Verdict("failed", error_of(exc))
+
+
+def _revoked(seen: Seen) -> Verdict:
+    return Verdict("revoked", REASONS.get(seen.terminated_for, seen.terminated_for) or "terminated")
+
+
+def error_of(exc: BaseException) -> str:
+    """Return the class of ``exc`` and the first line of its text, printable, with passwords masked."""
+    name = str(getattr(exc, "exc_cls_name", None) or type(exc).__name__)  # of one that can't be pickled
+    try:
+        text = str(getattr(exc, "text", "")) if hasattr(exc, "exc_cls_name") else str(exc)
+    except Exception:  # noqa: BLE001 - its own class may do anything
+        text = ""
+    if text.startswith(f"{name}(") and text.endswith(")"):  # a repr, as billiard's time limits have
+        text = text[len(name) + 1 : -1].removesuffix(",")
+    return _clean(f"{name}: {text}" if text.strip() else name)
+
+
+def _clean(text: str) -> str:
+    """Return the first line of ``text``, printable and cut, with passwords masked."""
+    line = (text.strip().splitlines() or [""])[0][: 10 * MAX_ERROR]
+    line = _SECRET.sub(r"\1**", _URL.sub(lambda url: sanitize_url(url[0]), line))
+    line = printable(line)
+    return line if len(line) <= MAX_ERROR else f"{line[: MAX_ERROR - 3]}..."
+
+
+def seconds_until(when: Any, now: datetime | None = None) -> float:
+    """Return how long it is until ``when``: an ISO date, a datetime, a number of seconds, or None."""
+    if isinstance(when, (int, float)):
+        return max(float(when), 0.0)
+    if when is None:
+        return 0.0
+    return max(_timestamp(when) - (now or datetime.now(timezone.utc)).timestamp(), 0.0)
+
+
+def expiry_of_successor(
+    headers: Mapping[str, Any], was: Any, due_at: float, now: datetime | None = None
+) -> datetime | None:
+    """Return when the message of a run's next attempt expires; None: when it says.
+
+    Celery takes the expiry of the first attempt along. Where that only limits how long a message waits on its
+    queue, the time counts from when the next attempt may begin.
+
+    Arguments:
+        headers: of that message.
+        was: the expiry of the attempt before, as in its headers.
+        due_at: when the run was due, UNIX seconds.
+    """
+    expires = headers.get("expires")
+    queue_timeout: Any = headers.get("redbeat_queue_timeout")
+    expires_after: Any = headers.get("redbeat_expires_after")
+    if not _is_number(queue_timeout) or not expires or not was:
+        return None
+    if abs(_timestamp(expires) - _timestamp(was)) > SAME_SECONDS:
+        return None
+    now = now or datetime.now(timezone.utc)
+    at = now.timestamp() + seconds_until(headers.get("eta"), now) + queue_timeout
+    if _is_number(expires_after):
+        at = min(at, due_at + expires_after)
+    return datetime.fromtimestamp(at, timezone.utc)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _timestamp(when: Any) -> float:
+    return float(maybe_make_aware(maybe_iso8601(when), timezone.utc).timestamp())

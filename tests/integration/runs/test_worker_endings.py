@@ -1,0 +1,167 @@
+"""Every way in which a task can end has one outcome, in workers of each pool and on each kind of broker."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import celery
+import pytest
+
+from tests.support.processes import Process
+from tests.support.progress import NAMES, events_of
+from tests.support.servers import Server
+from tests.support.tracked import Tracked
+
+PREFORK, GEVENT, EVERY_POOL = ("prefork",), ("gevent",), ("prefork", "threads", "solo", "gevent")
+BROKERS = ("same", "other", "rabbitmq")
+
+#: before Celery 5.4 a greenlet can't be terminated
+CAN_END_GREENLETS = tuple(map(int, re.findall(r"\d+", celery.__version__)[:2])) >= (5, 4)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to end: what is sent, and what becomes of it."""
+
+    name: str
+    task: str
+    args: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    outcome: str = "succeeded"
+    error: str = ""
+    attempt: int | None = 1
+    begins: int = 1
+    pools: tuple[str, ...] = EVERY_POOL
+
+    def __str__(self) -> str:
+        return self.name
+
+
+URL = r"at redis://me:\*\*@host/0, password=\*\*"
+PAST = datetime.now(timezone.utc) - timedelta(hours=1)
+FOR_EVER = ("never", 600)
+CASES = [
+    Case("succeeds", "succeed"),
+    Case("fails", "fail_badly", outcome="failed", error=f"ValueError: {URL}"),
+    Case("is retried and succeeds", "retry", (2,), attempt=3, begins=3),
+    Case("is retried after a while", "retry", (1, 0.5), attempt=2, begins=2),
+    Case("is retried in vain", "retry_in_vain", (), {}, "failed", "ValueError: never", attempt=2, begins=2),
+    Case("ignores itself", "ignore", outcome="ignored"),
+    Case("is rejected", "reject", outcome="rejected", error="not for me"),
+    Case("is put back once", "reject_once", begins=2),
+    Case("is replaced", "replace", begins=2, attempt=None),
+    Case("expires", "succeed", options={"expires": PAST}, outcome="expired", begins=0),
+    Case("reaches its soft limit", "work_until", FOR_EVER, {"soft_time_limit": 1}, "failed",
+         "SoftTimeLimitExceeded", pools=PREFORK),
+    Case("reaches its hard limit", "work_until", FOR_EVER, {"time_limit": 1}, "failed",
+         "TimeLimitExceeded: 1", pools=PREFORK + GEVENT),
+    Case("loses its process", "be_killed", outcome="failed", error="WorkerLostError: .*", pools=PREFORK),
+    Case("loses its process and begins again", "be_killed_once", begins=2, pools=PREFORK),
+]  # fmt: skip
+
+
+@dataclass
+class Place:
+    """A worker, and the runs that it was sent."""
+
+    tracked: Tracked
+    worker: Process
+    pool: str
+    names: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def schedule(valkey_session: Server) -> Server:
+    return valkey_session
+
+
+@pytest.fixture(scope="module", params=[f"{pool} {broker}" for pool in EVERY_POOL for broker in BROKERS])
+def place(
+    request: pytest.FixtureRequest, schedule: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """All cases are sent at once, and each test waits for its own."""
+    pool, broker = request.param.split()
+    directory: Path = tmp_path_factory.mktemp("tracked")
+    schedule.flush()
+    url = schedule.url(1)
+    if broker == "rabbitmq":
+        url = request.getfixturevalue("rabbitmq_session").url()
+    elif broker == "other":
+        other = request.getfixturevalue("redis_session")
+        other.flush()
+        url = other.url(0)
+    with schedule.client(db=1) as client:
+        tracked = Tracked.write(directory, url, schedule.url(1), client)
+        with tracked.worker(pool) as worker:
+            names = {
+                case.name: tracked.send(case.task, *case.args, **case.options)
+                for case in CASES
+                if pool in case.pools
+            }
+            yield Place(tracked, worker, pool, names)
+        tracked.app.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_run_ends_once_with_what_became_of_its_task(place: Place, case: Case) -> None:
+    if place.pool not in case.pools:
+        pytest.skip(f"{place.pool} has no such ending")
+    name, tracked = place.names[case.name], place.tracked
+    past = tracked.outcome(name)
+    assert past["outcome"] == case.outcome, place.worker.output()
+    assert re.fullmatch(case.error, past.get("error", "")), past
+    assert "late" not in past
+    if case.attempt is not None:
+        assert past["attempt"] == case.attempt
+    assert tracked.work(name).count("begin") == case.begins
+    ended = [one for one in events_of(tracked.client, "run_ended") if one["entry"] == name]
+    assert [one["outcome"] for one in ended] == [case.outcome]
+    if case.begins:
+        assert past["worker"].startswith("celery@")
+        assert past["ran"] >= 0
+        assert past["wait"] >= 0
+    assert not tracked.client.zscore(NAMES.deadlines, f"{name}-id\0{NAMES.about(name).running}")
+
+
+def test_a_run_that_is_revoked_before_it_begins_is_revoked(place: Place) -> None:
+    tracked = place.tracked
+    tracked.revoke("succeed-revoked", reply=True, timeout=60, limit=1)
+    tracked.progress.send("succeed-revoked", "succeed-revoked-id", 1_000_000.5)
+    tracked.publish("succeed-revoked", "succeed")
+    past = tracked.outcome("succeed-revoked")
+    assert past["outcome"] == "revoked"
+    assert not tracked.work("succeed-revoked")
+
+
+def test_a_task_that_is_terminated_amid_its_work_is_revoked(place: Place) -> None:
+    if place.pool not in (PREFORK + GEVENT if CAN_END_GREENLETS else PREFORK):
+        pytest.skip(f"{place.pool} can't terminate tasks")
+    tracked = place.tracked
+    name = tracked.begun(tracked.send("work_until", *FOR_EVER))
+    tracked.revoke(name, terminate=True)
+    past = tracked.outcome(name)
+    assert (past["outcome"], past["error"]) == ("revoked", "terminated")
+    assert tracked.work(name) == ["begin"]
+
+
+def test_a_worker_ends_within_seconds_and_leaves_nothing_behind(place: Place) -> None:
+    tracked = place.tracked
+    names = [tracked.send("succeed") for _ in range(5)]
+    for name in names:
+        tracked.outcome(name)
+    row = tracked.progress.runs.workers()
+    assert [one["pool"] for one in row.values()] == [place.pool]
+    began = time.monotonic()
+    place.worker.signal(signal.SIGTERM)
+    assert place.worker.wait() == 0
+    assert time.monotonic() - began < 60
+    assert not tracked.progress.runs.workers()
+    assert not tracked.client.exists(NAMES.deadlines)
+    assert "runs:" not in place.worker.output(), place.worker.output()
