@@ -1,6 +1,6 @@
 """``--json``, and entries as the JSON documents that it prints, one shape for all commands.
 
-An entry's document is its ``to_dict``. Pure.
+An entry's document is its ``to_dict``, and ``list`` and ``show`` add what they know besides. Pure.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import click
 
 from redbeat.cli.session import Command
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.runs import Last
 from redbeat.errors import EntryError
 
 
@@ -28,6 +29,11 @@ OBJECT_PER_ENTRY = json_option("JSON: one object per entry and line")
 def iso(moment: datetime | None) -> str | None:
     """Return ``moment`` in ISO 8601; None for None."""
     return None if moment is None else moment.isoformat()
+
+
+def outcome_of(last: Last) -> dict[str, Any]:
+    """Return what ``list`` and ``show`` add to an entry's document about its last runs."""
+    return {"last_outcome": last.outcome, "failures_in_a_row": last.failures}
 
 
 def document_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

@@ -14,26 +14,22 @@ from typing import Any
 
 import click
 
-from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, iso
+from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, iso, outcome_of
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.progress import meter
+from redbeat.cli.run_tables import figures_rows, history_lines, running_lines
 from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import Command, Session, SessionCommand
-from redbeat.cli.tables import (
-    STATE_STYLES,
-    entries_lines,
-    fields_lines,
-    history_lines,
-    policy_rows,
-    runs_lines,
-)
+from redbeat.cli.tables import STATE_STYLES, entries_lines, fields_lines, policy_rows, runs_lines
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.words import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.entries.describe import description_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
+from redbeat.entries.runs import read_last, with_last
 from redbeat.errors import EntryError, StoreCorrupt
+from redbeat.runs.figures import Figures
 
 #: how many rows are shown on a terminal by default
 TERMINAL_ROWS = 50
@@ -132,10 +128,10 @@ def list_(
     is_sorted = order != "next" or reverse
     entries = islice(_sorted(listed, order, reverse, last) if is_sorted else listed, offset, last)
     if is_json:
-        for entry in entries:
-            session.print_json(document_of(entry))
+        for entry, last_run in with_last(entries):
+            session.print_json({**document_of(entry), **outcome_of(last_run)})
         return
-    shown = _Counted(entries)
+    shown = _Counted(with_last(entries))
     lines = entries_lines(shown, session.now(), session.zone, session.console)
     titles = list(islice(lines, 1))  # this reads the first entries
     if not shown.number:
@@ -212,17 +208,25 @@ def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
 @ONE_OBJECT
 @click.pass_context
 def show(ctx: click.Context, name: str, is_json: bool) -> None:
-    """Show all about the entry NAME: its fields, its next runs and its last ones."""
+    """Show all about the entry NAME: its fields, figures of its runs, its next runs and its last ones."""
     session = Session.of(ctx)
     entry = listed_entry(session, name)
     try:
-        history, spoilt = entry.history(LAST_RUNS), ""
+        history, figures, spoilt = entry.history(LAST_RUNS), entry.figures(), ""
     except StoreCorrupt as exc:
-        history, spoilt = [], one_line(exc)
+        history, figures, spoilt = [], Figures(), one_line(exc)
+    running = entry.running()
     now, zone, console = session.now(), session.zone, session.console
     upcoming, problem = _next_runs(entry, zone)
     if is_json:
-        runs = {"next_runs": [iso(due) for due in upcoming], "history": [run.to_dict() for run in history]}
+        [last_run] = read_last(session.app, [entry.key])
+        runs = {
+            "next_runs": [iso(due) for due in upcoming],
+            **outcome_of(last_run),
+            "running": [run.to_dict() for run in running],
+            "figures": figures.to_dict(),
+            "history": [run.to_dict() for run in history],
+        }
         session.print_json({**document_of(entry), **runs})
         return
     state = str(entry.state)
@@ -243,6 +247,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("next look", _next_look(entry, zone, now)),
         ("last run", f"{when_in(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
+        *figures_rows(figures),
         ("key", one_line(entry.key)),
     ]
     given = [row for row in rows if row[1]]
@@ -253,6 +258,10 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         session.say("It would run" if is_at_rest else "It runs", "bold")
         pairs = [(entry, due) for due in upcoming]
         session.draw(runs_lines(pairs, now, zone, console, with_names=False))
+    if running:
+        console.print()
+        session.say("In progress", "bold")
+        session.draw(running_lines(running, now, zone, console, with_names=False))
     if history:
         console.print()
         session.say("What became of its runs", "bold")

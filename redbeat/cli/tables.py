@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
+from itertools import chain, islice
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,7 +16,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from redbeat.cli.grid import UNLIMITED_WIDTH, Column, Row, cut_end, cut_middle, cut_start, lines_of
+from redbeat.cli.grid import (
+    SAMPLE,
+    UNLIMITED_WIDTH,
+    Column,
+    Row,
+    cut_end,
+    cut_middle,
+    cut_start,
+    lines_of,
+)
 from redbeat.cli.words import (
     clock,
     in_words_of,
@@ -30,7 +40,8 @@ from redbeat.entries.describe import description_of
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
-from redbeat.history import PastRun
+from redbeat.entries.runs import Last
+from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES
 from redbeat.log.text import printable, shorten
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules.durations import seconds_in_words
@@ -50,6 +61,7 @@ STATE_STYLES = {
 
 #: the width from which on a list has more columns; names and schedules come first
 WITH_SCHEDULES, WITH_LAST_RUNS, WITH_DATES, WITH_TASKS, WITH_BOTH = 70, 100, 120, 80, 160
+NEVER = UNLIMITED_WIDTH + 1
 #: how much of a reason is shown below a row; ``show`` has all of it
 _REASON = 300
 #: how much of any other text is shown, also in a pipe, as it may be megabytes; --json has all of it
@@ -67,12 +79,18 @@ def plain_table() -> Table:
 
 
 def entries_lines(
-    entries: Iterable[RedBeatSchedulerEntry], now: datetime, zone: tzinfo, console: Console
+    entries: Iterable[tuple[RedBeatSchedulerEntry, Last]], now: datetime, zone: tzinfo, console: Console
 ) -> Iterator[Text]:
-    """Yield the table of ``entries``, with the columns for which there is room; times in ``zone``."""
-    width = console.width
+    """Yield the table of ``entries``, with the columns for which there is room; times in ``zone``.
+
+    The last outcomes are shown where runs are tracked; on a narrow terminal instead of how many runs there
+    were.
+    """
+    width, coming = console.width, iter(entries)
+    sample = list(islice(coming, SAMPLE))
+    are_tracked = width >= UNLIMITED_WIDTH or any(last.outcome in ENDED_OUTCOMES for _, last in sample)
     with_dates = width >= WITH_DATES
-    next_run, last_run = Column(_titled("next run", zone, with_dates)), Column("last run")
+    next_run, last_run = Column(titled("next run", zone, with_dates)), Column("last run")
     columns = {
         "name": (0, Column("name", share=4, cut=cut_middle)),
         "task": (WITH_TASKS, Column("task", share=2, cut=cut_start)),
@@ -80,20 +98,37 @@ def entries_lines(
         "next run": (0, next_run),
         "until then": (WITH_BOTH, Column("")),
         "last run": (WITH_LAST_RUNS, last_run),
-        "runs": (WITH_SCHEDULES, Column("runs", is_right=True)),
+        "runs": (WITH_LAST_RUNS if are_tracked else WITH_SCHEDULES, Column("runs", is_right=True)),
+        "outcome": (WITH_SCHEDULES if are_tracked else NEVER, Column("outcome")),
         "state": (0, Column("state")),
     }
     shown = {title: column for title, (from_width, column) in columns.items() if width >= from_width}
 
     def rows() -> Iterator[Row]:
-        for entry in entries:
-            cells = _cells_of(entry, now, zone, width)
+        for entry, last in chain(sample, coming):
+            cells = {**_cells_of(entry, now, zone, width), "outcome": _outcome_cell(last)}
             yield Row([cells[title] for title in shown], below=_error_of(entry, zone, width))
 
     return lines_of(list(shown.values()), rows(), console, beside="error")
 
 
-def _titled(title: str, zone: tzinfo, with_dates: bool = True) -> str:
+def _outcome_cell(last: Last) -> Text:
+    """Return the last outcome, and how many runs have failed in a row where it is more than one."""
+    outcome = last.outcome or ""
+    in_a_row = f" ({last.failures})" if last.failures > 1 and outcome in FAILED_OUTCOMES else ""
+    return Text(one_line(outcome) + in_a_row, style=style_of(outcome))
+
+
+def style_of(outcome: str) -> str:
+    """Return the style of an outcome, or of the state of a run in progress."""
+    if outcome in FAILED_OUTCOMES or outcome == "unsent":
+        return "red"
+    if outcome == "succeeded":
+        return "green"
+    return "" if outcome in ("sent", "started") else "yellow"
+
+
+def titled(title: str, zone: tzinfo, with_dates: bool = True) -> str:
     return f"{title}, {label_of(zone)}" if with_dates else title
 
 
@@ -170,7 +205,7 @@ def runs_lines(
     Arguments:
         runs: entries with the due times of theirs, in the order of time.
     """
-    columns = [Column(_titled("next run", zone)), Column("")]
+    columns = [Column(titled("next run", zone)), Column("")]
     columns += [Column("name", share=1, cut=cut_middle)] if with_names else []
     rows = []
     for (entry, due), changes in zip(runs, clock_changes(runs, zone), strict=True):
@@ -205,37 +240,3 @@ def _offset(moment: datetime, zone: tzinfo) -> timedelta | None:
         return moment.astimezone(zone).utcoffset()
     except OverflowError:  # outside the years 1 to 9999
         return None
-
-
-def _reason_of(run: PastRun, zone: tzinfo) -> str:
-    """Return why a run wasn't sent, and which other runs weren't, either."""
-    if run.last is None:
-        return run.why
-    many = "" if run.count is None else f", {run.count} runs"
-    return f"until {when_in(run.last, zone)}{many}: {run.why}"
-
-
-def history_lines(
-    history: Sequence[PastRun], now: datetime, zone: tzinfo, console: Console
-) -> Iterator[Text]:
-    """Yield the table of the last runs, the newest first, with reasons below their rows."""
-    with_dates = console.width >= WITH_DATES
-    columns = [
-        Column(_titled("due", zone, with_dates)),
-        Column("late"),
-        Column("outcome"),
-        Column("task id", share=1, cut=cut_end),
-    ]
-    rows = []
-    for run in history:
-        outcome = one_line(f"{run.outcome}, by hand" if run.is_manual else run.outcome)
-        late = seconds_in_words(run.late_seconds) if run.late_seconds >= 0.0005 else ""
-        style = "" if run.outcome == "sent" else "red" if run.outcome == "failed" else "yellow"
-        cells = [
-            Text(clock(run.due, zone) if with_dates else relative(run.due, now)),
-            Text(late),
-            Text(outcome, style=style),
-            Text(printable(run.task_id or "")),
-        ]
-        rows.append(Row(cells, below=Text(in_words_of(one_line(_reason_of(run, zone)), zone))))
-    return lines_of(columns, rows, console, beside="why" if any(row.below for row in rows) else "")

@@ -16,18 +16,20 @@ from redbeat.config.config import ensure_conf
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
+from redbeat.entries.runs import MOST_KEPT, id_of
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.history import PastRun, decode_history
 from redbeat.leadership.status import Status, read_status
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited_twice
+from redbeat.runs.run import in_progress
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
 from redbeat.store.run_record import RunRecord
+from redbeat.store.runs import Runs
 from redbeat.store.store import Store
-from redbeat.task_ids import task_id_of
 
 #: a time that a user gives means the schedule's time, or the run, that is less than this away from it
 TOLERANCE = timedelta(seconds=1)
@@ -84,9 +86,11 @@ def read_facts(app: Any, name: str) -> Facts:
             problem = str(exc)
         if entry is not None and entry.policy.exclude is not None:
             give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
-        records = Histories(store).read(key, max(config.history, 1000))
+        records = Histories(store).read(key, max(config.history, MOST_KEPT))
+        [running] = Runs(store).read([key])
     history = decode_history(records, lambda due: id_of(key, due))
-    return Facts(key, entry, stored, problem, history, config.history, status, config.misfire)
+    kept, misfire = config.history, config.misfire
+    return Facts(key, entry, stored, problem, history, kept, status, misfire, in_progress(running))
 
 
 def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
@@ -145,7 +149,3 @@ def _last_until(rule: Any, bare: Policy, at: datetime) -> datetime | None:
         if first is not None and first <= at:
             return last_runs(rule, bare, first, at, 1)[0][-1]
     return None
-
-
-def id_of(key: str, due: datetime) -> str:
-    return task_id_of(key, due.isoformat(timespec="microseconds"))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
-from redbeat.diagnostics.facts import TOLERANCE, Facts, id_of, record_of, span_of, times_around
+from redbeat.diagnostics.facts import TOLERANCE, Facts, record_of, span_of, times_around
 from redbeat.diagnostics.verdicts import VERDICTS as VERDICTS
 from redbeat.diagnostics.verdicts import Answer, closed, sent_text, shown, told_by, told_of_left_out
 from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of
+from redbeat.entries.runs import id_of
 from redbeat.entries.saving import why_never
 from redbeat.errors import EntryCorrupt, EntryTooExpensive
 from redbeat.history import PastRun

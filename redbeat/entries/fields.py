@@ -10,5 +10,7 @@ ENTRY_FIELDS = ("task", "schedule", "args", "kwargs", "options", "enabled", *FIE
 PAST_FIELDS = ("history", "backfilled")
 #: what ``export`` adds: the entry's bookkeeping
 STATE_FIELDS = ("last_run_at", "total_run_count", "next_run", "owner", "stored", *PAST_FIELDS)
-#: what ``to_dict`` adds for readers; a file may have it, and it is ignored there
-READ_ONLY_FIELDS = ("state", "next_due_at", "description", "error", "next_runs")
+#: what ``celery redbeat list`` and ``show`` add about its runs, and after them what ``show`` alone adds
+RUN_FIELDS = ("last_outcome", "failures_in_a_row", "running", "figures")
+#: what ``to_dict`` and these commands add for readers; a file may have it, and it is ignored there
+READ_ONLY_FIELDS = ("state", "next_due_at", "description", "error", "next_runs", *RUN_FIELDS)

@@ -30,7 +30,7 @@ STATE_FIELDS = ("last_run_at", "total_run_count")
 LENGTHS = ("jitter", "expires_after", "misfire_grace_time", "max_runtime", "queue_timeout", "resume_after")
 #: the keys of the dict, in this order
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
-#: the keys after them, for readers only; ``celery redbeat show --json`` adds the last two
+#: the keys after them, for readers only; ``celery redbeat show --json`` adds all but the first four
 READ_ONLY_FIELDS = (*fields.READ_ONLY_FIELDS, "history")
 #: keys that are ignored; of those in exported files not ``stored``, as an entry without it would lose
 #: something

@@ -14,7 +14,7 @@ from celery.result import AsyncResult
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
-from redbeat.entries import backfill, bulk, pauses
+from redbeat.entries import backfill, bulk, pauses, runs
 from redbeat.entries.describe import description_of
 from redbeat.entries.due import next_due, overrun_of
 from redbeat.entries.failures import failure_of
@@ -22,13 +22,12 @@ from redbeat.entries.forms import from_dict, to_dict
 from redbeat.entries.pauses import PauseResult
 from redbeat.entries.query import clear_entries, count_entries, list_entries, state_of
 from redbeat.errors import EntryError
-from redbeat.history import PastRun, decode_history
+from redbeat.history import PastRun
 from redbeat.policy.policy import FIELDS, NAMES, PolicyFields
+from redbeat.runs.figures import Figures
+from redbeat.runs.run import Run
 from redbeat.store.events import Events
-from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
-from redbeat.store.store import Store
-from redbeat.task_ids import task_id_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -167,11 +166,26 @@ class Managed:
 
     def history(self, limit: int = 20) -> Sequence[PastRun]:
         """Return what became of its last runs, the newest first: at most ``limit`` of those that are kept."""
+        return runs.read_history(self._whole, limit)
 
-        def id_of(due: datetime) -> str:
-            return task_id_of(self.key, due.isoformat(timespec="microseconds"))
+    def runs(self, limit: int = 20) -> Sequence[Run]:
+        """Return its runs, the newest first: those in progress, and then what became of its last ones.
 
-        return decode_history(Histories(Store(self.app)).read(self.key, limit), id_of)
+        Runs are in progress from when they are sent until their end, where workers track them; others are
+        past with the outcome 'sent'.
+
+        Arguments:
+            limit: how many to return at most, of those that are kept.
+        """
+        return runs.read_runs(self._whole, limit)
+
+    def running(self) -> Sequence[Run]:
+        """Return its runs in progress, the newest first: on their queue, at work, or between two attempts."""
+        return runs.read_running(self._whole)
+
+    def figures(self) -> Figures:
+        """Return how long its last runs took and waited, and how many succeeded."""
+        return runs.read_figures(self._whole)
 
     # -- changing
 

@@ -52,6 +52,14 @@ class Histories:
         texts = [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
         return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
 
+    def newest(self, keys: Sequence[str], limit: int) -> list[list[str]]:
+        """Return for each entry the newest records of its history; a key of another type counts as empty."""
+        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.lrange(self._store.keys.beside(key)[0], 0, limit - 1)
+            found = pipeline.execute(raise_on_error=False)
+        return [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
+
     def add(self, key: str, record: str, at: datetime) -> None:
         """Add a record to one history, if histories are kept.
 

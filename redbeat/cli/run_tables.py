@@ -1,0 +1,107 @@
+"""Runs as people see them on a terminal: those in progress, those past, and their figures.
+
+Invariant: as in :mod:`redbeat.cli.tables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, tzinfo
+
+from rich.console import Console
+from rich.text import Text
+
+from redbeat.cli.grid import Column, Row, cut_end, cut_middle, lines_of
+from redbeat.cli.tables import WITH_DATES, style_of, titled
+from redbeat.cli.words import clock, in_words_of, one_line, relative, when_in
+from redbeat.history import PastRun
+from redbeat.log.text import printable
+from redbeat.runs.figures import Figures
+from redbeat.runs.run import Run
+from redbeat.schedules.durations import seconds_in_words
+
+
+def figures_rows(figures: Figures) -> list[tuple[str, str]]:
+    """Return what is known of an entry's last runs, as fields; none where they aren't tracked."""
+    rows = []
+    if figures.success_rate is not None:
+        rate = f"{figures.succeeded} of the last {figures.runs} ({figures.success_rate:.0%})"
+        rows.append(("succeeded", rate))
+    if figures.failures_in_a_row:
+        rows.append(("failed", f"the last {figures.failures_in_a_row} in a row"))
+    if figures.median_run_seconds is not None and figures.p95_run_seconds is not None:
+        median, most = map(seconds_in_words, (figures.median_run_seconds, figures.p95_run_seconds))
+        rows.append(("run time", f"{median} at the median, {most} at the 95th percentile"))
+    if figures.median_wait_seconds is not None:
+        rows.append(("wait", f"{seconds_in_words(figures.median_wait_seconds)} at the median"))
+    return rows
+
+
+def running_lines(
+    runs: Sequence[Run], now: datetime, zone: tzinfo, console: Console, *, with_names: bool
+) -> Iterator[Text]:
+    """Yield the table of runs in progress, with what is wrong with one below its row."""
+    with_dates = console.width >= WITH_DATES
+    columns = [Column("name", share=2, cut=cut_middle)] if with_names else []
+    columns += [
+        Column("state"),
+        Column("for"),
+        Column(titled("due", zone, with_dates)),
+        Column("worker", share=2, cut=cut_middle),
+        Column("task id", share=1, cut=cut_end),
+    ]
+    rows = []
+    for run in runs:
+        attempt = f", attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
+        state = "overdue" if run.is_overdue else run.state or ""
+        cells = [Text(printable(run.name))] if with_names else []
+        cells += [
+            Text(state + attempt, style="red" if run.is_overdue else style_of(state)),
+            Text("" if run.age_seconds is None else seconds_in_words(run.age_seconds)),
+            Text(clock(run.due, zone) if with_dates else relative(run.due, now)),
+            Text(printable(run.worker or "")),
+            Text(printable(run.task_id or "")),
+        ]
+        rows.append(Row(cells, below=Text(one_line(run.error))))
+    return lines_of(columns, rows, console, beside="error" if any(row.below for row in rows) else "")
+
+
+def _reason_of(run: PastRun, zone: tzinfo) -> str:
+    """Return why a run wasn't sent or has failed, and what else there is to say of it."""
+    if run.last is not None:
+        many = "" if run.count is None else f", {run.count} runs"
+        return f"until {when_in(run.last, zone)}{many}: {run.why}"
+    late = "" if run.late is None else f"later it came to an end all the same: {run.late}"
+    again = "" if run.rerun_of is None else f"a rerun of {run.rerun_of}"
+    attempt = f"attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
+    return "; ".join(filter(None, (run.why or run.error, late, again, attempt)))
+
+
+def history_lines(
+    history: Sequence[PastRun], now: datetime, zone: tzinfo, console: Console
+) -> Iterator[Text]:
+    """Yield the table of the last runs, the newest first, with reasons below their rows.
+
+    How long they took, and on which worker, is shown where that is known.
+    """
+    with_dates = console.width >= WITH_DATES
+    are_tracked = any(run.ended is not None for run in history)
+    columns = [Column(titled("due", zone, with_dates)), Column("late"), Column("outcome")]
+    columns += [Column("took")] if are_tracked else []
+    columns += [Column("worker", share=1, cut=cut_middle)] if are_tracked and with_dates else []
+    columns += [Column("task id", share=1, cut=cut_end)]
+    rows = []
+    for run in history:
+        outcome = one_line(f"{run.outcome}, by hand" if run.is_manual else run.outcome)
+        late = seconds_in_words(run.late_seconds) if run.late_seconds >= 0.0005 else ""
+        cells = {
+            "due": Text(clock(run.due, zone) if with_dates else relative(run.due, now)),
+            "late": Text(late),
+            "outcome": Text(outcome, style=style_of(run.outcome)),
+            "took": Text("" if run.run_seconds is None else seconds_in_words(run.run_seconds)),
+            "worker": Text(printable(run.worker or "")),
+            "task id": Text(printable(run.task_id or "")),
+        }
+        shown = [cells[column.title.partition(",")[0]] for column in columns]
+        rows.append(Row(shown, below=Text(in_words_of(one_line(_reason_of(run, zone)), zone))))
+    return lines_of(columns, rows, console, beside="why" if any(row.below for row in rows) else "")
