@@ -8,6 +8,7 @@
      +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
      +-- StoreCorrupt               a key of the whole schedule holds a value of another type
      +-- EntryError                 something about one entry
+     |    +-- EntryBusy             its overlap policy holds a run back that somebody sends by hand
      |    +-- EntryChanged          somebody has changed it since it was loaded
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
@@ -39,6 +40,7 @@ __all__ = [
     "CalendarNotFound",
     "CommandFailed",
     "ConfigurationError",
+    "EntryBusy",
     "EntryChanged",
     "EntryCorrupt",
     "EntryError",
@@ -134,6 +136,10 @@ class EntryNotFound(EntryError, KeyError):
 
 class EntryCorrupt(EntryError, ValueError):
     """The entry in Redis under this key can't be used."""
+
+
+class EntryBusy(EntryError):
+    """A run is in progress, and the entry's ``overlap`` lets no other one start beside it."""
 
 
 class EntryTooExpensive(EntryError):

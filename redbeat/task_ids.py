@@ -7,7 +7,7 @@ import uuid
 
 from redbeat.log.text import as_stored
 
-__all__ = ["TASK_ID_NAMESPACE", "task_id_of"]
+__all__ = ["TASK_ID_NAMESPACE", "rerun_id_of", "task_id_of"]
 
 #: task ids are UUIDs of version 5 in this namespace
 TASK_ID_NAMESPACE = uuid.UUID("6f0d8a52-3a5c-4e0b-9d0e-2c1f5f3b7a41")
@@ -27,3 +27,13 @@ def task_id_of(key: str, due: str) -> str:
     made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80
     digits = made.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def rerun_id_of(key: str, due: str, number: int) -> str:
+    """Return the task id of a rerun of an entry's run.
+
+    Arguments:
+        key, due: as of :func:`task_id_of`.
+        number: 1 for the first rerun of what was due then, 2 for the second, and so on.
+    """
+    return task_id_of(key, f"{due}\n{number}")

@@ -21,6 +21,7 @@ from redbeat.cli.next_runs import next_
 from redbeat.cli.pausing import pause, resume
 from redbeat.cli.purging import purge
 from redbeat.cli.routing import route
+from redbeat.cli.runs import rerun, runs
 from redbeat.cli.session import Session
 from redbeat.cli.singleton import singleton
 from redbeat.cli.status import status
@@ -36,6 +37,7 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
         show: "all about one entry: its fields, next runs and last runs",
         next_: "the next runs of one entry or of all",
         timeline: "a chart of which entries run when, and where runs pile up",
+        runs: "the runs in progress, and runs that have failed or were lost",
         why: "why a run did or did not happen",
         route: "which queue an entry's messages go to, and by which rule",
     },
@@ -50,6 +52,7 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
     "Run by hand": {
         trigger: "run an entry now, once",
         backfill: "send the runs that were due in a past span of time",
+        rerun: "send a run once more that has failed, or all of them",
     },
     "Files": {
         plan: "what applying a file would change",

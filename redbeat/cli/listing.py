@@ -17,7 +17,7 @@ import click
 from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, iso, outcome_of
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.progress import meter
-from redbeat.cli.run_tables import figures_rows, history_lines, running_lines
+from redbeat.cli.run_tables import figures_rows, history_lines, run_lines
 from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import Command, Session, SessionCommand
 from redbeat.cli.tables import STATE_STYLES, entries_lines, fields_lines, policy_rows, runs_lines
@@ -261,11 +261,13 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
     if running:
         console.print()
         session.say("In progress", "bold")
-        session.draw(running_lines(running, now, zone, console, with_names=False))
-    if history:
+        session.draw(run_lines(running, now, zone, console, with_names=False))
+    in_progress = {run.task_id for run in running}
+    past = [run for run in history if run.task_id is None or run.task_id not in in_progress]
+    if past:
         console.print()
         session.say("What became of its runs", "bold")
-        session.draw(history_lines(history, now, zone, console))
+        session.draw(history_lines(past, now, zone, console))
     if spoilt:
         session.note(spoilt)
 

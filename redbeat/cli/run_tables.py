@@ -37,10 +37,13 @@ def figures_rows(figures: Figures) -> list[tuple[str, str]]:
     return rows
 
 
-def running_lines(
+def run_lines(
     runs: Sequence[Run], now: datetime, zone: tzinfo, console: Console, *, with_names: bool
 ) -> Iterator[Text]:
-    """Yield the table of runs in progress, with what is wrong with one below its row."""
+    """Yield the table of runs, in progress and past, with what is wrong with one below its row.
+
+    'for' is how long one is at work, or else on its queue, and how long the task of a past one took.
+    """
     with_dates = console.width >= WITH_DATES
     columns = [Column("name", share=2, cut=cut_middle)] if with_names else []
     columns += [
@@ -52,28 +55,36 @@ def running_lines(
     ]
     rows = []
     for run in runs:
-        attempt = f", attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
-        state = "overdue" if run.is_overdue else run.state or ""
+        seconds = run.age_seconds if run.is_running else run.run_seconds
         cells = [Text(printable(run.name))] if with_names else []
         cells += [
-            Text(state + attempt, style="red" if run.is_overdue else style_of(state)),
-            Text("" if run.age_seconds is None else seconds_in_words(run.age_seconds)),
+            _state_cell(run),
+            Text("" if seconds is None else seconds_in_words(seconds)),
             Text(clock(run.due, zone) if with_dates else relative(run.due, now)),
             Text(printable(run.worker or "")),
             Text(printable(run.task_id or "")),
         ]
-        rows.append(Row(cells, below=Text(one_line(run.error))))
+        rows.append(Row(cells, below=Text(in_words_of(one_line(_reason_of(run, zone)), zone))))
     return lines_of(columns, rows, console, beside="error" if any(row.below for row in rows) else "")
 
 
-def _reason_of(run: PastRun, zone: tzinfo) -> str:
+def _state_cell(run: Run) -> Text:
+    attempt = f", attempt {run.attempt}" if run.is_running and (run.attempt or 1) > 1 else ""
+    if run.is_overdue:
+        return Text(f"overdue{attempt}", style="red")
+    state = one_line(run.state or run.outcome or "")
+    return Text(state + attempt, style=style_of(state))
+
+
+def _reason_of(run: PastRun | Run, zone: tzinfo) -> str:
     """Return why a run wasn't sent or has failed, and what else there is to say of it."""
     if run.last is not None:
         many = "" if run.count is None else f", {run.count} runs"
         return f"until {when_in(run.last, zone)}{many}: {run.why}"
     late = "" if run.late is None else f"later it came to an end all the same: {run.late}"
     again = "" if run.rerun_of is None else f"a rerun of {run.rerun_of}"
-    attempt = f"attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
+    is_past = not (isinstance(run, Run) and run.is_running)
+    attempt = f"attempt {run.attempt}" if is_past and (run.attempt or 1) > 1 else ""
     return "; ".join(filter(None, (run.why or run.error, late, again, attempt)))
 
 

@@ -26,6 +26,7 @@ from redbeat.config.urls import sanitize_url
 from redbeat.errors import (
     CalendarError,
     ConfigurationError,
+    EntryBusy,
     EntryChanged,
     EntryError,
     EntryNotFound,
@@ -222,7 +223,7 @@ def _code_of(exc: RedBeatError) -> int:
         return exits.UNAVAILABLE
     if isinstance(exc, StoreRefused):
         return exits.NO_PERMISSION
-    if isinstance(exc, EntryChanged):
+    if isinstance(exc, (EntryBusy, EntryChanged)):
         return exits.TRY_AGAIN
     if isinstance(exc, (EntryError, CalendarError, FileError)):
         return exits.USAGE

@@ -40,7 +40,7 @@ MAX_BACKFILLED = 10_000
 
 
 @contextmanager
-def _naming_the_broker(app: Any, name: str) -> Iterator[None]:
+def naming_the_broker(app: Any, name: str) -> Iterator[None]:
     """Turn any error of sending a message, of the task, the serializer or the broker, into one sentence."""
     # kombu counts KeyError among the errors of Redis, but any code may raise one
     broken = tuple(kind for kind in app.connection_for_write().connection_errors if kind is not KeyError)
@@ -94,7 +94,7 @@ def trigger(
 
     def send(name: str) -> None:
         entry = entry_called(session, name)
-        with _naming_the_broker(session.app, name):
+        with naming_the_broker(session.app, name):
             task_id = entry.trigger(**given).id
         if is_json:
             session.print_json({"name": name, "task": entry.task, "task_id": task_id})
@@ -269,7 +269,7 @@ def _told_of_beginnings(spans: Sequence[_Span], zone: tzinfo) -> str:
 def _send(session: Session, span: _Span, limit: int, sent: int) -> Sequence[datetime]:
     with meter("Sending", len(span.dues)) as progress:
         try:
-            with _naming_the_broker(session.app, span.entry.name):
+            with naming_the_broker(session.app, span.entry.name):
                 dues: Sequence[datetime] = span.entry.backfill(
                     span.first, span.last, limit=limit, progress=progress
                 )

@@ -59,7 +59,7 @@ def _read_moment(text: str) -> datetime:
     return moment
 
 
-#: returns the end of a pause for the server's time and an entry's zone
+#: returns a time that was given, the end of a pause, say, for the server's time and a zone
 Future = Callable[[datetime, tzinfo], datetime]
 
 _DAY_AND_CLOCK = re.compile(r"(today|tomorrow)?(?:(?:^|\s+)(?:at\s+)?(\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
@@ -85,6 +85,21 @@ def _read_future(text: str) -> Future:
         raise ValueError(
             f"{text!r} is no time; write it as 2h, tomorrow, tomorrow 9:00, 18:30 or 2030-12-24T18:00."
         ) from exc
+    return lambda _now, zone: in_zone(moment, zone)
+
+
+def _read_past(text: str) -> Future:
+    """Return the time of '2h' (ago) or of a time, as a function."""
+    words = text.strip().lower()
+    if is_span(words):
+        ago = timedelta(seconds=min(read_seconds(words), _MAX_AHEAD.total_seconds() + 1))
+        if ago > _MAX_AHEAD:
+            raise ValueError(f"{text!r} is more than a hundred years.")
+        return lambda now, _zone: max(now - ago, datetime.fromtimestamp(0, timezone.utc))
+    try:
+        moment = _read_moment(text)
+    except ValueError as exc:
+        raise ValueError(f"{text!r} is no time; write it as 1d, 2h or 2030-12-24T18:00.") from exc
     return lambda _now, zone: in_zone(moment, zone)
 
 
@@ -162,6 +177,7 @@ DURATION = Value("duration", read_seconds)
 INTERVAL = Value("duration", _read_interval)
 MOMENT = Value("time", _read_moment)
 FUTURE = Value("time", _read_future)
+PAST = Value("time", _read_past)
 JSON_ARRAY = Value("JSON", _json_reader(list, "an array, as [1, 2]"))
 JSON_OBJECT = Value("JSON", _json_reader(dict, 'an object, as {"key": 1}'))
 CRON = Value("cron", _read_cron)

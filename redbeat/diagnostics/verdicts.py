@@ -138,7 +138,7 @@ def _told_of_progress(record: RunRecord) -> str:
     where = "" if record.worker is None else f" on {record.worker}"
     by_state = {
         State.STARTED: f"It is at work{where}{since}",
-        State.RETRYING: f"It waits for its next attempt, after attempt {record.attempt}{where}",
+        State.RETRYING: f"It waits for attempt {record.attempt}, after one{where}",
         State.SPAWNED: f"Its own task is over, and tasks that it has sent are at work{since}",
     }
     overdue = ", longer than its max_runtime" if record.is_overdue else ""

@@ -49,7 +49,7 @@ def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> Async
     store = Store(entry.app)
     now = Server(store).now()
     task_id = str(overrides.get("task_id") or uuid.uuid4())
-    result = _send(entry, now, {**overrides, "task_id": task_id}, now)
+    result = send(entry, now, {**overrides, "task_id": task_id}, now)
     record = sent_record(score_text(now.timestamp()), task_id, is_manual=True)
     Histories(store).add(entry.key, record, now)
     return result
@@ -109,19 +109,20 @@ def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) ->
     histories, nominal = Histories(store), score_text(due.timestamp())
     if histories.are_backfilled(entry.key, [nominal])[0]:  # by another backfill, before this one began
         return False
-    _send(entry, due, {"task_id": task_id_of(entry.key, due.isoformat(timespec="microseconds"))})
+    send(entry, due, {"task_id": task_id_of(entry.key, due.isoformat(timespec="microseconds"))})
     # sent before it is noted: after a kill in between it is sent again, with the same id
     histories.note_backfilled(entry.key, nominal)
     histories.add(entry.key, sent_record(nominal, is_manual=True), Server(store).now())
     return True
 
 
-def _send(
+def send(
     entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, Any], now: datetime | None = None
 ) -> AsyncResult:
-    """Send one run of ``entry``.
+    """Send one run of ``entry`` that somebody asks for.
 
     Arguments:
+        overrides: ``args``, ``kwargs``, and options of ``apply_async``.
         now: when it is sent; it doesn't wait longer than the entry's ``queue_timeout``. None: it waits for
             ever, as it is one of many.
     """

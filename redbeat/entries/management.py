@@ -14,7 +14,7 @@ from celery.result import AsyncResult
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
-from redbeat.entries import backfill, bulk, pauses, runs
+from redbeat.entries import backfill, bulk, pauses, rerun, runs
 from redbeat.entries.describe import description_of
 from redbeat.entries.due import next_due, overrun_of
 from redbeat.entries.failures import failure_of
@@ -28,6 +28,7 @@ from redbeat.runs.figures import Figures
 from redbeat.runs.run import Run
 from redbeat.store.events import Events
 from redbeat.store.records import Stored
+from redbeat.store.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -289,6 +290,24 @@ class Managed:
             LockNotAcquired: another backfill of the entry is running.
         """
         return backfill.backfill(self._whole, start, end, dry_run, limit=limit, progress=progress)
+
+    def rerun(self, due: datetime | None = None) -> AsyncResult:
+        """Send a run of it once more, with the same due time, and return the result.
+
+        The message has a task id of its own, and the headers ``redbeat_manual`` and ``redbeat_rerun_of``; the
+        arguments are the entry's present ones. The schedule isn't touched.
+
+        Arguments:
+            due: when the run was due, whatever became of it, to a second; it is sent once more with each
+                call. A naive datetime is UTC. None: the last run that has failed, was lost or never started,
+                and wasn't sent once more already.
+
+        Raises:
+            EntryError: no such run is known, or a part of the entry can't be sent.
+            EntryBusy: its ``overlap`` holds the run back.
+            LockNotAcquired: somebody else sends runs of the entry by hand.
+        """
+        return rerun.rerun(self._whole, due)
 
     # -- forms and files
 

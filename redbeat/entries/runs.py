@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.config.config import ensure_conf
+from redbeat.entries.query import iter_names
 from redbeat.errors import StoreRefused
-from redbeat.history import ENDED_OUTCOMES, PastRun, decode_history
+from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
 from redbeat.runs.figures import Figures, figures_of
-from redbeat.runs.run import Run, in_progress, run_of_record, runs_of
+from redbeat.runs.run import Run, in_progress, run_of_failure, run_of_record, runs_of
 from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
+from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -26,6 +29,17 @@ if TYPE_CHECKING:
 MOST_KEPT = 1000
 #: by how many of its latest records the last outcome of an entry is told
 LATEST = 5
+
+
+#: what ``find_runs`` finds: runs in progress, those of them that take too long, and those with an outcome
+SOUGHT = {
+    "running": "in progress",
+    "overdue": "in progress, and longer than the entry's max_runtime",
+    **OUTCOMES,
+}
+#: more runs that have failed than are kept
+MOST_FAILURES = 100_000
+BEGINNING = datetime.fromtimestamp(0, timezone.utc)
 
 
 class Last(NamedTuple):
@@ -69,7 +83,10 @@ def read_running(entry: RedBeatSchedulerEntry) -> list[Run]:
 
 def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
     """Return the figures of ``entry``; see :meth:`redbeat.RedBeatSchedulerEntry.figures`."""
-    [failures] = Runs(Store(entry.app)).failing([str(entry.name)])
+    try:
+        [failures] = Runs(Store(entry.app)).failing([str(entry.name)])
+    except StoreRefused:  # a user with the rights that version 3.0 has documented
+        failures = 0
     return figures_of(read_history(entry, max(ensure_conf(entry.app).history, MOST_KEPT)), failures)
 
 
@@ -98,3 +115,74 @@ def with_last(entries: Iterable[Any]) -> Iterator[tuple[Any, Last]]:
     for chunk in in_chunks(iter(entries)):
         lasts = read_last(chunk[0].app, [entry.key for entry in chunk])
         yield from zip(chunk, lasts, strict=True)
+
+
+def find_runs(
+    app: Any,
+    sought: Iterable[str] = ("running",),
+    *,
+    name: str | None = None,
+    match: str | None = None,
+    since: datetime | None = None,
+) -> list[Run]:
+    """Return runs of one entry or of many: those in progress, and after them the past ones, the newest first.
+
+    Those that have failed, were lost or never started are listed for all entries; others are found as far as
+    the histories of their entries go back.
+
+    Arguments:
+        sought: some of ``SOUGHT``.
+        name: of the entry; None: all.
+        match: a pattern of names.
+        since: only runs that have ended, or were recorded, or are in progress, at this time or later.
+    """
+    wanted, store = set(sought), Store(app)
+    now = Server(store).now()
+
+    def is_meant(one: str) -> bool:
+        return (name is None or one == name) and (match is None or fnmatchcase(one, match))
+
+    found: list[Run] = []
+    if wanted & {"running", "overdue"}:
+        records = _in_progress_of(store, name)
+        running = [run_of_record(one, record, now) for one, record in records if is_meant(one)]
+        found += [run for run in running if run.is_overdue or "running" in wanted]
+    past: list[Run] = []
+    if wanted & set(FAILED_OUTCOMES):
+        failures = Runs(store).failures(since or BEGINNING, MOST_FAILURES)
+        past += [run_of_failure(one) for one in failures if one.outcome in wanted and is_meant(one.name)]
+    others = wanted & OUTCOMES.keys() - set(FAILED_OUTCOMES)
+    if others:
+        past += (run for run in _past_of(app, store, name, is_meant, now) if run.outcome in others)
+    found.sort(key=lambda run: run.due, reverse=True)
+    past.sort(key=_recorded_at, reverse=True)
+    return found + [run for run in past if since is None or _recorded_at(run) >= since]
+
+
+def _recorded_at(run: Run) -> datetime:
+    """Return when a past run was recorded; in milliseconds, as those that have failed are listed so."""
+    moment = run.ended_at or run.sent_at or run.last or run.due
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def _in_progress_of(store: Store, name: str | None) -> Iterator[tuple[str, RunRecord]]:
+    if name is None:
+        every = Runs(store).all()
+    else:
+        key = store.keys.entry(name)
+        every = ((key, record) for record in Runs(store).read([key])[0])
+    for key, record in every:
+        yield from ((store.keys.name(key), one) for one in in_progress([record]))
+
+
+def _past_of(
+    app: Any, store: Store, name: str | None, is_meant: Callable[[str], bool], now: datetime
+) -> Iterator[Run]:
+    """Yield the past runs in the histories of entries."""
+    names = iter_names(app) if name is None else [name]
+    for chunk in in_chunks(one for one in names if is_meant(one)):
+        keys = [store.keys.entry(one) for one in chunk]
+        texts, running = Histories(store).newest(keys, MOST_KEPT), Runs(store).read(keys)
+        for one, key, records, progress in zip(chunk, keys, texts, running, strict=True):
+            runs = runs_of(one, progress, decode_history(records, partial(id_of, key)), now)
+            yield from (run for run in runs if not run.is_running)

@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.log.logger import logger
@@ -76,6 +78,17 @@ class Histories:
         with self._store.translating(self._store.keys.beside(key)[0], "list"):
             self._store.record_with(self._store.client, key, record, at)
 
+    def take_back(self, key: str, record: str) -> None:
+        """Remove a record that ``add`` has added, as the run wasn't sent; that is only logged if it fails."""
+        history, _ = self._store.keys.beside(key)
+        ending = f",{record}}}"
+        try:
+            for text in self.newest([key], self._store.config.history)[0]:
+                if text.endswith(ending):
+                    self._store.ask(partial(_remove, history, text), history, "list")
+        except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+            logger.warning("%s: its history has a run that wasn't sent: %s", key, exc)
+
     def are_backfilled(self, key: str, dues: Sequence[str]) -> list[bool]:
         """Tell of each due time of an entry whether ``backfill`` has sent that run before."""
         _, backfilled = self._store.keys.beside(key)
@@ -100,7 +113,7 @@ class Histories:
         def hold() -> None:
             if not lock.take(token, BACKFILLING_MS):
                 raise LockNotAcquired(
-                    f"{key}: another backfill of it is at work, or was killed within the last "
+                    f"{key}: another backfill or rerun of it is at work, or was killed within the last "
                     f"{BACKFILLING_MS // 1000} s; try again later."
                 )
 
@@ -110,3 +123,7 @@ class Histories:
         finally:
             with suppress(RedBeatError):  # it ends by itself
                 lock.release(token)
+
+
+def _remove(history: str, text: str, client: Any) -> Any:
+    return client.lrem(history, 1, text)

@@ -105,6 +105,8 @@ def test_the_json_has_an_entry_a_line_with_all_its_fields(ask: Call, three: None
     stored = RedBeatSchedulerEntry.get("report", app)
     assert report == {
         **stored.to_dict(),
+        "last_outcome": None,
+        "failures_in_a_row": 0,
         "state": "scheduled",
         "next_due_at": FAR.isoformat(),
         "description": "At 2099-03-01 04:30:00-05:00",

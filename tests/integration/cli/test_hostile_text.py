@@ -66,6 +66,29 @@ def fill(client: redis.Redis, *, now: float = 1.0) -> None:
     for key in (NAME, f"broken{HOSTILE}", f"left over{HOSTILE}"):
         client.lpush(f"redbeat::history:{key}", json.dumps(record), HOSTILE)
     client.sadd(f"redbeat::backfilled:left over{HOSTILE}", HOSTILE)
+    ended = {
+        **record,
+        "outcome": "failed",
+        "ended": 1.6e9,
+        "worker": HOSTILE,
+        "error": HOSTILE,
+        "held_by": HOSTILE,
+    }
+    client.lpush(f"redbeat::history:2{HOSTILE}", json.dumps({**ended, "late": HOSTILE, "rerun_of": HOSTILE}))
+    run = {
+        "due": "1500000000",
+        "state": "started",
+        "started": "1500000000",
+        "worker": HOSTILE,
+        "error": HOSTILE,
+    }
+    for running in (f"redbeat::running:{NAME}", f"redbeat::running:left over{HOSTILE}"):
+        client.hset(running, HOSTILE, json.dumps(run))
+        client.zadd("redbeat::deadlines", {f"{HOSTILE}\0{running}": now})
+    client.hset("redbeat::failing", f"2{HOSTILE}", 5)
+    failed = {"entry": f"2{HOSTILE}", "id": HOSTILE, "due": "1500000000", "outcome": "lost", "error": HOSTILE}
+    client.xadd("redbeat::failures", {**failed, "worker": HOSTILE})
+    client.hset("redbeat::workers", HOSTILE, json.dumps({"at": now, "pool": HOSTILE}))
     error = {"reason": HOSTILE, "since": 1.0, "attempts": 2, "about": HOSTILE, "retry_at": "1", "due": "1"}
     client.hset(f"redbeat:calm{HOSTILE}", "error", json.dumps(error))
 
@@ -131,6 +154,11 @@ def commands(folder: Path) -> list[list[str]]:
             ["why", NAME],
             ["why", f"broken{HOSTILE}"],
             ["why", NAME, "--at", "2017-07-14T02:40:00Z"],
+            ["runs"],
+            ["runs", NAME],
+            ["runs", "--state", "failed,lost,sent,unsent"],
+            ["rerun", f"2{HOSTILE}", "--dry-run"],
+            ["rerun", "--all-failed", "--since", "2001-01-01", "--dry-run"],
             ["doctor", "--all"],
             ["status"],
             ["plan", file],
@@ -166,6 +194,8 @@ def commands(folder: Path) -> list[list[str]]:
         ["trigger", f"2{HOSTILE}"],
         ["trigger", f"0{HOSTILE}"],
         ["backfill", f"2{HOSTILE}", "--from", "2024-01-01", "--to", "2024-01-02", "--dry-run"],
+        ["rerun", f"2{HOSTILE}"],
+        ["rerun", "--all-failed", "--since", "2001-01-01", "--yes"],
         ["apply", file, "--yes"],
         ["import", file, "--replace"],
         ["import", file, "--replace", "--yes"],

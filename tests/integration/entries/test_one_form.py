@@ -102,7 +102,8 @@ def test_get_from_key_list_and_the_command_line_say_the_same(
     assert form["description"] == listed.description == listed.describe()
     assert Entry.get("entry", app).to_dict() == form
     assert Entry.from_key("redbeat:entry", app).to_dict() == form
-    assert documents(app, "list") == form
+    about_runs = {"last_outcome": None, "failures_in_a_row": 0}
+    assert documents(app, "list") == {**form, **about_runs}
     shown = documents(app, "show", "entry")
     assert {name: shown[name] for name in form} == form
     if listed.state == "scheduled":

@@ -37,6 +37,7 @@ BASES: dict[str, tuple[type[BaseException], ...]] = {
     "StoreCorrupt": (errors.RedBeatError,),
     "EntryError": (errors.RedBeatError,),
     "EntryNotFound": (errors.EntryError, KeyError),
+    "EntryBusy": (errors.EntryError,),
     "EntryChanged": (errors.EntryError,),
     "EntryCorrupt": (errors.EntryError, ValueError),
     "EntryTooExpensive": (errors.EntryError,),

@@ -1,0 +1,271 @@
+"""``celery redbeat runs`` and ``rerun``: what is in progress, what has failed, and that once more."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import click
+
+from redbeat.cli.confirmation import DRY_RUN, YES, ask
+from redbeat.cli.documents import json_option
+from redbeat.cli.names import NAME, entry_called, listed_entry
+from redbeat.cli.progress import meter
+from redbeat.cli.run_tables import run_lines
+from redbeat.cli.selection import ONLY_MATCHING, check_failures, names_in_words
+from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
+from redbeat.cli.triggering import naming_the_broker
+from redbeat.cli.values import MOMENT, PAST, Future, Value, in_zone
+from redbeat.cli.words import one_line, when_in
+from redbeat.cli.zone import zone_options
+from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.rerun import RerunResult, choose_run, failed_runs, rerun_each, rerun_one
+from redbeat.entries.runs import SOUGHT, find_runs
+from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired
+from redbeat.log.text import counted
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
+from redbeat.runs.run import Run
+
+#: how many rows are shown on a terminal by default
+TERMINAL_ROWS = 50
+OBJECT_PER_RUN = json_option("JSON: one object per run and line")
+
+
+def _read_states(text: str) -> list[str]:
+    """Return the states in 'failed,lost'."""
+    states = [part.strip().lower().replace("-", "_") for part in text.split(",")]
+    for state in states:
+        if state not in SOUGHT:
+            hint = did_you_mean(state, SOUGHT)
+            raise ValueError(f"there is no state {state!r}.{hint} The states: {', '.join(SOUGHT)}.")
+    return states
+
+
+STATES = Value("states", _read_states)
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name", type=NAME, required=False)
+@ONLY_MATCHING
+@click.option(
+    "--state",
+    "states",
+    metavar="STATE,...",
+    type=STATES,
+    default="running",
+    show_default=True,
+    help=f"Only runs that are in progress (running, overdue), or that have had one of these outcomes: "
+    f"{', '.join(state for state in SOUGHT if state not in ('running', 'overdue'))}.",
+)
+@click.option(
+    "--since",
+    type=PAST,
+    help="Only past runs that have ended within this time, as 1d, or since this time.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    help=f"Show at most this many runs; 0 shows all. Default: {TERMINAL_ROWS} on a terminal, else all.",
+)
+@zone_options
+@OBJECT_PER_RUN
+@click.pass_context
+def runs(
+    ctx: click.Context,
+    /,
+    name: str | None,
+    match: str | None,
+    states: list[str],
+    since: Future | None,
+    limit: int | None,
+    is_json: bool,
+) -> None:
+    """List runs of the entry NAME, or of all: those in progress, with their workers and ages.
+
+    --state failed,lost,never_started lists what has failed for good, of all entries. Other outcomes are known
+    of the runs that the histories keep (redbeat_history). This needs workers that track runs.
+    """
+    session = Session.of(ctx)
+    if name is not None:
+        listed_entry(session, name)
+    now, zone = session.now(), session.zone
+    begin = None if since is None else since(now, zone)
+    found = find_runs(session.app, states, name=name, match=match, since=begin)
+    most = limit if limit is not None else TERMINAL_ROWS if session.is_on_terminal and not is_json else 0
+    shown = list(islice(found, most or None))
+    if is_json:
+        for run in shown:
+            session.print_json(run.to_dict())
+        return
+    if not shown:
+        session.note("There are no such runs.")
+        return
+    session.draw(run_lines(shown, now, zone, session.console, with_names=name is None))
+    if len(found) > len(shown):
+        session.note(f"{len(shown)} of {len(found)} shown; --limit 0 for all.")
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name", type=NAME, required=False)
+@click.option(
+    "--due",
+    type=MOMENT,
+    help="The run that was due at this time, whatever became of it. Default: the last that has failed.",
+)
+@click.option(
+    "--all-failed", "is_every", is_flag=True, help="Instead of NAME, all runs that have failed since --since."
+)
+@click.option(
+    "--since", type=PAST, help="With --all-failed: runs that have failed within this time, as 1d, or since."
+)
+@ONLY_MATCHING
+@DRY_RUN
+@YES
+@zone_options
+@OBJECT_PER_RUN
+@click.pass_context
+def rerun(
+    ctx: click.Context,
+    /,
+    name: str | None,
+    due: datetime | None,
+    is_every: bool,
+    since: Future | None,
+    match: str | None,
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
+) -> None:
+    """Send a run of the entry NAME once more: the last that has failed, was lost or never started.
+
+    It has the same due time, and a task id of its own. A run that was sent once more isn't chosen again;
+    with --due it is. --all-failed shows how many runs it finds, and asks first; what was sent once more is
+    left out, so that the same command sends only what has failed since.
+    """
+    session = Session.of(ctx)
+    if not dry_run:
+        session.require_application("rerun")
+    if (name is None) == (not is_every):
+        raise CommandLineError("Give a NAME, or --all-failed --since TIME.", exits.USAGE)
+    if is_every:
+        if since is None or due is not None:
+            raise CommandLineError("--all-failed needs --since, and no --due.", exits.USAGE)
+        _rerun_every(session, since, match, is_dry=dry_run, is_yes=yes, is_json=is_json)
+        return
+    if since is not None or match is not None:
+        raise CommandLineError("--since and --match are for --all-failed.", exits.USAGE)
+    _rerun_one(session, str(name), due, is_dry=dry_run, is_json=is_json)
+
+
+def _rerun_one(session: Session, name: str, due: datetime | None, *, is_dry: bool, is_json: bool) -> None:
+    entry = entry_called(session, name)
+    moment = None if due is None else in_zone(due, session.zone)
+    if is_dry:
+        run = choose_run(entry, moment)
+        if is_json:
+            session.print_json(_document(run, None))
+        else:
+            session.say(f"{_told_of(session, run)} would be sent once more.")
+        return
+    with naming_the_broker(session.app, name):
+        run, result = rerun_one(entry, moment)
+    if is_json:
+        session.print_json(_document(run, result.id))
+    else:
+        session.say(f"{_told_of(session, run)} is sent once more; its task id is {result.id}.")
+
+
+def _told_of(session: Session, run: Run) -> str:
+    """Return which run it is, and what had become of it."""
+    outcome = f" and {'was' if run.outcome == 'lost' else 'has'} {run.outcome}" if run.outcome else ""
+    outcome = {"never_started": " and has never started", "sent": ""}.get(run.outcome or "", outcome)
+    return f"The run of {one_line(run.name)} that was due at {when_in(run.due, session.zone)}{outcome}"
+
+
+def _document(run: Run, task_id: str | None) -> dict[str, Any]:
+    """Return what ``--json`` prints of a run that is sent once more, with its new task id."""
+    due = run.due.isoformat()
+    return {"name": run.name, "due": due, "outcome": run.outcome, "rerun_of": run.task_id, "task_id": task_id}
+
+
+def _rerun_every(
+    session: Session, since: Future, match: str | None, *, is_dry: bool, is_yes: bool, is_json: bool
+) -> None:
+    """Send all runs once more that have failed since a time and match, each once."""
+    failed: dict[str, str] = {}
+    found: dict[str, list[Run]] = {}
+    entries: dict[str, RedBeatSchedulerEntry] = {}
+    begin = since(session.now(), session.zone)
+    for name, listed in failed_runs(session.app, begin, match or "*").items():
+        try:
+            entries[name] = RedBeatSchedulerEntry.get(name, session.app)
+        except EntryNotFound:
+            continue
+        except EntryError as exc:
+            failed[name] = str(exc)
+            continue
+        found[name] = rerun_each(entries[name], listed, dry_run=True).sent
+    found = {name: found[name] for name in sorted(found) if found[name]}
+    total = sum(map(len, found.values()))
+    what = f"{counted(total, 'run', 'runs')} of {names_in_words(list(found))}" if total else "0 runs"
+    if is_dry:
+        every = [run for listed in found.values() for run in listed]
+        if is_json:
+            for run in every:
+                session.print_json(_document(run, None))
+        elif every:
+            session.draw(run_lines(every, session.now(), session.zone, session.console, with_names=True))
+        session.note(f"{what} would be sent once more.")
+        check_failures(session, failed, len(failed) + len(entries))
+        return
+    if total:
+        ask(f"Send {what} at {session.server} once more?", is_yes=is_yes)
+    result = _send_every(session, entries, found, total, failed, is_json=is_json)
+    words = f"Sent {counted(len(result.sent), 'run', 'runs')} once more."
+    (session.note if is_json else session.say)(words)
+    check_failures(session, failed, len(failed) + len(entries))
+    if result.left:
+        raise CommandLineError(
+            f"{len(result.left)} of them weren't sent, as other runs of their entries are in progress; the "
+            f"same command sends them later. {one_line(result.left[0][1])}",
+            exits.TRY_AGAIN,
+        )
+
+
+def _send_every(
+    session: Session,
+    entries: dict[str, RedBeatSchedulerEntry],
+    found: dict[str, list[Run]],
+    total: int,
+    failed: dict[str, str],
+    *,
+    is_json: bool,
+) -> RerunResult:
+    """Send the runs that were found, entry by entry; note in ``failed`` which entries can't be sent."""
+    result = RerunResult()
+    with meter("Sending", total) as progress:
+
+        def note(run: Run, task_id: str) -> None:
+            result.sent.append(run)
+            progress(len(result.sent))
+            if is_json:
+                session.print_json(_document(run, task_id))
+
+        for name, listed in found.items():
+            try:
+                with naming_the_broker(session.app, name):
+                    result.left += rerun_each(entries[name], listed, progress=note).left
+            except (EntryError, LockNotAcquired) as exc:
+                failed[name] = str(exc)
+            except CommandLineError as exc:
+                raise CommandLineError(f"{exc.message} {_rest(len(result.sent))}", exc.exit_code) from None
+            except KeyboardInterrupt:
+                raise CommandLineError(f"Interrupted. {_rest(len(result.sent))}", INTERRUPTED) from None
+    return result
+
+
+def _rest(done: int) -> str:
+    return f"{done} runs were sent once more; the same command sends the rest."

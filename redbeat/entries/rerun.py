@@ -1,0 +1,218 @@
+"""Runs that are sent once more: those that have failed for good, were lost, or never started.
+
+A rerun has the due time of the run that it repeats, a task id of its own that follows from the entry's key,
+that time and its number, and the header ``redbeat_rerun_of``. Invariant: a run that has failed is repeated
+once, however many people ask for that at the same time, unless somebody names it by its due time. A rerun
+that has failed itself is a run that has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from celery.result import AsyncResult
+
+from redbeat.entries.backfill import send
+from redbeat.entries.runs import BEGINNING, MOST_FAILURES, MOST_KEPT, read_history
+from redbeat.errors import EntryBusy, EntryError
+from redbeat.history import FAILED_OUTCOMES, PastRun, sent_record
+from redbeat.process.signals import hold_interrupts
+from redbeat.runs.run import Run, run_of_failure, run_of_past
+from redbeat.schedules.timezones import in_utc, shown
+from redbeat.store.histories import Histories
+from redbeat.store.records import score_text
+from redbeat.store.runs import Runs
+from redbeat.store.server import Server
+from redbeat.store.store import Store
+from redbeat.task_ids import rerun_id_of
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
+#: a due time that a user gives means the run that was due less than this away from it
+TOLERANCE = timedelta(seconds=1)
+
+
+def rerun(entry: RedBeatSchedulerEntry, due: datetime | None) -> AsyncResult:
+    """Send a run of ``entry`` once more; see :meth:`redbeat.RedBeatSchedulerEntry.rerun`."""
+    return rerun_one(entry, due)[1]
+
+
+def rerun_one(entry: RedBeatSchedulerEntry, due: datetime | None) -> tuple[Run, AsyncResult]:
+    """Send a run of ``entry`` once more; return which one, and the result of the new one."""
+    repeater = _Repeater(entry)
+    with repeater.alone():
+        run = repeater.choose(due)
+        return run, repeater.send(run, is_alone=True)
+
+
+def choose_run(entry: RedBeatSchedulerEntry, due: datetime | None) -> Run:
+    """Return the run that ``rerun`` would send once more."""
+    return _Repeater(entry).choose(due)
+
+
+@dataclass
+class RerunResult:
+    """What became of runs that were to be sent once more.
+
+    Attributes:
+        sent: the runs that were repeated.
+        left: runs that weren't, with the reason.
+    """
+
+    sent: list[Run] = field(default_factory=list)
+    left: list[tuple[Run, str]] = field(default_factory=list)
+
+
+def failed_runs(app: Any, since: datetime, match: str = "*") -> dict[str, list[Run]]:
+    """Return the runs that have failed since a time, by the entry's name, in the order in which they have."""
+    found: dict[str, dict[Any, Run]] = {}
+    for failed in reversed(Runs(Store(app)).failures(since, MOST_FAILURES)):
+        if fnmatchcase(failed.name, match):
+            found.setdefault(failed.name, {})[failed.task_id, failed.due] = run_of_failure(failed)
+    return {name: list(runs.values()) for name, runs in found.items()}
+
+
+def rerun_each(
+    entry: RedBeatSchedulerEntry,
+    runs: Sequence[Run],
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Run, str], object] = lambda _run, _task_id: None,
+) -> RerunResult:
+    """Send runs of ``entry`` that have failed once more, except those that somebody has repeated already.
+
+    One that the entry's overlap policy holds back is left. ``progress`` is called with each run that was
+    sent, and its new task id.
+
+    Raises:
+        EntryError: a part of the entry can't be sent.
+        LockNotAcquired: somebody else sends runs of it by hand.
+    """
+    repeater, result = _Repeater(entry), RerunResult()
+    if dry_run:
+        result.sent = [run for run in runs if repeater.is_to_do(run)]
+        return result
+    with repeater.alone() as hold:
+        for run in runs:
+            if not repeater.is_to_do(run):
+                continue
+            with hold_interrupts(5.0):  # a run is sent and noted, or neither
+                hold()
+                try:
+                    task_id = str(repeater.send(run).id)
+                except EntryBusy as exc:
+                    result.left.append((run, str(exc)))
+                    continue
+            result.sent.append(run)
+            progress(run, task_id)
+    return result
+
+
+class _Repeater:
+    """Sends runs of one entry once more."""
+
+    def __init__(self, entry: RedBeatSchedulerEntry) -> None:
+        self._entry = entry
+        self._store = Store(entry.app)
+        self._histories = Histories(self._store)
+
+    @cached_property
+    def _past(self) -> dict[Any, PastRun]:
+        """The runs in its history, by task id and due time, the oldest first."""
+        history = reversed(read_history(self._entry, MOST_KEPT))
+        return {(run.task_id, run.due): run for run in history if run.is_sent}
+
+    @contextmanager
+    def alone(self) -> Iterator[Callable[[], None]]:
+        """Keep others from sending runs of the entry by hand; what they have sent is known from then on."""
+        with self._histories.backfilling(self._entry.key) as hold:
+            yield hold
+
+    def choose(self, due: datetime | None) -> Run:
+        """Return the run that was due then; None: the last one that has failed and wasn't repeated."""
+        return self._last_failed() if due is None else self._run_at(in_utc(due))
+
+    def _last_failed(self) -> Run:
+        """Return the last run that has failed and wasn't repeated."""
+        name = str(self._entry.name)
+        failed = [run_of_past(name, past) for past in self._past.values() if past.outcome in FAILED_OUTCOMES]
+        failed += self._listed_failures()
+        failed.sort(key=lambda run: run.ended_at or run.due, reverse=True)
+        for run in failed:
+            if self.is_to_do(run):
+                return run
+        all_sent = "all that have failed were sent once more; name one by its due time"
+        said = all_sent if failed else "none has failed, was lost or never started"
+        raise EntryError(f"{self._entry.key}: rerun: of the runs that are known {said}.", self._entry.key)
+
+    def _run_at(self, due: datetime) -> Run:
+        """Return the run that was due then; of several the one that was sent last."""
+        name, key = str(self._entry.name), self._entry.key
+        runs = [run_of_past(name, past) for past in reversed(self._past.values())]
+        runs += self._listed_failures()
+        near = [run for run in runs if abs(run.due - due) < TOLERANCE]
+        if not near:
+            raise EntryError(
+                f"{key}: rerun: no run is known that was due at {shown(due)}; backfill sends any runs.", key
+            )
+        return min(near, key=lambda run: abs(run.due - due))
+
+    def _listed_failures(self) -> list[Run]:
+        """Return its runs that are listed as failed, the newest first; more than its history keeps."""
+        failures = Runs(self._store).failures(BEGINNING, MOST_FAILURES)
+        return [run_of_failure(one) for one in failures if one.name == self._entry.name]
+
+    def is_to_do(self, run: Run) -> bool:
+        """Tell whether a failed run is still to be repeated: it wasn't, and hasn't succeeded late."""
+        past = self._past.get((run.task_id, run.due))
+        if past is not None and past.late == "succeeded":
+            return False
+        done = self._reruns_of(run)
+        ids = [self._id_of(run, number) for number in range(1, done + 1)]
+        number = ids.index(run.task_id) + 1 if run.task_id in ids else 0
+        return number == done
+
+    def send(self, run: Run, *, is_alone: bool = False) -> AsyncResult:
+        """Send ``run`` once more, and note that; one of many may wait on its queue for ever."""
+        now = Server(self._store).now()
+        key, nominal, number = self._entry.key, score_text(run.due.timestamp()), self._reruns_of(run) + 1
+        task_id = self._id_of(run, number)
+        record = sent_record(nominal, task_id, is_manual=True, rerun_of=run.task_id)
+        if (task_id, run.due) not in self._past:  # else it was sent before, by somebody who was killed then
+            # before it is sent: its worker notes in this record what becomes of it, perhaps at once
+            self._histories.add(key, record, now)
+        try:
+            overrides = {"task_id": task_id, "headers": {"redbeat_rerun_of": run.task_id}}
+            result = send(self._entry, run.due, overrides, now if is_alone else None)
+        except BaseException:
+            self._histories.take_back(key, record)
+            raise
+        # after it is sent: after a kill in between it is sent again, with the same id
+        self._histories.note_backfilled(key, _mark_of(nominal, number))
+        return result
+
+    def _reruns_of(self, run: Run) -> int:
+        """Return how often what was due when ``run`` was has been repeated."""
+        nominal, size = score_text(run.due.timestamp()), 8
+        for first in count(1, size):
+            marks = [_mark_of(nominal, number) for number in range(first, first + size)]
+            known = self._histories.are_backfilled(self._entry.key, marks)
+            if not all(known):
+                return first - 1 + known.index(False)
+        raise AssertionError("count() has no end")
+
+    def _id_of(self, run: Run, number: int) -> str:
+        return rerun_id_of(self._entry.key, run.due.isoformat(timespec="microseconds"), number)
+
+
+def _mark_of(nominal: str, number: int) -> str:
+    """Return what is noted beside the due times that ``backfill`` has sent: the due time, and which rerun."""
+    return f"{nominal} {number}"

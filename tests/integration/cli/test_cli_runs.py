@@ -1,0 +1,296 @@
+"""`celery redbeat runs` and `rerun`, and what `list`, `show` and `why` say of runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from click.testing import Result
+from rich.cells import cell_len
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.task_ids import rerun_id_of
+from tests.support.command_line import Terminal, call, celery_arguments
+from tests.support.progress import Progress
+from tests.support.schedule import messages
+
+Call = Callable[..., Result]
+WIDTHS = [60, 80, 100, 120, 200]
+ERROR = "ValueError: no numbers today"
+
+
+@pytest.fixture
+def progress(app: Celery, client: redis.Redis) -> Progress:
+    return Progress(app, client)
+
+
+@pytest.fixture
+def busy(add: Callable[..., Any], progress: Progress) -> None:
+    """Three entries: one that fails, one at work, and one that nobody tracks."""
+    for name in ("report", "sync", "quiet"):
+        add(name)
+    progress.end(progress.started("report", "report-1", 1000.0), "succeeded", run_seconds=2.0)
+    for number in (2, 3):
+        delivery = progress.started("report", f"report-{number}", 1000.0 * number)
+        progress.end(delivery, "failed", run_seconds=4.0, error=ERROR)
+    progress.started("sync", "sync-1", 5000.0)
+
+
+def found(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def rows(result: Result) -> list[list[str]]:
+    """The cells of a table, without titles."""
+    lines = result.stdout.splitlines()
+    [rule] = [number for number, line in enumerate(lines) if line.startswith("─")]
+    return [re.split(r" {2,}", line) for line in lines[rule + 1 :] if line and not line.startswith("  ")]
+
+
+# -- runs
+
+
+def test_runs_are_those_in_progress_with_worker_and_age(ask: Call, busy: None) -> None:
+    [row] = rows(ask("runs", columns=120))
+    assert (row[0], row[1], row[4], row[5]) == ("sync", "started", "celery@test", "sync-1")
+    assert re.fullmatch(r"\d+ m?s", row[2])
+    [run] = found(ask("runs", "--json"))
+    assert (run["name"], run["state"], run["outcome"], run["worker"]) == (
+        "sync", "started", None, "celery@test",
+    )  # fmt: skip
+    assert run["age_seconds"] >= 0
+
+
+def test_a_state_chooses_runs_in_progress_and_past(ask: Call, busy: None) -> None:
+    states = [row[:2] for row in rows(ask("runs", "--state", "failed,running,succeeded", columns=120))]
+    assert states == [["sync", "started"], *[["report", "failed"]] * 2, ["report", "succeeded"]]
+    assert ERROR in ask("runs", "--state", "failed", columns=80).stdout
+    assert [run["task_id"] for run in found(ask("runs", "report", "--state", "failed", "--json"))] == [
+        "report-3", "report-2",
+    ]  # fmt: skip
+    assert ask("runs", "report").stdout == ""
+    assert "There are no such runs." in ask("runs", "report").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["--match", "rep*"], 2), (["--match", "s*"], 0), (["--since", "1d"], 2), (["--limit", "1"], 1),
+        (["--since", "2099-01-01"], 0), (["--limit", "0"], 2),
+    ],
+)  # fmt: skip
+def test_runs_are_chosen_by_name_time_and_number(
+    ask: Call, busy: None, arguments: list[str], count: int
+) -> None:
+    assert len(found(ask("runs", "--state", "failed", "--json", *arguments))) == count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["runs", "--state", "faild"], 64, "there is no state 'faild'. Did you mean failed?"),
+        (["runs", "--since", "yesterday"], 64, "'yesterday' is no time"),
+        (["runs", "gone"], 66, "There is no entry 'gone'"),
+        (["rerun"], 64, "Give a NAME, or --all-failed --since TIME."),
+        (["rerun", "report", "--all-failed", "--since", "1d"], 64, "Give a NAME, or"),
+        (["rerun", "--all-failed"], 64, "needs --since"),
+        (["rerun", "report", "--since", "1d"], 64, "are for --all-failed"),
+        (["rerun", "gone"], 66, "There is no entry 'gone'"),
+        (["rerun", "quiet"], 64, "none has failed, was lost or never started."),
+        (["rerun", "report", "--due", "2001-01-01"], 64, "no run is known that was due at 2001-01-01"),
+        (["rerun", "--all-failed", "--since", "1d"], 64, "There is no terminal to ask you on: give --yes."),
+    ],
+)
+def test_wrong_calls_are_one_sentence_and_a_code(
+    ask: Call, busy: None, arguments: list[str], code: int, words: str
+) -> None:
+    done = ask(*arguments, code=code)
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# -- list, show, why
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_tables_of_runs_fit_the_terminal(ask: Call, busy: None, columns: int) -> None:
+    for arguments in (["list"], ["runs"], ["runs", "--state", "failed,succeeded"], ["show", "report"]):
+        lines = ask(*arguments, columns=columns).stdout.splitlines()
+        assert max(map(cell_len, lines)) <= columns, arguments
+
+
+def test_a_list_has_last_outcomes_and_failures_in_a_row(ask: Call, busy: None) -> None:
+    for columns in (80, 120):
+        shown = {row[0]: row for row in rows(ask("list", columns=columns))}
+        assert "failed (2)" in shown["report"]
+        assert "sent" in shown["sync"]
+    listed = {entry["name"]: entry for entry in found(ask("list", "--json"))}
+    assert [(listed[name]["last_outcome"], listed[name]["failures_in_a_row"]) for name in sorted(listed)] == [
+        (None, 0), ("failed", 2), ("sent", 0),
+    ]  # fmt: skip
+
+
+def test_a_list_without_tracked_runs_has_its_columns_for_other_things(
+    ask: Call, add: Callable[..., Any], progress: Progress
+) -> None:
+    add("one")
+    progress.send("one", "id")
+    assert "outcome" not in ask("list", columns=120).stdout.splitlines()[0]
+    assert " runs " in ask("list", columns=80).stdout.splitlines()[0]
+
+
+def test_an_entry_shows_its_figures_and_what_is_in_progress(ask: Call, busy: None) -> None:
+    shown = ask("show", "report", columns=80).stdout
+    for words in (
+        "succeeded  1 of the last 3 (33%)",
+        "failed     the last 2 in a row",
+        "run time   4 s at the median, 4 s at the 95th percentile",
+        ERROR,
+    ):
+        assert words in shown
+    document = json.loads(ask("show", "report", "--json").stdout)
+    assert document["figures"]["success_rate"] == pytest.approx(1 / 3)
+    assert (document["last_outcome"], document["failures_in_a_row"]) == ("failed", 2)
+    assert [run["outcome"] for run in document["history"]] == ["failed", "failed", "succeeded"]
+    shown = ask("show", "sync", columns=120).stdout
+    assert "In progress" in shown
+    assert shown.count("sync-1") == 1, "once, among those in progress"
+    assert [run["task_id"] for run in json.loads(ask("show", "sync", "--json").stdout)["running"]] == [
+        "sync-1"
+    ]
+    assert "In progress" not in ask("show", "quiet").stdout
+
+
+def test_why_says_how_far_a_run_is_and_what_became_of_it(ask: Call, busy: None, progress: Progress) -> None:
+    def reason(name: str, due: str) -> tuple[str, str]:
+        answer = json.loads(ask("why", name, "--at", due, "--json").stdout)
+        return answer["verdict"], answer["reason"]
+
+    verdict, words = reason("sync", "1970-01-01T01:23:20")
+    assert (verdict, "It is at work on celery@test since" in words) == ("sent", True), words
+    verdict, words = reason("report", "1970-01-01T00:50:00")
+    assert (verdict, f"failed on celery@test after 4 s: {ERROR}." in words) == ("failed", True), words
+    progress.send("sync", "sync-2", 6000.0)
+    assert reason("sync", "1970-01-01T01:40:00")[1].endswith("It is on its queue.")
+
+
+def test_why_names_the_run_in_the_way(ask: Call, busy: None, client: redis.Redis) -> None:
+    record = {"at": 6000.5, "due": 6000, "outcome": "skipped", "held_by": "sync-1", "since": 5001}
+    record["worker"] = "celery@test"
+    client.lpush("redbeat::history:sync", json.dumps(record))
+    said = ask("why", "sync", "--at", "1970-01-01T01:40:00").stdout
+    assert "the run sync-1 was at work on celery@test since 1970-01-01 01:23:21 UTC" in said
+
+
+# -- rerun
+
+
+def test_a_rerun_is_the_run_that_failed_last_with_its_due_time_and_an_id_of_its_own(
+    ask: Call, app: Celery, busy: None, broker: redis.Redis
+) -> None:
+    done = ask("rerun", "report")
+    [message] = messages(broker)
+    task_id = rerun_id_of("redbeat:report", "1970-01-01T00:50:00.000000+00:00", 1)
+    headers = message["headers"]
+    assert headers["id"] == task_id
+    assert f"due at 1970-01-01 00:50:00 UTC and has failed is sent once more; its task id is {task_id}." in (
+        done.stdout
+    )
+    assert (headers["redbeat_entry"], headers["redbeat_due"]) == (
+        "report",
+        "1970-01-01T00:50:00.000000+00:00",
+    )
+    assert (headers["redbeat_rerun_of"], headers["redbeat_manual"]) == ("report-3", True)
+    run = Entry.get("report", app).history()[0]
+    assert (run.task_id, run.rerun_of, run.is_manual, run.outcome) == (task_id, "report-3", True, "sent")
+
+
+def test_what_was_sent_once_more_is_not_chosen_again_unless_it_is_named(
+    ask: Call, busy: None, broker: redis.Redis
+) -> None:
+    assert found(ask("rerun", "report", "--json"))[0]["rerun_of"] == "report-3"
+    assert found(ask("rerun", "report", "--json"))[0]["rerun_of"] == "report-2"
+    assert "all that have failed were sent once more" in ask("rerun", "report", code=64).stderr
+    [again] = found(ask("rerun", "report", "--due", "1970-01-01T00:50", "--json"))
+    assert again["task_id"] == rerun_id_of("redbeat:report", "1970-01-01T00:50:00.000000+00:00", 2)
+    assert len({message["headers"]["id"] for message in messages(broker)}) == 3
+
+
+def test_a_dry_run_names_the_run_and_sends_nothing(ask: Call, busy: None, broker: redis.Redis) -> None:
+    assert "due at 1970-01-01 00:50:00 UTC and has failed would be sent once more." in (
+        ask("rerun", "report", "--dry-run").stdout
+    )
+    [run] = found(ask("rerun", "report", "--dry-run", "--json"))
+    assert (run["rerun_of"], run["task_id"]) == ("report-3", None)
+    assert len(found(ask("rerun", "--all-failed", "--since", "1d", "--dry-run", "--json"))) == 2
+    assert messages(broker) == []
+
+
+def test_all_that_has_failed_is_sent_once_however_often_it_is_called(
+    ask: Call, busy: None, progress: Progress, broker: redis.Redis
+) -> None:
+    progress.end(progress.started("sync", "sync-0", 4000.0), "failed", error=ERROR)
+    every = ("rerun", "--all-failed", "--since", "1d", "--yes")
+    assert ask(*every, "--match", "s*").stdout == "Sent 1 run once more.\n"
+    assert ask(*every).stdout == "Sent 2 runs once more.\n"
+    assert ask(*every).stdout == "Sent 0 runs once more.\n"
+    sent = [message["headers"]["redbeat_rerun_of"] for message in messages(broker)]
+    assert sent == ["sync-0", "report-2", "report-3"]
+    [first, *_] = [message["headers"] for message in messages(broker)]
+    again = progress.delivery("sync", first["id"], 4000.0)
+    progress.begin(again)
+    progress.end(again, "failed", error=ERROR)
+    assert ask(*every).stdout == "Sent 1 run once more.\n", "a rerun that has failed itself"
+    assert messages(broker)[-1]["headers"]["redbeat_rerun_of"] == first["id"]
+
+
+def test_a_run_that_has_succeeded_after_it_was_given_up_is_left_out(
+    ask: Call, add: Callable[..., Any], progress: Progress, broker: redis.Redis
+) -> None:
+    add("one")
+    delivery = progress.started("one", "id")
+    progress.settle(at=progress.deadline_of("one", "id"))
+    progress.end(delivery, "succeeded")
+    assert [run["outcome"] for run in found(ask("runs", "one", "--state", "lost", "--json"))] == ["lost"]
+    assert "later it came to an end all the same: succeeded" in ask("show", "one").stdout
+    assert ask("rerun", "--all-failed", "--since", "1d", "--yes").stdout == "Sent 0 runs once more.\n"
+    assert messages(broker) == []
+
+
+def test_entries_that_are_gone_or_spoilt_do_not_stop_the_others(
+    ask: Call, busy: None, progress: Progress, client: redis.Redis, broker: redis.Redis
+) -> None:
+    for name in ("gone", "broken"):
+        Entry(name, "echo", 60, app=progress.app).save()
+        progress.end(progress.started(name, name), "failed")
+    Entry.get("gone", progress.app).delete()
+    client.hset("redbeat:broken", "definition", "{")
+    done = ask("rerun", "--all-failed", "--since", "1d", "--yes", code=64)
+    assert done.stdout == "Sent 2 runs once more.\n"
+    assert "1 of 2 entries couldn't be changed." in done.stderr
+    assert len(messages(broker)) == 2
+
+
+def test_a_question_says_how_many_runs_of_which_entries(
+    busy: None, project: dict[str, str], tmp_path: Path, broker: redis.Redis
+) -> None:
+    command = celery_arguments("project", "rerun", "--all-failed", "--since", "1d")
+    with Terminal(command, tmp_path, project) as terminal:
+        terminal.wait_for("Send 2 runs of report at redis://")
+        terminal.type("n\n")
+        assert terminal.wait() == 1, terminal.shown
+    assert messages(broker) == []
+
+
+def test_without_the_application_nothing_can_be_sent_again(app: Celery, busy: None) -> None:
+    url = str(app.conf.redbeat_redis_url)
+    done = call(app, "--url", url, "rerun", "report")
+    assert done.exit_code == 64
+    assert "call it as celery -A APP redbeat rerun" in done.stderr
+    assert call(app, "--url", url, "runs").exit_code == 0
