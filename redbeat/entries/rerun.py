@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from celery.result import AsyncResult
 
 from redbeat.entries.backfill import send
-from redbeat.entries.runs import BEGINNING, MOST_FAILURES, MOST_KEPT, read_history
+from redbeat.entries.runs import BEGINNING, MOST_FAILURES, MOST_KEPT, read_failures, read_history
 from redbeat.errors import EntryBusy, EntryError
 from redbeat.history import FAILED_OUTCOMES, PastRun, sent_record
 from redbeat.process.signals import hold_interrupts
@@ -167,8 +167,7 @@ class _Repeater:
 
     def _listed_failures(self) -> list[Run]:
         """Return its runs that are listed as failed, the newest first; more than its history keeps."""
-        failures = Runs(self._store).failures(BEGINNING, MOST_FAILURES)
-        return [run_of_failure(one) for one in failures if one.name == self._entry.name]
+        return [run for run in read_failures(self._store, BEGINNING) or () if run.name == self._entry.name]
 
     def is_to_do(self, run: Run) -> bool:
         """Tell whether a failed run is still to be repeated: it wasn't, and hasn't succeeded late."""

@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.config.config import ensure_conf
-from redbeat.entries.query import iter_names
 from redbeat.errors import StoreRefused
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
 from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.run import Run, in_progress, run_of_failure, run_of_record, runs_of
 from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
+from redbeat.store.members import Members
+from redbeat.store.rights import FAILURES, IN_PROGRESS
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.server import Server
@@ -148,15 +149,26 @@ def find_runs(
         running = [run_of_record(one, record, now) for one, record in records if is_meant(one)]
         found += [run for run in running if run.is_overdue or "running" in wanted]
     past: list[Run] = []
+    others = wanted & OUTCOMES.keys()
     if wanted & set(FAILED_OUTCOMES):
-        failures = Runs(store).failures(since or BEGINNING, MOST_FAILURES)
-        past += [run_of_failure(one) for one in failures if one.outcome in wanted and is_meant(one.name)]
-    others = wanted & OUTCOMES.keys() - set(FAILED_OUTCOMES)
+        failures = read_failures(store, since or BEGINNING)
+        if failures is not None:
+            past += [run for run in failures if run.outcome in wanted and is_meant(run.name)]
+            others -= set(FAILED_OUTCOMES)
     if others:
-        past += (run for run in _past_of(app, store, name, is_meant, now) if run.outcome in others)
+        past += (run for run in _past_of(store, name, is_meant, now) if run.outcome in others)
     found.sort(key=lambda run: run.due, reverse=True)
     past.sort(key=_recorded_at, reverse=True)
     return found + [run for run in past if since is None or _recorded_at(run) >= since]
+
+
+def read_failures(store: Store, since: datetime) -> list[Run] | None:
+    """Return the runs that have failed since a time, the newest first; None where they may not be read."""
+
+    def read() -> list[Run] | None:
+        return [run_of_failure(one) for one in Runs(store).failures(since, MOST_FAILURES)]
+
+    return store.rights.ask(FAILURES, read, lambda: None)
 
 
 def _recorded_at(run: Run) -> datetime:
@@ -167,19 +179,32 @@ def _recorded_at(run: Run) -> datetime:
 
 def _in_progress_of(store: Store, name: str | None) -> Iterator[tuple[str, RunRecord]]:
     if name is None:
-        every = Runs(store).all()
+        every = store.rights.ask(
+            IN_PROGRESS, lambda: list(Runs(store).all()), lambda: list(_read_each(store))
+        )
     else:
-        key = store.keys.entry(name)
-        every = ((key, record) for record in Runs(store).read([key])[0])
+        every = list(_read_each(store, [name]))
     for key, record in every:
         yield from ((store.keys.name(key), one) for one in in_progress([record]))
 
 
-def _past_of(
-    app: Any, store: Store, name: str | None, is_meant: Callable[[str], bool], now: datetime
-) -> Iterator[Run]:
+def _read_each(store: Store, names: Iterable[str] | None = None) -> Iterator[tuple[str, RunRecord]]:
+    """Yield the runs in progress of entries, or of all, with their keys."""
+    for chunk in in_chunks(_names_in(store) if names is None else names):
+        keys = [store.keys.entry(name) for name in chunk]
+        for key, records in zip(keys, Runs(store).read(keys), strict=True):
+            yield from ((key, record) for record in records)
+
+
+def _names_in(store: Store) -> Iterator[str]:
+    """Yield the names of the entries in the schedule, as a viewer may read them."""
+    for page in Members(store).in_order():
+        yield from (store.keys.name(store.keys.entry_of(member)) for member, _ in page)
+
+
+def _past_of(store: Store, name: str | None, is_meant: Callable[[str], bool], now: datetime) -> Iterator[Run]:
     """Yield the past runs in the histories of entries."""
-    names = iter_names(app) if name is None else [name]
+    names = _names_in(store) if name is None else [name]
     for chunk in in_chunks(one for one in names if is_meant(one)):
         keys = [store.keys.entry(one) for one in chunk]
         texts, running = Histories(store).newest(keys, MOST_KEPT), Runs(store).read(keys)

@@ -36,7 +36,9 @@ class Run:
             attempt), or 'spawned' (its own task is over, and others of its workflow aren't); None: it is
             past.
         outcome: what became of it, as in :class:`redbeat.history.PastRun`; None: it is in progress.
-        sent_at, started_at, ended_at: UTC; None: it wasn't, or it isn't known.
+        sent_at: when beat recorded it as sent, UTC; None: it wasn't, or that isn't known.
+        started_at: when its task began, UTC; None: likewise.
+        ended_at: when its outcome was recorded, UTC; None: likewise.
         worker: the name of the worker that has begun it.
         attempt: 1, and one more for each of Celery's retries; None: not known.
         wait_seconds: how long it waited on its queue.
@@ -48,7 +50,8 @@ class Run:
         late: the outcome that came when it had been given up as lost or never started.
         is_manual: ``trigger``, ``backfill`` or ``rerun`` has sent it.
         rerun_of: the task id of the run that it repeats.
-        last, count: of several runs that weren't sent, as in :class:`redbeat.history.PastRun`.
+        last: of several runs that weren't sent: when the last of them was due.
+        count: how many these are; None: too many to count, or it is one.
     """
 
     name: str

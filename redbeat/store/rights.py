@@ -38,6 +38,10 @@ REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait"
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
 EVENTS = Feature("No signal tells of pauses and quarantines", "+xadd ~redbeat::events", "runs")
+FAILURES = Feature(
+    "Runs that have failed are known of histories only", "+xrevrange ~redbeat::failures", "runs"
+)
+IN_PROGRESS = Feature("Runs in progress are looked for entry by entry", "+zscan", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")
 PUSHES = Feature(
     "Runs are delivered at least once, each run with one task id", "+info +lpush +lpop +pexpire", "delivery"

@@ -24,6 +24,7 @@ from kombu.transport.redis import Channel
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
+from redbeat.entries.runs import find_runs
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.leadership.lock import LeaderLock
@@ -37,6 +38,7 @@ from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.support.applying import apply
+from tests.support.progress import Progress
 from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader, memory_app, take_messages
@@ -204,6 +206,21 @@ def it_looks_at_entries(ground: Ground) -> None:
     assert [run.is_manual for run in found.history()] == [True]
     assert found.rank is not None
     assert found.next_runs(2)
+
+
+def it_looks_at_runs(ground: Ground) -> None:
+    trusted = ground.app("default")
+    progress = Progress(trusted, ground.admin)
+    for name in ("report", "other"):
+        Entry(name, "tasks.report", 60, app=trusted).save()
+    progress.end(progress.started("report", "one"), "failed")
+    progress.started("report", "two")
+    app = ground.app()
+    assert [run.task_id for run in find_runs(app)] == ["two"]
+    assert [run.task_id for run in find_runs(app, ["failed"])] == ["one"]
+    found = Entry.get("report", app)
+    assert [run.task_id for run in found.runs()] == ["two", "one"]
+    assert found.figures().runs == 1
 
 
 def it_looks_at_calendars(ground: Ground) -> None:
@@ -422,7 +439,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_keeps_calendars, it_changes_and_pauses, it_runs_entries_by_hand, it_finds_entries,
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
     ),
-    "viewer": (it_looks_at_entries, it_looks_at_calendars, *STATUS),
+    "viewer": (it_looks_at_entries, it_looks_at_runs, it_looks_at_calendars, *STATUS),
     "status": STATUS,
     "worker": (it_tracks_runs, it_tracks_runs_in_another_database),
     "beat": BEAT,

@@ -10,6 +10,7 @@ import pytest
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.runs import find_runs
 from redbeat.store import rights
 from redbeat.store.events import Events
 from redbeat.store.members import MemberRepair, Members
@@ -21,6 +22,7 @@ from tests.support.apps import run_beat
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
+from tests.support.progress import Progress
 from tests.support.rights import CLAIMS, PASSWORD, Ground, documented_rights, run_twice
 from tests.support.schedule import SCHEDULE, sent_names
 from tests.support.ticks import take_messages
@@ -154,6 +156,21 @@ def look_twice(ground: Ground) -> None:
         assert call(app, "list").exit_code == 0
 
 
+def list_failures_twice(ground: Ground) -> None:
+    progress = Progress(ground.app("default"), ground.admin)
+    progress.end(progress.started("report", "one"), "failed")
+    app = ground.app("viewer")
+    for _ in range(2):
+        assert [run.task_id for run in find_runs(app, ["failed"])] == ["one"]
+
+
+def list_runs_twice(ground: Ground) -> None:
+    Progress(ground.app("default"), ground.admin).started("report", "one")
+    app = ground.app("viewer")
+    for _ in range(2):
+        assert [run.task_id for run in find_runs(app)] == ["one"]
+
+
 #: a feature, what of 3.0's rules is taken from which user, and what goes on all the same
 WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.HISTORIES, "beat", "+lpush", run_twice),
@@ -167,6 +184,8 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.EVICTION, "beat", "+config|get", start_twice),
     (rights.DOWNGRADED, "writer", "~redbeat::downgraded", look_twice),
     (rights.EVENTS, "writer", "", pause_twice),
+    (rights.FAILURES, "viewer", "", list_failures_twice),
+    (rights.IN_PROGRESS, "viewer", "", list_runs_twice),
     (rights.SIGNALS, "beat", "", listen_twice),
     (rights.PUSHES, "beat", "", send_in_one_step),
 ]
