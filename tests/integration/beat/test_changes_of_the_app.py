@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from redbeat import RedBeatScheduler
 from tests.integration.beat.test_quick_way import masked, somebody_listening
 from tests.integration.conftest import ONE_SERVER, MakeApp, MakeScheduler
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, counts_of, messages, sent_names, server_now, write_burst
 from tests.support.servers import Server
@@ -138,6 +140,31 @@ def test_messages_are_as_apply_async_makes_them_after_the_change(
     )
     assert is_noticed == (change in CHANGES), "else this test would show nothing"
     assert found == expected
+
+
+@pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "sent before"])
+@ONE_SERVER
+def test_which_of_a_task_s_expiry_and_queue_timeout_is_earlier_is_asked_anew_after_a_change(
+    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, is_prepared: bool
+) -> None:
+    scheduler = make_scheduler(app)
+    scheduler.tick()
+    for expires, seconds in ((None, 60), (30, 30), (90, 60), (30, 30), (None, 60)):
+        due = round(server_now(client) + (patience(2) if is_prepared else -5), 6)
+        for name in write_spike(client, due, 3):
+            client.hset(f"redbeat:{name}", "policy", '{"queue_timeout": 60}')
+        if is_prepared:
+            assert eventually(lambda: prepare(scheduler)) == 3
+        set_and_tell(app, "expires", expires)
+        send_all(scheduler, client, due)
+        sent_at = server_now(client)
+        headers = [message["headers"] for message in messages(broker, "first")]
+        broker.flushdb()
+        assert len(headers) == 3
+        for one in headers:
+            left = datetime.fromisoformat(one["expires"]).timestamp() - sent_at
+            assert left == pytest.approx(seconds, abs=14)
+            assert one.get("redbeat_queue_timeout") == (60 if seconds == 60 else None)
 
 
 def looks_of(message: dict[str, Any]) -> list[Any]:
