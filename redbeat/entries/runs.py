@@ -16,7 +16,6 @@ from redbeat.runs.run import Run, in_progress, run_of_failure, run_of_record, ru
 from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
 from redbeat.store.members import Members
-from redbeat.store.rights import FAILURES, IN_PROGRESS
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.server import Server
@@ -164,11 +163,8 @@ def find_runs(
 
 def read_failures(store: Store, since: datetime) -> list[Run] | None:
     """Return the runs that have failed since a time, the newest first; None where they may not be read."""
-
-    def read() -> list[Run] | None:
-        return [run_of_failure(one) for one in Runs(store).failures(since, MOST_FAILURES)]
-
-    return store.rights.ask(FAILURES, read, lambda: None)
+    found = Runs(store).failures_allowed(since, MOST_FAILURES)
+    return None if found is None else [run_of_failure(one) for one in found]
 
 
 def _recorded_at(run: Run) -> datetime:
@@ -178,33 +174,17 @@ def _recorded_at(run: Run) -> datetime:
 
 
 def _in_progress_of(store: Store, name: str | None) -> Iterator[tuple[str, RunRecord]]:
-    if name is None:
-        every = store.rights.ask(
-            IN_PROGRESS, lambda: list(Runs(store).all()), lambda: list(_read_each(store))
-        )
-    else:
-        every = list(_read_each(store, [name]))
+    every = Runs(store).all()
+    if name is not None:
+        key = store.keys.entry(name)
+        every = ((key, record) for record in Runs(store).read([key])[0])
     for key, record in every:
         yield from ((store.keys.name(key), one) for one in in_progress([record]))
 
 
-def _read_each(store: Store, names: Iterable[str] | None = None) -> Iterator[tuple[str, RunRecord]]:
-    """Yield the runs in progress of entries, or of all, with their keys."""
-    for chunk in in_chunks(_names_in(store) if names is None else names):
-        keys = [store.keys.entry(name) for name in chunk]
-        for key, records in zip(keys, Runs(store).read(keys), strict=True):
-            yield from ((key, record) for record in records)
-
-
-def _names_in(store: Store) -> Iterator[str]:
-    """Yield the names of the entries in the schedule, as a viewer may read them."""
-    for page in Members(store).in_order():
-        yield from (store.keys.name(store.keys.entry_of(member)) for member, _ in page)
-
-
 def _past_of(store: Store, name: str | None, is_meant: Callable[[str], bool], now: datetime) -> Iterator[Run]:
     """Yield the past runs in the histories of entries."""
-    names = _names_in(store) if name is None else [name]
+    names = map(store.keys.name, Members(store).entries()) if name is None else [name]
     for chunk in in_chunks(one for one in names if is_meant(one)):
         keys = [store.keys.entry(one) for one in chunk]
         texts, running = Histories(store).newest(keys, MOST_KEPT), Runs(store).read(keys)

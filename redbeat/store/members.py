@@ -56,6 +56,11 @@ class Members:
 
         return in_chunks(self._store.parts.read(read, _place_of))
 
+    def entries(self) -> Iterator[str]:
+        """Yield the keys of all entries in the schedule, in order."""
+        for page in self.in_order():
+            yield from (self._store.keys.entry_of(member) for member, _ in page)
+
     def _range(self, part: Part, begin: str, last: str) -> Iterator[tuple[str, float]]:
         at_begin = 0  # how many members with the score ``begin`` were seen
         latest = (-inf, b"")

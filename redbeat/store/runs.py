@@ -12,7 +12,9 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from redbeat.store.chunks import in_chunks
+from redbeat.store.members import Members
 from redbeat.store.records import Fence, text_of
+from redbeat.store.rights import FAILURES, IN_PROGRESS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.runs import Delivery as Delivery
 from redbeat.store.scripts.runs import End as End
@@ -138,14 +140,19 @@ class Runs:
 
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""
+        found = self._store.rights.ask(IN_PROGRESS, self._busy_entries, lambda: None)
+        entries = Members(self._store).entries() if found is None else iter(found)
+        for chunk in in_chunks(entries):
+            for key, records in zip(chunk, self.read(chunk), strict=True):
+                yield from ((key, record) for record in records)
+
+    def _busy_entries(self) -> list[str] | None:
+        """Return the keys of entries that have runs in progress."""
         deadlines, keys = self._store.keys.deadlines, self._store.keys
         found: set[str] = set()
         for page in self._store.scan(lambda client, cursor: client.zscan(deadlines, cursor)):
             found |= {text_of(member).partition("\0")[2] for member, _ in page}
-        entries = sorted(keys.entry_of_running(running) for running in found)
-        for chunk in in_chunks(entries):
-            for key, records in zip(chunk, self.read(chunk), strict=True):
-                yield from ((key, record) for record in records)
+        return sorted(map(keys.entry_of_running, found))
 
     def failing(self, names: Sequence[str]) -> list[int]:
         """Return of each entry how many of its last runs have failed in a row."""
@@ -168,6 +175,14 @@ class Runs:
         )
         runs = (_failed_run_of(text_of(number), values) for number, values in found)
         return [run for run in runs if run is not None]
+
+    def failures_allowed(self, since: datetime, limit: int) -> list[FailedRun] | None:
+        """Return what ``failures`` does; None where this user may not read them."""
+
+        def read() -> list[FailedRun] | None:
+            return self.failures(since, limit)
+
+        return self._store.rights.ask(FAILURES, read, lambda: None)
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """Return what each live worker that tracks runs says of itself, by its name."""
