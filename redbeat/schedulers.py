@@ -31,6 +31,7 @@ from redbeat.beat.startup import (
     store_entries,
     store_statics,
 )
+from redbeat.beat.supervision import Supervision
 from redbeat.broker.confirms import deferrable
 from redbeat.broker.connection import Broker
 from redbeat.broker.originals import remember_scheduler
@@ -129,6 +130,7 @@ class RedBeatScheduler(Scheduler):
         upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
         self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way)
         self._claims = Claims(self.store, self._dispatcher.pace)
+        self._supervision = Supervision(self.store, lambda: self.Entry, self.config.run_lease)
         self._feed = Feed(app, lambda: self._leadership.fence if self._leadership.is_leader else None)
         self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False
@@ -218,6 +220,7 @@ class RedBeatScheduler(Scheduler):
             claim = self._claims.claim(fence, pace.begin_costly_batch(), self._lease_ms)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
+        self._supervision.watch.note_answer()
         if self.lock:
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
@@ -229,6 +232,7 @@ class RedBeatScheduler(Scheduler):
         self._has_backlog = claim.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self._claims.close()
+        has_settled = self._supervision.settle(claim, fence)
         if claim.rows:
             self._claims.may_ask_ahead = batch.is_quick
         if self._beat is not None:  # else the caller decides how long to wait
@@ -241,7 +245,7 @@ class RedBeatScheduler(Scheduler):
             self.look_ahead.note_commits(batch.recorded)
         if batch.is_in_doubt:
             return self._look_seconds
-        if claim.has_more or batch.is_cut or self.store.has_retaken_lock:
+        if claim.has_more or batch.is_cut or has_settled or self.store.has_retaken_lock:
             return 0
         if claim.is_ahead:  # it may have missed what is due now
             return self._send_due()
@@ -461,6 +465,7 @@ class RedBeatScheduler(Scheduler):
                 continue
             head, look_at = self.store.look(), now + self._look_seconds
             self.look_ahead.note_clock(head.now)
+            self._supervision.watch.note_answer()
             # is_due: the server's clock may have jumped
             if head.score != self._head_score or head.is_due:
                 break

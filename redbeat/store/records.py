@@ -480,7 +480,7 @@ def _claimed_of(row: Sequence[Any]) -> Claimed:
     claimed.type = KeyType(claimed.type or "hash")
     claimed.unread_bytes = claimed.unread_bytes or 0
     claimed.is_meta_foreign = bool(claimed.is_meta_foreign)
-    claimed.next_score = claimed.next_score or ""
+    claimed.revision, claimed.next_score = claimed.revision or "", claimed.next_score or ""
     return claimed
 
 

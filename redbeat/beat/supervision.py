@@ -1,0 +1,115 @@
+"""Looking after runs in progress: what beat does about those whose deadlines have come.
+
+Invariant: what can't be done about them keeps nothing from being sent.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from redbeat.beat.failing import pause_failing
+from redbeat.connection.retry import is_refusal
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.errors import StoreRefused
+from redbeat.log.logger import logger
+from redbeat.log.text import printable
+from redbeat.process.memory import Memory
+from redbeat.runs.deadlines import Action, judge
+from redbeat.store.records import Claim, Fence
+from redbeat.store.runs import Runs, Settlement
+from redbeat.store.store import Store
+
+#: a silence of Redis that is shorter, or than a third of a lease, leaves workers time to renew; seconds
+SILENCE_SECONDS = 3.0
+
+
+class Watch:
+    """Since when beat has seen Redis answer: workers could have renewed their leases for as long.
+
+    Arguments:
+        silence_seconds: when Redis didn't answer for longer, it counts anew.
+        clock: a monotonic clock.
+    """
+
+    def __init__(self, silence_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._silence_seconds = silence_seconds
+        self._clock = clock
+        self._since = 0.0
+        self._answered_at = -math.inf
+
+    def note_answer(self) -> None:
+        """Note that Redis has just answered."""
+        now = self._clock()
+        if now - self._answered_at > self._silence_seconds:
+            self._since = now
+        self._answered_at = now
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has answered without such a silence, up to its last answer."""
+        return max(self._answered_at - self._since, 0.0)
+
+
+class Supervision:
+    """What one beat does about the deadlines of runs in progress.
+
+    Arguments:
+        entry_class: returns the scheduler's class of entries.
+    """
+
+    def __init__(
+        self, store: Store, entry_class: Callable[[], type[RedBeatSchedulerEntry]], lease_seconds: float
+    ) -> None:
+        self._store = store
+        self._entry_class = entry_class
+        self._lease_seconds = lease_seconds
+        self._said = Memory[str, str]()
+        self.watch = Watch(max(lease_seconds / 3, SILENCE_SECONDS))
+
+    def settle(self, claim: Claim, fence: Fence) -> bool:
+        """Do what is to be done about the deadlines that ``claim`` has found; tell whether to claim again
+        at once, as entries may be due now.
+
+        Raises:
+            LockLost: another beat holds the lock.
+            StoreUnavailable, StoreRefused: Redis can't be used at all.
+        """
+        if not claim.deadlines:
+            return False
+        keys, watched = self._store.keys, self.watch.seconds
+        decisions = [judge(one, claim.now, self._lease_seconds, watched) for one in claim.deadlines]
+        looked_at = [one.deadline.running for one in decisions if one.action is Action.LOOK]
+        settlements = [decision.settlement(keys) for decision in decisions]
+
+        if looked_at:
+            entries = [keys.entry_of_running(running) for running in looked_at]
+            with self._surviving("An entry that fails too often can't be paused"):
+                pause_failing(self._store, self._entry_class(), self._store.config.app, fence, entries)
+        self._settle(fence, settlements)
+        return True
+
+    def _settle(self, fence: Fence, settlements: Sequence[Settlement]) -> None:
+        """Settle all of them; one that can't be settled is told of, and left."""
+        try:
+            Runs(self._store).settle(fence, settlements)
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__) or exc.is_login:
+                raise
+            for one in settlements:
+                with self._surviving(f"A run in progress of {one.name} can't be looked after"):
+                    Runs(self._store).settle(fence, [one])
+
+    @contextmanager
+    def _surviving(self, what: str) -> Iterator[None]:
+        """Tell once of what the server refuses in the block, and go on."""
+        try:
+            yield
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__) or exc.is_login:
+                raise
+            sentence = printable(f"{what}: {exc}")
+            if self._said.is_news(what, sentence):
+                logger.error("beat: %s", sentence)  # noqa: TRY400 - the sentence says it all
