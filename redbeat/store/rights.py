@@ -37,6 +37,11 @@ WAKE_UPS = Feature("Changes are noticed within a second, not at once", "+subscri
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
+RUNS = Feature(
+    "What becomes of runs that are lost or overdue isn't recorded",
+    "+lrange +lset +hincrby +xadd",
+    "runs",
+)
 EVENTS = Feature("No signal tells of pauses and quarantines", "+xadd ~redbeat::events", "runs")
 FAILURES = Feature(
     "Runs that have failed are known of histories only", "+xrevrange ~redbeat::failures", "runs"

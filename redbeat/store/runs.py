@@ -11,10 +11,11 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple
 
+from redbeat.connection.retry import is_no_permission
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
 from redbeat.store.records import Fence, text_of
-from redbeat.store.rights import FAILURES, IN_PROGRESS
+from redbeat.store.rights import FAILURES, IN_PROGRESS, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.runs import Delivery as Delivery
 from redbeat.store.scripts.runs import End as End
@@ -125,8 +126,10 @@ class Runs:
         """
         for chunk in in_chunks(settlements):
             with self._store.translating():
-                status = settle_runs(self._store.client, self._store.keys, fence, chunk)
+                status, unrecorded = settle_runs(self._store.client, self._store.keys, fence, chunk)
             self._store.check_lock(status, fence)
+            if is_no_permission(unrecorded):
+                self._store.rights.note(RUNS, unrecorded)
 
     def read(self, keys: Sequence[str]) -> list[list[RunRecord]]:
         """Return the runs in progress of the entries under ``keys``, the oldest first; one round trip."""

@@ -35,7 +35,7 @@ from redbeat.schedulers import get_redis
 from redbeat.store.events import Events
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
-from redbeat.store.runs import Answer, Delivery, End, Runs
+from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
 from redbeat.store.store import Store
 from tests.support.applying import apply
 from tests.support.progress import Progress
@@ -329,6 +329,23 @@ def it_tells_what_has_happened(ground: Ground) -> None:
         assert events.read(fence, "teller") == (news.events[-1].id, [])
 
 
+def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> None:
+    names, token = Keys(), "x"
+    ground.admin.set(LOCK, token)
+    run = {"due": "1.000000", "state": "started", "sent": "2.000000", "started": "3.000000", "pause": 1}
+    about, text = names.about("report"), json.dumps(run)
+    ground.admin.hset(about.running, mapping={"one": text, "": '{"due":"2.000000"}'})
+    ground.admin.lpush(about.history, '{"at":2.0,"due":1.000000,"id":"one"}')
+    lost, waiting = f"one\0{about.running}", f"\0{about.running}"
+    ground.admin.zadd(names.deadlines, {lost: 5})
+    runs, fence = Runs(Store(app or ground.app())), Fence(LOCK, token, 1000)
+    runs.settle(fence, [Settlement("end", "report", "one", lost, "5", text, "lost")])
+    assert ground.admin.zscore(names.deadlines, lost) is None
+    score = ground.admin.zscore(names.deadlines, waiting)
+    assert score is not None
+    runs.settle(fence, [Settlement("look", "report", "", waiting, f"{score:.17g}", "")])
+
+
 # -- a worker that tracks runs
 
 
@@ -429,6 +446,7 @@ def _broker_url(ground: Ground) -> str:
 BEAT: tuple[Claim, ...] = (
     it_may_ask_who_leads, it_runs_the_schedule, it_runs_the_schedule_without_a_lock,
     it_runs_in_another_database, it_stands_by, it_ends_entries, it_tells_what_has_happened,
+    it_ends_runs_that_are_lost,
 )  # fmt: skip
 STATUS: tuple[Claim, ...] = (it_asks_who_leads, it_asks_in_another_database, it_names_a_key_of_another_type)
 QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_what_only_one_of_two_queues_got)

@@ -12,8 +12,16 @@ local is_failure = {failed = true, lost = true}
 local is_given_up = {lost = true, never_started = true}
 local is_listed = {failed = true, lost = true, never_started = true}
 
+-- a right that is missing, or a key of another type, costs what it is about, and not the run's end
+local unrecorded = ''
+local function try(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then unrecorded = reply.err end
+  return reply
+end
+
 local function add_event(events, name, event, run)
-  redis.pcall('XADD', events, 'MAXLEN', '~', most_events, '*', 'event', event, 'entry', name, 'run', cjson.encode(run))
+  try('XADD', events, 'MAXLEN', '~', most_events, '*', 'event', event, 'entry', name, 'run', cjson.encode(run))
 end
 
 local function poke(keys, now, wake)
@@ -37,7 +45,7 @@ end
 local function add_to_history(history, run)
   local first = 0
   repeat
-    local found = redis.pcall('LRANGE', history, first, first + 19)
+    local found = try('LRANGE', history, first, first + 19)
     if found.err then return nil end
     for place, text in ipairs(found) do
       local due = string.match(text, '"due":([%d.e+]+)')
@@ -46,13 +54,13 @@ local function add_to_history(history, run)
         if is_read and type(past) == 'table' and (past.id == nil or past.id == run.task_id) then
           local at = first + place - 1
           if not past.outcome then
-            redis.pcall('LSET', history, at, string.sub(text, 1, -2) .. ',' .. members_of(run) .. '}')
+            try('LSET', history, at, string.sub(text, 1, -2) .. ',' .. members_of(run) .. '}')
             return 'ended'
           elseif past.ended and past.delivery and past.delivery == run.delivery and not is_given_up[past.outcome] then
             return 'repeated'
           elseif past.ended then
             if not past.late and run.outcome ~= 'superseded' and run.outcome ~= 'expired' then
-              redis.pcall('LSET', history, at, string.sub(text, 1, -2) .. ',"late":' .. cjson.encode(run.outcome) .. '}')
+              try('LSET', history, at, string.sub(text, 1, -2) .. ',"late":' .. cjson.encode(run.outcome) .. '}')
             end
             return 'late'
           end
@@ -76,14 +84,14 @@ end
 -- tell of the end once: the failures in a row, the list of failures, the event
 local function tell_of(keys, run, record)
   if is_failure[run.outcome] then
-    local in_a_row = redis.pcall('HINCRBY', keys.failing, run.name, 1)
+    local in_a_row = try('HINCRBY', keys.failing, run.name, 1)
     local most = tonumber(record and record.pause)
     if most and type(in_a_row) == 'number' and in_a_row >= most then poke(keys, run.now, run.wake) end
   elseif run.outcome == 'succeeded' then
-    redis.pcall('HDEL', keys.failing, run.name)
+    try('HDEL', keys.failing, run.name)
   end
   if is_listed[run.outcome] then
-    redis.pcall(
+    try(
       'XADD', keys.failures, 'MAXLEN', '~', most_events, '*', 'entry', run.name, 'id', run.task_id, 'due', run.due,
       'outcome', run.outcome, 'error', run.error or '', 'worker', run.worker or ''
     )

@@ -130,8 +130,13 @@ def note_child(client: Any, keys: Keys, delivery: Delivery, task_id: str) -> boo
     return bool(_NOTE_CHILD(client, [running, keys.deadlines], [root, task_id, delivery.due]))
 
 
-def settle_runs(client: Any, keys: Keys, fence: Fence, settlements: Sequence[Settlement]) -> LockStatus:
-    """Do what was decided about runs whose deadlines have come; return the lock's status."""
+def settle_runs(
+    client: Any, keys: Keys, fence: Fence, settlements: Sequence[Settlement]
+) -> tuple[LockStatus, str]:
+    """Do what was decided about runs whose deadlines have come.
+
+    Returns the lock's status, and '', or the server's error where something couldn't be recorded.
+    """
     about = [keys.about(one.name) for one in settlements]
     script_keys = [
         *fence.keys(keys.schedule),
@@ -143,4 +148,5 @@ def settle_runs(client: Any, keys: Keys, fence: Fence, settlements: Sequence[Set
     args: list[Any] = [*fence.args(), keys.wake, len(settlements)]
     for one in settlements:
         args += *one[:-1], f"{one.seconds:.3f}"
-    return lock_status_of(_SETTLE_RUNS(client, script_keys, args))
+    status, unrecorded = _SETTLE_RUNS(client, script_keys, args)
+    return lock_status_of(status), text_of(unrecorded)

@@ -25,14 +25,17 @@
 --   word             with 'end' the outcome, with 'overdue' 'revoke' if it is revoked
 --   seconds          with 'postpone' and 'overdue' in how many to look again
 --
--- Returns 'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token holds it
--- (then nothing was written)
+-- Returns {status, unrecorded}
+--   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
+--             holds it (then nothing was written)
+--   unrecorded  '', or the server's error when what became of a run couldn't be recorded or told of; it has ended all
+--             the same
 local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local events, failures, failing = KEYS[5], KEYS[6], KEYS[7]
 local token, lock_ms, wake, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local status = hold_lock(lock, mark, token, lock_ms)
-if status == 'lost' then return status end
+if status == 'lost' then return {status, ''} end
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 
@@ -101,4 +104,4 @@ for i = 8, 7 + count do
     end
   end
 end
-return status
+return {status, unrecorded}

@@ -135,7 +135,7 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
     "settle_runs": lambda client, fence: settle_runs(
         client, KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
-    ),
+    )[0],
 }
 
 

@@ -23,7 +23,14 @@ from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.progress import Progress
-from tests.support.rights import CLAIMS, PASSWORD, Ground, documented_rights, run_twice
+from tests.support.rights import (
+    CLAIMS,
+    PASSWORD,
+    Ground,
+    documented_rights,
+    it_ends_runs_that_are_lost,
+    run_twice,
+)
 from tests.support.schedule import SCHEDULE, sent_names
 from tests.support.ticks import take_messages
 
@@ -143,6 +150,12 @@ def pause_twice(ground: Ground) -> None:
     assert Entry.count(app, state="paused") == 2
 
 
+def lose_twice(ground: Ground) -> None:
+    app = ground.app("beat")
+    for _ in range(2):
+        it_ends_runs_that_are_lost(ground, app)
+
+
 def listen_twice(ground: Ground) -> None:
     events = Events(Store(ground.app("beat")))
     for _ in range(2):
@@ -183,6 +196,7 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.REPLICAS, "beat", "", wait_for_replicas),
     (rights.EVICTION, "beat", "+config|get", start_twice),
     (rights.DOWNGRADED, "writer", "~redbeat::downgraded", look_twice),
+    (rights.RUNS, "beat", "", lose_twice),
     (rights.EVENTS, "writer", "", pause_twice),
     (rights.FAILURES, "viewer", "", list_failures_twice),
     (rights.IN_PROGRESS, "viewer", "", list_runs_twice),
