@@ -8,13 +8,14 @@ failures are forgotten only when the pause was told of, so a beat that is killed
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.pauses import rest
-from redbeat.errors import EntryError
+from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.history import decode_history
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
@@ -94,10 +95,13 @@ def _pause(
 
 
 def _note_of(store: Store, key: str, failures: int) -> str:
+    records: list[str] = []
+    with suppress(StoreCorrupt):  # nothing depends on a history
+        records = Histories(store).read(key, _RECORDS)
     last = next(
         (
             run.error or f"the run due at {run.due:%Y-%m-%d %H:%M:%S} UTC was lost"
-            for run in decode_history(Histories(store).read(key, _RECORDS), lambda _due: "")
+            for run in decode_history(records, lambda _due: "")
             if run.outcome in ("failed", "lost")
         ),
         "",

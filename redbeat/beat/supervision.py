@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from redbeat.beat.failing import pause_failing
 from redbeat.connection.retry import is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import StoreRefused
+from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
@@ -104,12 +104,19 @@ class Supervision:
 
     @contextmanager
     def _surviving(self, what: str) -> Iterator[None]:
-        """Tell once of what the server refuses in the block, and go on."""
+        """Tell once of what the server refuses in the block, or of a key of another type, and go on."""
         try:
             yield
         except StoreRefused as exc:
             if is_refusal(exc.__cause__) or exc.is_login:
                 raise
-            sentence = printable(f"{what}: {exc}")
-            if self._said.is_news(what, sentence):
-                logger.error("beat: %s", sentence)  # noqa: TRY400 - the sentence says it all
+            self._tell(what, exc)
+        except StoreCorrupt as exc:
+            if exc.key in (self._store.config.lock_key, self._store.keys.schedule):
+                raise
+            self._tell(what, exc)
+
+    def _tell(self, what: str, exc: Exception) -> None:
+        sentence = printable(f"{what}: {exc}")
+        if self._said.is_news(what, sentence):
+            logger.error("beat: %s", sentence)

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
+from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
 from redbeat.store.records import Fence, text_of
@@ -161,14 +162,14 @@ class Runs:
         """Return of each entry how many of its last runs have failed in a row."""
         if not names:
             return []
-        key = self._store.keys.failing
-        found = self._store.ask(lambda client: client.hmget(key, list(names)), key, "hash")
+        key, stored = self._store.keys.failing, [as_stored(name) for name in names]
+        found = self._store.ask(lambda client: client.hmget(key, stored), key, "hash")
         return [int(count) if count is not None and text_of(count).isdigit() else 0 for count in found]
 
     def forget_failures(self, name: str) -> None:
         """Count the failures in a row of an entry from the beginning."""
         key = self._store.keys.failing
-        self._store.ask(lambda client: client.hdel(key, name), key, "hash")
+        self._store.ask(lambda client: client.hdel(key, as_stored(name)), key, "hash")
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""

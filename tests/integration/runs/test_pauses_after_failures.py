@@ -19,7 +19,9 @@ from redbeat.store.store import Store
 from tests.integration.conftest import ONE_SERVER
 from tests.support.logs import errors_in, warnings_in
 from tests.support.progress import NAMES, Progress
-from tests.support.schedule import LOCK, field
+from tests.support.schedule import LOCK, field, sent_names, write_raw
+from tests.support.servers import Server
+from tests.support.ticks import leader
 
 pytestmark = ONE_SERVER
 
@@ -227,3 +229,37 @@ def test_many_failures_of_others_cost_one_command(progress: Progress, app: Celer
     store.on_progress = lambda: trips.append(1)
     pause_failing(store, Entry, app, Fence(), keys)
     assert len(trips) == 1
+
+
+@pytest.mark.parametrize("kept", ["failing", "history", "events"])
+def test_a_key_of_another_type_keeps_no_run_from_being_sent(
+    app: Celery, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture, kept: str
+) -> None:
+    save(app)
+    client.hset(NAMES.failing, "job", 3)
+    keys = {"failing": NAMES.failing, "history": NAMES.about("job").history, "events": NAMES.events}
+    client.delete(keys[kept])
+    client.set(keys[kept], "of another type")
+    client.zadd(NAMES.deadlines, {f"\0{NAMES.about('job').running}": 1})
+    write_raw(client, "other")
+    with leader(app) as scheduler:
+        for _ in range(2):
+            scheduler.tick()
+    assert sent_names(broker) == ["other"]
+    assert client.zcard(NAMES.deadlines) == 0
+    assert Entry.get("job", app).enabled == (kept == "failing")
+    assert len(errors_in(caplog)) == (1 if kept == "failing" else 0)
+
+
+def test_an_entry_whose_name_is_no_text_keeps_no_run_from_being_sent(
+    app: Celery, client: redis.Redis, broker: redis.Redis, server: Server
+) -> None:
+    with server.client(db=1, decode_responses=False) as raw:
+        raw.hset(b"redbeat:half-\x80", "definition", '{"task": "echo", "schedule": 60}')
+        raw.hset(b"redbeat::failing", b"half-\x80", 3)
+        raw.zadd(NAMES.deadlines, {b"\0redbeat::running:half-\x80": 1})
+    write_raw(client, "other")
+    with leader(app) as scheduler:
+        scheduler.tick()
+    assert sent_names(broker) == ["other"]
+    assert client.zcard(NAMES.deadlines) == 0
