@@ -18,7 +18,7 @@ READING = {
         "EVALSHA", "EVAL", "TIME", "TYPE", "EXISTS", "HMGET", "HSTRLEN", "HGETALL", "ZSCORE", "ZCOUNT",
         "ZCARD", "ZRANGEBYSCORE",
     ),
-    *("GET", "PTTL", "SCAN", "SMEMBERS", "ACL"),
+    *("GET", "PTTL", "SCAN", "SMEMBERS", "ACL", "LRANGE", "ZSCAN"),
 }  # fmt: skip
 Ask = Callable[..., Result]
 Findings = dict[str, list[dict[str, Any]]]

@@ -24,6 +24,7 @@ from redbeat.diagnostics.checks.finding import Severity as Severity
 from redbeat.diagnostics.checks.finding import worst_of as worst_of
 from redbeat.diagnostics.checks.leader import LEADER_CHECKS, check_writer
 from redbeat.diagnostics.checks.orphans import ORPHAN_CHECKS
+from redbeat.diagnostics.checks.runs import RunChecks
 from redbeat.diagnostics.checks.server import SERVER_CHECKS
 from redbeat.diagnostics.checks.tasks import Tasks, check_message, check_routes
 from redbeat.diagnostics.checks.ways import Ways
@@ -113,7 +114,7 @@ def examine(
 
 
 def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Finding]]]:
-    tasks, versions, ways = Tasks(), Versions(), Ways()
+    tasks, versions, ways, runs = Tasks(), Versions(), Ways(), RunChecks()
     of_entries = (
         *ENTRY_CHECKS,
         check_writer,
@@ -122,6 +123,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
         tasks.note_queue,
         versions.note_entry,
         ways.note_entry,
+        runs.note_entry,
     )
 
     def check_entries(context: Context) -> Iterator[Finding]:
@@ -138,6 +140,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
     yield tasks.check_queues
     yield versions.tell
     yield ways.tell
+    yield runs.tell
     yield from ORPHAN_CHECKS
 
 
