@@ -23,6 +23,7 @@ class Batch:
         doubtful: keys of the entries whose messages may have been lost with a channel: each of their runs is
             sent again, and waited for by itself.
         sent: prepared runs that were sent.
+        reserved: keys of the entries whose runs are noted as in progress before they are published.
         recorded: commits that were written, or refused because somebody else has changed the entry.
         is_cut: some claimed entries are still due.
         is_quick: all its runs went the quick way.
@@ -40,6 +41,7 @@ class Batch:
     unconfirmed: list[tuple[Run, Publication]] = field(default_factory=list)
     doubtful: set[str] = field(default_factory=set)
     sent: list[Run] = field(default_factory=list)
+    reserved: set[str] = field(default_factory=set)
     recorded: list[Commit] = field(default_factory=list)
     is_cut: bool = False
     is_in_doubt: bool = False

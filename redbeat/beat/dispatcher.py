@@ -41,7 +41,7 @@ from redbeat.beat.planner import (
     plan_run,
 )
 from redbeat.beat.quick_way import QuickWay
-from redbeat.beat.recorder import Recorder
+from redbeat.beat.recorder import Recorder, is_held_back
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
@@ -304,6 +304,9 @@ class Dispatcher:
 
     def _send(self, batch: Batch, runs: Sequence[Run]) -> None:
         """Send ``runs``, or collect their messages, and note each of them in ``batch``."""
+        # else the script that pushes decides
+        if any(map(is_held_back, runs)) and not self.quick_way.is_exactly_once():
+            runs = self._recorder.reserve(batch, runs)
         left = deque(self._disruptions.begin(runs))
         are_drafts = self._broker.drafts is not None  # what is compiled isn't pushed, but published
         with hold_interrupts() as let_interrupt:  # a run that was sent and isn't noted would be sent again
@@ -450,6 +453,9 @@ class Dispatcher:
         if batch.collected:
             target = self._find_target(batch)
             if target is None or not self._recorder.commit_with_messages(batch, target):
+                pushes = {run.claimed.key: of_run for run, of_run in batch.collected}
+                runs = self._recorder.reserve(batch, [run for run, _ in batch.collected])
+                batch.collected = [(run, pushes[run.claimed.key]) for run in runs]
                 self._pipeline.send(batch)
         self._recorder.commit(batch, batch.pending)
 

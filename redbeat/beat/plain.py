@@ -23,7 +23,7 @@ from celery.schedules import crontab, schedule
 
 from redbeat.beat.planner import CompiledRun, options_of
 from redbeat.beat.timetable import Timetable, Turn
-from redbeat.beat.tracking import is_tracked, read_tracks
+from redbeat.beat.tracking import read_tracks
 from redbeat.broker.compiler import Call, Compiler, Message, Values
 from redbeat.broker.ground import options_of_task
 from redbeat.entries.due import defaults_for
@@ -37,6 +37,7 @@ from redbeat.policy.headers import headers_of
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited
 from redbeat.process.memory import Allowance, Memory
+from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import Claimed, Commit, KeyType
 from redbeat.store.store import read_claimed

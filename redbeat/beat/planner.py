@@ -42,7 +42,7 @@ from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.budget import TOO_EXPENSIVE
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc, moment_of
-from redbeat.store.records import Claimed, Clear, Commit, Ending, KeyType, Push, score_text
+from redbeat.store.records import Claimed, Clear, Commit, Ending, Held, KeyType, Push, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 
@@ -493,6 +493,16 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
     commit.records = (unsent_record(run.nominal, reason),) if is_news else ()
     return commit, is_news
+
+
+def commit_held(run: Run, held: Held) -> Commit:
+    """Return the commit of a run that another one has held back."""
+    tracked, claimed = run.sent.run, run.claimed
+    assert tracked is not None  # noqa: S101 - it was asked for
+    *dropped, record = tracked.held_records
+    commit = _commit(claimed, tracked.held_score)
+    commit.records = (*dropped, f"{record},{held.members}")
+    return commit
 
 
 def _wait_on(claimed: Claimed) -> Commit:

@@ -16,6 +16,7 @@ from redbeat.beat.planner import (
     CompiledRun,
     Run,
     commit_failed,
+    commit_held,
     commit_overrun,
     commit_quarantined,
     is_first_overrun,
@@ -38,10 +39,14 @@ from redbeat.store.records import (
     Held,
     LockStatus,
     Push,
+    Reserved,
     Result,
     Target,
 )
 from redbeat.store.store import Store
+
+#: how long a run is noted as in progress that is to be published, if it isn't recorded as sent then; seconds
+RESERVED_SECONDS = 60.0
 
 
 class Recorder:
@@ -95,6 +100,33 @@ class Recorder:
         if is_news:
             logger.error("beat: Couldn't send %s (%s), trying again: %s", run.name, run.task, reason)
         batch.pending.append(commit)
+
+    def reserve(self, batch: Batch, runs: Sequence[Run]) -> list[Run]:
+        """Return those of ``runs`` whose messages may be published: no other run of their entries holds them
+        back.
+
+        Commits of the others become pending. It takes one round trip, or none where no policy asks for it.
+        """
+        asking = [run for run in runs if is_held_back(run) and run.claimed.key not in batch.reserved]
+        if not asking:
+            return list(runs)
+        asked = [(run.claimed.key, run.sent.task_id, run.sent.run) for run in asking if run.sent.run]
+        answers = self._store.reserve_runs(batch.fence, asked, RESERVED_SECONDS)
+        left_out = set()
+        for run, answer in zip(asking, answers, strict=True):
+            if answer is Reserved.NOW:
+                batch.reserved.add(run.claimed.key)
+                continue
+            left_out.add(run.claimed.key)
+            if answer is Reserved.BEFORE:
+                logger.info("beat: %s (%s) was sent already, and is recorded now.", run.name, run.task)
+                batch.note_published(run)
+            elif isinstance(answer, Held):
+                self._reports.report_held(run.sent, answer)
+                batch.pending.append(commit_held(run, answer))
+            else:
+                self.retry_later(batch, run, StoreRefused(answer))
+        return [run for run in runs if run.claimed.key not in left_out]
 
     def commit_with_messages(self, batch: Batch, target: Target) -> bool:
         """Record what is pending, and push each collected message in the step that records its run.
@@ -266,3 +298,8 @@ class Recorder:
         fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
         with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
             call_briefly(lambda: store.commit_runs(fence, batch.pending))
+
+
+def is_held_back(run: Run) -> bool:
+    """Tell whether another run of its entry may hold ``run`` back."""
+    return run.sent.run is not None and run.sent.run.overlap != "allow"

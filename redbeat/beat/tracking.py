@@ -12,12 +12,8 @@ from typing import Any
 
 from redbeat.history import held_record
 from redbeat.policy.policy import Policy
+from redbeat.runs.tracking import is_tracked
 from redbeat.store.records import DROPPED, TrackedRun
-
-
-def is_tracked(app: Any) -> bool:
-    """Tell whether ``app`` asks for all runs to be tracked."""
-    return bool(getattr(app, "redbeat_tracks_runs", False))
 
 
 def tracked_run(

@@ -77,6 +77,8 @@ def judge(deadline: Deadline, now: float, lease_seconds: float, watched_seconds:
     run = None if deadline.record is None else decode_record(deadline.task_id, deadline.record)
     if run is None:
         return Decision(deadline, Action.FORGET)
+    if run.state is State.SENT and run.sent is None:
+        return Decision(deadline, Action.FORGET)  # it was to be published, and wasn't, or will be once more
     if run.state is State.ENDED:
         return Decision(deadline, Action.END, run, run.outcome or "lost")
     if run.terminate == REPLACED and run.state in (State.SENT, State.RETRYING):

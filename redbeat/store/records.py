@@ -287,13 +287,27 @@ class Held(NamedTuple):
         worker: which worker has begun it, or None.
         since: since when it has been in progress, UNIX seconds, or None.
         is_waiting: it goes when the other one has ended.
+        members: what its record in the history says of that, as members of a JSON object.
     """
 
     by: str
     worker: str | None = None
     since: float | None = None
     is_waiting: bool = False
+    members: str = ""
 
+
+class Reserved(Enum):
+    """A run may be published, or was."""
+
+    #: it is noted as in progress: it may be published now
+    NOW = auto()
+    #: it has been published already, by a beat that ended before it recorded that
+    BEFORE = auto()
+
+
+#: whether a run may be published; a str: why its entry's runs in progress can't be read
+Reservation = Reserved | Held | str
 
 #: what became of one commit
 Result = bool | str | Held
@@ -488,7 +502,7 @@ def held_of(members: str) -> Held:
     """Return what has held a run back, by the members that were added to its record."""
     found = json.loads(f"{{{members}}}")
     is_waiting = found["outcome"] == "waiting"
-    return Held(str(found["held_by"]), found.get("worker"), found.get("since"), is_waiting)
+    return Held(str(found["held_by"]), found.get("worker"), found.get("since"), is_waiting, members)
 
 
 def deadlines_of(rows: Iterable[Sequence[Any]]) -> list[Deadline]:

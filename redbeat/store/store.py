@@ -56,9 +56,11 @@ from redbeat.store.records import (
     Histories,
     KeyType,
     LockStatus,
+    Reservation,
     Sizes,
     Stored,
     Target,
+    TrackedRun,
     Vitals,
     Write,
     text_of,
@@ -293,6 +295,30 @@ class Store:
             committed = lua.commit_runs(client, schedule, fence, commits, target, histories, call)
         self.note_committed(committed, fence)
         return committed
+
+    def reserve_runs(
+        self, fence: Fence, runs: Sequence[tuple[str, str, TrackedRun]], seconds: float | None
+    ) -> list[Reservation]:
+        """Note runs as in progress, for so many seconds, whose messages are about to be published; one round
+        trip.
+
+        Returns for each whether it may be published. One that another run holds back waits from now on, if
+        its entry's policy says so.
+
+        Arguments:
+            runs: the key of the entry, the task id and the run.
+            seconds: None: they have been published.
+
+        Raises:
+            LockLost: another beat holds the lock; nothing was written.
+        """
+        if not runs:
+            return []
+        with self.translating():
+            schedule, histories = self.keys.schedule, self._histories
+            status, found = lua.reserve_runs(self.client, schedule, fence, runs, seconds, histories)
+        self.check_lock(status, fence)
+        return found
 
     def commits(
         self,

@@ -24,6 +24,8 @@ from redbeat.store.records import (
     Histories,
     KeyType,
     LockStatus,
+    Reservation,
+    Reserved,
     Result,
     Sizes,
     Stored,
@@ -57,6 +59,7 @@ _COMMIT_RUNS = Script(
     "note_run", "commit_runs",
 )
 # fmt: on
+_RESERVE_RUNS = Script("hold_lock", "run_records", "find_hold", "reserve_runs")
 _READ_ENTRIES = Script("entry_texts", "measure_entry", "read_entries")
 _SAVE_ENTRIES = Script("hold_lock", "entry_texts", "measure_entry", "save_entries")
 _DELETE_ENTRIES = Script("hold_lock", "delete_entries")
@@ -244,6 +247,39 @@ def _commit_request(
     told = [histories.tells, *entries, *decided, *formed, *values]
     args = [*fence.args(), len(commits), *where, *counts, *told]
     return Request([*keys, *running, *recorded, *queues], args)
+
+
+def reserve_runs(
+    client: Any,
+    schedule_key: str,
+    fence: Fence,
+    runs: Sequence[tuple[str, str, TrackedRun]],
+    seconds: float | None,
+    histories: Histories,
+) -> tuple[LockStatus, list[Reservation]]:
+    """Note runs as in progress that are about to be published, and for ``seconds``; return what each may do.
+
+    Arguments:
+        runs: the key of the entry, the task id and the run.
+        seconds: None: they have been published, and are noted for as long as they may wait on their queue.
+    """
+    keys = [*fence.keys(schedule_key), histories.deadlines]
+    args = fence.args()
+    for key, task_id, run in runs:
+        keys.append(histories.running_of(key))
+        overlap = PUBLISHED if seconds is None else run.overlap
+        kept_seconds = run.queue_seconds + 1 if seconds is None else seconds
+        args += task_id, run.due, run.members, overlap, score_text(kept_seconds)
+    status, answers = _RESERVE_RUNS(client, keys, args)
+    return lock_status_of(status), [_reservation_of(text_of(answer)) for answer in answers]
+
+
+_RESERVED = {"reserved": Reserved.NOW, "known": Reserved.BEFORE}
+
+
+def _reservation_of(answer: str) -> Reservation:
+    kind, _, text = answer.partition(" ")
+    return held_of(text) if kind == "held" else _RESERVED.get(kind, text)
 
 
 _NO_RUN = ("",) * 5

@@ -1,6 +1,8 @@
 -- find_hold(deadlines, running, run, now): what holds back a run with an overlap policy, as members of its record; nil
 -- for nothing. run has task_id, due and overlap. With 'buffer_one' and 'replace' it waits then, unless another one does
 -- already; with 'replace' those in progress are to be terminated, where that is possible.
+-- reserve_run(deadlines, running, run, now): note a run that is about to be published, or was, unless it is held back; run
+-- has members and seconds besides, those of its record and how long it is kept. Returns what reserve_runs does.
 -- text_of_error(problem): what a command has raised, as a text.
 -- refusal_of(running, problem): the sentence that says why a run isn't sent whose entry's runs can't be read or noted. An
 -- error that isn't about them is raised again.
@@ -56,4 +58,18 @@ local function find_hold(deadlines, running, run, now)
   if type(record.worker) == 'string' then members = members .. ',"worker":' .. cjson.encode(record.worker) end
   local since = tonumber(record.started or record.sent)
   return since and members .. string.format(',"since":%.6f', since) or members
+end
+
+local function reserve_run(deadlines, running, run, now)
+  local known = decode_record(redis.call('HGET', running, run.task_id))
+  local sent = run.overlap == 'published' and '"sent":"' .. now .. '",' or ''
+  if known and is_same_time(known.due, run.due) then
+    if known.sent or known.state ~= 'sent' then return 'known' end
+  elseif sent == '' then
+    local held = find_hold(deadlines, running, run, now)
+    if held then return 'held ' .. held end
+  end
+  redis.call('HSET', running, run.task_id, '{"state":"sent",' .. sent .. run.members .. '}')
+  redis.call('ZADD', deadlines, later(now, run.seconds), run.task_id .. '\0' .. running)
+  return 'reserved'
 end

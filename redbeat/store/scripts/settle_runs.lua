@@ -82,6 +82,7 @@ for i = 8, 7 + count do
     if action == 'forget' or not is_hash then
       if is_hash then redis.call('HDEL', running, task_id) end
       redis.call('ZREM', deadlines, member)
+      if is_hash and redis.call('HGET', running, '') then poke(keys, now, wake) end
     elseif action == 'look' then
       release(running, entry, member)
     elseif action == 'postpone' then

@@ -6,6 +6,7 @@ Then each fence, and each other line that the scripts have for this, is taken aw
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from redis.exceptions import NoScriptError
 
 from redbeat.keys import Keys
 from redbeat.store import scripts as lua
-from redbeat.store.records import Fence, KeyType, LockStatus, Stored, Write
+from redbeat.store.records import NO_HISTORIES, Fence, KeyType, LockStatus, Stored, TrackedRun, Write
 from redbeat.store.scripts.downgrades import bring_back
 from redbeat.store.scripts.runs import Settlement, settle_runs
 from tests.integration.conftest import ONE_SERVER
@@ -119,6 +120,8 @@ def test_without_it_an_order_of_steps_breaks_a_promise(
     assert explored.violation == violation
 
 
+RUN = TrackedRun("1", '"due":"1"', 3600, "skip")
+HISTORIES = replace(NO_HISTORIES, running_of=KEYS.running, deadlines=KEYS.deadlines)
 DEADLINE = f"id\0{KEYS.about('entry').running}"
 ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
 #: the fenced scripts that no step of the model's is, each with something to write
@@ -133,6 +136,9 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
         client, STATICS, KEYS.static_owners, fence, "add", "me", ["entry"]
     ),
     "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
+    "reserve_runs": lambda client, fence: lua.reserve_runs(
+        client, SCHEDULE, fence, [(ENTRY.key, "id", RUN)], 60, HISTORIES
+    )[0],
     "settle_runs": lambda client, fence: settle_runs(
         client, KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
     )[0],

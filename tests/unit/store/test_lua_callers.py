@@ -30,6 +30,7 @@ CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER)
 TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
 STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
+RUN = records.TrackedRun("the-due", "the-members", 6.0, "skip", ("first", "last"), "held-score")
 COMMIT = records.Commit(
     CLAIMED,
     "new-score",
@@ -38,7 +39,7 @@ COMMIT = records.Commit(
     is_for_this_definition=True,
     records=("the-record",),
     valid_until=7.5,
-    run=records.TrackedRun("the-due", "the-members", 6.0, "skip", ("first", "last"), "held-score"),
+    run=RUN,
     task_id="the-id",
 )
 TARGET = records.Target("the-server", 3, 4)
@@ -119,6 +120,20 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "tracked": 2,
         },
         {"decision": "1", "texts": "definition"},
+    ),
+    "reserve_runs": (
+        lambda client: lua.reserve_runs(
+            client, "the-schedule", FENCE, [("k", "the-id", RUN)] * 2, 60.0, histories_of(6)
+        ),
+        ["ok", ["reserved", "known"]],
+        {**FENCED, "deadlines": "the-deadlines"},
+        {
+            "task_id": "the-id",
+            "due": "the-due",
+            "run": "the-members",
+            "overlap": "skip",
+            "seconds": "60.000000",
+        },
     ),
     "read_entries": (
         lambda client: lua.read_entries(client, "the-schedule", ["k", "k"], entry_bytes=9),
@@ -355,7 +370,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 
 
 #: script to the keys of its entries, where they aren't the entries' own
-LISTED = {"renew_runs": ["the-:running:n"] * 2, "settle_runs": ["the-:running:n"] * 2}
+LISTED = {
+    "renew_runs": ["the-:running:n"] * 2,
+    "reserve_runs": ["runs of k"] * 2,
+    "settle_runs": ["the-:running:n"] * 2,
+}
 
 #: script to the keys that come after those of the entries
 BESIDE = {
@@ -535,6 +554,16 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
         deadlines=passed,
         next_deadline=3.5,
     )
+
+
+def test_what_holds_a_run_back_is_read_with_the_members_of_its_record() -> None:
+    members = '"outcome":"waiting","held_by":"other","worker":"celery@here","since":1.5'
+    held = records.Held("other", "celery@here", 1.5, True, members)
+    client = Replying([b"ok", 0, b"13", [members.encode()], b""])
+    assert lua.commit_runs(client, "s", FENCE, [COMMIT, COMMIT]).results == [True, held]
+    answers = [b"reserved", b"known", f"held {members}".encode(), b"refused no hash"]
+    found = lua.reserve_runs(Replying([b"ok", answers]), "s", FENCE, [], None, histories_of(0))
+    assert found[1] == [records.Reserved.NOW, records.Reserved.BEFORE, held, "no hash"]
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
