@@ -14,23 +14,21 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable
 from typing import Any
 
 from redbeat import signals
 from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError, StoreUnavailable
-from redbeat.history import PastRun, decode_history
 from redbeat.leadership.lock import Holder, LeaderLock, holder_of
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.memory import Memory
+from redbeat.runs.event import arguments_of
 from redbeat.store.events import Event, Events
 from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from redbeat.task_ids import task_id_of
 
 #: how often it is looked whether something has happened
 LOOK_SECONDS = 1.0
@@ -158,25 +156,11 @@ class Feed:
         signal = signals.OF_EVENTS.get(event.fields.get("event", ""))
         if signal is None or not signal.receivers:
             return
-        arguments = self._arguments_of(event.fields)
+        arguments = arguments_of(event.fields, ensure_conf(self._app).keys)
         if arguments is None:
             logger.debug("beat: An event can't be read: %s", shorten(printable(repr(event))))
             return
         self._send(signal, **arguments)
-
-    def _arguments_of(self, fields: Mapping[str, str]) -> dict[str, Any] | None:
-        """Return what the receivers of an event are given; None: it can't be read."""
-        key = fields.get("key")
-        if key is None:
-            return signals.arguments_of(fields)
-        # beat's own commits tell of runs by their records in the history
-
-        def id_of(due: datetime) -> str:
-            return task_id_of(key, due.isoformat(timespec="microseconds"))
-
-        pasts = decode_history([fields.get("run", "")], id_of)
-        name = ensure_conf(self._app).keys.name(key)
-        return {"entry": name, "run": _run_of(pasts[0])} if pasts else None
 
     def _send(self, signal: Any, **arguments: Any) -> None:
         """Call the receivers; Celery's signal logs their exceptions."""
@@ -191,15 +175,3 @@ class Feed:
         if self._said.is_news(kind, words):
             trace = exc if with_traceback else None
             logger.error("beat: Signals can't be sent now, trying again: %s: %s", kind, words, exc_info=trace)
-
-
-def _run_of(past: PastRun) -> signals.Run:
-    return signals.Run(
-        task_id=past.task_id or "",
-        due=past.due,
-        outcome="" if past.outcome == "sent" else past.outcome,
-        why=past.why,
-        is_manual=past.is_manual,
-        last=past.last,
-        count=past.count if past.is_span else 1,
-    )

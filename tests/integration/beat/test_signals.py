@@ -98,7 +98,8 @@ class Ground:
             yield process
 
     def add(self, event: str, entry: str, **run: Any) -> None:
-        run = {"id": f"id-of-{entry}", "due": "1769844600.000000", **run}
+        run.setdefault("outcome", "succeeded")
+        run = {"task_id": f"id-of-{entry}", "due": "1769844600.000000", **run}
         self.client.xadd(EVENTS, {"event": event, "entry": entry, "run": json.dumps(run)})
 
     def told(self, *names: str) -> list[dict[str, Any]]:
@@ -124,27 +125,32 @@ def ground(server: Server, tmp_path: Path, client: redis.Redis, broker: redis.Re
 def test_each_event_is_told_once_and_in_order_with_its_arguments(ground: Ground) -> None:
     ground.write()
     with ground.beat() as beat:
-        ground.add("run_sent", "report")
-        ground.add("run_skipped", "report", why="the run before is at work")
-        ground.add("run_started", "report", worker="celery@a", attempt=2, wait="0.500000")
-        ground.add("run_overdue", "report", max=60)
+        record = '{"at":1769844601.5,"due":1769844600,"outcome":"skipped","why":"it is late"}'
+        ground.client.xadd(EVENTS, {"event": "run_skipped", "key": "redbeat:report", "run": record})
+        ground.add("run_started", "report", worker="celery@a", attempt=2, wait="0.500000", at="1769844601")
+        ground.add("run_overdue", "report", worker="celery@a", started="1769844601.000000")
         ground.add(
             "run_ended", "report", outcome="failed", error="ValueError: no", worker="celery@a", ran=1.25
         )
-        eventually(lambda: len(ground.told()) == 5)
+        eventually(lambda: len(ground.told()) == 4)
         assert not has_traceback(beat.output())
     told = ground.told()
-    assert [one["signal"] for one in told] == [
-        "run_sent", "run_skipped", "run_started", "run_overdue", "run_ended",
-    ]  # fmt: skip
+    assert [one["signal"] for one in told] == ["run_skipped", "run_started", "run_overdue", "run_ended"]
     assert {one["entry"] for one in told} == {"report"}
-    assert all("'task_id': 'id-of-report'" in one["run"] for one in told)
-    assert all("datetime.datetime(2026, 1, 31, 7, 30, tzinfo=" in one["run"] for one in told)
-    assert "'why': 'the run before is at work'" in told[1]["run"]
-    assert "'worker': 'celery@a', 'attempt': 2, 'wait_seconds': 0.5" in told[2]["run"]
-    assert "'max_runtime': 60.0" in told[3]["run"]
-    assert "'outcome': 'failed'" in told[4]["run"]
-    assert "'run_seconds': 1.25, 'error': 'ValueError: no'" in told[4]["run"]
+    skipped, started, overdue, ended = (one["run"] for one in told)
+    for run in (started, overdue, ended):
+        assert "'task_id': 'id-of-report'" in run
+        assert "'due': datetime.datetime(2026, 1, 31, 7, 30, tzinfo=" in run
+    assert "'task_id': None" in skipped
+    assert "'why': 'it is late'" in skipped
+    assert "'outcome': None" in started
+    assert "'started_at': datetime.datetime(2026, 1, 31, 7, 30, 1, tzinfo=" in started
+    assert "'worker': 'celery@a', 'attempt': 2, 'wait_seconds': 0.5" in started
+    assert "'is_overdue': True" in overdue
+    assert "'started_at': datetime.datetime(2026, 1, 31, 7, 30, 1, tzinfo=" in overdue
+    assert "'outcome': 'failed'" in ended
+    assert "'run_seconds': 1.25" in ended
+    assert "'error': 'ValueError: no'" in ended
 
 
 def test_pauses_and_quarantines_are_told_of(ground: Ground, make_app: MakeApp) -> None:
@@ -176,9 +182,8 @@ def test_runs_that_beat_sends_are_told_of_each_once(ground: Ground, settings: di
     ground.write(beat_schedule={"often": {"task": "echo", "schedule": 0.3}}, **settings)
     with ground.beat():
         eventually(lambda: len(ground.told("run_sent")) >= 10)
-    told = [
-        re.findall(r"'task_id': '(.*?)', 'due': datetime", one["run"])[0] for one in ground.told("run_sent")
-    ]
+    runs = [one["run"] for one in ground.told("run_sent")]
+    told = [re.findall(r"'task_id': '(.*?)'", run)[0] for run in runs]
     sent = [message["headers"]["id"] for message in messages(ground.broker)]
     first = sent.index(told[0])
     assert told == sent[first : first + len(told)]
@@ -198,7 +203,7 @@ def test_runs_that_beat_leaves_out_are_told_of_with_the_reason(ground: Ground) -
     assert told.keys() == {"run_skipped", "run_sent"}
     assert "older than the limit of 1 (misfire_limit)" in told["run_skipped"]["run"]
     assert "'outcome': 'skipped'" in told["run_skipped"]["run"]
-    assert "'task_id': ''" in told["run_skipped"]["run"]
+    assert "'task_id': None" in told["run_skipped"]["run"]
     assert "'count': 4" in told["run_skipped"]["run"]
 
 
@@ -221,7 +226,7 @@ def test_a_quarantine_is_told_of_once_though_the_entry_is_tried_again(ground: Gr
         eventually(lambda: ground.told_entries() == ["bad"])
         score = ground.client.zscore("redbeat::schedule", "redbeat:bad")
         eventually(lambda: ground.client.zscore("redbeat::schedule", "redbeat:bad") != score)
-        ground.add("run_sent", "after")
+        ground.add("run_started", "after")
         eventually(lambda: "after" in ground.told_entries())
     assert ground.told_entries() == ["bad", "after"]
 
@@ -232,13 +237,14 @@ def test_an_event_that_can_not_be_read_is_left_out(ground: Ground) -> None:
         for fields in (
             {"event": "run_ended", "entry": "a", "run": "{oops"},
             {"event": "run_ended", "entry": "b", "run": "[]"},
+            {"event": "run_sent", "key": "redbeat:b", "run": '{"due": 1}'},
             {"event": "run_ended"},
             {"event": "of_a_later_version", "entry": "c", "run": "{}"},
             {"event": "entry_paused", "entry": "d", "details": '{"until": "never"}'},
             {"nothing": "of this"},
         ):
             ground.client.xadd(EVENTS, fields)
-        ground.add("run_sent", "report")
+        ground.add("run_started", "report")
         eventually(lambda: ground.told_entries() == ["report"])
 
 
@@ -294,9 +300,9 @@ def ending_receiver(entry, **kwargs):
         + RECEIVERS
     )
     with ground.beat() as beat:
-        for event in ("run_ended", "run_started", "run_sent"):
-            ground.add(event, event)
-        eventually(lambda: {"run_ended", "run_sent"} <= set(ground.told_entries()))
+        for event in ("run_ended", "run_started", "run_overdue"):
+            ground.add(event, event, outcome="failed")
+        eventually(lambda: {"run_ended", "run_overdue"} <= set(ground.told_entries()))
         beat.wait_for("broken_receiver")
         beat.wait_for("A receiver of run_started wants to end beat, which goes on: SystemExit(3)")
         assert "no chat today" in beat.output()
@@ -468,7 +474,7 @@ def test_redis_away_is_no_news_and_what_happened_is_told_when_it_is_back(
     )  # fmt: skip
     with celery_beat(tmp_path, "module") as beat, second.client() as client:
         eventually(lambda: client.exists(TOLD))
-        run = json.dumps({"id": "x", "due": 1})
+        run = json.dumps({"task_id": "x", "due": 1, "outcome": "lost"})
         client.xadd(EVENTS, {"event": "run_ended", "entry": "before", "run": run})
         eventually(lambda: ground.told_entries() == ["before"])
         client.save()

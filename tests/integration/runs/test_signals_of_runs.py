@@ -86,6 +86,7 @@ def test_a_run_is_told_of_from_its_beginning_to_its_end(
     due = run.headers["redbeat_due"].replace("T", " ")
     assert all(one["run"]["due"].startswith(due[:23]) for one in told(broker)), due
     assert (ended["run"]["outcome"], ended["run"]["error"], ended["run"]["attempt"]) == ("succeeded", "", 1)
+    assert [one["run"]["state"] for one in (started, ended)] == ["started", None]
     assert re.fullmatch(r"celery@\S+", ended["run"]["worker"])
     assert started["run"]["worker"] == ended["run"]["worker"]
     assert 0 <= ended["run"]["run_seconds"] < 60
@@ -131,4 +132,5 @@ def test_a_run_that_takes_too_long_and_those_that_it_holds_back_are_told_of(
     skipped = told(broker, "run_skipped")
     assert skipped
     assert skipped[0]["run"]["why"].startswith(f"the run {started['run']['task_id']} was at work on celery@")
-    assert skipped[0]["run"]["task_id"] == ""
+    assert skipped[0]["run"]["task_id"] is None
+    assert overdue["run"]["is_overdue"]
