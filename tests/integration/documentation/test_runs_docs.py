@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 import socketserver
 import threading
@@ -20,10 +21,11 @@ import redis
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import signals
 from redbeat.runs.run import Run
+from redbeat.runs.tracking import is_tracked
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
-from tests.support.documents import ROOT
+from tests.support.documents import ROOT, write_files
 from tests.support.polling import eventually
 from tests.support.schedule import write_raw
 from tests.support.servers import Server
@@ -138,6 +140,12 @@ def test_the_recipes_send_a_chat_message_a_mail_and_a_page(
     [quarantined] = [mail for mail in mails if "Subject: broken can't be used" in mail]
     assert "redbeat:broken" in quarantined
     assert len(mails) == 2
+
+
+def test_the_one_line_lets_the_app_of_the_page_track_runs(tmp_path: Path) -> None:
+    [path] = write_files("docs/runs.rst", tmp_path)
+    page = runpy.run_path(str(path))
+    assert is_tracked(page["app"])
 
 
 def rows_of(title: str) -> dict[str, str]:

@@ -93,6 +93,17 @@ def test_a_run_is_told_of_from_its_beginning_to_its_end(
     assert 0 <= ended["run"]["wait_seconds"] < 60
 
 
+def test_a_run_that_somebody_triggers_is_told_of_but_not_as_sent_by_beat(
+    server: Server, client: redis.Redis, broker: redis.Redis, app: Celery, tmp_path: Path
+) -> None:
+    with at_work(server, tmp_path, client):
+        entry = Entry("by hand", "echo", 3600, app=app).save()
+        task_id = entry.trigger().id
+        eventually(lambda: told(broker, "run_ended"))
+    assert [one["signal"] for one in told(broker)] == ["run_started", "run_ended"]
+    assert {(one["entry"], one["run"]["task_id"]) for one in told(broker)} == {("by hand", task_id)}
+
+
 def test_an_entry_that_fails_all_the_time_is_paused_and_all_of_that_is_told(
     server: Server, client: redis.Redis, broker: redis.Redis, app: Celery, tmp_path: Path
 ) -> None:
