@@ -18,7 +18,7 @@ from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import MemberRepair, Members
-from redbeat.store.orphans import Orphans, Remains
+from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
 from redbeat.store.records import Stored
 from redbeat.store.server import Server
@@ -111,6 +111,23 @@ def _remove(
     yield from _left(repairs, gone, "there is such an entry by now")
 
 
+def _forget_runs(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    keys = [store.keys.running(one.entry_key) for one in repairs]
+    lost = [
+        LostRun(one.entry_key, "" if one.target == key else one.target)
+        for one, key in zip(repairs, keys, strict=True)
+    ]
+    done = [True] * len(lost) if is_dry else Orphans(store).forget(lost)
+    for key, one, is_done in zip(keys, lost, done, strict=True):
+        what = f"a deadline in {store.keys.deadlines}" if one.member else key
+        would = "would be " if is_dry else ""
+        yield (
+            f"{what}: {would}removed."
+            if is_done
+            else f"{what}: left alone, because it has changed meanwhile."
+        )
+
+
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
     """Return those whose entry doesn't exist, which is checked again."""
     found = {stored.key: stored for stored in store.read_entries([one.entry_key for one in repairs])[1]}
@@ -130,4 +147,5 @@ _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = 
     "schedule": _schedule,
     "forget": _forget,
     "delete": _delete,
+    "forget-run": _forget_runs,
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from redbeat.store.chunks import in_chunks
-from redbeat.store.orphans import Orphans, Remains
+from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -22,7 +22,11 @@ KINDS = {
     "downgraded": "it was taken out for celery-redbeat 2.x, and its hash is gone",
     "history": "the record of its runs is there, but its hash is gone",
     "backfilled": "the record of its runs sent by hand is there, but its hash is gone",
+    "running": "runs of it seem to be in progress, but its hash is gone, and nobody looks after them",
+    "deadline": "a run of it is to be looked after, but the run is gone",
 }
+#: kinds that are about runs in progress
+OF_RUNS = ("running", "deadline")
 
 
 class Orphan(NamedTuple):
@@ -31,7 +35,7 @@ class Orphan(NamedTuple):
     Attributes:
         kind: one of ``KINDS``.
         name: the entry's name.
-        text: what is in Redis: the member, the name or the key.
+        text: what is in Redis: the member, the name or the key; of a deadline its member.
     """
 
     kind: str
@@ -56,6 +60,9 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
         looked_at += len(chunk)
         if progress is not None:
             progress(looked_at)
+    for lost in Orphans(store).lost_runs():
+        text = lost.member or store.keys.running(lost.key)
+        yield Orphan("deadline" if lost.member else "running", store.keys.name(lost.key), text)
 
 
 def purge_orphans(
@@ -65,7 +72,12 @@ def purge_orphans(
     store, removed = Store(app), 0
     keys, statics = store.keys, Owners(store).statics()
     members = {one.name: one.text for one in orphans if one.kind == "member"}
-    names = sorted({one.name for one in orphans})
+    names = sorted({one.name for one in orphans if one.kind not in OF_RUNS})
+    lost = [
+        LostRun(keys.entry(one.name), one.text if one.kind == "deadline" else "")
+        for one in orphans
+        if one.kind in OF_RUNS
+    ]
     looked_at = 0
     for chunk in in_chunks(names):
         removed += Orphans(store).remove(
@@ -79,4 +91,4 @@ def purge_orphans(
         looked_at += len(chunk)
         if progress is not None:
             progress(looked_at)
-    return removed
+    return removed + sum(Orphans(store).forget(lost))

@@ -6,14 +6,24 @@ Invariant: what belongs to an entry that is there by the time of the removal is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
 
+from redbeat.log.text import as_stored
+from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part
+from redbeat.store.records import text_of
+from redbeat.store.scripts.orphans import LostRun as LostRun
 from redbeat.store.scripts.orphans import Remains as Remains
-from redbeat.store.scripts.orphans import remove_orphans
+from redbeat.store.scripts.orphans import forget_runs, remove_orphans
 from redbeat.store.server import Server
 from redbeat.store.store import Store
+
+#: a beat looks after a run within moments of its deadline; after this many seconds nobody does
+LEFT_SECONDS = 60.0
 
 
 class Orphans:
@@ -45,6 +55,55 @@ class Orphans:
                 for key in found:
                     yield part.keys.name(start).strip(":"), key.removeprefix(start), key
 
+    def lost_runs(self) -> Iterator[LostRun]:
+        """Yield what is kept of runs in progress that nobody looks after: beat, that is, or a worker.
+
+        All keys under the prefix are looked at. A running beat removes such things by itself, when their
+        time has come.
+        """
+        latest, keys = self._latest(), self._store.keys
+        for found in Server(self._store).scan(keys.running(keys.entry("")), "hash"):
+            entries = [keys.entry_of_running(running) for running in found]
+            exist = Server(self._store).which_exist(entries)
+            gone = [entry for entry, exists in zip(entries, exist, strict=True) if not exists]
+            for entry in gone:
+                running = keys.running(entry)
+                task_ids = self._store.ask(partial(_fields_of, running), running, "hash")
+                if all(self._is_old(f"{text_of(task_id)}\0{running}", latest) for task_id in task_ids):
+                    yield LostRun(entry)
+        for start in count(0, CHUNK_SIZE):
+            call = partial(_members_until, keys.deadlines, latest, start)
+            members = [text_of(member) for member in self._store.ask(call, keys.deadlines, "zset")]
+            for member in members:
+                task_id, _, running = member.partition("\0")
+                if task_id and not self._is_run(running, task_id):
+                    yield LostRun(keys.entry_of_running(running), member)
+            if len(members) < CHUNK_SIZE:
+                return
+
+    def forget(self, lost: Sequence[LostRun]) -> list[bool]:
+        """Remove what nobody looks after, if that is still so; return which of it was removed."""
+        removed: list[bool] = []
+        for chunk in in_chunks(lost):
+            with self._store.translating():
+                removed += forget_runs(self._store.client, self._store.keys, chunk, self._latest())
+        return removed
+
+    def _latest(self) -> float:
+        """Return the time up to which deadlines have been left for too long, UNIX seconds."""
+        return Server(self._store).now().timestamp() - LEFT_SECONDS
+
+    def _is_old(self, member: str, latest: float) -> bool:
+        deadlines = self._store.keys.deadlines
+        score = self._store.ask(lambda client: client.zscore(deadlines, as_stored(member)), deadlines, "zset")
+        return score is None or score <= latest
+
+    def _is_run(self, running: str, task_id: str) -> bool:
+        keys = self._store.keys
+        if keys.running(keys.entry_of_running(running)) != running:
+            return False  # it is no key of this schedule's
+        return self._store.ask(partial(_field_of, running, task_id), running, "hash") is not None
+
     def remove(self, remains: Sequence[Remains]) -> int:
         """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
         removed = 0
@@ -52,3 +111,15 @@ class Orphans:
             with self._store.translating():
                 removed += remove_orphans(self._store.client, part.keys, chunk)
         return removed
+
+
+def _fields_of(running: str, client: Any) -> Any:
+    return client.hgetall(running)
+
+
+def _field_of(running: str, task_id: str, client: Any) -> Any:
+    return client.hget(running, as_stored(task_id))
+
+
+def _members_until(deadlines: str, latest: float, start: int, client: Any) -> Any:
+    return client.zrangebyscore(deadlines, "-inf", latest, start=start, num=CHUNK_SIZE)

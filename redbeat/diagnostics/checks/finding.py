@@ -22,9 +22,10 @@ class Repair:
 
     Attributes:
         action: 'drop' a member of the schedule without an entry, 'schedule' an entry that isn't a member,
-            'forget' the name of a static entry that is gone, or 'delete' what was kept beside one.
+            'forget' the name of a static entry that is gone, 'delete' what was kept beside one, or
+            'forget-run' what is kept of a run that nobody looks after.
         entry_key: the key of the entry that it is about.
-        target: the member, the name, or the key that is deleted.
+        target: the member, the name, or the key that is deleted; of a run its key, or its deadline.
     """
 
     action: str

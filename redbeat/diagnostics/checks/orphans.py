@@ -13,6 +13,7 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.log.text import is_utf8, printable
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
+from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
 from redbeat.store.records import Stored
 
@@ -88,6 +89,27 @@ def check_keys(context: Context) -> Iterator[Finding]:
         )
 
 
+def check_lost_runs(context: Context) -> Iterator[Finding]:
+    """Find what is kept of runs in progress that nobody looks after."""
+    for lost in Orphans(context.store).lost_runs():
+        name = context.name_of(lost.key)
+        if lost.member:
+            problem = "A run of it is to be looked after, but there is no such run."
+        else:
+            problem = "Runs of it seem to be in progress: there is no such entry, and nobody looks after it."
+        yield Finding(
+            Severity.NOTE,
+            "orphan-run",
+            printable(name),
+            problem,
+            "A running beat removes this by itself; --fix does it now.",
+            repair=Repair("forget-run", lost.key, lost.member or context.store.keys.running(lost.key)),
+        )
+        if not context.has_time:
+            context.unseen.append("some runs in progress")
+            return
+
+
 def _owner_of(context: Context, key: str, beside: dict[str, str]) -> str | None:
     """Return the key of the entry beside which ``key`` is kept; None: it is kept beside none."""
     for beginning in beside:
@@ -157,4 +179,4 @@ def _other_prefixes(context: Context, page: Iterable[str]) -> set[str]:
     return found
 
 
-ORPHAN_CHECKS = (check_statics, check_removed_statics, check_keys)
+ORPHAN_CHECKS = (check_statics, check_removed_statics, check_keys, check_lost_runs)

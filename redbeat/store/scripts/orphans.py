@@ -1,4 +1,4 @@
-"""The script about what is kept for entries that are gone: its KEYS, ARGV and reply."""
+"""The scripts about what is kept for entries and runs that are gone: their KEYS, ARGV and replies."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
+from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Script
 
 _REMOVE_ORPHANS = Script("remove_orphans")
+_FORGET_RUNS = Script("forget_runs")
+
+
+class LostRun(NamedTuple):
+    """What is kept of runs in progress that nobody looks after any more.
+
+    Attributes:
+        key: the entry's.
+        member: of the deadlines, the run of which is gone; '': all of an entry's runs, which is gone.
+    """
+
+    key: str
+    member: str = ""
 
 
 class Remains(NamedTuple):
@@ -40,3 +54,14 @@ def remove_orphans(client: Any, names: Keys, remains: Sequence[Remains]) -> int:
     texts = chain.from_iterable((one.member, one.name) for one in remains)
     pairs = ((place, pair) for place, one in enumerate(remains, len(common) + 1) for pair in one.pairs)
     return int(_REMOVE_ORPHANS(client, keys, [len(remains), *texts, *chain.from_iterable(pairs)]))
+
+
+def forget_runs(client: Any, names: Keys, lost: Sequence[LostRun], latest: float) -> list[bool]:
+    """Remove what nobody looks after; return which of it was removed.
+
+    Arguments:
+        latest: a run whose deadline is later, UNIX seconds, is looked after.
+    """
+    keys = [names.deadlines, *(one.key for one in lost), *(names.running(one.key) for one in lost)]
+    answer = _FORGET_RUNS(client, keys, [len(lost), f"{latest:.6f}", *(one.member for one in lost)])
+    return [digit == "1" for digit in text_of(answer)]

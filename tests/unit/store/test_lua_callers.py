@@ -246,6 +246,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {**OF_ALL, "owners": "the-:static-owners", "count": 2},
         {"member": "m", "name": "n"},
     ),
+    "forget_runs": (
+        lambda client: orphans.forget_runs(client, KEYS, [orphans.LostRun("the-n", "m")] * 2, 7.5),
+        b"11",
+        {"deadlines": "the-:deadlines", "count": 2, "latest": "7.500000"},
+        {"member": "m"},
+    ),
     "put_away": (
         lambda client: downgrades.put_away(
             client,
@@ -371,6 +377,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 
 #: script to the keys of its entries, where they aren't the entries' own
 LISTED = {
+    "forget_runs": ["the-n"] * 2,
     "renew_runs": ["the-:running:n"] * 2,
     "reserve_runs": ["runs of k"] * 2,
     "settle_runs": ["the-:running:n"] * 2,
@@ -378,6 +385,7 @@ LISTED = {
 
 #: script to the keys that come after those of the entries
 BESIDE = {
+    "forget_runs": ["the-:running:n"] * 2,
     "settle_runs": ["the-:history:n"] * 2 + ["the-n"] * 2,
     "commit_runs": [*["runs of k"] * 2, *["history of k"] * 2],
     "delete_entries": ["beside k"] * 2,

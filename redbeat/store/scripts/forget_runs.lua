@@ -1,0 +1,47 @@
+-- forget_runs: remove what is kept of runs in progress that nobody looks after any more.
+--
+-- KEYS[1] deadlines   zset of when beat must look at each run in progress
+-- KEYS[2..] entries   the entries' keys, and after them
+-- KEYS[..] running    one for each entry: the hash of its runs in progress
+-- ARGV[1] count       how many there are
+-- ARGV[2] latest      a run whose deadline is later is looked after; UNIX seconds
+-- ARGV[3..] one for each entry:
+--   member            a member of deadlines, removed if there is no such run; '' for the whole hash, removed if there is
+--                     no such entry
+--
+-- Returns a text of digits, for each 1 when it was removed, else 0
+local deadlines = KEYS[1]
+local count, latest = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+local function is_old(member)
+  local score = redis.call('ZSCORE', deadlines, member)
+  return not score or tonumber(score) <= latest
+end
+
+local function forget_deadline(running, member)
+  local task_id = string.match(member, '^(.*)%z')
+  local is_run = task_id and redis.call('TYPE', running).ok == 'hash' and redis.call('HGET', running, task_id)
+  return not is_run and is_old(member) and redis.call('ZREM', deadlines, member) == 1
+end
+
+local function forget_all(key, running)
+  if redis.call('EXISTS', key) == 1 or redis.call('TYPE', running).ok ~= 'hash' then return false end
+  local members = {}
+  local found = redis.call('HGETALL', running)
+  for i = 1, #found, 2 do
+    members[#members + 1] = found[i] .. '\0' .. running
+    if not is_old(members[#members]) then return false end
+  end
+  redis.call('DEL', running)
+  for _, member in ipairs(members) do redis.call('ZREM', deadlines, member) end
+  return true
+end
+
+local removed = {}
+for i = 2, 1 + count do
+  local key, running, at = KEYS[i], KEYS[i + count], 3 + (i - 2) * 1
+  local member = ARGV[at]
+  local is_gone = member == '' and forget_all(key, running) or member ~= '' and forget_deadline(running, member)
+  removed[i - 1] = is_gone and '1' or '0'
+end
+return table.concat(removed)
