@@ -207,6 +207,29 @@ def test_runs_that_beat_leaves_out_are_told_of_with_the_reason(ground: Ground) -
     assert "'count': 4" in told["run_skipped"]["run"]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"redbeat_lookahead": 0}, {"redbeat_lock_key": None}, {"redbeat_delivery": "at_most_once"}],
+)
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["same server", "broker elsewhere"])
+def test_runs_that_others_hold_back_are_told_of_wherever_the_broker_is(
+    ground: Ground, other: Server, make_app: MakeApp, settings: dict[str, Any], is_elsewhere: bool
+) -> None:
+    broker_url = other.url(0) if is_elsewhere else ground.server.url(0)
+    write_app(
+        ground.directory, "module", broker_url, ground.server.url(0), RECEIVERS,
+        redbeat_redis_url=ground.server.url(1), **settings,
+    )  # fmt: skip
+    with ground.beat():
+        Entry("often", "echo", 0.5, overlap="skip", app=make_app()).save()
+        eventually(lambda: len(ground.told("run_skipped")) >= 3)
+    [sent] = ground.told("run_sent")
+    [task_id] = re.findall(r"'task_id': '(.*?)'", sent["run"])
+    for one in ground.told("run_skipped"):
+        assert f"'why': 'the run {task_id} was on its queue since " in one["run"]
+        assert "'outcome': 'skipped'" in one["run"]
+
+
 @pytest.mark.parametrize("after_finish", ["keep", "delete"])
 def test_the_last_run_of_an_entry_is_told_of_as_any_other(
     ground: Ground, make_app: MakeApp, after_finish: Any
