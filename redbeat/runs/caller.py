@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.log.logger import runs_logger
 from redbeat.runs.boundary import note
-from redbeat.store.runs import Runs
+from redbeat.store.runs import Delivery, Runs
 from redbeat.store.store import Store
 
 #: how long the thread itself waits for Redis
@@ -28,6 +28,9 @@ REST_SECONDS = 3.0
 PROMPT_SECONDS = 0.5
 
 Value = TypeVar("Value")
+
+#: a delivery of no run, for asking something
+_NOBODY = Delivery("", "", "0", "", "")
 
 
 class UnansweredError(Exception):
@@ -65,7 +68,7 @@ class Caller:
 
     def prepare(self) -> None:
         """Begin to connect, and don't wait for it."""
-        self._put(lambda runs: runs.workers())
+        self._put(lambda runs: runs.is_mine(_NOBODY))
 
     def inquire(
         self, question: Callable[[Runs], Value], seconds: float, *, is_patient: bool = False

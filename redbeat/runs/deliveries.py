@@ -11,16 +11,12 @@ from typing import Any, NamedTuple
 
 from celery.utils.time import maybe_iso8601
 
+from redbeat.policy.headers import OVERLAP, TRACKS
 from redbeat.store.records import score_text
 from redbeat.store.runs import Delivery
 
-#: the headers of a run's message that the messages of its other attempts have, too
-KEPT_HEADERS = (
-    *("redbeat_entry", "redbeat_due", "redbeat_root", "redbeat_tracks", "redbeat_overlap"),
-    *("redbeat_manual", "redbeat_queue_timeout", "redbeat_expires_after"),
-)
-#: and those that the messages of its workflow's other tasks have
-SHARED_HEADERS = ("redbeat_entry", "redbeat_due", "redbeat_tracks", "redbeat_overlap")
+#: the headers of a run's message that those of its workflow's other tasks have, too
+SHARED_HEADERS = ("redbeat_entry", "redbeat_due", TRACKS, OVERLAP)
 _OVERLAPS = ("skip", "buffer_one", "replace")
 
 
@@ -28,7 +24,7 @@ class Ticket(NamedTuple):
     """What the process that runs a task is told about the run.
 
     Attributes:
-        headers: those of KEPT_HEADERS that its message has.
+        headers: RedBeat's own in its message.
         expires: when its message expires, as in its headers.
         lease_ms: how long its lease lives without being renewed.
         is_acked_early: its message is gone from its queue by now.
@@ -43,7 +39,7 @@ class Ticket(NamedTuple):
     @property
     def is_workflow(self) -> bool:
         """Whether the run is over only when the tasks that it sends are."""
-        return self.headers.get("redbeat_tracks") == "workflow"
+        return self.headers.get(TRACKS) == "workflow"
 
 
 def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> Delivery | None:
@@ -56,7 +52,7 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
         attempt = int(headers.get("retries") or 0) + 1
     except (ValueError, TypeError, AttributeError, OverflowError):
         return None
-    root, overlap = headers.get("redbeat_root"), headers.get("redbeat_overlap")
+    root, overlap = headers.get("redbeat_root"), headers.get(OVERLAP)
     return Delivery(
         name,
         task_id,
@@ -71,8 +67,8 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
 
 
 def kept_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of ``headers`` that the messages of a run's other attempts have, too."""
-    return {name: headers[name] for name in KEPT_HEADERS if headers.get(name) is not None}
+    """Return those of ``headers`` that the messages of a run's other attempts have, too: RedBeat's own."""
+    return {name: value for name, value in headers.items() if name.startswith("redbeat_")}
 
 
 def shared_headers(ticket: Ticket) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from redbeat.config.urls import sanitize_url
 from redbeat.log.text import printable
+from redbeat.policy.headers import EXPIRES_AFTER, QUEUE_TIMEOUT
 
 #: how many characters of an error are kept
 MAX_ERROR = 200
@@ -137,7 +138,8 @@ def error_of(exc: BaseException) -> str:
         text = ""
     if text.startswith(f"{name}(") and text.endswith(")"):  # a repr, as billiard's time limits have
         text = text[len(name) + 1 : -1].removesuffix(",")
-    return _clean(f"{name}: {text}" if text.strip() else name)
+    text = text.strip()
+    return _clean(f"{name}: {text}" if text else name)
 
 
 def _clean(text: str) -> str:
@@ -171,8 +173,8 @@ def expiry_of_successor(
         due_at: when the run was due, UNIX seconds.
     """
     expires = headers.get("expires")
-    queue_timeout: Any = headers.get("redbeat_queue_timeout")
-    expires_after: Any = headers.get("redbeat_expires_after")
+    queue_timeout: Any = headers.get(QUEUE_TIMEOUT)
+    expires_after: Any = headers.get(EXPIRES_AFTER)
     if not _is_number(queue_timeout) or not expires or not was:
         return None
     if abs(_timestamp(expires) - _timestamp(was)) > SAME_SECONDS:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,14 @@ def ask(self):
 
 
 @app.task(bind=True)
+def ask_late(self, key):
+    work(self, "begin")
+    while not runs_client().exists(key):
+        time.sleep(0.05)
+    runs_client().set("mine:" + self.request.id, int(redbeat.runs.is_mine()))
+
+
+@app.task(bind=True)
 def spawn(self, shape, key):
     work(self, "begin")
     if shape == "chain":
@@ -225,6 +233,12 @@ class Tracked:
     @property
     def progress(self) -> Progress:
         return Progress(self.app, self.client)
+
+    def directly(self, schedule_url: str) -> Tracked:
+        """The same, whose own commands take another way to the schedule than the workers'."""
+        app = Celery("tracked", broker=self.app.conf.broker_url, set_as_current=False)
+        app.conf.redbeat_redis_url = schedule_url
+        return replace(self, app=app)
 
     def worker(self, pool: str, *arguments: str, concurrency: int = 6, name: str = "") -> Process:
         return start_worker(self.directory, self.module, pool, concurrency, *arguments, name=name)

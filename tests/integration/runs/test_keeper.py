@@ -1,0 +1,281 @@
+"""The threads that talk to Redis for workers: nothing is lost that has to wait, and nobody waits for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.errors import StoreUnavailable
+from redbeat.runs import gate, keeper
+from redbeat.runs.caller import REST_SECONDS, Caller, UnansweredError
+from redbeat.runs.deliveries import Ticket
+from redbeat.runs.keeper import Keeper
+from redbeat.runs.publishing import Present, at_work
+from redbeat.store.runs import Delivery, End, Runs
+from tests.conftest import MakeApp
+from tests.support.polling import eventually
+from tests.support.progress import NAMES, Progress, history_of, running_of
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+WORKER = "celery@kept"
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy((server.host, server.port)) as made:
+        yield made
+
+
+@pytest.fixture
+def by_proxy(make_app: MakeApp, server: Server, proxy: Proxy) -> Celery:
+    return make_app(redbeat_redis_url=proxy.url(server.url(1)))
+
+
+@pytest.fixture
+def kept(by_proxy: Celery) -> Iterator[Keeper]:
+    made = Keeper(by_proxy, WORKER, {"pool": "test"}, 1.0)
+    made.start()
+    yield made
+    made.stop()
+
+
+class Execution(SimpleNamespace):
+    """A delivery that a worker has begun long ago."""
+
+    delivery: Delivery
+    accepted_at: float
+    is_over: bool
+    asked: list[str]
+
+    def terminate(self, why: str) -> None:
+        self.asked.append(why)
+
+
+def execution(delivery: Delivery) -> Execution:
+    return Execution(delivery=delivery, accepted_at=time.monotonic() - 5, is_over=False, asked=[])
+
+
+def away(proxy: Proxy) -> None:
+    proxy.refuse()
+    proxy.drop()
+
+
+def test_a_worker_says_that_it_lives_though_it_has_nothing_to_do(kept: Keeper, progress: Progress) -> None:
+    eventually(lambda: WORKER in progress.runs.workers())
+    row = progress.runs.workers()[WORKER]
+    assert (row["pool"], row["lease"]) == ("test", 1.0)
+    kept.stop()
+    assert progress.runs.workers() == {}
+
+
+def test_outcomes_wait_for_redis_and_the_oldest_are_forgotten(
+    kept: Keeper,
+    proxy: Proxy,
+    progress: Progress,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(keeper, "MAX_KEPT", 3)
+    caplog.set_level("INFO", "celery.redbeat")
+    deliveries = [progress.started(f"job-{number}", f"id-{number}") for number in range(5)]
+    eventually(lambda: WORKER in progress.runs.workers())
+    away(proxy)
+    kept.end(End(deliveries[0], "succeeded"))
+    eventually(lambda: "can't be tracked" in caplog.text)
+    for delivery in deliveries[1:]:
+        kept.end(End(delivery, "succeeded"))
+    eventually(lambda: "the oldest are forgotten" in caplog.text)
+    proxy.heal()
+
+    def outcomes() -> list[Any]:
+        return [history_of(client, f"job-{number}")[0].get("outcome") for number in range(5)]
+
+    eventually(lambda: outcomes()[2:] == ["succeeded", "succeeded", "succeeded"])
+    assert outcomes()[0] is None
+    eventually(lambda: "tracked again" in caplog.text)
+    assert caplog.text.count("can't be tracked") == 1
+
+
+def test_an_outcome_that_the_server_refuses_keeps_no_other_back(
+    kept: Keeper, progress: Progress, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoilt = progress.delivery("spoilt", "id")
+    client.set(NAMES.about("spoilt").running, "no hash")
+    well = progress.started("well", "id")
+    kept.end(End(spoilt, "succeeded"))
+    kept.end(End(well, "failed", "ValueError: no"))
+    eventually(lambda: history_of(client, "well")[0].get("outcome") == "failed")
+    eventually(lambda: "noting the outcome of a run of spoilt failed" in caplog.text)
+    assert client.xlen(NAMES.failures) == 1, "what was delivered twice counts once"
+    after = progress.started("after", "id")
+    kept.end(End(after, "succeeded"))
+    eventually(lambda: history_of(client, "after")[0].get("outcome") == "succeeded")
+
+
+def test_what_is_left_is_delivered_when_the_worker_ends(
+    kept: Keeper, progress: Progress, client: redis.Redis
+) -> None:
+    deliveries = [progress.started(f"job-{number}", f"id-{number}") for number in range(50)]
+    for delivery in deliveries:
+        kept.end(End(delivery, "succeeded"))
+    kept.stop()
+    assert {history_of(client, f"job-{number}")[0].get("outcome") for number in range(50)} == {"succeeded"}
+    assert not client.exists(NAMES.deadlines)
+
+
+def test_a_worker_ends_within_seconds_while_redis_is_away(
+    kept: Keeper, proxy: Proxy, progress: Progress, caplog: pytest.LogCaptureFixture
+) -> None:
+    delivery = progress.started("job", "id")
+    eventually(lambda: WORKER in progress.runs.workers())
+    proxy.freeze()
+    kept.end(End(delivery, "succeeded"))
+    began = time.monotonic()
+    kept.stop()
+    assert time.monotonic() - began < keeper.LAST_SECONDS + 2 * keeper.SOCKET_SECONDS + 5
+    assert "can't be noted" in caplog.text or "can't be tracked" in caplog.text
+
+
+def test_a_run_is_renewed_only_as_long_as_its_request_is_there(
+    kept: Keeper, progress: Progress, client: redis.Redis
+) -> None:
+    delivery = progress.started("job", "id")
+    client.zadd(NAMES.deadlines, {f"id\0{NAMES.about('job').running}": 1.0})
+    held = execution(delivery)
+    kept.hold(held)
+    eventually(lambda: (progress.deadline_of("job", "id") or 0) > 1.0)
+    del held
+
+    def is_left_alone() -> bool:
+        client.zadd(NAMES.deadlines, {f"id\0{NAMES.about('job').running}": 1.0})
+        time.sleep(0.5)  # five renewals
+        return progress.deadline_of("job", "id") == 1.0
+
+    eventually(is_left_alone)
+
+
+def test_beat_asks_to_terminate_until_the_run_has_ended(
+    kept: Keeper, progress: Progress, client: redis.Redis
+) -> None:
+    delivery = progress.started("job", "id")
+    running = NAMES.about("job").running
+    client.hset(running, "id", json.dumps({**running_of(client, "job")["id"], "terminate": "replaced"}))
+    held = execution(delivery)
+    kept.hold(held)
+    eventually(lambda: held.asked[:2] == ["replaced", "replaced"])
+    held.is_over = True
+    kept.end(End(delivery, "revoked"))
+    eventually(lambda: running_of(client, "job") == {})
+
+
+# -- asking where tasks run
+
+
+def running(runs: Runs) -> str:
+    return "answered" if runs.workers() is not None else ""
+
+
+def test_who_asks_waits_no_longer_than_he_said(by_proxy: Celery, proxy: Proxy) -> None:
+    caller = Caller(by_proxy)
+    assert caller.inquire(running, 20) == "answered"
+    proxy.freeze()
+    began = time.monotonic()
+    with pytest.raises(UnansweredError, match="hasn't answered within 50 ms"):
+        caller.inquire(running, 0.05)
+    assert 0.05 <= time.monotonic() - began < 1
+    began = time.monotonic()
+    for _ in range(100):
+        with pytest.raises(UnansweredError):
+            caller.inquire(running, 10)
+    assert time.monotonic() - began < 5, "while an answer is missing nobody waits"
+    proxy.thaw()
+    eventually(lambda: caller.inquire(running, 20) == "answered", retry_on=(UnansweredError,))
+
+
+def test_after_an_error_nobody_waits_for_some_seconds(by_proxy: Celery, proxy: Proxy) -> None:
+    caller = Caller(by_proxy)
+    assert caller.inquire(running, 20) == "answered"
+    away(proxy)
+    with pytest.raises(UnansweredError):
+        caller.inquire(running, 20)
+    failed_at = time.monotonic()
+    proxy.heal()
+    with pytest.raises(UnansweredError, match="away, or slow"):
+        caller.inquire(running, 20)
+    assert caller.inquire(running, 20, is_patient=True) == "answered"
+    assert time.monotonic() - failed_at < REST_SECONDS + 60
+    assert caller.inquire(running, 20) == "answered", "an answer ends the rest"
+
+
+def test_a_connection_that_was_ended_while_it_was_idle_is_replaced_at_once(
+    by_proxy: Celery, proxy: Proxy
+) -> None:
+    caller = Caller(by_proxy)
+    assert caller.inquire(running, 20) == "answered"
+    proxy.drop()
+    assert caller.inquire(running, 20) == "answered"
+
+
+def test_a_defect_in_what_is_asked_is_logged_and_ends_nothing(
+    by_proxy: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller = Caller(by_proxy)
+
+    def fail(runs: Runs) -> None:
+        raise ZeroDivisionError("a defect")
+
+    with pytest.raises(UnansweredError):
+        caller.inquire(fail, 20)
+    assert "a defect" in caplog.text
+    assert caller.inquire(running, 20, is_patient=True) == "answered"
+
+
+def test_a_forked_process_asks_by_a_thread_of_its_own(by_proxy: Celery) -> None:
+    from redbeat.runs.caller import caller_of
+
+    assert caller_of(by_proxy).inquire(running, 20) == "answered"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if caller_of(by_proxy).inquire(running, 20) == "answered" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert caller_of(by_proxy).inquire(running, 20) == "answered"
+
+
+def test_nobody_can_tell_whose_a_run_is_while_redis_is_away(
+    by_proxy: Celery, proxy: Proxy, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
+    delivery = progress.started("job", "id")
+    run = Present(by_proxy, Ticket(delivery, {}, None, 30_000, is_acked_early=True))
+    assert gate.is_mine(), "outside of runs"
+    with at_work(run):
+        assert gate.is_mine()
+        away(proxy)
+        with pytest.raises(StoreUnavailable, match="Nobody can tell"):
+            gate.is_mine()
+
+
+def test_a_run_that_began_without_redis_takes_its_lease_when_its_task_asks(
+    by_proxy: Celery, progress: Progress, monkeypatch: pytest.MonkeyPatch, client: redis.Redis
+) -> None:
+    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
+    progress.send("job", "id")
+    delivery = progress.delivery("job", "id")
+    with at_work(Present(by_proxy, Ticket(delivery, {}, None, 30_000, is_acked_early=True))):
+        assert gate.is_mine()
+    assert running_of(client, "job")["id"]["delivery"] == delivery.token
