@@ -1,6 +1,6 @@
 -- find_hold(deadlines, running, run, now): what holds back a run with an overlap policy, as members of its record; nil
 -- for nothing. run has task_id, due and overlap. With 'buffer_one' and 'replace' it waits then, unless another one does
--- already; with 'replace' those in progress are to be terminated, where that is possible.
+-- already; with 'replace' those in progress are to be terminated: a worker that can't do that says so, once.
 -- reserve_run(deadlines, running, run, now): note a run that is about to be published, or was, unless it is held back; run
 -- has members and seconds besides, those of its record and how long it is kept. Returns what reserve_runs does.
 -- text_of_error(problem): what a command has raised, as a text.
@@ -24,7 +24,7 @@ local function terminate_others(deadlines, running, run, now)
   for i = 1, #found, 2 do
     local other, record = found[i], found[i] ~= '' and decode_record(found[i + 1])
     local is_same = other == run.task_id and record and is_same_time(record.due, run.due)
-    if record and record.state ~= 'ended' and not (is_same or record.soft or record.overdue or record.terminate) then
+    if record and record.state ~= 'ended' and not (is_same or record.overdue or record.terminate) then
       record.terminate = 'replaced'
       redis.call('HSET', running, other, cjson.encode(record))
       if record.state == 'sent' or record.state == 'retrying' then
