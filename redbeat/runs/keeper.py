@@ -82,12 +82,15 @@ class Keeper:
         self._is_stopping = False
         self._is_out = False
         self._has_dropped = False
+        self._has_started = False
         self._has_ended = False
         self._thread = threading.Thread(target=self._run, name="redbeat-runs-keeper", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless it was started before."""
+        if not self._has_started:
+            self._has_started = True
+            self._thread.start()
 
     def stop(self) -> None:
         """Deliver what is left, and end the thread; that takes some seconds at most."""

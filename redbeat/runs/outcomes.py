@@ -106,7 +106,7 @@ def judge_failure(exc: BaseException, told: Told | None, seen: Seen, retry_delay
     if isinstance(exc, Superseded):
         return Verdict("superseded")
     if seen.is_requeued:
-        return Verdict("requeued", error_of(exc))
+        return Verdict("requeued", _reason_of(exc) if isinstance(exc, Reject) else error_of(exc))
     if told is not None and told.successor_seconds is not None:
         cause = getattr(exc, "exc", None) if isinstance(exc, Retry) else None
         return Verdict("retrying", error_of(cause) if cause else "", told.successor_seconds)
@@ -115,7 +115,7 @@ def judge_failure(exc: BaseException, told: Told | None, seen: Seen, retry_delay
     if isinstance(exc, Terminated) or (seen.is_revoked and told is None):
         return _revoked(seen)
     if isinstance(exc, Reject):
-        return Verdict("rejected", _clean(str(exc.reason or "")))
+        return Verdict("rejected", _reason_of(exc))
     if isinstance(exc, Ignore):
         return Verdict("ignored")
     if "task-succeeded" in seen.events:  # its result was stored, and its process was lost then
@@ -123,6 +123,10 @@ def judge_failure(exc: BaseException, told: Told | None, seen: Seen, retry_delay
     if "task-retried" in seen.events:
         return Verdict("retrying", error_of(exc), retry_delay)
     return Verdict("failed", error_of(exc))
+
+
+def _reason_of(reject: Any) -> str:
+    return _clean(str(reject.reason or ""))
 
 
 def _revoked(seen: Seen) -> Verdict:

@@ -224,10 +224,6 @@ class TrackedRequest:
                 outcome = "requeued" if run.seen.is_requeued else "failed"
                 run.end(Verdict(outcome, f"TimeLimitExceeded: {timeout}"))
 
-    def acknowledge(self) -> Any:
-        """Acknowledge the message."""
-        return super().acknowledge()  # type: ignore[misc]
-
     def reject(self, requeue: bool = False) -> Any:
         """Note that the message goes back to its queue, or is rejected before its task has begun."""
         run, this = self._redbeat_run, self

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from celery import bootsteps, current_app
-from celery.concurrency import ALIASES
 from celery.local import Proxy
-from celery.signals import worker_process_init
+from celery.signals import task_unknown, worker_process_init
 
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ConfigurationError
@@ -19,8 +18,10 @@ from redbeat.log.logger import runs_logger
 from redbeat.runs import publishing
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.caller import caller_of
+from redbeat.runs.deliveries import read_delivery
 from redbeat.runs.keeper import Keeper
-from redbeat.runs.request import Requests, Station, can_terminate
+from redbeat.runs.outcomes import error_of
+from redbeat.store.runs import End
 
 _MARK = "redbeat_tracks_runs"
 
@@ -37,6 +38,7 @@ def track_runs(app: Any) -> None:
         return
     setattr(app, _MARK, True)
     app.steps["worker"] |= {TrackRuns, DeliverOutcomes}
+    app.steps["consumer"] |= {KeepRuns}
     worker_process_init.connect(
         partial(_prepare_child, app), weak=False, dispatch_uid=f"redbeat.runs.{id(app)}"
     )
@@ -69,6 +71,24 @@ class TrackRuns(bootsteps.StartStopStep):
                 runs_logger.error("runs: Runs aren't tracked: %s", exc)
 
 
+class KeepRuns(bootsteps.StartStopStep):
+    """Starts the threads that talk to Redis, when the worker has forked all that it forks at its start.
+
+    A process that is forked while a thread holds a lock never gets that lock; beat inside a worker is one.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, parent: Any) -> None:
+        """Start them; a consumer that has lost its connection starts again."""
+        tracking = getattr(parent.controller, "redbeat_tracking", None)
+        if tracking is not None:
+            with Harmless("beginning to track runs"):
+                if not parent.pool.uses_semaphore:  # tasks run in this process
+                    caller_of(parent.app).prepare()
+                tracking[1].start()
+
+
 class DeliverOutcomes(bootsteps.StartStopStep):
     """Ends tracking in a worker, when its pool has stopped: so all outcomes are known."""
 
@@ -91,7 +111,10 @@ class DeliverOutcomes(bootsteps.StartStopStep):
         self.stop(parent)
 
 
-def _begin(controller: Any) -> tuple[Requests, Keeper]:
+def _begin(controller: Any) -> tuple[Any, Keeper]:
+    # only workers need what handles their requests
+    from redbeat.runs.request import Requests, Station, can_terminate
+
     app = controller.app
     config = ensure_conf(app)
     config.require_redis()
@@ -99,13 +122,25 @@ def _begin(controller: Any) -> tuple[Requests, Keeper]:
     keeper = Keeper(app, controller.hostname, facts, config.run_lease)
     requests = Requests(app, Station(controller, keeper))
     publishing.listen()
-    if not controller.pool.uses_semaphore:  # tasks run in this process
-        caller_of(app).prepare()
-    keeper.start()
+    task_unknown.connect(_note_unknown, weak=False, dispatch_uid="redbeat.runs.unknown")
     requests.put()
     return requests, keeper
 
 
+def _note_unknown(sender: Any = None, message: Any = None, exc: Any = None, **_: Any) -> None:
+    """Note that the worker has thrown away the message of a run, as it doesn't know the task."""
+    tracking = getattr(getattr(sender, "controller", None), "redbeat_tracking", None)
+    headers = getattr(message, "headers", None)
+    if tracking is None or not headers or "redbeat_entry" not in headers:
+        return
+    with Harmless("noting that a run's task is unknown"):
+        delivery = read_delivery(headers, sender.hostname, is_soft=False)
+        if delivery is not None:
+            tracking[1].end(End(delivery, "rejected", error_of(exc)))
+
+
 def _name_of(pool: Any) -> str:
+    from celery.concurrency import ALIASES
+
     path = f"{type(pool).__module__}:{type(pool).__qualname__}"
     return next((alias for alias, place in ALIASES.items() if place == path), type(pool).__qualname__)

@@ -457,6 +457,17 @@ def test_a_request_class_whose_methods_raise_loses_no_outcome(make_tracked: Make
         assert tracked.client.lrange("own", 0, -1) == ["acknowledged"]
 
 
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_run_whose_task_the_worker_does_not_know_is_rejected(
+    tracked: Tracked, start_worker: StartWorker, pool: str
+) -> None:
+    name = tracked.send("unheard_of")
+    start_worker(pool)
+    past = tracked.outcome(name)
+    assert past["outcome"] == "rejected"
+    assert "tracked.unheard_of" in past["error"]
+
+
 # -- what a run's task sends
 
 

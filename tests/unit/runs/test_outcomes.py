@@ -62,7 +62,7 @@ def test_a_task_that_has_returned(told: Told | None, seen: Seen, verdict: Verdic
         (Ignore("Replaced by new task"), AGAIN, Seen(), Verdict("retrying", "", 7.0)),
         (Reject("bad"), TOLD, Seen(), Verdict("rejected", "bad")),
         (Reject(), TOLD, Seen(), Verdict("rejected")),
-        (LATER, TOLD, Seen(is_requeued=True), Verdict("requeued", "Reject: ('later', True)")),
+        (LATER, TOLD, Seen(is_requeued=True), Verdict("requeued", "later")),
         (LOST, None, Seen(), Verdict("failed", LOST_TEXT)),
         (LOST, None, Seen(is_requeued=True), Verdict("requeued", LOST_TEXT)),
         (LOST, None, Seen(events=("task-succeeded",)), Verdict("succeeded")),
