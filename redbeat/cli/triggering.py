@@ -29,7 +29,7 @@ from redbeat.cli.words import clock, one_line, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.config.urls import sanitize_url
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import RedBeatError
+from redbeat.errors import EntryBusy, RedBeatError
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
@@ -275,6 +275,8 @@ def _send(session: Session, span: _Span, limit: int, sent: int) -> Sequence[date
                 )
         except CommandLineError as exc:
             raise CommandLineError(f"{exc.message} {_rest(sent + progress.done)}", exc.exit_code) from None
+        except EntryBusy as exc:
+            raise CommandLineError(f"{exc} {_rest(sent + progress.done)}", exits.TRY_AGAIN) from None
         except KeyboardInterrupt:
             raise CommandLineError(f"Interrupted. {_rest(sent + progress.done)}", INTERRUPTED) from None
     return dues

@@ -9,22 +9,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from celery.beat import BeatLazyFunc
 from celery.result import AsyncResult
 
-from redbeat.broker.ground import options_of_task
 from redbeat.config.suggestions import find_typos
 from redbeat.entries.preview import runs_between
-from redbeat.entries.validation import find_kind_problem
+from redbeat.entries.sending import send
 from redbeat.errors import EntryError
 from redbeat.history import sent_record
-from redbeat.policy.expiry import queue_limit_of, wait_seconds
-from redbeat.policy.headers import headers_of
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.chunks import in_chunks
@@ -49,10 +44,8 @@ def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> Async
     store = Store(entry.app)
     now = Server(store).now()
     task_id = str(overrides.get("task_id") or uuid.uuid4())
-    result = send(entry, now, {**overrides, "task_id": task_id}, now)
     record = sent_record(score_text(now.timestamp()), task_id, is_manual=True)
-    Histories(store).add(entry.key, record, now)
-    return result
+    return send(entry, now, {**overrides, "task_id": task_id}, record, now)
 
 
 def backfill(
@@ -109,56 +102,9 @@ def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) ->
     histories, nominal = Histories(store), score_text(due.timestamp())
     if histories.are_backfilled(entry.key, [nominal])[0]:  # by another backfill, before this one began
         return False
-    send(entry, due, {"task_id": task_id_of(entry.key, due.isoformat(timespec="microseconds"))})
+    task_id = task_id_of(entry.key, due.isoformat(timespec="microseconds"))
+    record, now = sent_record(nominal, is_manual=True), Server(store).now()
+    send(entry, due, {"task_id": task_id}, record, now, is_alone=False)
     # sent before it is noted: after a kill in between it is sent again, with the same id
     histories.note_backfilled(entry.key, nominal)
-    histories.add(entry.key, sent_record(nominal, is_manual=True), Server(store).now())
     return True
-
-
-def send(
-    entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, Any], now: datetime | None = None
-) -> AsyncResult:
-    """Send one run of ``entry`` that somebody asks for.
-
-    Arguments:
-        overrides: ``args``, ``kwargs``, and options of ``apply_async``.
-        now: when it is sent; it doesn't wait longer than the entry's ``queue_timeout``. None: it waits for
-            ever, as it is one of many.
-    """
-    options = {**(entry.options or {}), **overrides}
-    args = options.pop("args", entry.args) or ()
-    kwargs = options.pop("kwargs", entry.kwargs) or {}
-    for field, value in (("args", args), ("kwargs", kwargs)):  # else args='ab' would be 'a' and 'b'
-        problem = find_kind_problem(field, value)
-        if problem:
-            raise EntryError(f"{entry.key}: {field} {problem}.", entry.key)
-    headers = {**((entry.options or {}).get("headers") or {}), **(options.get("headers") or {})}
-    options["headers"] = {
-        **headers,
-        "redbeat_entry": entry.name,
-        "redbeat_due": due.isoformat(timespec="microseconds"),
-        "redbeat_manual": True,
-        **_limit(entry, options, now),
-    }
-    args = [value() if isinstance(value, BeatLazyFunc) else value for value in args]
-    kwargs = {name: value() if isinstance(value, BeatLazyFunc) else value for name, value in kwargs.items()}
-    task = entry.app.tasks.get(entry.task)
-    if task is not None:
-        return task.apply_async(args, kwargs, **options)
-    return entry.app.send_task(entry.task, args, kwargs, **options)
-
-
-def _limit(entry: RedBeatSchedulerEntry, options: dict[str, Any], now: datetime | None) -> dict[str, Any]:
-    """Let a message sent at ``now`` expire by the entry's ``queue_timeout``; return the policy's headers.
-
-    Its ``expires_after`` counts from the due time, and is for the runs that beat sends.
-    """
-    policy, app, seconds = replace(entry.policy, expires_after=None), entry.app, None
-    if now is not None:
-        of_task = options_of_task(app.tasks.get(entry.task))
-        seconds = queue_limit_of(policy, options, of_task, now, app.timezone)
-        if seconds is not None:
-            wait = wait_seconds(options, now, app.timezone)
-            options["expires"] = now + timedelta(seconds=seconds + wait)
-    return headers_of(policy, seconds)

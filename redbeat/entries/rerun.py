@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery.result import AsyncResult
 
-from redbeat.entries.backfill import send
 from redbeat.entries.runs import BEGINNING, MOST_FAILURES, MOST_KEPT, read_failures, read_history
+from redbeat.entries.sending import send
 from redbeat.errors import EntryBusy, EntryError
 from redbeat.history import FAILED_OUTCOMES, PastRun, sent_record
 from redbeat.process.signals import hold_interrupts
@@ -184,16 +184,11 @@ class _Repeater:
         now = Server(self._store).now()
         key, nominal, number = self._entry.key, score_text(run.due.timestamp()), self._reruns_of(run) + 1
         task_id = self._id_of(run, number)
-        record = sent_record(nominal, task_id, is_manual=True, rerun_of=run.task_id)
+        record = None
         if (task_id, run.due) not in self._past:  # else it was sent before, by somebody who was killed then
-            # before it is sent: its worker notes in this record what becomes of it, perhaps at once
-            self._histories.add(key, record, now)
-        try:
-            overrides = {"task_id": task_id, "headers": {"redbeat_rerun_of": run.task_id}}
-            result = send(self._entry, run.due, overrides, now if is_alone else None)
-        except BaseException:
-            self._histories.take_back(key, record)
-            raise
+            record = sent_record(nominal, task_id, is_manual=True, rerun_of=run.task_id)
+        overrides = {"task_id": task_id, "headers": {"redbeat_rerun_of": run.task_id}}
+        result = send(self._entry, run.due, overrides, record, now, is_alone=is_alone)
         # after it is sent: after a kill in between it is sent again, with the same id
         self._histories.note_backfilled(key, _mark_of(nominal, number))
         return result

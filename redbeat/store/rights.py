@@ -46,6 +46,11 @@ EVENTS = Feature("No signal tells of pauses and quarantines", "+xadd ~redbeat::e
 FAILURES = Feature(
     "Runs that have failed are known of histories only", "+xrevrange ~redbeat::failures", "runs"
 )
+BY_HAND = Feature(
+    "Runs that are sent by hand are tracked once they begin",
+    "+lrem ~redbeat::running:* ~redbeat::deadlines",
+    "runs",
+)
 IN_PROGRESS = Feature("Runs in progress are looked for entry by entry", "+zscan", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")
 PUSHES = Feature(

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
+from redbeat.errors import RedBeatError
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
-from redbeat.store.records import Fence, text_of
-from redbeat.store.rights import FAILURES, IN_PROGRESS, RUNS
+from redbeat.store.records import Fence, Held, TrackedRun, text_of
+from redbeat.store.rights import BY_HAND, FAILURES, IN_PROGRESS, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.runs import Delivery as Delivery
 from redbeat.store.scripts.runs import End as End
@@ -32,6 +34,8 @@ from redbeat.store.store import Store
 
 #: a worker that has said nothing for so long doesn't live any more, seconds
 WORKER_SECONDS = 60.0
+#: how long a run is noted that somebody is about to publish
+RESERVED_SECONDS = 60.0
 
 
 class Answer(Enum):
@@ -74,6 +78,40 @@ class Runs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    def note_sent(self, key: str, task_id: str, run: TrackedRun) -> Held | str | None:
+        """Note a run as sent that somebody is about to publish by hand, unless another one holds it back.
+
+        Returns what holds it back, or why the entry's runs can't be read; None: it may be published.
+
+        Arguments:
+            key: the entry's.
+        """
+        if run.overlap == "allow":
+            self._store.rights.ask(BY_HAND, lambda: self._note_published(key, task_id, run), lambda: None)
+            return None
+        # by hand nothing is replaced, and nothing waits
+        asked = [(key, task_id, run._replace(overlap="skip"))]
+        [answer] = self._store.reserve_runs(Fence(), asked, RESERVED_SECONDS)
+        if isinstance(answer, (Held, str)):
+            return answer
+        self._note_published(key, task_id, run)
+        return None
+
+    def _note_published(self, key: str, task_id: str, run: TrackedRun) -> None:
+        self._store.reserve_runs(Fence(), [(key, task_id, run)], None)
+
+    def take_back(self, key: str, task_id: str) -> None:
+        """Forget a run that ``note_sent`` has noted, and that couldn't be published; it may fail silently."""
+        keys = self._store.keys
+        running = keys.running(key)
+        with suppress(RedBeatError), self._store.translating():
+            now = int(self._store.client.time()[0])
+            with self._store.client.pipeline(transaction=False) as pipeline:
+                pipeline.hdel(running, task_id)
+                # beat removes the one, and sees by the other whether a run waits for this one
+                pipeline.zadd(keys.deadlines, {f"{task_id}\0{running}": now, f"\0{running}": now})
+                pipeline.execute()
 
     def begin(self, delivery: Delivery, lease_ms: int) -> Begun:
         """Take the lease of a run, unless its task may not begin."""

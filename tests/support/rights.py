@@ -25,7 +25,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.entries.runs import find_runs
-from redbeat.errors import StoreCorrupt
+from redbeat.errors import EntryBusy, StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import read_status
@@ -155,6 +155,22 @@ def it_runs_entries_by_hand(ground: Ground) -> None:
     assert ground.admin.scard("redbeat::backfilled:report") >= 2
     entry.delete()
     assert not ground.admin.keys("redbeat::*:report")
+
+
+def it_keeps_to_the_overlap_of_what_it_runs_by_hand(ground: Ground) -> None:
+    app, progress = ground.app(), Progress(ground.app("default"), ground.admin)
+    entry = Entry("alone", "tasks.report", 60, overlap="skip", app=app).save()
+    for number in range(2):
+        progress.end(progress.started("alone", f"{number}", 1000.0 + number), "failed")
+    ground.admin.delete("redbeat::history:alone")  # so that only the list of failures knows them
+    entry.rerun()
+    with pytest.raises(EntryBusy):
+        entry.trigger()
+    ground.admin.delete("redbeat::running:alone")
+    with pytest.raises(kombu.exceptions.EncodeError):
+        entry.trigger(args=[object()])
+    assert entry.running() == []
+    assert len(entry.history()) == 1
 
 
 def it_follows_the_recipes(ground: Ground) -> None:
@@ -456,6 +472,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_saves_moves_and_deletes, it_works_in_another_database, it_saves_and_deletes_many,
         it_keeps_calendars, it_changes_and_pauses, it_runs_entries_by_hand, it_finds_entries,
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
+        it_keeps_to_the_overlap_of_what_it_runs_by_hand,
     ),
     "viewer": (it_looks_at_entries, it_looks_at_runs, it_looks_at_calendars, *STATUS),
     "status": STATUS,
@@ -464,3 +481,5 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     "beat_exactly_once": (*BEAT, it_delivers_exactly_once, *QUEUES),
     "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),
 }  # fmt: skip
+#: what the rules of 3.0 don't allow
+SINCE_3_0: tuple[Claim, ...] = (it_keeps_to_the_overlap_of_what_it_runs_by_hand,)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from redbeat import RedBeatScheduler
+from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.runs import find_runs
 from redbeat.store import rights
@@ -84,6 +84,8 @@ def test_a_right_that_is_asked_for_since_then_is_one_of_a_feature_that_can_be_of
 @pytest.mark.parametrize("user", RULES_OF_3_0)
 def test_what_a_user_could_do_it_can_do_still(old: Ground, user: str) -> None:
     for claim in CLAIMS[user]:
+        if claim in SINCE_3_0:
+            continue
         claim(old.of(user))
         old.server.flush()
 
@@ -177,6 +179,14 @@ def list_failures_twice(ground: Ground) -> None:
         assert [run.task_id for run in find_runs(app, ["failed"])] == ["one"]
 
 
+def trigger_twice(ground: Ground) -> None:
+    app = ground.app("writer")
+    track_runs(app)
+    for _ in range(2):
+        Entry.get("report", app).trigger()
+    assert len(take_messages(app)) == 2
+
+
 def list_runs_twice(ground: Ground) -> None:
     Progress(ground.app("default"), ground.admin).started("report", "one")
     app = ground.app("viewer")
@@ -198,6 +208,7 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.DOWNGRADED, "writer", "~redbeat::downgraded", look_twice),
     (rights.RUNS, "beat", "", lose_twice),
     (rights.EVENTS, "writer", "", pause_twice),
+    (rights.BY_HAND, "writer", "", trigger_twice),
     (rights.FAILURES, "viewer", "", list_failures_twice),
     (rights.IN_PROGRESS, "viewer", "", list_runs_twice),
     (rights.SIGNALS, "beat", "", listen_twice),

@@ -1,0 +1,144 @@
+"""One run that somebody asks for, sent by this process: by ``trigger``, ``backfill`` or ``rerun``.
+
+Invariant: it keeps to the entry's ``overlap``, and is recorded before a worker can note what becomes of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from celery.beat import BeatLazyFunc
+from celery.result import AsyncResult
+
+from redbeat.broker.ground import options_of_task
+from redbeat.entries.validation import find_kind_problem
+from redbeat.errors import EntryBusy, EntryError
+from redbeat.policy.expiry import queue_limit_of, wait_seconds
+from redbeat.policy.headers import headers_of
+from redbeat.runs.limits import limits_of
+from redbeat.runs.tracking import is_tracked
+from redbeat.schedules.timezones import moment_of, shown
+from redbeat.store.histories import Histories
+from redbeat.store.records import Held, TrackedRun, score_text
+from redbeat.store.runs import Runs
+from redbeat.store.store import Store
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
+
+def send(
+    entry: RedBeatSchedulerEntry,
+    due: datetime,
+    overrides: Mapping[str, Any],
+    record: str | None,
+    now: datetime,
+    *,
+    is_alone: bool = True,
+) -> AsyncResult:
+    """Send one run of ``entry`` that somebody asks for, and record it.
+
+    It is recorded before it is sent: a worker may note at once what becomes of it. If it can't be sent, its
+    record is taken back.
+
+    Arguments:
+        overrides: its ``task_id``, ``args``, ``kwargs``, and options of ``apply_async``.
+        record: of its history; None: it has that already.
+        now: when it is sent.
+        is_alone: it doesn't wait longer than the entry's ``queue_timeout``. False: it waits for ever, as it
+            is one of many.
+
+    Raises:
+        EntryBusy: another run holds it back.
+    """
+    store, task_id = Store(entry.app), str(overrides["task_id"])
+    is_noted = _note_in_progress(entry, store, task_id, due, overrides, now)
+    if record is not None:
+        Histories(store).add(entry.key, record, now)
+    try:
+        return _publish(entry, due, overrides, now if is_alone else None)
+    except BaseException:
+        if record is not None:
+            Histories(store).take_back(entry.key, record)
+        if is_noted:
+            Runs(store).take_back(entry.key, task_id)
+        raise
+
+
+def _note_in_progress(
+    entry: RedBeatSchedulerEntry,
+    store: Store,
+    task_id: str,
+    due: datetime,
+    overrides: Mapping[str, Any],
+    now: datetime,
+) -> bool:
+    """Note a run as in progress, if the entry's runs are tracked; return whether they are.
+
+    Raises:
+        EntryBusy: another run holds it back.
+    """
+    policy = entry.policy
+    if not (policy.needs_tracking or is_tracked(entry.app)):
+        return False
+    options = {**(entry.options or {}), **overrides}
+    seconds = policy.queue_seconds + wait_seconds(options, now, entry.app.timezone)
+    nominal = score_text(due.timestamp())
+    run = TrackedRun(nominal, f'"due":{json.dumps(nominal)}{limits_of(policy)}', seconds, policy.overlap)
+    found = Runs(store).note_sent(entry.key, task_id, run)
+    if isinstance(found, Held):
+        since = "" if found.since is None else f" since {shown(moment_of(found.since))}"
+        where = "" if found.worker is None else f" on {found.worker}"
+        raise EntryBusy(
+            f"{entry.key}: its overlap is {policy.overlap}, and the run {found.by} is in progress"
+            f"{where}{since}; try again when that one has ended.",
+            entry.key,
+        )
+    if found is not None:
+        raise EntryBusy(f"{entry.key}: {found}.", entry.key)
+    return True
+
+
+def _publish(
+    entry: RedBeatSchedulerEntry, due: datetime, overrides: Mapping[str, Any], now: datetime | None
+) -> AsyncResult:
+    options = {**(entry.options or {}), **overrides}
+    args = options.pop("args", entry.args) or ()
+    kwargs = options.pop("kwargs", entry.kwargs) or {}
+    for field, value in (("args", args), ("kwargs", kwargs)):  # else args='ab' would be 'a' and 'b'
+        problem = find_kind_problem(field, value)
+        if problem:
+            raise EntryError(f"{entry.key}: {field} {problem}.", entry.key)
+    headers = {**((entry.options or {}).get("headers") or {}), **(options.get("headers") or {})}
+    options["headers"] = {
+        **headers,
+        "redbeat_entry": entry.name,
+        "redbeat_due": due.isoformat(timespec="microseconds"),
+        "redbeat_manual": True,
+        **_limit(entry, options, now),
+    }
+    args = [value() if isinstance(value, BeatLazyFunc) else value for value in args]
+    kwargs = {name: value() if isinstance(value, BeatLazyFunc) else value for name, value in kwargs.items()}
+    task = entry.app.tasks.get(entry.task)
+    if task is not None:
+        return task.apply_async(args, kwargs, **options)
+    return entry.app.send_task(entry.task, args, kwargs, **options)
+
+
+def _limit(entry: RedBeatSchedulerEntry, options: dict[str, Any], now: datetime | None) -> dict[str, Any]:
+    """Let a message sent at ``now`` expire by the entry's ``queue_timeout``; return the policy's headers.
+
+    Its ``expires_after`` counts from the due time, and is for the runs that beat sends.
+    """
+    policy, app, seconds = replace(entry.policy, expires_after=None), entry.app, None
+    if now is not None:
+        of_task = options_of_task(app.tasks.get(entry.task))
+        seconds = queue_limit_of(policy, options, of_task, now, app.timezone)
+        if seconds is not None:
+            wait = wait_seconds(options, now, app.timezone)
+            options["expires"] = now + timedelta(seconds=seconds + wait)
+    return headers_of(policy, seconds)
