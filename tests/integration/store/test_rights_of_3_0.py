@@ -26,6 +26,7 @@ from tests.support.progress import Progress
 from tests.support.rights import (
     CLAIMS,
     PASSWORD,
+    SINCE_3_0,
     Ground,
     documented_rights,
     it_ends_runs_that_are_lost,
