@@ -15,9 +15,6 @@ from redbeat.store.records import Deadline as Deadline
 from redbeat.store.run_record import RunRecord, State, decode_record
 from redbeat.store.runs import Settlement
 
-#: why a run is terminated so that the next one of its entry may go
-REPLACED = "replaced"
-
 #: a time limit counts as reached this much before it, as times are rounded; seconds
 _ROUNDING_SECONDS = 0.001
 
@@ -81,8 +78,6 @@ def judge(deadline: Deadline, now: float, lease_seconds: float, watched_seconds:
         return Decision(deadline, Action.FORGET)  # it was to be published, and wasn't, or will be once more
     if run.state is State.ENDED:
         return Decision(deadline, Action.END, run, run.outcome or "lost")
-    if run.terminate == REPLACED and run.state in (State.SENT, State.RETRYING):
-        return Decision(deadline, Action.END, run, "superseded")  # no worker has it, so none need be asked
     if _takes_too_long(run, now):
         return Decision(
             deadline, Action.OVERDUE, run, is_revoked=run.is_revoked_overdue, seconds=lease_seconds

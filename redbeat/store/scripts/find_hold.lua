@@ -18,8 +18,9 @@ local function refusal_of(running, problem)
   error(problem)
 end
 
--- a task that can't be terminated is waited for; one that no worker has begun is given up when beat looks at it: at once
-local function terminate_others(deadlines, running, run, now)
+-- a task that can't be terminated is waited for, as is one that no worker has begun: its message may be on its way to
+-- one that begins it without asking, as Redis doesn't answer it in time
+local function terminate_others(running, run)
   local found = redis.call('HGETALL', running)
   for i = 1, #found, 2 do
     local other, record = found[i], found[i] ~= '' and decode_record(found[i + 1])
@@ -27,9 +28,6 @@ local function terminate_others(deadlines, running, run, now)
     if record and record.state ~= 'ended' and not (is_same or record.overdue or record.terminate) then
       record.terminate = 'replaced'
       redis.call('HSET', running, other, cjson.encode(record))
-      if record.state == 'sent' or record.state == 'retrying' then
-        redis.call('ZADD', deadlines, now, other .. '\0' .. running)
-      end
     end
   end
 end
@@ -51,7 +49,7 @@ local function find_hold(deadlines, running, run, now)
   if not holder then
     redis.call('ZADD', deadlines, now, '\0' .. running)  -- for beat may have forgotten the one that waits
   elseif run.overlap == 'replace' then
-    terminate_others(deadlines, running, run, now)
+    terminate_others(running, run)
   end
   local members = '"outcome":"' .. outcome .. '","held_by":' .. cjson.encode(holder or waiting)
   if not holder then return members end

@@ -240,7 +240,7 @@ def test_a_run_that_was_replaced_before_it_began_never_begins(
     progress.send("job", "id-1", 1000, overlap="replace", terminate="replaced")
     early = progress.delivery("job", "id-1", 1000, overlap="replace")
     assert progress.begin(early) == "superseded"
-    progress.settle(watched=0)
+    progress.end(early, "superseded")
     assert history_of(client, "job")[0]["outcome"] == "superseded"
     following = progress.started("job", "id-2", 2000, overlap="replace")
     if is_next_over:

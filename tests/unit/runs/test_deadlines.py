@@ -23,15 +23,15 @@ def deadline_of(record: Any, task_id: str = "id") -> Deadline:
 @pytest.mark.parametrize(
     ("record", "action", "outcome"),
     [
-        ({"state": "sent"}, Action.END, "never_started"),
+        ({"state": "sent", "sent": "1"}, Action.END, "never_started"),
+        ({"state": "sent"}, Action.FORGET, ""),
         ({"state": "retrying", "started": "1"}, Action.END, "never_started"),
         ({"state": "started", "started": "1"}, Action.END, "lost"),
         ({"state": "started", "started": "9000", "max": 60, "overdue": 1}, Action.END, "lost"),
         ({"state": "started", "started": "9990", "max": 60}, Action.END, "lost"),
         ({"state": "started", "started": "9000", "max": 60}, Action.OVERDUE, ""),
         ({"state": "started", "started": "9940.000001", "max": 60}, Action.OVERDUE, ""),
-        ({"state": "sent", "terminate": "replaced"}, Action.END, "superseded"),
-        ({"state": "retrying", "terminate": "replaced"}, Action.END, "superseded"),
+        ({"state": "sent", "sent": "1", "terminate": "replaced"}, Action.END, "never_started"),
         ({"state": "started", "started": "1", "terminate": "replaced"}, Action.END, "lost"),
         ({"state": "spawned", "outcome": "succeeded"}, Action.END, "succeeded"),
         ({"state": "ended", "outcome": "failed"}, Action.END, "failed"),
@@ -48,7 +48,9 @@ def test_a_run_whose_deadline_has_come(record: Any, action: Action, outcome: str
 
 @pytest.mark.parametrize("state", ["sent", "started", "retrying", "spawned"])
 def test_a_run_is_not_given_up_before_redis_has_answered_for_a_lease(state: str) -> None:
-    decision = judge(deadline_of({"state": state, "started": "1"}), NOW, LEASE, watched_seconds=12.0)
+    decision = judge(
+        deadline_of({"state": state, "sent": "1", "started": "1"}), NOW, LEASE, watched_seconds=12.0
+    )
     assert (decision.action, decision.seconds, decision.outcome) == (Action.POSTPONE, 18.0, "")
 
 

@@ -1,0 +1,289 @@
+"""Entries of one second with overlap ``skip``, whose tasks succeed, fail, retry, hang and are killed, while
+beats and workers are killed, stopped and resumed at random.
+
+Judged by the tasks' own log: never two runs of one entry at once, and every run ends with exactly one
+outcome, which is what the log says. Nothing is held back longer than its limits, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from tests.conftest import MakeApp
+from tests.faults.rounds import IS_LONG
+from tests.support.apps import celery_beat, celery_command, write_app
+from tests.support.deadlines import patience
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.progress import NAMES, history_of
+from tests.support.schedule import expected_id
+from tests.support.servers import Server
+from tests.support.worklog import Execution, WorkLog, tasks_source
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+ENTRIES = 50 if IS_LONG else 12
+NAMES_OF_JOBS = [f"job-{number}" for number in range(ENTRIES)]
+SECONDS = 600.0 if IS_LONG else 20.0
+WORKERS = 3 if IS_LONG else 2
+CHILDREN = 12 if IS_LONG else 5
+#: a task takes at most so long, and one that hangs is killed after its limit
+MAX_TASK_SECONDS, TIME_LIMIT_SECONDS = 1.2, 2.0
+LEASE_SECONDS = 5.0
+#: workers are stopped for less than that: their leases outlive it, as they are renewed ten times in one
+MAX_STOP_SECONDS = 3.0
+QUEUE_SECONDS = 8.0
+TAKEOVER_SECONDS = 5.0
+#: a task that is at work for longer was in a renewal, if its begin didn't arrive
+UNTOLD_SECONDS = 3 * LEASE_SECONDS / 10
+#: three attempts of the longest task, the waits between them, and what each may wait on its queue
+MOST_SECONDS = 3 * (TIME_LIMIT_SECONDS + 1 + QUEUE_SECONDS) + 2 * 0.5 + LEASE_SECONDS
+
+
+@dataclass
+class Chaos:
+    """Two beats and some workers, of which one after the other is hit."""
+
+    app: Celery
+    folder: Path
+    chance: random.Random
+    stack: ExitStack
+    beats: list[Process] = field(default_factory=list)
+    workers: list[Process] = field(default_factory=list)
+    hits: Counter[str] = field(default_factory=Counter)
+
+    def start(self) -> None:
+        self.beats = [self._beat() for _ in range(2)]
+        self.workers = [self._worker(number) for number in range(WORKERS)]
+
+    def _beat(self) -> Process:
+        return self.stack.enter_context(celery_beat(self.folder, "module"))
+
+    def _worker(self, number: int) -> Process:
+        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        worker = ["worker", "-P", "prefork", "-c", str(CHILDREN), "-n", f"worker-{number}@%h", *quiet]
+        return self.stack.enter_context(celery_command(self.folder, "module", *worker, "-l", "INFO"))
+
+    def go_on_for(self, seconds: float) -> None:
+        """Hit one process after the other."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(self.chance.uniform(0.5, 3.0))
+            hit = self.chance.choice([self._kill_beat, self._stop_beat, self._kill_worker, self._stop_worker])
+            hit()
+            self.hits[hit.__name__.lstrip("_")] += 1
+
+    def _kill_beat(self) -> None:
+        place = self.chance.randrange(len(self.beats))
+        self.beats[place].kill()
+        self.beats[place] = self._beat()
+
+    def _kill_worker(self) -> None:
+        place = self.chance.randrange(len(self.workers))
+        self.workers[place].kill()
+        self.workers[place] = self._worker(place)
+
+    def _stop_beat(self) -> None:
+        self._stop(self.chance.choice(self.beats), self.chance.uniform(0.1, 1.5 * TAKEOVER_SECONDS))
+
+    def _stop_worker(self) -> None:
+        self._stop(self.chance.choice(self.workers), self.chance.uniform(0.1, MAX_STOP_SECONDS))
+
+    @staticmethod
+    def _stop(process: Process, seconds: float) -> None:
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGCONT)
+
+    def keep_up(self) -> None:
+        """Start again what has ended by itself: a beat that lost the lock, say."""
+        self.beats = [beat if beat.is_running else self._beat() for beat in self.beats]
+
+
+def ended_of(client: redis.Redis) -> Counter[tuple[str, str]]:
+    """How often each run's end was told."""
+    found: Any = client.xrange(NAMES.events)
+    told = [values for _, values in found if values["event"] == "run_ended"]
+    return Counter((values["entry"], json.loads(values["run"])["task_id"]) for values in told)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the broker is, whether there is a lock, and which overlap policies the entries have."""
+
+    broker: str = "same"
+    has_lock: bool = True
+    policies: tuple[str, ...] = ("skip",)
+
+
+#: the first one is enough for every day
+LAYOUTS = {
+    "skip": Layout(),
+    "all_policies": Layout(policies=("skip", "buffer_one", "replace")),
+    "another_server": Layout(broker="other"),
+    "RabbitMQ": Layout(broker="rabbitmq", policies=("skip", "buffer_one", "replace")),
+    "without_a_lock": Layout(has_lock=False),
+}
+if not IS_LONG:
+    LAYOUTS = {"skip": LAYOUTS["skip"]}
+
+
+def broker_url(layout: Layout, server: Server, request: pytest.FixtureRequest) -> str:
+    """Where messages go."""
+    if layout.broker == "same":
+        return server.url(0)
+    if layout.broker == "other":
+        return str(request.getfixturevalue("redis").url(0))
+    return str(request.getfixturevalue("rabbitmq").url())
+
+
+@pytest.fixture(params=LAYOUTS)
+def chaos(
+    server: Server,
+    make_app: MakeApp,
+    tmp_path: Path,
+    chance: random.Random,
+    request: pytest.FixtureRequest,
+) -> Iterator[Chaos]:
+    layout = LAYOUTS[request.param]
+    settings: dict[str, Any] = {
+        **({} if layout.has_lock else {"redbeat_lock_key": None}),
+        "redbeat_redis_url": server.url(1),
+        "redbeat_run_lease": LEASE_SECONDS,
+        "redbeat_takeover_after": TAKEOVER_SECONDS,
+        "redbeat_lock_lost": "standby",
+        "redbeat_history": 1000,
+        "broker_transport_options": {} if layout.broker == "rabbitmq" else {"visibility_timeout": 15},
+        "worker_prefetch_multiplier": 1,
+    }
+    extra = tasks_source(MAX_TASK_SECONDS, TIME_LIMIT_SECONDS) + "\nimport redbeat\nredbeat.track_runs(app)\n"
+    url = broker_url(layout, server, request)
+    write_app(tmp_path, "module", url, extra=extra, **settings)
+    app = make_app(**settings)
+    RedBeatSchedulerEntry.save_many(
+        [
+            RedBeatSchedulerEntry(
+                name,
+                chance.choice(["module.work", "module.work_late"]),
+                1.0,
+                args=[name],
+                overlap=chance.choice(layout.policies),
+                queue_timeout=QUEUE_SECONDS,
+                app=app,
+            )
+            for name in NAMES_OF_JOBS
+        ],
+    )
+    with ExitStack() as stack:
+        yield Chaos(app, tmp_path, chance, stack)
+
+
+def test_never_two_at_once_and_one_outcome_for_each_run(
+    chaos: Chaos, server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    chaos.start()
+    for worker in chaos.workers:
+        worker.wait_for("ready.")
+    chaos.go_on_for(SECONDS)
+    chaos.keep_up()
+    RedBeatSchedulerEntry.pause_many(NAMES_OF_JOBS, app=chaos.app)
+    # what is on its way ends, or is given up
+    eventually(lambda: not client.exists(NAMES.deadlines), timeout=MOST_SECONDS + 30, interval=0.2)
+
+    log = WorkLog.read(tmp_path)
+    histories = {name: history_of(client, name) for name in NAMES_OF_JOBS}
+    told = summary_of(chaos, log, histories)
+    print(told)
+
+    assert log.overlaps() == [], told
+    runs = [one for found in histories.values() for one in found if one.get("outcome") not in NOT_SENT]
+    assert [one for one in runs if "outcome" not in one] == [], "each run has an outcome"
+    assert set(ended_of(client).values()) == {1}, "exactly one"
+    assert sum(ended_of(client).values()) == len(runs)
+    assert contradictions(log, histories) == []
+    assert held_too_long(histories) == []
+    assert [*client.scan_iter("redbeat::running*")] == []
+    assert len(runs) > ENTRIES, told
+
+
+#: outcomes of what wasn't sent
+NOT_SENT = {"skipped", "merged", "unsent", "waiting"}
+
+
+def expected_words(record: dict[str, Any]) -> set[str]:
+    """What the log may say last of the run with this record of its history."""
+    anything = {"", "begin", "work", "retry", "failed", "succeeded", "ignored"}
+    if record.get("error", "").startswith(("TimeLimitExceeded", "WorkerLostError")):
+        return anything  # a process that is stopped is killed after its end, or before it has said a word
+    return {
+        "succeeded": {"succeeded"},
+        "ignored": {"ignored"},
+        "failed": {"failed"},
+        "revoked": anything,  # replaced by the next one
+        "lost": anything,  # its worker was killed before it could tell
+        # a retry that nobody has begun, or nothing at all; or its worker was killed before Redis had answered
+        "never_started": {"", "retry", "begin", "work"},
+        "expired": {"", "retry"},
+        "superseded": {"", "retry", "work", "begin"},
+    }[record["outcome"]]
+
+
+def contradictions(log: WorkLog, histories: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Runs of which the history says something else than the tasks' log."""
+    by_entry: defaultdict[str, list[Execution]] = defaultdict(list)
+    for one in log.executions:
+        by_entry[one.entry].append(one)
+    found = []
+    for name, records in histories.items():
+        ids = {one["task_id"] for one in records if "task_id" in one}
+        known = {id_of(name, one): one for one in records if one.get("outcome") not in NOT_SENT}
+        strangers = {one.task_id for one in by_entry[name]} - known.keys() - ids
+        found += [f"{name} {task_id}: began, and isn't in the history" for task_id in strangers]
+        for task_id, record in known.items():
+            executions = log.of(task_id)
+            word = executions[-1].word if executions else ""
+            if record["outcome"] == "never_started" and executions:
+                seconds = executions[-1].last - executions[-1].began
+                word = word if seconds < UNTOLD_SECONDS else f"{word} for {seconds} s"
+            if word not in expected_words(record) and "late" not in record:
+                found.append(
+                    f"{name} {task_id}: {record}, and the log says {word!r}: {list(map(str, executions))}"
+                )
+    return found
+
+
+def id_of(name: str, record: dict[str, Any]) -> str:
+    """The task id of a run that was sent."""
+    return str(record.get("id") or expected_id(name, float(record["due"])))
+
+
+def held_too_long(histories: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Runs that were skipped longer after the run that held them was sent than all limits together allow."""
+    found = []
+    for name, records in histories.items():
+        sent_at = {id_of(name, one): one["at"] for one in records if one.get("outcome") not in NOT_SENT}
+        for one in records:
+            holder = one.get("held_by")
+            if holder in sent_at and one["at"] - sent_at[holder] > MOST_SECONDS + patience(5):
+                found.append(f"{name}: {one}, held since {sent_at[holder]}")
+    return found
+
+
+def summary_of(chaos: Chaos, log: WorkLog, histories: dict[str, list[dict[str, Any]]]) -> str:
+    outcomes = Counter(one.get("outcome", "sent") for found in histories.values() for one in found)
+    return f"hits: {dict(chaos.hits)}; executions: {len(log.executions)}; outcomes: {dict(outcomes)}"
