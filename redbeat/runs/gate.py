@@ -6,6 +6,7 @@ later; and no message is taken for done whose run isn't over elsewhere.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from celery import current_app
 
 from redbeat.errors import StoreUnavailable
 from redbeat.log.logger import runs_logger
+from redbeat.process.memory import Memory
 from redbeat.runs import publishing
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.caller import UnansweredError, caller_of
@@ -32,6 +34,8 @@ BUSY_SECONDS = 1.0
 LOOK_SECONDS = 0.1
 #: a lease that ends later than was said by more than this was renewed
 RENEWED_SECONDS = 0.5
+_SAID = Memory[str, str](1_000)
+
 #: how long ``is_mine`` waits for Redis
 ASK_SECONDS = 2.0
 
@@ -105,8 +109,10 @@ def _wait(run: Present, begun: Begun) -> Begun | None:
 
 def _refuse(ticket: Ticket, refusal: Exception) -> tuple[Any, ...]:
     delivery = ticket.delivery
-    runs_logger.warning(
-        "runs: The run %s of %s isn't begun: %s.", delivery.task_id, delivery.name, refusal.args[0]
+    # a message that is put back comes again every second
+    level = logging.WARNING if _SAID.is_news(delivery.task_id, refusal.args[0]) else logging.DEBUG
+    runs_logger.log(
+        level, "runs: The run %s of %s isn't begun: %s.", delivery.task_id, delivery.name, refusal.args[0]
     )
     try:
         raise refusal

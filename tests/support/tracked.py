@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import celery
 import redis
 from celery import Celery
 
@@ -175,6 +176,13 @@ def child(self, key):
 
 {extra}
 """
+
+
+def can_terminate(pool: str) -> bool:
+    """Whether this Celery can terminate tasks in such a pool: greenlets of gevent it couldn't once."""
+    if pool == "gevent":
+        return "def terminate_job" in Path(celery.__path__[0], "concurrency", "gevent.py").read_text()
+    return pool == "prefork"
 
 
 def start_worker(

@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 import pytest
 import redis
+from celery.app.defaults import NAMESPACES
 
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.progress import NAMES, Progress
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
-from tests.support.tracked import LEASE_SECONDS, Tracked
+from tests.support.tracked import LEASE_SECONDS, Tracked, can_terminate
 
 ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 pytestmark = ONE_SERVER
@@ -116,7 +117,8 @@ def test_a_message_that_is_delivered_twice_is_put_back_until_the_first_one_has_e
     worker = start_worker()
     tracked.client.set("go on", 1)
     tracked.publish(name, "work_late", "go on", limits=SKIP)
-    worker.wait_for(re.compile(r"isn't begun: its message was delivered twice(.|\n)*isn't begun"))
+    worker.wait_for("isn't begun: its message was delivered twice")
+    worker.wait_for(re.compile(r"(reject requeue=True|work_late.*received)(.|\n)*work_late.*received"))
     assert tracked.work(name) == []
     assert [run.worker for run in tracked.running(name)] == ["celery@other"]
     progress.end(first, "requeued")
@@ -215,6 +217,21 @@ def test_a_worker_that_is_told_to_stop_notes_what_becomes_of_its_last_tasks(
     assert not tracked.progress.runs.workers()
 
 
+def test_what_a_worker_leaves_behind_at_a_cold_shutdown_is_done_by_another(
+    tracked: Tracked, start_worker: StartWorker
+) -> None:
+    name = tracked.send("work_late", "go on", limits=SKIP)
+    first = start_worker(name="first")
+    tracked.begun(name)
+    first.signal(signal.SIGQUIT)
+    first.wait()
+    tracked.client.set("go on", 1)
+    start_worker(name="second")
+    past = tracked.outcome(name)
+    assert (past["outcome"], past["worker"]) == ("succeeded", "second@test")
+    assert tracked.work(name) == ["begin", "begin", "end"]
+
+
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_a_task_can_ask_whether_the_run_is_still_its_own(
     tracked: Tracked, start_worker: StartWorker, pool: str
@@ -244,14 +261,17 @@ def mark(tracked: Tracked, name: str, why: str) -> None:
     tracked.client.hset(running, task_id, json.dumps({**record, "terminate": why}))
 
 
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
 @pytest.mark.parametrize(
     ("why", "error"), [("replaced", "replaced by the next run"), ("overdue", "longer than max_runtime")]
 )
 def test_a_run_that_beat_gives_up_is_terminated(
-    tracked: Tracked, start_worker: StartWorker, why: str, error: str
+    tracked: Tracked, start_worker: StartWorker, why: str, error: str, pool: str
 ) -> None:
+    if not can_terminate(pool):
+        pytest.skip(f"{pool} can't terminate tasks in this version of Celery")
     name = tracked.send("work_until", "never")
-    worker = start_worker()
+    worker = start_worker(pool)
     tracked.begun(name)
     tracked.state(name, "started")
     mark(tracked, name, why)
@@ -539,3 +559,12 @@ def test_the_runs_of_a_beat_inside_the_worker_are_tracked(
             print(worker.output())
             raise
         assert "aren't compiled" not in worker.output()
+
+
+@pytest.mark.skipif("pool_start_method" not in NAMESPACES["worker"], reason="this Celery can only fork")
+def test_processes_that_are_started_anew_instead_of_forked_have_the_gate(make_tracked: MakeTracked) -> None:
+    tracked = make_tracked(worker_pool_start_method="spawn")
+    name = tracked.send("succeed", limits={"overlap": "replace", "terminate": "replaced"})
+    with tracked.worker("prefork", concurrency=1):
+        assert tracked.outcome(name)["outcome"] == "superseded"
+        assert tracked.outcome(tracked.send("retry", 1))["outcome"] == "succeeded"
