@@ -345,6 +345,21 @@ def it_tells_what_has_happened(ground: Ground) -> None:
         assert events.read(fence, "teller") == (news.events[-1].id, [])
 
 
+def it_holds_back_runs(ground: Ground) -> None:
+    names = ("skip", "buffer_one", "replace")
+    for name in names:
+        Entry(name, "tasks.report", 10**9, overlap=name, app=ground.app("default")).save()
+    app = ground.app()
+    with leader(app) as scheduler:
+        for _ in range(2):
+            ground.make_due(*names)
+            scheduler.tick()
+        ground.admin.delete(*(Keys().about(name).running for name in names))
+        ground.admin.zadd(Keys().deadlines, {f"\0{Keys().about(name).running}": 1 for name in names})
+        scheduler.tick()
+    assert sorted(message.entry for message in take_messages(app)) == sorted(names)
+
+
 def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> None:
     names, token = Keys(), "x"
     ground.admin.set(LOCK, token)
@@ -462,7 +477,7 @@ def _broker_url(ground: Ground) -> str:
 BEAT: tuple[Claim, ...] = (
     it_may_ask_who_leads, it_runs_the_schedule, it_runs_the_schedule_without_a_lock,
     it_runs_in_another_database, it_stands_by, it_ends_entries, it_tells_what_has_happened,
-    it_ends_runs_that_are_lost,
+    it_ends_runs_that_are_lost, it_holds_back_runs,
 )  # fmt: skip
 STATUS: tuple[Claim, ...] = (it_asks_who_leads, it_asks_in_another_database, it_names_a_key_of_another_type)
 QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_what_only_one_of_two_queues_got)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -19,9 +21,10 @@ from redbeat.schedulers import get_redis
 from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
-from tests.support.rights import CLAIMS, RECIPES, Claim, Ground, documented_rights, run_twice
+from tests.support.rights import CLAIMS, PASSWORD, RECIPES, Claim, Ground, documented_rights, run_twice
 from tests.support.schedule import field, write_raw
 from tests.support.ticks import leader, take_messages
+from tests.support.tracked import Tracked
 
 #: users that only look
 LOOKERS = ("viewer", "status")
@@ -138,6 +141,29 @@ def test_who_only_looks_may_not_write(ground: Ground, user: str, command: str) -
 def test_a_worker_may_write_neither_schedule_nor_definitions_nor_lock(ground: Ground, command: str) -> None:
     Entry("report", "tasks.report", 60, app=ground.app("default")).save()
     refused_to(ground, "worker", command)
+
+
+@ONE_SERVER
+def test_a_real_worker_needs_no_more_than_its_rule(ground: Ground, tmp_path: Path) -> None:
+    url = f"redis://worker:{quote(PASSWORD, safe='')}@127.0.0.1:{ground.server.port}/1"
+    with ground.server.client(db=1) as client:
+        places = ground.server.url(0), ground.server.url(1), client
+        tracked = Tracked.write(tmp_path, *places, redbeat_redis_url=url)
+        with tracked.worker("prefork", concurrency=2) as worker:
+            client.set("go", 1)
+            names = {
+                tracked.send("succeed"): "succeeded",
+                tracked.send("fail_badly"): "failed",
+                tracked.send("retry", 1): "succeeded",
+                tracked.send("ignore"): "ignored",
+                tracked.send("ask"): "succeeded",
+                tracked.send("spawn", "group", "go", limits={"workflow": 1}): "succeeded",
+            }
+            assert {name: tracked.outcome(name)["outcome"] for name in names} == names
+            assert worker.stop() == 0
+            assert "runs: " not in worker.output(), worker.output()
+        assert not client.exists("redbeat::deadlines", "redbeat::workers")
+    assert ground.refusals() == []
 
 
 def test_a_worker_can_neither_save_nor_lead(ground: Ground) -> None:
