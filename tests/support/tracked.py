@@ -42,7 +42,7 @@ import threading
 import redbeat
 import redbeat.runs
 from redbeat.runs import publishing
-from celery import chain, group
+from celery import chain, chord, group
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 publishing.PATIENCE_SECONDS = {gate_seconds}
@@ -161,6 +161,8 @@ def spawn(self, shape, key):
     work(self, "begin")
     if shape == "chain":
         chain(child.si(key), child.si(key)).apply_async()
+    elif shape == "chord":
+        chord([child.si(key), child.si(key)], child.si(key)).apply_async()
     elif shape == "group":
         group(child.si(key), child.si(key)).apply_async()
     else:

@@ -507,6 +507,34 @@ def test_a_workflow_is_over_when_all_its_tasks_are(
     assert tracked.outcome(name)["outcome"] == "succeeded"
 
 
+def test_a_workflow_with_a_chord_is_over_when_its_last_task_is(
+    make_tracked: MakeTracked, server: Server
+) -> None:
+    tracked = make_tracked(result_backend=server.url(2))
+    name = tracked.send("spawn", "chord", "go on", limits={"workflow": 1})
+    with tracked.worker("prefork", concurrency=3):
+        tracked.state(name, "spawned")
+        eventually(lambda: tracked.client.llen("work") == 3)
+        tracked.client.set("go on", 1)
+        assert tracked.outcome(name)["outcome"] == "succeeded"
+        assert tracked.client.llen("work") == 4
+
+
+@pytest.mark.parametrize("task", ["succeed", "fail_badly", "be_killed"])
+def test_what_is_linked_to_a_workflows_task_belongs_to_it(
+    tracked: Tracked, start_worker: StartWorker, task: str
+) -> None:
+    link = {"task": "tracked.child", "args": ["go on"], "kwargs": {}, "options": {}, "immutable": True}
+    options = {"link": [link]} if task == "succeed" else {"link_error": [link]}
+    name = tracked.send(task, limits={"workflow": 1}, **options)
+    start_worker()
+    run = tracked.state(name, "spawned")
+    assert run.outcome == ("succeeded" if task == "succeed" else "failed")
+    assert [one.root for one in tracked.running(name) if one.root] == [f"{name}-id"]
+    tracked.client.set("go on", 1)
+    assert tracked.outcome(name)["outcome"] == run.outcome
+
+
 def test_the_tasks_of_a_run_that_is_over_with_its_own_task_are_none_of_its(
     tracked: Tracked, start_worker: StartWorker
 ) -> None:
