@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 
-from redbeat.beat.tracking import Tracks, dropped_run, read_tracks, tracked_run
+from redbeat.beat.tracking import Tracking, Tracks, dropped_run, read_tracks
 from redbeat.broker.compiler import Message
 from redbeat.broker.ground import options_of_task
 from redbeat.decoder import encode_meta
@@ -173,7 +173,7 @@ def plan_run(
     if (tracks or read_tracks(app))(entry.policy):
         held_score = score_text(entry.score_of(choice.following))
         waits = wait_seconds(entry.options, moment, app.timezone)
-        sent.run = tracked_run(entry.policy, due.nominal, held_score, records, waits)
+        sent.run = Tracking(entry.policy).run(due.nominal, held_score, records, waits)
     return OrdinaryRun(claimed, due.nominal, sent, failure, entry.name, entry.task, entry, left)
 
 
@@ -199,7 +199,7 @@ def _plan_released(
     commit.records = (sent_record(due.nominal, own_id),)
     # a policy that would skip it now came later than the decision that it waits
     overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
-    commit.run = tracked_run(policy, due.nominal, claimed.next_score, overlap=overlap)
+    commit.run = Tracking(policy).run(due.nominal, claimed.next_score, overlap=overlap)
     left = _prepare(entry, claimed.key, due.at, moment.timestamp())
     return OrdinaryRun(claimed, due.nominal, commit, failure, entry.name, entry.task, entry, left)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from celery.schedules import schedule as interval
 
-from redbeat.beat.tracking import tracked_run
+from redbeat.beat.tracking import Tracking
 from redbeat.decoder import moment_json
 from redbeat.entries.due import ROUNDING
 from redbeat.history import sent_record
@@ -73,7 +73,7 @@ class Timetable:
     """
 
     def __init__(self, schedule: Any, policy: Policy, defaults: Policy, *, is_tracked: bool = False) -> None:
-        self._is_tracked = is_tracked
+        self._tracking = Tracking(policy) if is_tracked else None
         self._schedule = schedule
         self._policy = policy
         way = policy.misfire or defaults.misfire or "latest"
@@ -137,7 +137,7 @@ class Timetable:
             seconds.is_integer(),
             expires,
             left,
-            tracked_run(policy, nominal, new_score) if self._is_tracked else None,
+            None if self._tracking is None else self._tracking.run(nominal, new_score),
         )
 
     def agrees(self, key: str, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:

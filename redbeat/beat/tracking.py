@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from redbeat.history import held_record
@@ -16,49 +15,49 @@ from redbeat.runs.tracking import is_tracked
 from redbeat.store.records import DROPPED, TrackedRun
 
 
-def tracked_run(
-    policy: Policy,
-    due: str,
-    held_score: str,
-    dropped: tuple[str, ...] = (),
-    wait_seconds: float = 0.0,
-    overlap: str = "",
-) -> TrackedRun:
-    """Return what is noted of a run that is due at ``due``, UNIX seconds as the server writes them.
+class Tracking:
+    """What is noted of the runs with one policy."""
 
-    Arguments:
-        held_score: when its entry is due next if another run holds this one back.
-        dropped: records of the runs before it that aren't sent.
-        wait_seconds: how long its message waits by options of its own before a worker may begin it.
-        overlap: instead of the policy's.
-    """
-    return TrackedRun(
-        due,
-        f'"due":{json.dumps(due)}{_limits_of(policy)}',
-        policy.queue_seconds + wait_seconds,
-        overlap or policy.overlap,
-        (*dropped, held_record(due)),
-        held_score,
-    )
+    def __init__(self, policy: Policy) -> None:
+        self._overlap = policy.overlap
+        self._queue_seconds = policy.queue_seconds
+        limits: dict[str, Any] = {
+            "overlap": None if policy.overlap == "allow" else policy.overlap,
+            "queue": policy.queue_seconds,
+            "max": policy.max_runtime,
+            "revoke": int(policy.revoke_overdue),
+            "pause": policy.pause_after_failures,
+            "workflow": int(policy.tracks == "workflow"),
+        }
+        given = [f",{json.dumps(name)}:{json.dumps(value)}" for name, value in limits.items() if value]
+        self._limits = "".join(given)
+
+    def run(
+        self,
+        due: str,
+        held_score: str,
+        dropped: tuple[str, ...] = (),
+        wait_seconds: float = 0.0,
+        overlap: str = "",
+    ) -> TrackedRun:
+        """Return what is noted of a run that is due at ``due``, UNIX seconds as the server writes them.
+
+        Arguments:
+            held_score: when its entry is due next if another run holds this one back.
+            dropped: records of the runs before it that aren't sent.
+            wait_seconds: how long its message waits by options of its own before a worker may begin it.
+            overlap: instead of the policy's.
+        """
+        overlap, queue_seconds = overlap or self._overlap, self._queue_seconds + wait_seconds
+        if overlap == "allow":
+            return TrackedRun(due, self._limits, queue_seconds, overlap)
+        held_records = (*dropped, held_record(due))
+        return TrackedRun(due, self._limits, queue_seconds, overlap, held_records, held_score)
 
 
 def dropped_run(due: str) -> TrackedRun:
     """Return the run that was due at ``due``, has waited for another one to end, and won't be sent."""
     return TrackedRun(due, "", 0.0, DROPPED)
-
-
-@lru_cache(maxsize=1024)
-def _limits_of(policy: Policy) -> str:
-    """Return how a policy limits a run, as members of its record."""
-    limits: dict[str, Any] = {
-        "overlap": None if policy.overlap == "allow" else policy.overlap,
-        "queue": policy.queue_seconds,
-        "max": policy.max_runtime,
-        "revoke": int(policy.revoke_overdue) or None,
-        "pause": policy.pause_after_failures,
-        "workflow": int(policy.tracks == "workflow") or None,
-    }
-    return "".join([f",{json.dumps(name)}:{json.dumps(value)}" for name, value in limits.items() if value])
 
 
 #: returns whether the runs of an entry with a policy are tracked

@@ -228,7 +228,7 @@ class TrackedRun(NamedTuple):
 
     Attributes:
         due: when it is due, UNIX seconds as the server writes them.
-        members: of its record, as those of a JSON object: what doesn't change.
+        limits: of its record, as members of a JSON object, each after a comma: what doesn't change.
         queue_seconds: how long it may wait on its queue.
         overlap: the entry's policy.
         held_records: like the ``records`` of its commit; to the last is added why it is held back.
@@ -236,11 +236,16 @@ class TrackedRun(NamedTuple):
     """
 
     due: str
-    members: str
+    limits: str
     queue_seconds: float
     overlap: str
     held_records: tuple[str, ...] = ()
     held_score: str = ""
+
+    @property
+    def members(self) -> str:
+        """All members of its record but its state and when it was sent."""
+        return f'"due":"{self.due}"{self.limits}'
 
 
 #: instead of an entry's overlap policy: the run's message has been published already,

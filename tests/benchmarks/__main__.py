@@ -26,7 +26,8 @@ from .spike import spike
 from .targets import verdicts
 
 CASES: dict[str, Callable[[Bench], None]] = {
-    "burst": bursts.burst, "variants": bursts.variants, "rabbitmq": bursts.rabbitmq, "spike": spike,
+    "burst": bursts.burst, "variants": bursts.variants, "tracked": bursts.tracked,
+    "rabbitmq": bursts.rabbitmq, "spike": spike,
     "pings": pings, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
     "lateness": lateness,

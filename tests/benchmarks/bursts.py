@@ -19,6 +19,7 @@ BURST = "burst, messages/s"
 NEVER_RUN = "burst of entries that have never run, messages/s"
 TOGETHER, LOGGED = "at one due time", "with the log at INFO"
 RECEIVERS, EVENTS = "with signal receivers", "with task-sent events"
+TRACKED, UNTRACKED = "with all runs tracked", "with none tracked"
 RABBITMQ = "burst to RabbitMQ, messages/s"
 
 _WAYS = {OURS: "scheduler", OLD: "old", LOOP: "loop", BATCHED: "batched", FLOOR: "floor"}
@@ -28,6 +29,7 @@ _VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     EVENTS: ({"settings": {"task_send_sent_event": True}}, (OURS, LOOP)),
     LOGGED: ({"log_file": "beat.log"}, (OURS,)),
 }
+_TRACKING: dict[str, dict[str, Any]] = {UNTRACKED: {}, TRACKED: {"is_tracked": True}}
 _RABBITMQ_WAYS = {OURS: "scheduler", CONFIRMED: "confirmed", LOOP: "unconfirmed"}
 
 
@@ -60,6 +62,16 @@ def variants(bench: Bench) -> None:
                     _add(bench, of_variant(NEVER_RUN, variant), subject, due, bursts[0])
 
 
+def tracked(bench: Bench) -> None:
+    """The same, of entries whose runs are noted as in progress, and of others in turn."""
+    due = bench.sizes.due
+    for _ in range(bench.sizes.repeats):
+        for variant, options in _TRACKING.items():
+            bursts = run_burst(bench, OURS, due, **options)
+            _add(bench, of_variant(BURST, variant), OURS, due, bursts[-1])
+            _add(bench, of_variant(NEVER_RUN, variant), OURS, due, bursts[0])
+
+
 def rabbitmq(bench: Bench) -> None:
     """A burst to RabbitMQ; one loop waits for each confirm, the other for none."""
     due = bench.sizes.due
@@ -86,6 +98,7 @@ def run_burst(bench: Bench, subject: str, due: int, **changes: Any) -> list[dict
         "settings": {},
         "log_file": "",
         "has_receivers": False,
+        "is_tracked": False,
         "apart_micros": 100,  # as of entries that are saved one after the other
         **changes,
     }

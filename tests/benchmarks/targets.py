@@ -110,6 +110,13 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
         times,
         lambda: rate(LOOP, received, received),
     )
+    tracked, untracked = (bursts.of_variant(bursts.BURST, one) for one in (bursts.TRACKED, bursts.UNTRACKED))
+    yield (
+        f"burst of {due:,} {bursts.TRACKED}, against {bursts.UNTRACKED}",
+        ">= 0.85",
+        times,
+        lambda: value(tracked, OURS, due) / value(untracked, OURS, due),
+    )
     for subject, bound in ((CONFIRMED, ">= 5"), (LOOP, ">= 0.8")):
         measure = partial(rate, subject, bursts.RABBITMQ, bursts.RABBITMQ)
         yield f"burst of {due:,} to RabbitMQ, against {subject}", bound, times, measure

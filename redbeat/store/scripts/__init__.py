@@ -207,10 +207,11 @@ def _commit_request(
         elif commit.records and histories.kept:
             recorded.append(histories.keys_of(claimed.key)[0])
             record = "\n".join(commit.records)
-        run, overlap = commit.run, ""
+        run, overlap, limits, queue_seconds = commit.run, "", "", ""
         writes: tuple[str, ...] = ()
         if run is not None:
             overlap = PUBLISHED if commit.is_published else run.overlap
+            limits, queue_seconds = run.limits, score_text(run.queue_seconds)
             running.append(histories.running_of(claimed.key))
             values.append(commit.task_id)
         for push in pushes:
@@ -224,6 +225,8 @@ def _commit_request(
             _CLEAR if new_policy is Clear.FIELD else new_policy,
             writes,
             overlap,
+            limits,
+            queue_seconds,
         ]
         is_compared = is_strict or commit.new_definition
         entries += (
@@ -239,9 +242,9 @@ def _commit_request(
         decided += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record, until
         decided += _NO_RUN if run is None else _run_texts(run, histories)
     formed: list[str] = []
-    for kind, is_strict, new_error, new_definition, new_policy, writes, overlap in forms:
+    for kind, is_strict, new_error, new_definition, new_policy, writes, *of_run in forms:
         flag, queued = "1" if is_strict else "0", " ".join(writes)
-        formed += kind, flag, new_error or "", new_definition or "", new_policy or "", queued, overlap
+        formed += kind, flag, new_error or "", new_definition or "", new_policy or "", queued, *of_run
     where = [target.server if queues else "", target.home_db, target.broker_db]
     counts = [len(recorded), histories.kept, len(decisions), len(forms), len(running)]
     told = [histories.tells, *entries, *decided, *formed, *values]
@@ -282,12 +285,12 @@ def _reservation_of(answer: str) -> Reservation:
     return held_of(text) if kind == "held" else _RESERVED.get(kind, text)
 
 
-_NO_RUN = ("",) * 5
+_NO_RUN = ("",) * 3
 
 
 def _run_texts(run: TrackedRun, histories: Histories) -> tuple[str, ...]:
     held_record = "\n".join(run.held_records) if histories.kept else ""
-    return run.due, run.members, score_text(run.queue_seconds), held_record, run.held_score
+    return run.due, held_record, run.held_score
 
 
 class _Numbers(dict[Any, str]):

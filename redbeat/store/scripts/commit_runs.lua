@@ -28,7 +28,7 @@
 --   texts            what the entry was decided on, if its form asks for that: its definition, or if there are any,
 --                    definition, policy and revision, NULs between. A long text, as this and claimed_meta, is '#' and
 --                    its SHA-1
--- ARGV[..] twelve for each decision; entries that are due together share a few:
+-- ARGV[..] ten for each decision; entries that are due together share a few:
 --   form             which of the forms, 1 for the first
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
@@ -39,11 +39,9 @@
 --                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
 --   valid_until      '' for ever, else from when on an entry with writes is left alone, UNIX seconds
 --   due              of a tracked run: when it is due, UNIX seconds
---   run              members of its record, besides its state and when it was sent
---   queue_seconds    how long it may wait on its queue
---   held_record      what record is when another run holds it back; to its last line is added what became of it, and why
+--   held_record      what record is when another run may hold it back and does; to its last line is added what became of it, and why
 --   held_score       what new_score is then; the meta is left
--- ARGV[..] seven for each form; most decisions share one:
+-- ARGV[..] nine for each form; most decisions share one:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   is_strict        1: with other texts now, leave the entry alone
 --   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
@@ -58,6 +56,8 @@
 --   overlap          '' for a run that isn't tracked; 'dropped' for one that has waited and isn't sent; 'allow'; 'skip', 'buffer_one' or 'replace': it isn't sent while
 --                    another run of its entry is in progress, and in the other two cases it waits, if none does, with
 --                    'replace' for one that is to be terminated; 'published': it has been sent already
+--   limits           of tracked runs: members of their records besides state, due and when it was sent, each after a comma
+--   queue_seconds    how long they may wait on their queue
 -- ARGV[..] values    for each entry whose run is tracked, its task id, and one for each write of each entry, in their
 --                    order: the message, or the milliseconds
 --
@@ -88,12 +88,13 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
 -- forms and decisions by their numbers, as entries and decisions have them
-local forms, decisions, place = {}, {}, 13 + 2 * count + 12 * decided
+local forms, decisions, place = {}, {}, 13 + 2 * count + 10 * decided
 for number = 1, formed do
-  local kind, is_strict, new_error, new_definition, new_policy, writes, overlap = unpack(ARGV, place, place + 6)
+  local kind, is_strict, new_error, new_definition, new_policy, writes, overlap, limits, queue_seconds = unpack(ARGV, place, place + 8)
+  local deadline = queue_seconds ~= '' and later(now, queue_seconds + 1)
   local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
   local form = {
-    overlap = overlap, is_deciding = is_deciding,
+    overlap = overlap, is_deciding = is_deciding, limits = limits, deadline = deadline,
     kind = kind, is_strict = is_strict == '1', writes = {},
     new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
   }
@@ -101,23 +102,23 @@ for number = 1, formed do
     form.writes[#form.writes + 1] = {command = command, queue = KEYS[5 + count + tracked + histories + tonumber(queue)]}
   end
   form.is_pushing = #form.writes > 0
-  forms[tostring(number)], place = form, place + 7
+  forms[tostring(number)], place = form, place + 9
 end
 local next_running, next_history, next_value = 6 + count, 6 + count + tracked, place
 place = 13 + 2 * count
 for number = 1, decided do
-  local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until, due, run, queue_seconds, held_record, held_score = unpack(ARGV, place, place + 11)
+  local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until, due, held_record, held_score = unpack(ARGV, place, place + 9)
   local is_end = new_score == 'remove' or new_score == 'delete'
   local is_late = valid_until ~= '' and tonumber(valid_until) <= tonumber(now)
-  local deadline = run ~= '' and later(now, queue_seconds + 1)
-  local run_text = '{"state":"sent","sent":"' .. now .. '",' .. run .. '}'
+  local run = due ~= '' and '"due":"' .. due .. '"' .. forms[form].limits
+  local run_text = run and '{"state":"sent","sent":"' .. now .. '",' .. run .. '}'
   decisions[tostring(number)] = {
     form = forms[form], claimed_score = claimed_score, new_score = new_score, claimed_meta = claimed_meta,
     new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
     histories = record == '' and 0 or is_end and 2 or 1, is_late = is_late,
-    due = due, run = run, held_record = held_record, held_score = held_score, deadline = deadline, run_text = run_text,
+    due = due, run = run, held_record = held_record, held_score = held_score, run_text = run_text,
   }
-  place = place + 12
+  place = place + 10
 end
 
 -- 1. compare: which decisions are still about what stands there
@@ -268,6 +269,14 @@ local function finish(entry, texts)
       add_records(KEYS[entry.history], held_record)
       if tells ~= '' then tell_of(key, held_record) end
     end
+  elseif new_score and form.overlap == 'allow' and not lease then  -- as most
+    local reply = redis.pcall('HSET', entry.running, entry.task_id, decision.run_text)
+    if type(reply) == 'table' then
+      unrecorded = reply.err
+    else
+      local length = #looked_at
+      looked_at[length + 1], looked_at[length + 2] = form.deadline, entry.task_id .. '\0' .. entry.running
+    end
   elseif entry.task_id and (new_score or form.overlap == 'published') then
     entry.overlap = form.overlap
     entry.is_released = lease and string.find(lease, ' next ', 1, true)
@@ -276,7 +285,7 @@ local function finish(entry, texts)
     if not is_noted then
       unrecorded = text_of_error(member)
     elseif member then
-      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = decision.deadline, member
+      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = form.deadline, member
     elseif ended then
       record = with_members(record, ended)
     end

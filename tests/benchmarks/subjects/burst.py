@@ -1,6 +1,6 @@
 """Many messages at once: options `way`, `due`, `db`, `limit_seconds`, `server_pid`, and what is connected:
-`settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals; and `apart_micros`, which
-lie between the due times of two entries.
+`settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals, whether the app
+`is_tracked`; and `apart_micros`, which lie between the due times of two entries.
 
 Ways: `scheduler` sends `due` entries twice, first when they have never run, and again when their own schedule
 lets all of them be due once more; `old` sends entries that have run, once; `loop`, `batched` and `floor` send
@@ -23,10 +23,12 @@ from celery.signals import after_task_publish, before_task_publish
 from fill import TASK, fill
 from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry, track_runs
 
 options = read_options()
 app = make_app(options.server, options.db, **options.settings)
+if options.is_tracked:
+    track_runs(app)
 broker = redis.Redis.from_url(f"{options.server}0")
 schedule = redis.Redis.from_url(f"{options.server}{options.db}")
 
@@ -49,6 +51,7 @@ def scheduler() -> Iterator[Callable[[], None]]:
     assert count_due() == options.due, f"{count_due()} are due"
     yield send
     assert count_due() == 0, f"{count_due()} are due once more before all have been sent"
+    forget_runs()
     while count_due() < options.due:
         time.sleep(0.02)
     yield send
@@ -62,6 +65,14 @@ def save(task: str, count: int, due_again: datetime) -> None:
         return RedBeatSchedulerEntry(f"{task}-{number}", task, interval(EVERY), last_run_at=saved_at, app=app)
 
     RedBeatSchedulerEntry.save_many(map(entry, range(count)))
+
+
+def forget_runs() -> None:
+    """Let the runs of the first burst be over, as workers would."""
+    running = list(schedule.scan_iter("redbeat::running:*", count=1000))
+    for first in range(0, len(running), PIPELINE):
+        schedule.delete(*running[first : first + PIPELINE])
+    schedule.delete("redbeat::deadlines")
 
 
 def count_due() -> int:

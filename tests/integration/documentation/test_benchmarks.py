@@ -39,7 +39,7 @@ def test_the_published_picture_is_readable_on_a_telephone() -> None:
 
 @pytest.mark.usefixtures("redbeat2_python")  # its first making takes longer than a run may
 def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path) -> None:
-    cases_run = "burst,variants,pings,sharing,trips,idle,saving,files,memory"
+    cases_run = "burst,variants,tracked,pings,sharing,trips,idle,saving,files,memory"
     done = run_benchmarks("--quick", "--only", cases_run, "--out", str(tmp_path))
 
     assert done.returncode == 0, done.stderr
@@ -49,6 +49,8 @@ def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path)
     assert figures >= {(bursts.BURST, subject, size) for subject in subjects for size in QUICK.bursts}
     assert figures >= {(bursts.NEVER_RUN, OURS, size) for size in QUICK.bursts}
     for variant in (bursts.TOGETHER, bursts.RECEIVERS, bursts.EVENTS, bursts.LOGGED):
+        assert (bursts.of_variant(bursts.BURST, variant), OURS, QUICK.due) in figures
+    for variant in (bursts.TRACKED, bursts.UNTRACKED):
         assert (bursts.of_variant(bursts.BURST, variant), OURS, QUICK.due) in figures
     assert figures >= {(case, OURS, QUICK.due) for case in (*pings.PING.values(), *pings.SCRIPT.values())}
     assert figures >= {(case, OURS, QUICK.shared) for case in (cases.ALONE, cases.LOCKLESS, cases.SHARED)}

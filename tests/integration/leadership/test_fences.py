@@ -120,7 +120,7 @@ def test_without_it_an_order_of_steps_breaks_a_promise(
     assert explored.violation == violation
 
 
-RUN = TrackedRun("1", '"due":"1"', 3600, "skip")
+RUN = TrackedRun("1", "", 3600, "skip")
 HISTORIES = replace(NO_HISTORIES, running_of=KEYS.running, deadlines=KEYS.deadlines)
 DEADLINE = f"id\0{KEYS.about('entry').running}"
 ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)

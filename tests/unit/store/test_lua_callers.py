@@ -30,7 +30,7 @@ CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER)
 TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
 STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
-RUN = records.TrackedRun("the-due", "the-members", 6.0, "skip", ("first", "last"), "held-score")
+RUN = records.TrackedRun("the-due", ',"a":"limit"', 6.0, "skip", ("first", "last"), "held-score")
 COMMIT = records.Commit(
     CLAIMED,
     "new-score",
@@ -130,7 +130,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {
             "task_id": "the-id",
             "due": "the-due",
-            "run": "the-members",
+            "run": '"due":"the-due","a":"limit"',
             "overlap": "skip",
             "seconds": "60.000000",
         },
@@ -404,8 +404,6 @@ SHARED = {
         "record": "the-record",
         "valid_until": "7.500000",
         "due": "the-due",
-        "run": "the-members",
-        "queue_seconds": "6.000000",
         "held_record": "first\nlast",
         "held_score": "held-score",
         "type": "hash",
@@ -415,6 +413,8 @@ SHARED = {
         "new_policy": "",
         "writes": "",
         "overlap": "skip",
+        "limits": ',"a":"limit"',
+        "queue_seconds": "6.000000",
     },
     "save_entries": {
         "read": "read\0",
@@ -581,8 +581,8 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
 
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent = committing(records.Commit(CLAIMED, "new-score"))
-    decision = ["1", "claimed-score", "new-score", "the-meta", *[""] * 8]
-    form = ["hash", "0", *[""] * 5]
+    decision = ["1", "claimed-score", "new-score", "the-meta", *[""] * 6]
+    form = ["hash", "0", *[""] * 7]
     assert decided(sent) == (["1", ""], decision, form, [])
 
 
@@ -597,9 +597,9 @@ def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
     sent = committing(records.Commit(CLAIMED, ending), histories=histories_of(kept))
     assert sent.keys == ["s", "s", "s", "the-deadlines", "the-events", "k", "history of k", "misses of k"]
     entries, decisions, forms, _ = decided(sent)
-    assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 5])
+    assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 7])
     *decision, record = decisions[:6]
-    assert (decision, decisions[6:]) == (["1", "claimed-score", word, "the-meta", ""], [""] * 6)
+    assert (decision, decisions[6:]) == (["1", "claimed-score", word, "the-meta", ""], [""] * 4)
     assert record, "without a record nothing beside the entry goes"
 
 
@@ -610,11 +610,11 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
     )
     sent = committing(commit, histories=histories_of(6))
     assert sent.keys == ["s", "s", "s", "the-deadlines", "the-events", "k", "history of k"]
-    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast", *[""] * 6]
+    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast", *[""] * 4]
     assert decided(sent) == (
         ["1", "definition"],
         decision,
-        ["hash", "0", "clear", "new", "clear", "", ""],
+        ["hash", "0", "clear", "new", "clear", *[""] * 4],
         [],
     )
 
@@ -635,8 +635,8 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
     assert args[6:11] == [0, 0, 3, 3, 1]
     entries, decisions, forms, values = decided(client)
     assert entries == ["1", "definition", "2", "definition", "3", "definition"]
-    assert decisions[:12] == ["1", "claimed-score", "new-score", "the-meta", *[""] * 8]
-    assert forms[5::7] == ["lpush 1 lpush 2", "pexpire 1", ""]
+    assert decisions[:10] == ["1", "claimed-score", "new-score", "the-meta", *[""] * 6]
+    assert forms[5::9] == ["lpush 1 lpush 2", "pexpire 1", ""]
     assert values == ["m1", "m2", 5, "the-id"]
 
 
@@ -651,9 +651,25 @@ def test_entries_that_are_due_together_share_what_was_decided_about_them() -> No
     lua.commit_runs(client, "s", records.Fence(), commits, TARGET)
     entries, decisions, forms, values = decided(client)
     assert entries == ["1", "d0", "2", "d1", "1", "d2", "3", "d3"]
-    assert decisions[::12] == ["1", "1", "2"], "the first two differ in what most differ in"
-    assert decisions[2::12] == ["5", "6", "5"]
-    assert forms == ["hash", "1", "", "", "", "lpush 1", "", "hash", "1", "wrong", "", "", "lpush 1", ""]
+    of_run = [""] * 3
+    assert decisions[::10] == ["1", "1", "2"], "the first two differ in what most differ in"
+    assert decisions[2::10] == ["5", "6", "5"]
+    assert forms == [
+        "hash",
+        "1",
+        "",
+        "",
+        "",
+        "lpush 1",
+        *of_run,
+        "hash",
+        "1",
+        "wrong",
+        "",
+        "",
+        "lpush 1",
+        *of_run,
+    ]
     assert values == ["m0", "m1", "m2", "m3"]
 
 
@@ -675,4 +691,4 @@ def test_a_key_of_any_type_is_told_to_the_script_in_the_servers_own_word(word: s
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, "1", [], ""]
     lua.commit_runs(client, "s", records.Fence(), [records.Commit(claimed, "5")])
-    assert sent[-7] == word
+    assert sent[-9] == word
