@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
-from redbeat import RedBeatScheduler
+from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.planner import OrdinaryRun, plan_run
+from redbeat.store.records import Fence, Held, Push, Target
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.progress import NAMES, Progress, history_of, running_of
@@ -75,8 +80,8 @@ def test_a_run_that_needs_none_leaves_no_trace(scheduler: RedBeatScheduler, clie
 def test_an_app_that_tracks_runs_has_all_of_them_noted(
     make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis
 ) -> None:
-    app: Any = make_app()
-    app.redbeat_tracks_runs = True
+    app = make_app()
+    track_runs(app)
     names = write_burst(client, 20)
     make_scheduler(app).tick()
     assert all(len(running_of(client, name)) == 1 for name in names)
@@ -301,3 +306,86 @@ def test_an_entry_shows_why_a_run_was_held_back(scheduler: RedBeatScheduler, cli
     assert run.outcome == "skipped"
     assert "other" in run.why
     assert "celery@here" in run.why
+
+
+@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+def test_two_beats_send_one_of_two_runs_that_are_due_together(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
+) -> None:
+    """The second has planned its run before the first has sent its own."""
+    first = make_scheduler(**settings)
+    due = write_tracked(client, due=int(server_now(client)) - 5.5, overlap="skip")
+    claimed = first.store.claim_due(Fence(), 1).rows[0]
+    runs = [plan_run(Entry, first.app, claimed, server_now(client))]
+    later = replace(claimed, nominal=f"{due + 1}", score=f"{due + 1}")
+    runs.append(plan_run(Entry, first.app, later, server_now(client)))
+    server, db = str(client.info("server")["run_id"]), 1
+    results = []
+    for run, score in zip(runs, (due, due + 1), strict=True):
+        assert isinstance(run, OrdinaryRun)
+        client.zadd(SCHEDULE, {"redbeat:entry": score})
+        run.sent.new_meta = None
+        run.sent.pushes = (Push("lpush", "celery", run.sent.task_id),)
+        committed = Store(first.app).commit_runs(Fence(), [run.sent], Target(server, db, 0))
+        results += committed.results
+    assert results[0] is True
+    assert isinstance(results[1], Held)
+    assert broker.lrange("celery", 0, -1) == [expected_id("entry", due)]
+
+
+def test_a_run_that_was_prepared_is_held_back_too(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler()
+    due = write_tracked(client, due=round(server_now(client) + 3, 6), overlap="skip")
+    scheduler.look_ahead.note_clock(server_now(client))
+    scheduler.look_ahead.prepare()
+    assert len(scheduler.look_ahead) == 1
+    hold(scheduler.app, client)
+    while server_now(client) < due + 0.01:
+        time.sleep(0.05)
+    scheduler.tick()
+    assert messages(broker) == []
+    assert history_of(client, "entry")[0]["outcome"] == "skipped"
+    assert score_of(client, "entry") == pytest.approx(due + 3600, abs=1e-3)
+
+
+@pytest.mark.parametrize("change", ["save", "delete", "policy"])
+def test_an_entry_that_changed_since_its_claim_is_left_alone(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+) -> None:
+    write_tracked(client, overlap="skip")
+    commits = Store.commits
+
+    def commit(store: Store, *args: Any, **options: Any) -> Any:
+        if change == "delete":
+            client.delete("redbeat:entry")
+            client.zrem(SCHEDULE, "redbeat:entry")
+        elif change == "save":
+            write_raw(client, "entry", score=server_now(client) + 1000, args=[1])
+        else:
+            client.hset("redbeat:entry", "policy", json.dumps({"overlap": "allow"}))
+        return commits(store, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "commits", commit)
+        scheduler.tick()
+    assert messages(broker) == []
+    assert running_of(client, "entry") == {}
+    assert client.exists(DEADLINES) == 0
+
+
+def test_an_app_may_begin_to_track_runs_while_beat_runs(
+    scheduler: RedBeatScheduler, client: redis.Redis
+) -> None:
+    write_tracked(client)
+    scheduler.tick()
+    assert running_of(client, "entry") == {}
+    track_runs(scheduler.app)
+    make_due_again(client)
+    scheduler.tick()
+    assert len(running_of(client, "entry")) == 1
