@@ -63,10 +63,14 @@ class Tally:
 
 
 class Burst:
-    """So many runs, due since long ago, one every quarter of a second; or all of them at one time, `due`."""
+    """So many runs, due since long ago, one every quarter of a second; or all of them at one time, `due`.
 
-    def __init__(self, layout: Layout, runs: int, due: float | None = None) -> None:
+    The entries have `policy`.
+    """
+
+    def __init__(self, layout: Layout, runs: int, due: float | None = None, **policy: Any) -> None:
         self._layout = layout
+        self._policy = json.dumps(policy) if policy else ""
         self._dues = {f"entry-{number}": due or _FIRST_DUE + number / 4 for number in range(runs)}
 
     def write(self) -> None:
@@ -79,8 +83,11 @@ class Burst:
         self._layout.queue.clear()
         with self._layout.client.pipeline() as pipeline:
             for name, due in self._dues.items():
-                pipeline.delete(f"redbeat:{name}", f"redbeat::history:{name}")
+                keys = (f"redbeat:{name}", f"redbeat::history:{name}", f"redbeat::running:{name}")
+                pipeline.delete(*keys)
                 write_raw(pipeline, name, score=due, schedule=SELDOM, args=[name])
+                if self._policy:
+                    pipeline.hset(f"redbeat:{name}", "policy", self._policy)
             pipeline.execute()
 
     def is_out(self) -> bool:
@@ -94,6 +101,19 @@ class Burst:
         count = self._layout.queue.count
         wanted = count() + more
         eventually(lambda: count() >= wanted or self.is_out(), 30, 0.001, retry_on=(redis.ConnectionError,))
+
+    def untracked(self) -> list[str]:
+        """The entries whose run isn't noted as in progress, or not as the one that was sent."""
+        with self._layout.client.pipeline() as pipeline:
+            for name in self._dues:
+                pipeline.hgetall(f"redbeat::running:{name}")
+            found: list[Any] = pipeline.execute()
+        expected = [{_expect(name, due).id} for name, due in self._dues.items()]
+        return [
+            name
+            for name, ids, records in zip(self._dues, expected, found, strict=True)
+            if records.keys() != ids or not all("sent" in json.loads(record) for record in records.values())
+        ]
 
     def tally(self, kills: int) -> Tally:
         """Count what is on the queue, after so many kills."""

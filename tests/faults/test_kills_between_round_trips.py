@@ -10,6 +10,7 @@ import random
 import signal
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,13 @@ def test_a_scheduler_killed_at_every_round_trip(
     report(kill_at_every_step(layout, between_round_trips, itertools.count(1), monkeypatch))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
+def test_a_scheduler_of_runs_that_must_not_overlap_killed_at_every_round_trip(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    report(kill_at_every_step(layout, between_round_trips, itertools.count(1), monkeypatch, overlap="skip"))
+
+
 @pytest.mark.parametrize("layout", ["rabbitmq"], indirect=True)
 def test_a_scheduler_killed_at_every_message(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
@@ -68,12 +76,15 @@ def test_a_scheduler_killed_on_the_wire(
 
 
 def kill_at_every_step(
-    layout: Layout, wire: Wiring, steps: itertools.count[int], patch: pytest.MonkeyPatch
+    layout: Layout, wire: Wiring, steps: itertools.count[int], patch: pytest.MonkeyPatch, **policy: Any
 ) -> Tally:
-    """Kill a scheduler at each of the steps, until one has fewer; return what became of the bursts."""
+    """Kill a scheduler at each of the steps, until one has fewer; return what became of the bursts.
+
+    Their entries have `policy`.
+    """
     settings = {"redbeat_batch_size": BATCH}
     patch.setattr(schedulers, "LEASE_SECONDS", LEASE_SECONDS)
-    burst = Burst(layout, BATCH * BATCHES)
+    burst = Burst(layout, BATCH * BATCHES, **policy)
     burst.write()
     run_scheduler(layout, burst, Fuse(0), **settings)  # what it imports the children need not
     total = Tally()
@@ -90,6 +101,7 @@ def kill_at_every_step(
             assert run_child(partial(run_scheduler, layout, burst, Fuse(0), **settings)) == 0
         tally = burst.tally(kills=int(is_killed))
         total += tally
+        assert not policy or burst.untracked() == []
         if not tally.is_good(layout):
             print(f"what was promised was broken by a kill at step {step}")
             return total
