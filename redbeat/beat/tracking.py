@@ -5,12 +5,12 @@ A run is tracked if the app asks for it, or if its entry's policy can't be held 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from redbeat.history import held_record
 from redbeat.policy.policy import Policy
+from redbeat.runs.limits import limits_of
 from redbeat.runs.tracking import is_tracked
 from redbeat.store.records import DROPPED, TrackedRun
 
@@ -21,16 +21,7 @@ class Tracking:
     def __init__(self, policy: Policy) -> None:
         self._overlap = policy.overlap
         self._queue_seconds = policy.queue_seconds
-        limits: dict[str, Any] = {
-            "overlap": None if policy.overlap == "allow" else policy.overlap,
-            "queue": policy.queue_seconds,
-            "max": policy.max_runtime,
-            "revoke": int(policy.revoke_overdue),
-            "pause": policy.pause_after_failures,
-            "workflow": int(policy.tracks == "workflow"),
-        }
-        given = [f",{json.dumps(name)}:{json.dumps(value)}" for name, value in limits.items() if value]
-        self._limits = "".join(given)
+        self._limits = limits_of(policy)
 
     def run(
         self,

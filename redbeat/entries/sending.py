@@ -5,7 +5,6 @@ Invariant: it keeps to the entry's ``overlap``, and is recorded before a worker 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -88,7 +87,7 @@ def _note_in_progress(
     options = {**(entry.options or {}), **overrides}
     seconds = policy.queue_seconds + wait_seconds(options, now, entry.app.timezone)
     nominal = score_text(due.timestamp())
-    run = TrackedRun(nominal, f'"due":{json.dumps(nominal)}{limits_of(policy)}', seconds, policy.overlap)
+    run = TrackedRun(nominal, limits_of(policy), seconds, policy.overlap)
     found = Runs(store).note_sent(entry.key, task_id, run)
     if isinstance(found, Held):
         since = "" if found.since is None else f" since {shown(moment_of(found.since))}"
