@@ -511,6 +511,7 @@ class Dispatcher:
                 self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too
             if self._broker.breaks > breaks:
                 self._disruptions.note_broken(run)
+            self._recorder.note_lost(run)
             logger.error(  # noqa: TRY400 - the sentence says it all
                 "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
                 run.name,

@@ -43,6 +43,7 @@ from redbeat.store.records import (
     Result,
     Target,
 )
+from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 
 #: how long a run is noted as in progress that is to be published, if it isn't recorded as sent then; seconds
@@ -127,6 +128,11 @@ class Recorder:
             else:
                 self.retry_later(batch, run, StoreRefused(answer))
         return [run for run in runs if run.claimed.key not in left_out]
+
+    def note_lost(self, run: Run) -> None:
+        """Note that ``run``, which was recorded as sent, has no message: it isn't in progress."""
+        if run.sent.run is not None:
+            Runs(self._store).take_back(run.claimed.key, run.sent.task_id)
 
     def commit_with_messages(self, batch: Batch, target: Target) -> bool:
         """Record what is pending, and push each collected message in the step that records its run.

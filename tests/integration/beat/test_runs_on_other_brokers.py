@@ -10,7 +10,10 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.recorder import Recorder
+from redbeat.schedulers import get_redis
+from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
@@ -27,7 +30,8 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.ticks import names_of, take_messages
+from tests.support.ticks import leader, memory_app, names_of, take_messages
+from tests.support.topologies import ClusterTopology
 
 HOURLY = {"__type__": "interval", "every": 3600}
 RUNNING = NAMES.about("entry").running
@@ -225,3 +229,39 @@ def test_a_key_that_is_no_hash_costs_the_runs_of_that_entry(
     scheduler.tick()
     assert names_of(take_messages(app)) == ["other"]
     assert "no hash of runs" in field(client, "entry", "error")["reason"]
+
+
+def test_in_a_cluster_a_run_waits_and_goes_as_elsewhere(cluster: ClusterTopology) -> None:
+    app = memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True})
+    entry = Entry("entry", "echo", 3600, overlap="buffer_one", app=app).save()
+    client, keys, runs = get_redis(app), app.redbeat_conf.keys, Runs(Store(app))
+    with leader(app) as scheduler:
+        ids = []
+        for seconds in (5, 4):
+            client.zadd(keys.schedule, {entry.key: int(client.time()[0]) - seconds + 0.5})
+            scheduler.tick()
+            ids += ids_of(app)
+        [run] = entry.running()
+        assert ids == [run.task_id]
+        delivery = Delivery("entry", run.task_id, f"{run.due.timestamp():.6f}", "token", "celery@test")
+        assert runs.begin(delivery, 30_000).answer is Answer.GO
+        runs.end([End(delivery, "succeeded")])
+        for _ in range(3):
+            scheduler.tick()
+        assert len(ids_of(app)) == 1
+        assert [one.outcome for one in entry.history()] == ["sent", "waiting", "succeeded"]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+def test_with_at_most_once_a_run_that_is_lost_holds_nothing_back(
+    make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis, overlap: str
+) -> None:
+    app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
+    scheduler = make_scheduler(app)
+    due = write_entry(client, overlap=overlap, max_runtime=60)
+    write_raw(client, "entry", score=due, schedule=HOURLY, options={"serializer": "no such"})
+    scheduler.tick()
+    assert client.exists(RUNNING) == 0
+    scheduler.tick()
+    assert field(client, "entry", "meta")["total_run_count"] == 1
+    assert client.exists(RUNNING, DEADLINES) == 0
