@@ -53,6 +53,11 @@ def work(task, word):
     runs_client().rpush("work", json.dumps([task.request.id, word, time.time(), os.getpid()]))
 
 
+def kill_itself():
+    time.sleep(0.3)  # before its process is known to have it, the pool would give it to another one
+    os.kill(os.getpid(), 9)
+
+
 @app.task(bind=True)
 def succeed(self):
     work(self, "begin")
@@ -124,14 +129,47 @@ def shield(self, key):
 @app.task(bind=True)
 def be_killed(self):
     work(self, "begin")
-    os.kill(os.getpid(), 9)
+    kill_itself()
 
 
 @app.task(bind=True, acks_late=True, reject_on_worker_lost=True)
 def be_killed_once(self):
     work(self, "begin")
     if runs_client().incr("killed:" + self.request.id) == 1:
-        os.kill(os.getpid(), 9)
+        kill_itself()
+
+
+@app.task(bind=True, acks_late=True)
+def be_killed_late(self):
+    work(self, "begin")
+    kill_itself()
+
+
+@app.task(bind=True, retry_on_worker_lost=True, default_retry_delay=0)
+def be_killed_and_retried(self):
+    work(self, "begin")
+    if runs_client().incr("killed:" + self.request.id) == 1:
+        kill_itself()
+
+
+@app.task(bind=True, acks_late=True, acks_on_failure_or_timeout=False)
+def hang_once(self):
+    work(self, "begin")
+    if runs_client().incr("hung:" + self.request.id) == 1:
+        time.sleep(600)
+
+
+@app.task(bind=True, default_retry_delay=0)
+def retry_and_return(self):
+    work(self, "begin")
+    if self.request.retries == 0:
+        self.retry(throw=False)
+
+
+@app.task(bind=True)
+def exit_badly(self):
+    work(self, "begin")
+    raise SystemExit(3)
 
 
 @app.task(bind=True, acks_late=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.app.task import Task
 
 from tests.support.processes import Process
 from tests.support.progress import NAMES, events_of
@@ -41,6 +42,8 @@ class Case:
 
 
 URL = r"at redis://me:\*\*@host/0, password=\*\*"
+#: what newer versions of Celery do with what can't go on
+RETRIES_LOST, REQUEUES_TIMEOUTS = hasattr(Task, "retry_on_worker_lost"), hasattr(Task, "acks_on_timeout")
 PAST = datetime.now(timezone.utc) - timedelta(hours=1)
 FOR_EVER = ("never", 600)
 CASES = [
@@ -59,6 +62,17 @@ CASES = [
     Case("reaches its hard limit", "work_until", FOR_EVER, {"time_limit": 1}, "failed",
          "TimeLimitExceeded: 1", pools=PREFORK + GEVENT),
     Case("loses its process", "be_killed", outcome="failed", error="WorkerLostError: .*", pools=PREFORK),
+    Case("is retried and returns", "retry_and_return", attempt=2, begins=2),
+    Case("exits", "exit_badly", outcome="failed", error="(SystemExit|WorkerLostError).*",
+         pools=("prefork", "threads")),
+    Case("loses its process unacknowledged", "be_killed_late", (), {}, "failed", "WorkerLostError: .*",
+         pools=PREFORK),
+    Case("loses its process and is retried", "be_killed_and_retried", attempt=2, begins=2,
+         pools=PREFORK if RETRIES_LOST else ()),
+    Case("reaches its hard limit and begins again", "hang_once", (), {"time_limit": 1}, begins=2,
+         pools=PREFORK if REQUEUES_TIMEOUTS else ()),
+    Case("reaches its hard limit and is rejected", "hang_once", (), {"time_limit": 1}, "failed",
+         "TimeLimitExceeded: 1", pools=() if REQUEUES_TIMEOUTS else PREFORK),
     Case("loses its process and begins again", "be_killed_once", begins=2, pools=PREFORK),
 ]  # fmt: skip
 
