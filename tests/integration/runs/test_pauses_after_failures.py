@@ -263,3 +263,20 @@ def test_an_entry_whose_name_is_no_text_keeps_no_run_from_being_sent(
         scheduler.tick()
     assert sent_names(broker) == ["other"]
     assert client.zcard(NAMES.deadlines) == 0
+
+
+def test_the_run_that_waited_isnt_sent_when_the_entry_is_paused(
+    progress: Progress, app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    save(app, pause_after_failures=1, overlap="buffer_one")
+    delivery = progress.started("job", "id-1", 1000.0, pause=1, overlap="buffer_one")
+    progress.wait("job", 2000.0)
+    progress.end(delivery, "failed", error="ValueError: no")
+    with leader(app) as scheduler:
+        for _ in range(4):
+            scheduler.tick()
+    assert not Entry.get("job", app).enabled
+    assert sent_names(broker) == []
+    assert not client.exists(NAMES.about("job").running, NAMES.deadlines)
+    Entry.get("job", app).resume()
+    assert Entry.get("job", app).state == "scheduled"
