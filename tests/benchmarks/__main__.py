@@ -30,7 +30,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "rabbitmq": bursts.rabbitmq, "spike": spike,
     "pings": pings, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
-    "lateness": lateness,
+    "work": cases.work, "lateness": lateness,
 }  # fmt: skip
 PUBLISHED = ROOT / "docs" / "_static"
 OUT = ROOT / "build" / "bench"

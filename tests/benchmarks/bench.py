@@ -43,6 +43,7 @@ class Sizes:
     saved: int = 5_000
     exported: int = 3_000
     planned: int = 5_000
+    worked: int = 5_000
     intervals: int = 200
     lateness_seconds: int = 60
     idle_rounds: int = 1_000
@@ -61,6 +62,7 @@ QUICK = Sizes(
     saved=200,
     exported=200,
     planned=200,
+    worked=200,
     intervals=20,
     lateness_seconds=5,
     idle_rounds=50,

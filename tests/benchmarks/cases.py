@@ -6,7 +6,7 @@ Subjects take turns inside of a repeat: ours, 2.4.2, the loop, and again.
 from __future__ import annotations
 
 from .bench import Bench
-from .results import LOOP, NOT_YET, OLD, OURS
+from .results import LOOP, NOT_YET, OLD, OURS, Cost
 from .subjects.fill import fill
 
 BATCH_TRIPS = "round trips for a batch due"
@@ -19,6 +19,9 @@ PLAN, PLAN_CPU = "plan that changes all, s", "plan that changes all, s of proces
 MEMORY = "peak memory, MB"
 TURNED = "memory gained by sending that many in turn, MB"
 ALONE, SHARED = "burst of one sender, messages/s", "burst shared by two, messages/s"
+WORK = "worker, a run's task done, tasks/s"
+WORK_UNTRACKED, WORK_OTHERS = "worker without tracking, tasks/s", "worker, a task of no entry, tasks/s"
+WORK_COMMANDS = "commands of a worker for a run"
 LOCKLESS = "burst of one beat without a lock, messages/s"
 
 
@@ -119,3 +122,18 @@ def memory(bench: Bench) -> None:
     assert report["sent"] == turned, report
     bench.results.add(TURNED, OURS, turned, "MB", report["gained_bytes"] / 1e6)
     bench.clear()
+
+
+def work(bench: Bench) -> None:
+    """A worker that takes messages: of runs, tracked or not, and others. Its pool is solo."""
+    count = bench.sizes.worked
+    for _ in range(bench.sizes.repeats):
+        for way, case in (("tracked", WORK), ("untracked", WORK_UNTRACKED), ("others", WORK_OTHERS)):
+            bench.clear()
+            options = {"limit_seconds": bench.sizes.limit_seconds, "server_pid": bench.server.process.pid}
+            report = bench.run(OURS, "work", way=way, count=count, db=1, **options)
+            assert report["done"] == count, report
+            cost = Cost.of({**report, "sent": count})
+            bench.results.add(case, OURS, count, "tasks/s", count / report["seconds"], cost=cost)
+            if way == "tracked":
+                bench.results.add(WORK_COMMANDS, OURS, count, "commands", report["commands"] / count)
