@@ -67,6 +67,7 @@ class Supervision:
         self._entry_class = entry_class
         self._lease_seconds = lease_seconds
         self._said = Memory[str, str]()
+        self._is_in_trouble = False
         self.watch = Watch(max(lease_seconds / 3, SILENCE_SECONDS))
 
     def settle(self, claim: Claim, fence: Fence) -> bool:
@@ -79,6 +80,7 @@ class Supervision:
         """
         if not claim.deadlines:
             return False
+        self._is_in_trouble = False
         keys, watched = self._store.keys, self.watch.seconds
         decisions = [judge(one, claim.now, self._lease_seconds, watched) for one in claim.deadlines]
         looked_at = [one.deadline.running for one in decisions if one.action is Action.LOOK]
@@ -89,14 +91,14 @@ class Supervision:
             with self._surviving("An entry that fails too often can't be paused"):
                 pause_failing(self._store, self._entry_class(), self._store.config.app, fence, entries)
         self._settle(fence, settlements)
-        return True
+        return not self._is_in_trouble  # else it would be tried again without a pause
 
     def _settle(self, fence: Fence, settlements: Sequence[Settlement]) -> None:
         """Settle all of them; one that can't be settled is told of, and left."""
         try:
             Runs(self._store).settle(fence, settlements)
-        except StoreRefused as exc:
-            if is_refusal(exc.__cause__) or exc.is_login:
+        except (StoreRefused, StoreCorrupt) as exc:
+            if is_refusal(exc.__cause__) or getattr(exc, "is_login", False):
                 raise
             for one in settlements:
                 with self._surviving(f"A run in progress of {one.name} can't be looked after"):
@@ -117,6 +119,7 @@ class Supervision:
             self._tell(what, exc)
 
     def _tell(self, what: str, exc: Exception) -> None:
+        self._is_in_trouble = True
         sentence = printable(f"{what}: {exc}")
         if self._said.is_news(what, sentence):
             logger.error("beat: %s", sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ import redis
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.supervision import Watch
+from redbeat.errors import StoreCorrupt, StoreRefused
+from redbeat.store.records import Fence
+from redbeat.store.runs import Runs, Settlement
 from tests.integration.conftest import EVERY_KIND_OF_LOCK
+from tests.support.logs import errors_in
 from tests.support.progress import NAMES, Progress, history_of, running_of
 from tests.support.schedule import (
     DEADLINES,
@@ -215,3 +220,31 @@ def test_a_run_that_no_worker_has_begun_is_given_up_when_beat_has_watched_for_a_
     scheduler.tick()
     assert running_of(client, "entry") == {}
     assert history_of(client, "entry")[0]["outcome"] == "never_started"
+
+
+@pytest.mark.parametrize("error", [StoreRefused("ERR no"), StoreCorrupt("no hash", "redbeat::failing")])
+def test_what_can_t_be_settled_is_told_of_once_and_tried_again_with_pauses(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    progress, delivery, due = let_one_wait(scheduler, client)
+    progress.end(delivery, "succeeded")
+    settle, other = Runs.settle, f"other\0{NAMES.about('else').running}"
+    client.zadd(DEADLINES, {other: 1})
+
+    def settle_others(runs: Runs, fence: Fence, settlements: Sequence[Settlement]) -> None:
+        if any(one.name == "entry" for one in settlements):
+            raise error
+        settle(runs, fence, settlements)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Runs, "settle", settle_others)
+        assert all(scheduler.tick() > 0 for _ in range(2))
+    assert client.zscore(DEADLINES, other) is None, "the others are settled"
+    assert len(errors_in(caplog)) == 1
+    for _ in range(2):
+        scheduler.tick()
+    assert expected_id("entry", due) in running_of(client, "entry")
