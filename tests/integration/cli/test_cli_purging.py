@@ -12,6 +12,9 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.diagnostics.orphans import find_orphans, purge_orphans
 from redbeat.errors import EntryNotFound
+from redbeat.store.orphans import LostRun, Orphans
+from redbeat.store.runs import Delivery, End, Runs
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.cli.conftest import Call
 from tests.support.command_line import call
@@ -111,7 +114,22 @@ def test_the_commands_work_with_a_cluster(cluster: Any) -> None:
     app.conf.update(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True})
     assert call(app, "add", "one", "echo", "--every", "1h").exit_code == 0
     RedBeatSchedulerEntry("two", "echo", 60, app=app).save()
-    for command in (["list"], ["show", "one"], ["next"], ["timeline"], ["purge"], ["delete", "one", "--yes"]):
+    Runs(Store(app)).end([End(Delivery("one", "id", "1000.000000", "token", "celery@h"), "failed")])
+    Runs(Store(app)).begin(Delivery("one", "id-2", "2000.000000", "token-2", "celery@h"), 30_000)
+    assert "id-2" in call(app, "runs").stdout
+    assert "failed" in call(app, "runs", "--state", "failed,sent").stdout
+    Orphans(Store(app)).forget([LostRun(Store(app).keys.entry("one"))])
+    for command in (
+        ["list"],
+        ["show", "one"],
+        ["next"],
+        ["timeline"],
+        ["why", "one"],
+        ["rerun", "one", "--dry-run"],
+        ["rerun", "--all-failed", "--since", "1d", "--dry-run"],
+        ["purge"],
+        ["delete", "one", "--yes"],
+    ):
         done = call(app, *command)
         assert done.exit_code == 0, done.output
     with pytest.raises(EntryNotFound):
