@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import json_option
@@ -44,7 +45,18 @@ def _read_states(text: str) -> list[str]:
     return states
 
 
-STATES = Value("states", _read_states)
+class _States(Value):
+    """States with commas between, the last of which the shell completes."""
+
+    def shell_complete(
+        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the text so far with each state that the last part may become."""
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + state) for state in SOUGHT if state.startswith(last)]
+
+
+STATES = _States("states", _read_states)
 
 
 @click.command(cls=SessionCommand)

@@ -16,6 +16,7 @@ from redbeat.config import SETTINGS, Setting
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timestamp, to_timestamp
 from redbeat.errors import (
     ConfigurationError,
+    EntryBusy,
     EntryCorrupt,
     EntryError,
     EntryNotFound,
@@ -24,6 +25,8 @@ from redbeat.errors import (
     RedBeatError,
     StoreUnavailable,
 )
+from redbeat.runs.figures import Figures
+from redbeat.runs.run import Run
 from redbeat.schedulers import (
     RedBeatConfig,
     RetryingConnection,
@@ -54,6 +57,24 @@ def entries_are_made_saved_and_deleted() -> None:
     entry.delete()
     is_due, seconds = entry.is_due()
     print(is_due, seconds)
+
+
+def runs_are_looked_at_and_sent_once_more() -> None:
+    entry = RedBeatSchedulerEntry.get("report", app)
+    for run in entry.runs(10):
+        assert_type(run, Run)
+        assert_type(run.started_at, "datetime | None")
+        assert_type(run.outcome, "str | None")
+    assert_type(entry.running()[0], Run)
+    assert_type(entry.figures(), Figures)
+    assert_type(entry.figures().success_rate, "float | None")
+    assert_type(entry.history()[0].run_seconds, "float | None")
+    entry.rerun()
+    entry.rerun(datetime.now(timezone.utc))
+    try:
+        entry.trigger()
+    except EntryBusy as error:
+        print(error)
 
 
 def many_entries_are_saved_and_deleted() -> None:
