@@ -18,7 +18,7 @@ from redbeat.log.logger import logger
 from redbeat.store.locks import LockKey
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES
-from redbeat.store.scripts import read_history
+from redbeat.store.scripts import read_histories, read_history
 from redbeat.store.store import Store
 
 #: the longest record that RedBeat writes, in bytes; longer ones aren't read
@@ -56,11 +56,11 @@ class Histories:
 
     def newest(self, keys: Sequence[str], limit: int) -> list[list[str]]:
         """Return for each entry the newest records of its history; a key of another type counts as empty."""
-        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for key in keys:
-                pipeline.lrange(self._store.keys.beside(key)[0], 0, limit - 1)
-            found = pipeline.execute(raise_on_error=False)
-        return [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
+        if not keys:
+            return []
+        with self._store.translating():
+            histories = [self._store.keys.beside(key)[0] for key in keys]
+            return read_histories(self._store.client, histories, limit=limit, record_bytes=RECORD_BYTES)
 
     def add(self, key: str, record: str, at: datetime) -> None:
         """Add a record to one history, if histories are kept.

@@ -68,6 +68,7 @@ _TAKE_LOCK = Script("take_lock")
 _RENEW_LOCK = Script("hold_lock", "renew_lock")
 _RELEASE_LOCK = Script("release_lock")
 _READ_HISTORY = Script("read_history")
+_READ_HISTORIES = Script("read_histories")
 _READ_UPCOMING = Script("entry_texts", "measure_entry", "read_scores", "read_upcoming")
 
 
@@ -338,6 +339,14 @@ def read_upcoming(
 def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int) -> list[str]:
     """Read at most ``limit`` records of a history, the newest first, none longer than ``record_bytes``."""
     return [text_of(record) for record in _READ_HISTORY(client, [history_key], [limit, record_bytes])]
+
+
+def read_histories(
+    client: Any, history_keys: Sequence[str], *, limit: int, record_bytes: int
+) -> list[list[str]]:
+    """Read the same of several histories; a key of another type counts as empty."""
+    found = _READ_HISTORIES(client, history_keys, [limit, record_bytes])
+    return [[text_of(record) for record in records] for records in found]
 
 
 def save_entries(

@@ -191,6 +191,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"schedule": "the-schedule", "deadlines": "the-deadlines"},
         {},
     ),
+    "read_histories": (
+        lambda client: lua.read_histories(client, ["the-history"] * 2, limit=5, record_bytes=7),
+        [[], []],
+        {"limit": 5, "record_bytes": 7},
+        {},
+    ),
     "read_history": (
         lambda client: lua.read_history(client, "the-history", limit=3, record_bytes=4),
         ["record"],
@@ -378,6 +384,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 #: script to the keys of its entries, where they aren't the entries' own
 LISTED = {
     "forget_runs": ["the-n"] * 2,
+    "read_histories": ["the-history"] * 2,
     "renew_runs": ["the-:running:n"] * 2,
     "reserve_runs": ["runs of k"] * 2,
     "settle_runs": ["the-:running:n"] * 2,

@@ -148,7 +148,7 @@ OF_SCHEDULE = {
 #: the one that it is about, where that isn't among others,
 SINGLE = {"calendar", "history", "running"}
 #: and lists, each of something of the entries that are given, or of nobody's
-LISTS = {"entries", "gone", "owned", "histories", "queues", "beside", "calendars", "running"}
+LISTS = {"entries", "gone", "owned", "histories", "queues", "beside", "calendars", "running", "past"}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
