@@ -34,19 +34,31 @@ _NOBODY = Delivery("", "", "0", "", "")
 
 
 class UnansweredError(Exception):
-    """Redis hasn't answered in time, or has answered with an error."""
+    """Redis hasn't answered in time, or has answered with an error.
+
+    Attributes:
+        call: the question that is still to be asked, if there is one.
+    """
+
+    call: _Call | None = None
+
+    def cancel(self) -> None:
+        """Don't ask any more, if that hasn't begun: the answer would come too late."""
+        if self.call is not None:
+            self.call.is_cancelled = True
 
 
 class _Call:
     """A question, and its answer."""
 
-    __slots__ = ("answer", "error", "is_done", "question")
+    __slots__ = ("answer", "error", "is_cancelled", "is_done", "question")
 
     def __init__(self, question: Callable[[Runs], Any]) -> None:
         self.question = question
         self.answer: Any = None
         self.error: BaseException | None = None
         self.is_done = threading.Event()
+        self.is_cancelled = False
 
 
 class Caller:
@@ -87,7 +99,9 @@ class Caller:
         call = self._put(question)
         if not call.is_done.wait(seconds):
             self._is_late = True
-            raise UnansweredError(f"Redis hasn't answered within {seconds * 1000:.0f} ms")
+            late = UnansweredError(f"Redis hasn't answered within {seconds * 1000:.0f} ms")
+            late.call = call
+            raise late
         if call.error is not None:
             raise UnansweredError(str(call.error)) from call.error
         answer: Value = call.answer
@@ -107,6 +121,8 @@ class Caller:
     def _run(self) -> None:
         while True:
             call = self._calls.get()
+            if call.is_cancelled:
+                continue
             try:
                 call.answer = self._answer(call.question)
                 self._rests_until = 0.0

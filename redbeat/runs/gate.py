@@ -53,8 +53,12 @@ def pass_gate(ticket: Ticket, trace: Callable[..., Any], *args: Any) -> tuple[An
     if refusal is not None:
         return _refuse(ticket, refusal)
     began_at = time.monotonic()
-    with at_work(run):
-        result = trace(*args)
+    try:
+        with at_work(run):
+            result = trace(*args)
+    finally:
+        if run.unanswered is not None:  # who takes a lease now would hold it in vain
+            run.unanswered.cancel()
     return (*result, Told(time.monotonic() - began_at, run.successor_seconds))
 
 
@@ -80,6 +84,7 @@ def _begin(run: Present) -> Begun | None:
             lambda runs: runs.begin(ticket.delivery, ticket.lease_ms), publishing.PATIENCE_SECONDS
         )
     except UnansweredError as exc:
+        run.unanswered = exc
         runs_logger.debug("runs: %s is begun without asking: %s", ticket.delivery.task_id, exc)
         return None
     run.has_begun = begun.answer is Answer.GO

@@ -31,6 +31,7 @@ class Present:
         successor_seconds: the task has sent a message with its own id, which may be begun in so many seconds;
             None: it hasn't.
         has_begun: Redis has said that the run's lease is this delivery's.
+        unanswered: the question whether the run may begin, if the answer didn't come in time.
     """
 
     def __init__(self, app: Any, ticket: Ticket) -> None:
@@ -38,6 +39,7 @@ class Present:
         self.ticket = ticket
         self.successor_seconds: float | None = None
         self.has_begun = False
+        self.unanswered: UnansweredError | None = None
 
     def before(self, headers: dict[str, Any], properties: Any) -> None:
         """Add to the ``headers`` of a message that is about to be published what belongs to the run."""

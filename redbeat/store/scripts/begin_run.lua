@@ -36,6 +36,7 @@ end
 if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
   return {'over', 0}
 end
+if record and record.last == delivery then return {'over', 0} end
 if record and record.terminate == 'replaced' and record.state ~= 'started' then return {'superseded', 0} end
 if not record then
   for _, text in ipairs(redis.call('LRANGE', history, 0, 19)) do
@@ -56,7 +57,7 @@ if not record then
 end
 
 record.state, record.started, record.delivery, record.worker, record.attempt = 'started', now, delivery, worker, attempt
-record.outcome, record.error, record.told = nil, nil, nil
+record.outcome, record.error, record.told, record.after, record.last = nil, nil, nil, nil, nil
 record.soft = is_soft == '1' and 1 or nil
 record.wait = record.wait or string.format('%.3f', math.max(tonumber(now) - tonumber(record.sent or due), 0))
 local look_at = tonumber(now) + lease_ms / 1000

@@ -29,14 +29,28 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local record = decode_record(redis.call('HGET', running, task_id))
 if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
-if record and record.delivery ~= delivery and record.state == 'started' then return 'other' end
+local goes_on = outcome == 'retrying' or outcome == 'requeued'
+if record and record.delivery ~= delivery and record.state == 'started' then
+  -- while Redis is away the next attempt may end before it is told that the one before it is over
+  if not goes_on and outcome ~= 'superseded' then
+    record.after = {outcome = outcome, error = problem, ran = ran, worker = worker, attempt = attempt, delivery = delivery}
+    redis.call('HSET', running, task_id, cjson.encode(record))
+  end
+  return 'other'
+end
 if record and (record.state == 'ended' or record.state == 'spawned') then
   return record.delivery == delivery and 'late' or 'other'
 end
 
-if outcome == 'retrying' or outcome == 'requeued' then
-  if not record then return 'late' end
+if goes_on and not record then return 'late' end
+if goes_on and record.after then  -- no further
+  local after = record.after
+  outcome, problem, ran, worker = after.outcome, after.error, after.ran, after.worker
+  attempt, delivery, goes_on = after.attempt, after.delivery, false
+end
+if goes_on then
   record.state, record.delivery, record.error = 'retrying', nil, problem ~= '' and problem or nil
+  record.last = delivery
   if outcome == 'retrying' then record.attempt = attempt + 1 end
   redis.call('HSET', running, task_id, cjson.encode(record))
   local seconds = retry_seconds + (tonumber(record.queue) or default_queue_seconds) + 1

@@ -279,3 +279,53 @@ def test_a_run_that_began_without_redis_takes_its_lease_when_its_task_asks(
     with at_work(Present(by_proxy, Ticket(delivery, {}, None, 30_000, is_acked_early=True))):
         assert gate.is_mine()
     assert running_of(client, "job")["id"]["delivery"] == delivery.token
+
+
+# -- what comes in another order than it happened
+
+
+def test_an_attempt_that_ends_before_the_one_before_it_is_told_of_counts(
+    progress: Progress, client: redis.Redis
+) -> None:
+    first = progress.started("job", "id", overlap="skip")
+    second = progress.delivery("job", "id", attempt=2)  # it began while Redis was away
+    progress.end(second, "failed", error="ValueError: no", run_seconds=1.5)
+    assert running_of(client, "job")["id"]["state"] == "started"
+    progress.end(first, "retrying", retry_seconds=5.0)
+    assert running_of(client, "job") == {}
+    past = history_of(client, "job")[0]
+    assert (past["outcome"], past["error"], past["attempt"]) == ("failed", "ValueError: no", 2)
+    assert (past["delivery"], past["ran"]) == (second.token, 1.5)
+    assert client.xlen(NAMES.failures) == 1
+
+
+def test_a_duplicate_that_ends_first_changes_nothing(progress: Progress, client: redis.Redis) -> None:
+    first = progress.started("job", "id", overlap="skip")
+    progress.end(progress.delivery("job", "id"), "failed", error="ValueError: no")
+    progress.end(first, "succeeded")
+    assert history_of(client, "job")[0]["outcome"] == "succeeded"
+    assert running_of(client, "job") == {}
+    assert client.xlen(NAMES.failures) == 0
+
+
+def test_an_attempt_that_is_over_does_not_begin_late(progress: Progress, client: redis.Redis) -> None:
+    first = progress.started("job", "id", overlap="skip")
+    progress.end(first, "retrying", retry_seconds=5.0)
+    assert progress.begin(first) == "over"
+    assert running_of(client, "job")["id"]["state"] == "retrying"
+    assert progress.begin(progress.delivery("job", "id", attempt=2)) == "go"
+
+
+def test_a_question_that_nobody_needs_any_more_is_not_asked(by_proxy: Celery, proxy: Proxy) -> None:
+    caller = Caller(by_proxy)
+    assert caller.inquire(running, 20) == "answered"
+    asked: list[str] = []
+    proxy.freeze()
+    with pytest.raises(UnansweredError):
+        caller.inquire(running, 0.01)
+    with pytest.raises(UnansweredError) as unanswered:
+        caller.inquire(lambda runs: asked.append("too late"), 0.01, is_patient=True)
+    unanswered.value.cancel()
+    proxy.thaw()
+    eventually(lambda: caller.inquire(running, 20) == "answered", retry_on=(UnansweredError,))
+    assert not asked
