@@ -23,12 +23,13 @@ from celery.signals import after_task_publish, before_task_publish
 from fill import TASK, fill
 from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
 
-from redbeat import RedBeatSchedulerEntry, track_runs
+import redbeat
+from redbeat import RedBeatSchedulerEntry
 
 options = read_options()
 app = make_app(options.server, options.db, **options.settings)
 if options.is_tracked:
-    track_runs(app)
+    redbeat.track_runs(app)
 broker = redis.Redis.from_url(f"{options.server}0")
 schedule = redis.Redis.from_url(f"{options.server}{options.db}")
 

@@ -39,7 +39,7 @@ def test_the_published_picture_is_readable_on_a_telephone() -> None:
 
 @pytest.mark.usefixtures("redbeat2_python")  # its first making takes longer than a run may
 def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path) -> None:
-    cases_run = "burst,variants,tracked,pings,sharing,trips,idle,saving,files,memory"
+    cases_run = "burst,variants,tracked,pings,sharing,trips,idle,saving,files,memory,work"
     done = run_benchmarks("--quick", "--only", cases_run, "--out", str(tmp_path))
 
     assert done.returncode == 0, done.stderr
@@ -60,6 +60,8 @@ def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path)
     assert figures >= {(cases.SAVE, subject, QUICK.saved) for subject in (OURS, OLD)}
     assert (cases.SAVE_MANY, OURS, QUICK.saved) in figures
     assert {(cases.EXPORT, OURS, QUICK.exported), (cases.PLAN, OURS, QUICK.planned)} <= figures
+    works = (cases.WORK, cases.WORK_UNTRACKED, cases.WORK_OTHERS, cases.WORK_COMMANDS)
+    assert figures >= {(case, OURS, QUICK.worked) for case in works}
     for case, _, _ in figures:
         assert case in done.stdout
     # one is against the loop in Producer.batch(), which kombu has since 5.7
