@@ -65,7 +65,7 @@ def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path)
     for case, _, _ in figures:
         assert case in done.stdout
     # one is against the loop in Producer.batch(), which kombu has since 5.7
-    assert len(found["targets"]) == 16 + hasattr(Producer, "batch")
+    assert len(found["targets"]) == 17 + hasattr(Producer, "batch")
     for target in found["targets"]:
         assert target["target"] in done.stdout
         assert target["is_reached"] is None, "sizes are too small for it"
