@@ -36,12 +36,19 @@ end
 if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
   return {'over', 0}
 end
-if record and record.last == delivery then return {'over', 0} end
+for _, ended in ipairs(record and record.over or {}) do
+  if ended == delivery then return {'over', 0} end
+end
 if record and record.terminate == 'replaced' and record.state ~= 'started' then return {'superseded', 0} end
 if not record then
+  local is_found = false
   for _, text in ipairs(redis.call('LRANGE', history, 0, 19)) do
     local is_read, past = pcall(cjson.decode, text)
     if is_read and type(past) == 'table' and past.delivery == delivery then return {'over', 0} end
+    if is_read and type(past) == 'table' and not is_found and is_same_time(past.due, due) then
+      is_found = past.id == nil or past.id == task_id
+      if is_found and past.ended and (tonumber(past.attempt) or 0) > attempt then return {'over', 0} end
+    end
     if overlap == 'replace' and is_read and type(past) == 'table' and past.outcome == 'superseded' then
       if is_same_time(past.due, due) and (not past.id or past.id == task_id) then return {'superseded', 0} end
     end
@@ -57,7 +64,7 @@ if not record then
 end
 
 record.state, record.started, record.delivery, record.worker, record.attempt = 'started', now, delivery, worker, attempt
-record.outcome, record.error, record.told, record.after, record.last = nil, nil, nil, nil, nil
+record.outcome, record.error, record.told, record.after = nil, nil, nil, nil
 record.soft = is_soft == '1' and 1 or nil
 record.wait = record.wait or string.format('%.3f', math.max(tonumber(now) - tonumber(record.sent or due), 0))
 local look_at = tonumber(now) + lease_ms / 1000

@@ -50,7 +50,9 @@ if goes_on and record.after then  -- no further
 end
 if goes_on then
   record.state, record.delivery, record.error = 'retrying', nil, problem ~= '' and problem or nil
-  record.last = delivery
+  record.over = record.over or {}
+  record.over[#record.over + 1] = delivery
+  if #record.over > 10 then table.remove(record.over, 1) end
   if outcome == 'retrying' then record.attempt = attempt + 1 end
   redis.call('HSET', running, task_id, cjson.encode(record))
   local seconds = retry_seconds + (tonumber(record.queue) or default_queue_seconds) + 1

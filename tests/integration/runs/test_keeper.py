@@ -313,7 +313,12 @@ def test_an_attempt_that_is_over_does_not_begin_late(progress: Progress, client:
     progress.end(first, "retrying", retry_seconds=5.0)
     assert progress.begin(first) == "over"
     assert running_of(client, "job")["id"]["state"] == "retrying"
-    assert progress.begin(progress.delivery("job", "id", attempt=2)) == "go"
+    second = progress.delivery("job", "id", attempt=2)
+    assert progress.begin(second) == "go"
+    assert progress.begin(first) == "over"
+    progress.end(second, "succeeded")
+    assert progress.begin(first) == "over"
+    assert running_of(client, "job") == {}
 
 
 def test_a_question_that_nobody_needs_any_more_is_not_asked(by_proxy: Celery, proxy: Proxy) -> None:
