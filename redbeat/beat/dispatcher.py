@@ -41,7 +41,7 @@ from redbeat.beat.planner import (
     plan_run,
 )
 from redbeat.beat.quick_way import QuickWay
-from redbeat.beat.recorder import Recorder, is_held_back
+from redbeat.beat.recorder import Recorder, is_held_back, tell_of
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
@@ -190,7 +190,7 @@ class Dispatcher:
                 runs, others = self.quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
-            _tell_of_all(runs)
+            _tell_of_all(run for run in runs if not is_held_back(run))  # of others when they have been sent
             yield runs
 
     def dispatch_prepared(self, batch: Batch, prepared: Iterable[Sequence[CompiledRun]]) -> None:
@@ -318,7 +318,9 @@ class Dispatcher:
                 first = left[0]
                 if not are_drafts and isinstance(first, CompiledRun) and first.message.on_call is None:
                     left.popleft()
-                    batch.collected.append((first, self._announce(first)))
+                    batch.collected.append(
+                        (first, self._announce(first, is_told=not self._is_decided_later(batch, first)))
+                    )
                     continue
                 if not self._broker.has_time():
                     batch.give_back(left)
@@ -332,7 +334,9 @@ class Dispatcher:
                 self._disruptions.note_begun()
                 try:
                     if not are_drafts and isinstance(run, CompiledRun):
-                        batch.collected.append((run, self._announce(run)))
+                        batch.collected.append(
+                            (run, self._announce(run, is_told=not self._is_decided_later(batch, run)))
+                        )
                         continue
                     sent = self._send_run(batch, run)
                     if isinstance(sent, Publication) and not sent.is_confirmed:
@@ -340,6 +344,8 @@ class Dispatcher:
                     elif isinstance(sent, tuple) and sent:
                         batch.collected.append((run, sent))
                     else:
+                        if self._is_decided_later(batch, run):
+                            tell_of(run)  # it went at once, so nothing is decided any more
                         batch.note_published(run)
                         batch.events += run.events
                         self._disruptions.note_sent(run)
@@ -377,7 +383,10 @@ class Dispatcher:
             try:
                 producer = self._hooks.producer  # it connects, and makes the outbox
                 self._leadership.confirm()  # after that, as connecting may take long
-                return self._publish(run, producer, is_deferrable=self._is_deferrable(batch, run))
+                is_told = not self._is_decided_later(batch, run)
+                return self._publish(
+                    run, producer, is_deferrable=self._is_deferrable(batch, run), is_told=is_told
+                )
             except RedBeatError:
                 raise
             except Exception as exc:
@@ -392,26 +401,38 @@ class Dispatcher:
         is_suspect = run.claimed.key in batch.doubtful or self._disruptions.is_marked(run)
         return not is_suspect and hasattr(self._hooks.apply_async, "is_deferrable")
 
-    def _announce(self, run: CompiledRun) -> tuple[Push, ...]:
+    def _collect(self, batch: Batch, run: CompiledRun) -> None:
+        """Collect the message of ``run``, which is made already."""
+        pushes = self._announce(run, is_told=not self._is_decided_later(batch, run))
+        batch.collected.append((run, pushes))
+
+    def _is_decided_later(self, batch: Batch, run: Run) -> bool:
+        """Tell whether the script that pushes decides if ``run`` is sent; the log tells of it after that."""
+        is_reserved = run.claimed.key in batch.reserved
+        return is_held_back(run) and not is_reserved and not self.delivery.is_at_most_once
+
+    def _announce(self, run: CompiledRun, *, is_told: bool = True) -> tuple[Push, ...]:
         """Do what else belongs to the sending of a run whose message is made; return its pushes."""
-        _tell_of(run)
+        if is_told:
+            tell_of(run)
         if run.message.on_call is not None:
             run.message.on_call(run.task_id)
         return run.pushes
 
     def _publish(
-        self, run: Run, producer: Any, *, is_deferrable: bool = False
+        self, run: Run, producer: Any, *, is_deferrable: bool = False, is_told: bool = True
     ) -> tuple[Push, ...] | Publication:
         if isinstance(run, CompiledRun):
             with self._broker.sending(None, is_deferrable=is_deferrable) as sent:
-                [draft] = self._announce(run)
+                [draft] = self._announce(run, is_told=is_told)
                 declared = [one.entity for one in run.message.shape.declarations]
                 self._broker.publish_draft(str(draft.value), declared)
             return tuple(sent) if isinstance(sent, list) else sent
         entry = run.entry
         self.pace.note_sending()
         with self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent:
-            _tell_of(run)
+            if is_told:
+                tell_of(run)
             self._hooks.apply_async(entry, producer=producer, advance=False)
         run.events = self._broker.events
         seconds = self.pace.note_sent(run.claimed.key)
@@ -531,15 +552,11 @@ def _pieces_of(
             yield piece
 
 
-def _tell_of(run: Run) -> None:
-    logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
-
-
 def _tell_of_all(runs: Iterable[Run]) -> None:
     # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
     with hold_interrupts():
         for run in runs:
-            _tell_of(run)
+            tell_of(run)
 
 
 def _seconds_to_read(claimed: Claimed) -> float:

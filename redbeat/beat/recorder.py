@@ -151,6 +151,9 @@ class Recorder:
                 raise
             for run, _ in batch.collected:  # the broker's client sends them instead
                 run.sent.pushes = ()
+            # what others may hold back is reserved first, in the next batch
+            batch.give_back([run for run, _ in batch.collected if is_held_back(run)])
+            batch.collected = [one for one in batch.collected if not is_held_back(one[0])]
             self._store.claim_due(batch.fence, limit=1)  # raises if another right is lacking
             self._delivery.note_refused(str(exc))
             return False
@@ -189,6 +192,8 @@ class Recorder:
                 batch.events += run.events
                 if batch.is_prepared:
                     batch.sent.append(run)
+                elif is_held_back(run) and run.claimed.key not in batch.reserved:
+                    tell_of(run)
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
                 if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:
@@ -304,6 +309,11 @@ class Recorder:
         fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
         with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
             call_briefly(lambda: store.commit_runs(fence, batch.pending))
+
+
+def tell_of(run: Run) -> None:
+    """Log that ``run`` is sent."""
+    logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
 
 
 def is_held_back(run: Run) -> bool:

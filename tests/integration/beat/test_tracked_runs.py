@@ -389,3 +389,19 @@ def test_an_app_may_begin_to_track_runs_while_beat_runs(
     make_due_again(client)
     scheduler.tick()
     assert len(running_of(client, "entry")) == 1
+
+
+@pytest.mark.parametrize("way", ["compiled", "ordinary"])
+def test_the_log_tells_of_sending_only_what_is_sent(
+    make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    scheduler = make_scheduler(**({} if way == "compiled" else {"redbeat_message_cache_bytes": 0}))
+    write_tracked(client, overlap="skip")
+    with caplog.at_level("INFO", "celery.beat"):
+        scheduler.tick()
+        assert sum("Sending due task entry" in message for message in caplog.messages) == 1
+        caplog.clear()
+        make_due_again(client)
+        scheduler.tick()
+    assert [message for message in caplog.messages if "Sending" in message] == []
+    assert sum("Skipped the run of redbeat:entry" in message for message in caplog.messages) == 1
