@@ -33,7 +33,7 @@ from tests.support.processes import Process
 from tests.support.progress import NAMES, history_of
 from tests.support.schedule import expected_id
 from tests.support.servers import Server
-from tests.support.worklog import Execution, WorkLog, tasks_source
+from tests.support.worklog import WAYS, Execution, WorkLog, tasks_source
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
@@ -55,11 +55,31 @@ UNTOLD_SECONDS = 3 * LEASE_SECONDS / 10
 MOST_SECONDS = 3 * (TIME_LIMIT_SECONDS + 1 + QUEUE_SECONDS) + 2 * 0.5 + LEASE_SECONDS
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where the broker is, whether there is a lock, the entries' overlap policies, and the workers' pools.
+
+    Only the first pool can end a task that hangs.
+    """
+
+    broker: str = "same"
+    has_lock: bool = True
+    policies: tuple[str, ...] = ("skip",)
+    pools: tuple[str, ...] = ("prefork",)
+    seconds: float = SECONDS / 5
+
+    @property
+    def ways(self) -> dict[str, int]:
+        """What tasks may do."""
+        return WAYS if self.pools == ("prefork",) else {**WAYS, "hang": 0}
+
+
 @dataclass
 class Chaos:
     """Two beats and some workers, of which one after the other is hit."""
 
     app: Celery
+    layout: Layout
     folder: Path
     chance: random.Random
     stack: ExitStack
@@ -76,7 +96,8 @@ class Chaos:
 
     def _worker(self, number: int) -> Process:
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-        worker = ["worker", "-P", "prefork", "-c", str(CHILDREN), "-n", f"worker-{number}@%h", *quiet]
+        pool = self.layout.pools[number % len(self.layout.pools)]
+        worker = ["worker", "-P", pool, "-c", str(CHILDREN), "-n", f"worker-{number}@%h", *quiet]
         return self.stack.enter_context(celery_command(self.folder, "module", *worker, "-l", "INFO"))
 
     def go_on_for(self, seconds: float) -> None:
@@ -122,22 +143,14 @@ def ended_of(client: redis.Redis) -> Counter[tuple[str, str]]:
     return Counter((values["entry"], json.loads(values["run"])["task_id"]) for values in told)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the broker is, whether there is a lock, and which overlap policies the entries have."""
-
-    broker: str = "same"
-    has_lock: bool = True
-    policies: tuple[str, ...] = ("skip",)
-
-
 #: the first one is enough for every day
 LAYOUTS = {
-    "skip": Layout(),
+    "skip": Layout(seconds=SECONDS),
     "all_policies": Layout(policies=("skip", "buffer_one", "replace")),
     "another_server": Layout(broker="other"),
     "RabbitMQ": Layout(broker="rabbitmq", policies=("skip", "buffer_one", "replace")),
     "without_a_lock": Layout(has_lock=False),
+    "all_pools": Layout(policies=("skip", "buffer_one"), pools=("prefork", "threads", "gevent")),
 }
 if not IS_LONG:
     LAYOUTS = {"skip": LAYOUTS["skip"]}
@@ -171,7 +184,10 @@ def chaos(
         "broker_transport_options": {} if layout.broker == "rabbitmq" else {"visibility_timeout": 15},
         "worker_prefetch_multiplier": 1,
     }
-    extra = tasks_source(MAX_TASK_SECONDS, TIME_LIMIT_SECONDS) + "\nimport redbeat\nredbeat.track_runs(app)\n"
+    extra = (
+        tasks_source(MAX_TASK_SECONDS, TIME_LIMIT_SECONDS, layout.ways)
+        + "\nimport redbeat\nredbeat.track_runs(app)\n"
+    )
     url = broker_url(layout, server, request)
     write_app(tmp_path, "module", url, extra=extra, **settings)
     app = make_app(**settings)
@@ -190,7 +206,7 @@ def chaos(
         ],
     )
     with ExitStack() as stack:
-        yield Chaos(app, tmp_path, chance, stack)
+        yield Chaos(app, layout, tmp_path, chance, stack)
 
 
 def test_never_two_at_once_and_one_outcome_for_each_run(
@@ -199,7 +215,7 @@ def test_never_two_at_once_and_one_outcome_for_each_run(
     chaos.start()
     for worker in chaos.workers:
         worker.wait_for("ready.")
-    chaos.go_on_for(SECONDS)
+    chaos.go_on_for(chaos.layout.seconds)
     chaos.keep_up()
     RedBeatSchedulerEntry.pause_many(NAMES_OF_JOBS, app=chaos.app)
     # what is on its way ends, or is given up
