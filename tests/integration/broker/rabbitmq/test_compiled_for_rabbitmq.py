@@ -40,9 +40,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     announce = vars(Dispatcher)["_announce"]
 
-    def note(self: Any, run: Any) -> Any:
+    def note(self: Any, run: Any, **options: Any) -> Any:
         names.append(run.name)
-        return announce(self, run)
+        return announce(self, run, **options)
 
     monkeypatch.setattr(Dispatcher, "_announce", note)  # what is said when a compiled run leaves
     return names
