@@ -19,7 +19,7 @@ DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 RESERVED_NAMES = frozenset(
     (
         *(":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":released", ":tick", ":wake"),
-        *(":deadlines", ":events", ":events-read", ":failures", ":failing", ":workers"),
+        *(":deadlines", ":events", ":events-read", ":failures", ":workers"),
     )
 )
 #: and what no entry's name may begin with
@@ -29,8 +29,10 @@ BACKFILLED_NAMES = ":backfilled:"
 BACKFILLING_NAMES = ":backfilling:"
 OWNER_NAMES = ":owner:"
 RUNNING_NAMES = ":running:"
+FAILING_NAMES = ":failing:"
 RESERVED_BEGINNINGS = (
     *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
+    FAILING_NAMES,
 )
 
 _GLOB = re.compile(r"([*?\[\]\\^])")
@@ -45,6 +47,7 @@ class EntryKeys(NamedTuple):
         backfilled: a set of the due times that were sent by hand.
         backfilling: a string with a time to live, the lock of who sends runs by hand.
         running: a hash of its runs in progress, by their task ids.
+        failing: a string, how many of its last runs have failed in a row.
     """
 
     entry: str
@@ -52,11 +55,12 @@ class EntryKeys(NamedTuple):
     backfilled: str
     backfilling: str
     running: str
+    failing: str
 
     @property
-    def beside(self) -> tuple[str, str]:
+    def beside(self) -> tuple[str, str, str]:
         """What is kept beside the entry, and goes with it: its history first."""
-        return self.history, self.backfilled
+        return self.history, self.backfilled, self.failing
 
 
 class _OwnKey:
@@ -107,8 +111,6 @@ class Keys:
     """string: the id of the last event that was told of"""
     failures = _OwnKey("failures")
     """stream: the runs that have failed for good, or were lost"""
-    failing = _OwnKey("failing")
-    """hash: name of each entry whose last runs have failed, to how many have in a row"""
     workers = _OwnKey("workers")
     """hash: name of each worker that tracks runs, to JSON: since when it is known, and what it can do"""
 
@@ -133,17 +135,18 @@ class Keys:
             f"{prefix}{BACKFILLED_NAMES}{name}",
             f"{prefix}{BACKFILLING_NAMES}{name}",
             f"{prefix}{RUNNING_NAMES}{name}",
+            f"{prefix}{FAILING_NAMES}{name}",
         )
 
     def entry_of(self, member: str) -> str:
         """Return the key of the entry that ``member`` of the schedule means: its key, or its bare name."""
         return member if member.startswith(self.prefix) else self.entry(member)
 
-    def beside(self, key: str) -> tuple[str, str]:
+    def beside(self, key: str) -> tuple[str, str, str]:
         """Return the keys of what is kept beside the entry under ``key``: its history first."""
         name = self.name(key)
-        history, backfilled = self._beginnings.beside
-        return history + name, backfilled + name
+        history, backfilled, failing = self._beginnings.beside
+        return history + name, backfilled + name, failing + name
 
     @cached_property
     def _beginnings(self) -> EntryKeys:
@@ -153,11 +156,15 @@ class Keys:
     @property
     def beside_types(self) -> dict[str, str]:
         """The beginnings of keys beside entries, and their types; a key of another type isn't RedBeat's."""
-        return dict(zip(self._beginnings.beside, ("list", "set"), strict=True))
+        return dict(zip(self._beginnings.beside, ("list", "set", "string"), strict=True))
 
     def running(self, key: str) -> str:
         """Return the key of the runs in progress of the entry under ``key``: a hash."""
         return self._beginnings.running + self.name(key)
+
+    def failing(self, key: str) -> str:
+        """Return the key of how many of the last runs of the entry under ``key`` have failed in a row."""
+        return self._beginnings.failing + self.name(key)
 
     def entry_of_running(self, running: str) -> str:
         """Return the key of the entry whose runs in progress are under the key ``running``."""

@@ -43,10 +43,9 @@ def pause_failing(
         LockLost: another beat holds the lock.
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
-    names = [store.keys.name(key) for key in keys]
-    for key, name, failures in zip(keys, names, Runs(store).failing(names), strict=True):
+    for key, failures in zip(keys, Runs(store).failing(keys), strict=True):
         if failures:
-            _pause(store, entry_class, app, fence, key, name, failures)
+            _pause(store, entry_class, app, fence, key, failures)
 
 
 def _pause(
@@ -55,12 +54,11 @@ def _pause(
     app: Any,
     fence: Fence,
     key: str,
-    name: str,
     failures: int,
 ) -> None:
     """Pause one entry, if it is to be; tell of that, and count from the beginning."""
     found: RedBeatSchedulerEntry | None = None
-    note = ""
+    name, note = store.keys.name(key), ""
 
     def decide(stored: Stored, now: datetime) -> Write | None:
         nonlocal found, note
@@ -91,7 +89,7 @@ def _pause(
         logger.warning("beat: Paused %s: %s", printable(name), note)
     if found.paused_by == PAUSED_BY and (found.pause_note or "").startswith(_NOTE):
         Events(store).add_paused([(name, found.paused_until)], found.pause_note, PAUSED_BY)
-    Runs(store).forget_failures(name)
+    Runs(store).forget_failures(key)
 
 
 def _note_of(store: Store, key: str, failures: int) -> str:

@@ -84,7 +84,7 @@ def read_running(entry: RedBeatSchedulerEntry) -> list[Run]:
 def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
     """Return the figures of ``entry``; see :meth:`redbeat.RedBeatSchedulerEntry.figures`."""
     try:
-        [failures] = Runs(Store(entry.app)).failing([str(entry.name)])
+        [failures] = Runs(Store(entry.app)).failing([entry.key])
     except StoreRefused:  # a user with the rights that version 3.0 has documented
         failures = 0
     return figures_of(read_history(entry, max(ensure_conf(entry.app).history, MOST_KEPT)), failures)
@@ -97,7 +97,7 @@ def read_last(app: Any, keys: Sequence[str]) -> list[Last]:
     for chunk in in_chunks(keys):
         try:
             records = Histories(store).newest(chunk, LATEST)
-            failures = Runs(store).failing([store.keys.name(key) for key in chunk])
+            failures = Runs(store).failing(chunk)
         except StoreRefused:
             return [Last()] * len(keys)
         found += map(Last, map(_last_outcome, records), failures)

@@ -36,7 +36,7 @@ class Histories:
 
     def read(self, key: str, limit: int) -> list[str]:
         """Return the records of one entry, the newest first."""
-        history, _ = self._store.keys.beside(key)
+        history, *_ = self._store.keys.beside(key)
         with self._store.translating(history, "list"):
             return read_history(self._store.client, history, limit=limit, record_bytes=RECORD_BYTES)
 
@@ -47,7 +47,7 @@ class Histories:
         """
         with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
             for key in keys:
-                history, backfilled = self._store.keys.beside(key)
+                history, backfilled, _ = self._store.keys.beside(key)
                 pipeline.lrange(history, 0, -1)
                 pipeline.smembers(backfilled)
             found = pipeline.execute(raise_on_error=False)
@@ -80,7 +80,7 @@ class Histories:
 
     def take_back(self, key: str, record: str) -> None:
         """Remove a record that ``add`` has added, as the run wasn't sent; that is only logged if it fails."""
-        history, _ = self._store.keys.beside(key)
+        history, *_ = self._store.keys.beside(key)
         ending = f",{record}}}"
         try:
             for text in self.newest([key], self._store.config.history)[0]:
@@ -91,13 +91,13 @@ class Histories:
 
     def are_backfilled(self, key: str, dues: Sequence[str]) -> list[bool]:
         """Tell of each due time of an entry whether ``backfill`` has sent that run before."""
-        _, backfilled = self._store.keys.beside(key)
+        _, backfilled, _ = self._store.keys.beside(key)
         found = self._store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled, "set")
         return [*map(bool, found)]
 
     def note_backfilled(self, key: str, due: str) -> None:
         """Remember that ``backfill`` has sent the run of this due time."""
-        _, backfilled = self._store.keys.beside(key)
+        _, backfilled, _ = self._store.keys.beside(key)
         self._store.ask(lambda client: client.sadd(backfilled, due), backfilled, "set")
 
     @contextmanager

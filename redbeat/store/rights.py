@@ -39,7 +39,7 @@ EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG 
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
 RUNS = Feature(
     "What becomes of runs that are lost or overdue isn't recorded",
-    "+lrange +lset +hincrby +xadd",
+    "+lrange +lset +incr +xadd",
     "runs",
 )
 EVENTS = Feature("No signal tells of pauses and quarantines", "+xadd ~redbeat::events", "runs")

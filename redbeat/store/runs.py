@@ -196,18 +196,24 @@ class Runs:
             found |= {text_of(member).partition("\0")[2] for member, _ in page}
         return sorted(map(keys.entry_of_running, found))
 
-    def failing(self, names: Sequence[str]) -> list[int]:
-        """Return of each entry how many of its last runs have failed in a row."""
-        if not names:
+    def failing(self, keys: Sequence[str]) -> list[int]:
+        """Return of each entry, by its key, how many of its last runs have failed in a row."""
+        if not keys:
             return []
-        key, stored = self._store.keys.failing, [as_stored(name) for name in names]
-        found = self._store.ask(lambda client: client.hmget(key, stored), key, "hash")
-        return [int(count) if count is not None and text_of(count).isdigit() else 0 for count in found]
+        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.get(as_stored(self._store.keys.failing(key)))
+            found = pipeline.execute(raise_on_error=False)
+            for answer in found:
+                if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                    raise answer
+        texts = ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
+        return [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
 
-    def forget_failures(self, name: str) -> None:
-        """Count the failures in a row of an entry from the beginning."""
-        key = self._store.keys.failing
-        self._store.ask(lambda client: client.hdel(key, as_stored(name)), key, "hash")
+    def forget_failures(self, key: str) -> None:
+        """Count the failures in a row of the entry under ``key`` from the beginning."""
+        failing = self._store.keys.failing(key)
+        self._store.ask(lambda client: client.delete(as_stored(failing)), failing, "string")
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""

@@ -521,7 +521,7 @@ class Store:
 
     def record_with(self, client: Any, key: str, record: str, at: datetime) -> None:
         """Add a record to the history of one entry by ``client``, which may be a pipeline."""
-        kept, (history, _) = self.config.history, self.keys.beside(key)
+        kept, (history, *_) = self.config.history, self.keys.beside(key)
         # cut first, so that a user with the right to push only can't let it grow
         client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
         client.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')

@@ -84,6 +84,10 @@ class Progress:
     def end(self, delivery: Delivery, outcome: str, **others: Any) -> None:
         self.runs.end([End(delivery, outcome, **others)])
 
+    def failing(self, *names: str) -> list[int]:
+        """How many runs of each entry have failed in a row."""
+        return self.runs.failing([NAMES.entry(name) for name in names])
+
     def deadline_of(self, name: str, task_id: str) -> float | None:
         """When beat must look at a run, UNIX seconds."""
         score: Any = self.client.zscore(NAMES.deadlines, f"{task_id}\0{NAMES.about(name).running}")

@@ -9,7 +9,7 @@
 -- KEYS[6..] entries  the entries' keys, and after them
 -- KEYS[..] running   hashes of an entry's runs in progress, by task id: one for each entry whose run is tracked
 -- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record; for
---                    an entry that is removed two: everything that is kept beside it
+--                    an entry that is removed three: everything that is kept beside it
 -- KEYS[..] queues    the lists that messages are pushed to, in the broker's database
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
@@ -115,7 +115,7 @@ for number = 1, decided do
   decisions[tostring(number)] = {
     form = forms[form], claimed_score = claimed_score, new_score = new_score, claimed_meta = claimed_meta,
     new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
-    histories = record == '' and 0 or is_end and 2 or 1, is_late = is_late,
+    histories = record == '' and 0 or is_end and 3 or 1, is_late = is_late,
     due = due, run = run, held_record = held_record, held_score = held_score, run_text = run_text,
   }
   place = place + 10
@@ -311,7 +311,7 @@ local function finish(entry, texts)
   if decision.histories > 0 and (new_score or entry.new_meta) and not entry.held then
     if tells ~= '' then tell_of(key, record) end
     if decision.is_end then
-      redis.pcall('DEL', KEYS[entry.history], KEYS[entry.history + 1])
+      redis.pcall('DEL', unpack(KEYS, entry.history, entry.history + 2))
     else
       add_records(KEYS[entry.history], record)
     end

@@ -5,7 +5,7 @@
 -- KEYS[3] history    list of what became of the entry's runs, the newest first
 -- KEYS[4] events     stream of what has happened
 -- KEYS[5] failures   stream of the runs that have failed
--- KEYS[6] failing    hash of how many runs of an entry have failed in a row
+-- KEYS[6] failing    how many runs of the entry have failed in a row
 -- ARGV[1] wake       channel that wakes beat
 -- ARGV[2] name       the entry's
 -- ARGV[3] task_id    the run's

@@ -41,11 +41,12 @@ local function members_of(run)
   return table.concat(members, ',')
 end
 
--- Returns 'ended', 'late', 'repeated' if this delivery's end was noted before, or nil if its history hasn't got the run
+-- Returns 'ended', 'late', 'repeated' if this delivery's end was noted before, or nil if its history hasn't got the
+-- run, and whether it has any
 local function add_to_history(history, run)
-  local first = 0
+  local first, found = 0, nil
   repeat
-    local found = try('LRANGE', history, first, first + 19)
+    found = try('LRANGE', history, first, first + 19)
     if found.err then return nil end
     for place, text in ipairs(found) do
       local due = string.match(text, '"due":([%d.e+]+)')
@@ -69,7 +70,7 @@ local function add_to_history(history, run)
     end
     first = first + 20
   until #found < 20
-  return nil
+  return nil, first > 20 or #found > 0
 end
 
 local function has_children(running, root)
@@ -82,13 +83,13 @@ local function has_children(running, root)
 end
 
 -- tell of the end once: the failures in a row, the list of failures, the event
-local function tell_of(keys, run, record)
+local function tell_of(keys, run, record, has_history)
   if is_failure[run.outcome] then
-    local in_a_row = try('HINCRBY', keys.failing, run.name, 1)
-    local most = tonumber(record and record.pause)
-    if most and type(in_a_row) == 'number' and in_a_row >= most then poke(keys, run.now, run.wake) end
+    local in_a_row = try('INCR', keys.failing)
+    local most = has_history and (tonumber(record and record.pause) or math.huge) or 1  -- the entry may be gone
+    if type(in_a_row) == 'number' and in_a_row >= most then poke(keys, run.now, run.wake) end
   elseif run.outcome == 'succeeded' then
-    try('HDEL', keys.failing, run.name)
+    try('DEL', keys.failing)
   end
   if is_listed[run.outcome] then
     try(
@@ -136,9 +137,9 @@ local function finish_run(keys, run)
     })
   end
 
-  local noted = add_to_history(keys.history, run)
+  local noted, has_history = add_to_history(keys.history, run)
   if noted == 'repeated' then return 'late' end
-  if noted ~= 'late' and not (record and record.told) then tell_of(keys, run, record) end
+  if noted ~= 'late' and not (record and record.told) then tell_of(keys, run, record, noted or has_history) end
   if record and not noted and not record.sent and record.state ~= 'ended' then
     record.state, record.outcome, record.error, record.ran, record.told = 'ended', run.outcome, run.error, run.ran, 1
     redis.call('HSET', running, run.task_id, cjson.encode(record))

@@ -115,7 +115,7 @@ def _end_request(keys: Keys, end: End) -> Request:
     one, about = end.delivery, keys.about(end.delivery.name)
     ran = "" if end.run_seconds is None else f"{end.run_seconds:.3f}"
     return Request(
-        [about.running, keys.deadlines, about.history, keys.events, keys.failures, keys.failing],
+        [about.running, keys.deadlines, about.history, keys.events, keys.failures, about.failing],
         [
             *(keys.wake, one.name, one.task_id, one.due, one.token, one.worker, one.attempt),
             *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}"),
@@ -140,9 +140,10 @@ def settle_runs(
     about = [keys.about(one.name) for one in settlements]
     script_keys = [
         *fence.keys(keys.schedule),
-        *(keys.deadlines, keys.events, keys.failures, keys.failing),
+        *(keys.deadlines, keys.events, keys.failures),
         *(one.running for one in about),
         *(one.history for one in about),
+        *(one.failing for one in about),
         *(one.entry for one in about),
     ]
     args: list[Any] = [*fence.args(), keys.wake, len(settlements)]

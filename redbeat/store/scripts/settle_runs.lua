@@ -6,9 +6,9 @@
 -- KEYS[4] deadlines  zset of when beat must look at each run
 -- KEYS[5] events     stream of what has happened
 -- KEYS[6] failures   stream of the runs that have failed
--- KEYS[7] failing    hash of how many runs of an entry have failed in a row
--- KEYS[8..] running  of each run the hash of its entry's runs in progress, and after them
+-- KEYS[7..] running  of each run the hash of its entry's runs in progress, and after them
 -- KEYS[..] histories  of each its entry's history
+-- KEYS[..] failing    how many of its last runs have failed in a row
 -- KEYS[..] entries    and the entry's own key
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
@@ -31,7 +31,7 @@
 --   unrecorded  '', or the server's error when what became of a run couldn't be recorded or told of; it has ended all
 --             the same
 local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local events, failures, failing = KEYS[5], KEYS[6], KEYS[7]
+local events, failures = KEYS[5], KEYS[6]
 local token, lock_ms, wake, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local status = hold_lock(lock, mark, token, lock_ms)
@@ -40,7 +40,7 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 
 -- make the run that waits due, as the run that it is; the entry gets its score back with that run's commit
-local function release(running, entry, member)
+local function release(running, failing, entry, member)
   local waiting = redis.call('HGET', running, '')
   local is_read, found = pcall(cjson.decode, waiting or '')
   local due = is_read and type(found) == 'table' and string.match(tostring(found.due), '^[%d.e+]+$')
@@ -48,6 +48,7 @@ local function release(running, entry, member)
   if not due or not score or redis.call('TYPE', entry).ok ~= 'hash' then
     redis.call('HDEL', running, '')
     redis.call('ZREM', deadlines, member)
+    if not score then redis.pcall('DEL', failing) end  -- it was deleted, or has ended, while its last run was in progress
     return
   end
   if find_holder(running, '', due, '') then  -- whose end lets beat look again
@@ -66,9 +67,9 @@ local function release(running, entry, member)
   redis.call('ZADD', deadlines, later(now, 30), member)  -- the commit removes it
 end
 
-for i = 8, 7 + count do
-  local running, at = KEYS[i], 5 + (i - 8) * 8
-  local history, entry = KEYS[i + count], KEYS[i + 2 * count]
+for i = 7, 6 + count do
+  local running, at = KEYS[i], 5 + (i - 7) * 8
+  local history, failing, entry = KEYS[i + count], KEYS[i + 2 * count], KEYS[i + 3 * count]
   local action, name, task_id, member = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local score, text, word, seconds = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
   local keys = {
@@ -84,7 +85,7 @@ for i = 8, 7 + count do
       redis.call('ZREM', deadlines, member)
       if is_hash and redis.call('HGET', running, '') then poke(keys, now, wake) end
     elseif action == 'look' then
-      release(running, entry, member)
+      release(running, failing, entry, member)
     elseif action == 'postpone' then
       redis.call('ZADD', deadlines, later(now, seconds), member)
     elseif action == 'overdue' then

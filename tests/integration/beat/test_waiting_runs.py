@@ -222,7 +222,7 @@ def test_a_run_that_no_worker_has_begun_is_given_up_when_beat_has_watched_for_a_
     assert history_of(client, "entry")[0]["outcome"] == "never_started"
 
 
-@pytest.mark.parametrize("error", [StoreRefused("ERR no"), StoreCorrupt("no hash", "redbeat::failing")])
+@pytest.mark.parametrize("error", [StoreRefused("ERR no"), StoreCorrupt("no hash", "redbeat::failing:entry")])
 def test_what_can_t_be_settled_is_told_of_once_and_tried_again_with_pauses(
     scheduler: RedBeatScheduler,
     client: redis.Redis,

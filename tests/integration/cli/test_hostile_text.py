@@ -85,7 +85,7 @@ def fill(client: redis.Redis, *, now: float = 1.0) -> None:
     for running in (f"redbeat::running:{NAME}", f"redbeat::running:left over{HOSTILE}"):
         client.hset(running, HOSTILE, json.dumps(run))
         client.zadd("redbeat::deadlines", {f"{HOSTILE}\0{running}": now})
-    client.hset("redbeat::failing", f"2{HOSTILE}", 5)
+    client.set(f"redbeat::failing:2{HOSTILE}", 5)
     failed = {"entry": f"2{HOSTILE}", "id": HOSTILE, "due": "1500000000", "outcome": "lost", "error": HOSTILE}
     client.xadd("redbeat::failures", {**failed, "worker": HOSTILE})
     client.hset("redbeat::workers", HOSTILE, json.dumps({"at": now, "pool": HOSTILE}))

@@ -310,7 +310,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             **OF_RUN,
             **OF_DELIVERY,
             "failures": "the-:failures",
-            "failing": "the-:failing",
+            "failing": "the-:failing:n",
             "wake": "the-:wake",
             "outcome": "retrying",
             "problem": "the-error",
@@ -364,7 +364,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "events": "the-:events",
             "wake": "the-:wake",
             "failures": "the-:failures",
-            "failing": "the-:failing",
             "count": 2,
         },
         {
@@ -393,11 +392,11 @@ LISTED = {
 #: script to the keys that come after those of the entries
 BESIDE = {
     "forget_runs": ["the-:running:n"] * 2,
-    "settle_runs": ["the-:history:n"] * 2 + ["the-n"] * 2,
+    "settle_runs": ["the-:history:n"] * 2 + ["the-:failing:n"] * 2 + ["the-n"] * 2,
     "commit_runs": [*["runs of k"] * 2, *["history of k"] * 2],
     "delete_entries": ["beside k"] * 2,
     "apply_entries": ["the-:calendar:c"],
-    "remove_orphans": ["k"] * 4,
+    "remove_orphans": ["k"] * 6,
 }
 
 #: script to what it is sent after all entries, once, as these two share it
