@@ -304,9 +304,8 @@ class Dispatcher:
 
     def _send(self, batch: Batch, runs: Sequence[Run]) -> None:
         """Send ``runs``, or collect their messages, and note each of them in ``batch``."""
-        # else the script that pushes decides
-        if any(map(is_held_back, runs)) and not self.quick_way.is_exactly_once():
-            runs = self._recorder.reserve(batch, runs)
+        if any(map(is_held_back, runs)):
+            runs = self._recorder.reserve(batch, runs, are_pushed=self.quick_way.is_exactly_once())
         left = deque(self._disruptions.begin(runs))
         are_drafts = self._broker.drafts is not None  # what is compiled isn't pushed, but published
         with hold_interrupts() as let_interrupt:  # a run that was sent and isn't noted would be sent again

@@ -102,13 +102,23 @@ class Recorder:
             logger.error("beat: Couldn't send %s (%s), trying again: %s", run.name, run.task, reason)
         batch.pending.append(commit)
 
-    def reserve(self, batch: Batch, runs: Sequence[Run]) -> list[Run]:
+    def reserve(self, batch: Batch, runs: Sequence[Run], *, are_pushed: bool = False) -> list[Run]:
         """Return those of ``runs`` whose messages may be published: no other run of their entries holds them
         back.
 
         Commits of the others become pending. It takes one round trip, or none where no policy asks for it.
+
+        Arguments:
+            are_pushed: of messages that are made already the script that pushes them decides. The others may
+                leave at once all the same: to a fan-out, or by a producer of the user's.
         """
-        asking = [run for run in runs if is_held_back(run) and run.claimed.key not in batch.reserved]
+        asking = [
+            run
+            for run in runs
+            if is_held_back(run)
+            and run.claimed.key not in batch.reserved
+            and not (are_pushed and isinstance(run, CompiledRun))
+        ]
         if not asking:
             return list(runs)
         asked = [(run.claimed.key, run.sent.task_id, run.sent.run) for run in asking if run.sent.run]

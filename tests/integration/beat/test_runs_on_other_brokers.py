@@ -139,8 +139,8 @@ def test_after_a_kill_between_the_reservation_and_the_publish_the_next_beat_publ
     due = write_entry(client)
     reserve = Recorder.reserve
 
-    def reserve_and_die(*args: Any) -> Any:
-        reserve(*args)
+    def reserve_and_die(*args: Any, **options: Any) -> Any:
+        reserve(*args, **options)
         raise Killed
 
     with monkeypatch.context() as patched:

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Task
+from kombu import Queue
+from kombu.common import Broadcast
 
 from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -284,6 +287,36 @@ def test_a_run_that_is_held_back_costs_no_round_trip_more(
     client.delete(NAMES.about("entry").running)
     make_due_again(client)
     assert held == commands()
+
+
+class SendsByItself(Task):  # type: ignore[type-arg]
+    """Its messages leave by a producer of its own, so beat can't collect them."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        with self.app.connection_for_write() as connection, self.app.amqp.Producer(connection) as producer:
+            return super().apply_async(*args, **{**options, "producer": producer})
+
+
+@pytest.mark.parametrize("settings", [{"task_queues": [Queue("celery"), Broadcast("everybody")]}])
+@pytest.mark.parametrize("way", ["producer", "broadcast"])
+def test_a_message_that_leaves_at_once_is_held_back_too(
+    scheduler: RedBeatScheduler, client: redis.Redis, server: Server, way: str
+) -> None:
+    @scheduler.app.task(name="own", base=SendsByItself, shared=False)
+    def own() -> None:
+        pass
+
+    definition: dict[str, Any] = {"task": "own"} if way == "producer" else {"options": {"queue": "everybody"}}
+    write_raw(client, "entry", score=server_now(client) - 5, schedule=HOURLY, **definition)
+    client.hset("redbeat:entry", "policy", json.dumps({"overlap": "skip"}))
+    with monitoring(server) as seen:
+        for _ in range(2):
+            scheduler.tick()
+            make_due_again(client)
+            scheduler.tick()
+    left = [one for one in seen if one.startswith(("LPUSH celery", "PUBLISH /0.everybody"))]
+    assert len(left) == 1
+    assert [record.get("outcome") for record in history_of(client, "entry")] == ["skipped"] * 2 + [None]
 
 
 @pytest.mark.parametrize("settings", [{"redbeat_delivery": "at_most_once"}])
