@@ -19,13 +19,15 @@ local function refusal_of(running, problem)
 end
 
 -- a task that can't be terminated is waited for, as is one that no worker has begun: its message may be on its way to
--- one that begins it without asking, as Redis doesn't answer it in time
+-- one that begins it without asking, as Redis doesn't answer it in time. A run that has waited itself is left alone until
+-- it has begun: else none ever would, if messages are on their way for longer than from one due time to the next
 local function terminate_others(running, run)
   local found = redis.call('HGETALL', running)
   for i = 1, #found, 2 do
     local other, record = found[i], found[i] ~= '' and decode_record(found[i + 1])
     local is_same = other == run.task_id and record and is_same_time(record.due, run.due)
-    if record and record.state ~= 'ended' and not (is_same or record.overdue or record.terminate) then
+    local is_spared = record and (record.overdue or record.terminate or record.waited and record.state == 'sent')
+    if record and record.state ~= 'ended' and not (is_same or is_spared) then
       record.terminate = 'replaced'
       redis.call('HSET', running, other, cjson.encode(record))
     end

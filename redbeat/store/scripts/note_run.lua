@@ -23,7 +23,7 @@ local function merge_run(deadlines, run, record, now)
   end
   local is_begun = record.state ~= 'sent'
   for name, value in pairs(cjson.decode('{' .. run.members .. '}')) do record[name] = value end
-  record.sent = now
+  record.sent, record.waited = now, run.is_released and 1 or nil
   redis.call('HSET', run.running, run.task_id, cjson.encode(record))
   if is_begun then return nil end
   return run.task_id .. '\0' .. run.running
@@ -37,7 +37,8 @@ local function note_run(deadlines, run, now)
     local record = decode_record(redis.call('HGET', running, task_id))
     if record and is_same_time(record.due, run.due) then return merge_run(deadlines, run, record, now) end
   end
-  if not run.is_noted then redis.call('HSET', running, task_id, run.text) end
+  local text = run.is_released and '{"waited":1,' .. string.sub(run.text, 2) or run.text
+  if run.is_released or not run.is_noted then redis.call('HSET', running, task_id, text) end
   return task_id .. '\0' .. running
 end
 

@@ -112,6 +112,38 @@ def test_it_is_dropped_where_it_may_not_run_any_more(
     assert why in record["why"]
 
 
+def test_with_replace_a_run_begins_though_messages_take_longer_than_from_one_due_time_to_the_next(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    progress = Progress(scheduler.app, client)
+    first = write_entry(client, overlap="replace")
+
+    def be_due() -> float:
+        due = round(server_now(client) - 1, 6)
+        client.zadd(SCHEDULE, {"redbeat:entry": due})
+        scheduler.tick()
+        return due
+
+    scheduler.tick()
+    second = be_due()
+    delivery = progress.delivery("entry", expected_id("entry", first), first, overlap="replace")
+    assert progress.begin(delivery) == "superseded"
+    progress.end(delivery, "superseded")
+    for _ in range(2):
+        scheduler.tick()
+    task_ids = [message["headers"]["id"] for message in messages(broker)]
+    assert sorted(task_ids) == sorted([expected_id("entry", first), expected_id("entry", second)])
+    be_due()
+    record = running_of(client, "entry")[expected_id("entry", second)]
+    assert "terminate" not in record
+    assert (
+        progress.begin(progress.delivery("entry", expected_id("entry", second), second, overlap="replace"))
+        == "go"
+    )
+    be_due()
+    assert running_of(client, "entry")[expected_id("entry", second)]["terminate"] == "replaced"
+
+
 def test_it_waits_on_if_another_one_was_sent_meanwhile(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
