@@ -26,13 +26,14 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
-from tests.support.apps import celery_beat, celery_command, write_app
+from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.progress import NAMES, history_of
 from tests.support.schedule import expected_id
 from tests.support.servers import Server
+from tests.support.tracked import launch_worker
 from tests.support.worklog import WAYS, Execution, WorkLog, tasks_source
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
@@ -95,10 +96,9 @@ class Chaos:
         return self.stack.enter_context(celery_beat(self.folder, "module"))
 
     def _worker(self, number: int) -> Process:
-        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         pool = self.layout.pools[number % len(self.layout.pools)]
-        worker = ["worker", "-P", pool, "-c", str(CHILDREN), "-n", f"worker-{number}@%h", *quiet]
-        return self.stack.enter_context(celery_command(self.folder, "module", *worker, "-l", "INFO"))
+        worker = launch_worker(self.folder, "module", pool, CHILDREN, name=f"worker-{number}")
+        return self.stack.enter_context(worker)
 
     def go_on_for(self, seconds: float) -> None:
         """Hit one process after the other."""

@@ -225,17 +225,24 @@ def can_terminate(pool: str) -> bool:
     return pool == "prefork"
 
 
-def start_worker(
+def launch_worker(
     directory: Path, module: str, pool: str, concurrency: int = 6, *arguments: str, name: str = ""
 ) -> Process:
-    """A worker with this pool, ready for tasks."""
+    """A worker with this pool; it is not waited for."""
     options = ["-A", module, "worker", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
     options += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     options += ["-n", f"{name}@test"] if name else []
     program = ["-m", "celery"]
     if pool in GREENLETS:  # before anything else is imported
         program = ["-c", f"{GREENLETS[pool]}\nfrom celery.__main__ import main\nmain()"]
-    process = Process([sys.executable, *program, *options, *arguments], cwd=directory)
+    return Process([sys.executable, *program, *options, *arguments], cwd=directory)
+
+
+def start_worker(
+    directory: Path, module: str, pool: str, concurrency: int = 6, *arguments: str, name: str = ""
+) -> Process:
+    """A worker with this pool, ready for tasks."""
+    process = launch_worker(directory, module, pool, concurrency, *arguments, name=name)
     try:
         process.wait_for(re.compile(r"\S+@\S+ ready\."))
     except AssertionError:
