@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from celery.utils.time import maybe_iso8601
 
-from redbeat.policy.headers import OVERLAP, TRACKS
+from redbeat.policy.headers import EXPIRES_AFTER, OVERLAP, QUEUE_TIMEOUT, TRACKS
+from redbeat.runs.outcomes import is_number
 from redbeat.store.records import score_text
 from redbeat.store.runs import Delivery
 
@@ -28,6 +29,7 @@ class Ticket(NamedTuple):
         expires: when its message expires, as in its headers.
         lease_ms: how long its lease lives without being renewed.
         is_acked_early: its message is gone from its queue by now.
+        is_expired: its message had expired when it came once more, which it does if its worker was killed.
     """
 
     delivery: Delivery
@@ -35,6 +37,7 @@ class Ticket(NamedTuple):
     expires: Any
     lease_ms: int
     is_acked_early: bool
+    is_expired: bool = False
 
     @property
     def is_workflow(self) -> bool:
@@ -64,6 +67,18 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
         is_soft,
         overlap if overlap in _OVERLAPS else "",
     )
+
+
+def may_have_begun(headers: Mapping[str, Any], due_at: float, now: float) -> bool:
+    """Tell whether a message that has expired, and comes once more, may be of a run that was begun in time.
+
+    ``queue_timeout`` limits only how long it waits for that. Any other expiry counts whatever was begun.
+
+    Arguments:
+        due_at: when the run was due, UNIX seconds, as ``now``.
+    """
+    after: Any = headers.get(EXPIRES_AFTER)
+    return QUEUE_TIMEOUT in headers and (after is None or (is_number(after) and now < due_at + after))
 
 
 def kept_headers(headers: Mapping[str, Any]) -> dict[str, Any]:

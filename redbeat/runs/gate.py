@@ -23,7 +23,7 @@ from redbeat.runs import publishing
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.caller import UnansweredError, caller_of
 from redbeat.runs.deliveries import Ticket
-from redbeat.runs.outcomes import Busy, Duplicate, Superseded, Told
+from redbeat.runs.outcomes import Busy, Duplicate, Expired, Superseded, Told
 from redbeat.runs.publishing import Present, at_work, present
 from redbeat.store.runs import Answer, Begun
 
@@ -36,7 +36,7 @@ LOOK_SECONDS = 0.1
 RENEWED_SECONDS = 0.5
 _SAID = Memory[str, str](1_000)
 
-#: how long ``is_mine`` waits for Redis
+#: how long ``is_mine`` waits for Redis, and what would be dropped without an answer
 ASK_SECONDS = 2.0
 
 
@@ -50,10 +50,10 @@ def pass_gate(ticket: Ticket, trace: Callable[..., Any], *args: Any) -> tuple[An
     with Harmless("asking whether a run may begin"):
         publishing.listen()
         refusal = _find_refusal(run)
-    if refusal is not None:
-        return _refuse(ticket, refusal)
-    began_at = time.monotonic()
     try:
+        if refusal is not None:
+            return _refuse(ticket, refusal)
+        began_at = time.monotonic()
         with at_work(run):
             result = trace(*args)
     finally:
@@ -67,8 +67,12 @@ def _find_refusal(run: Present) -> Exception | None:
     if begun is not None and begun.answer is Answer.BUSY:
         with suppress(SoftTimeLimitExceeded):
             begun = _wait(run, begun)
+    if begun is None and run.ticket.is_expired:  # as without tracking
+        return Expired("its message has expired, and Redis doesn't say whether it was begun before")
     if begun is None or begun.answer in (Answer.GO, Answer.OVER):
         return None
+    if begun.answer is Answer.EXPIRED:
+        return Expired("its message has expired, and no worker had begun it in time")
     if begun.answer is Answer.SUPERSEDED:
         return Superseded("it was given up, and another run holds its entry")
     if run.ticket.is_acked_early:
@@ -79,9 +83,13 @@ def _find_refusal(run: Present) -> Exception | None:
 def _begin(run: Present) -> Begun | None:
     """Return what Redis says; None: nothing, or not in time."""
     ticket = run.ticket
+    # without an answer the task of a message that has expired isn't begun
+    seconds = ASK_SECONDS if ticket.is_expired else publishing.PATIENCE_SECONDS
     try:
         begun = caller_of(run.app).inquire(
-            lambda runs: runs.begin(ticket.delivery, ticket.lease_ms), publishing.PATIENCE_SECONDS
+            lambda runs: runs.begin(ticket.delivery, ticket.lease_ms, is_expired=ticket.is_expired),
+            seconds,
+            is_patient=ticket.is_expired,
         )
     except UnansweredError as exc:
         run.unanswered = exc
@@ -121,7 +129,7 @@ def _refuse(ticket: Ticket, refusal: Exception) -> tuple[Any, ...]:
     )
     try:
         raise refusal
-    except (Superseded, Duplicate, Busy):
+    except (Superseded, Expired, Duplicate, Busy):
         return 1, ExceptionInfo(internal=True), 0.0, Told(0.0)
 
 

@@ -38,6 +38,10 @@ class Superseded(Ignore):
     """A run isn't begun, as it was given up, and another run holds its entry."""
 
 
+class Expired(Ignore):
+    """A message has expired before a worker has begun its run."""
+
+
 class Duplicate(Ignore):
     """A message was delivered twice, and the task that was begun first goes on."""
 
@@ -105,6 +109,8 @@ def judge_failure(exc: BaseException, told: Told | None, seen: Seen, retry_delay
         return None
     if isinstance(exc, Superseded):
         return Verdict("superseded")
+    if isinstance(exc, Expired):
+        return Verdict("expired")
     if seen.is_requeued:
         return Verdict("requeued", _reason_of(exc) if isinstance(exc, Reject) else error_of(exc))
     if told is not None and told.successor_seconds is not None:
@@ -179,18 +185,19 @@ def expiry_of_successor(
     expires = headers.get("expires")
     queue_timeout: Any = headers.get(QUEUE_TIMEOUT)
     expires_after: Any = headers.get(EXPIRES_AFTER)
-    if not _is_number(queue_timeout) or not expires or not was:
+    if not is_number(queue_timeout) or not expires or not was:
         return None
     if abs(_timestamp(expires) - _timestamp(was)) > SAME_SECONDS:
         return None
     now = now or datetime.now(timezone.utc)
     at = now.timestamp() + seconds_until(headers.get("eta"), now) + queue_timeout
-    if _is_number(expires_after):
+    if is_number(expires_after):
         at = min(at, due_at + expires_after)
     return datetime.fromtimestamp(at, timezone.utc)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Tell whether a header's value is a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -21,7 +21,7 @@ from celery.worker.request import Request as CeleryRequest
 from redbeat.log.logger import runs_logger
 from redbeat.process.memory import Memory
 from redbeat.runs.boundary import Harmless
-from redbeat.runs.deliveries import Ticket, kept_headers, read_delivery
+from redbeat.runs.deliveries import Ticket, kept_headers, may_have_begun, read_delivery
 from redbeat.runs.gate import pass_gate
 from redbeat.runs.keeper import Keeper
 from redbeat.runs.outcomes import Seen, Told, Verdict, judge_failure, judge_return
@@ -91,7 +91,19 @@ class TrackedExecution:
             headers.get("expires"),
             self._station.keeper.lease_ms,
             not request.task.acks_late,
+            self.is_expired(request),
         )
+
+    def is_expired(self, request: Any) -> bool:
+        """Tell whether the message has expired, and yet its run may have been begun before that.
+
+        So it is if a worker was killed amid a task that acknowledges late. The gate knows more.
+        """
+        info, now = request.delivery_info or {}, time.time()
+        if not (request.expires and info.get("redelivered") and request.task.acks_late):
+            return False
+        due_at = float(self.delivery.due)
+        return now > request.expires.timestamp() and may_have_begun(request.request_dict, due_at, now)
 
     def accept(self) -> None:
         """Note that the task has been begun."""
@@ -179,6 +191,14 @@ class TrackedRequest:
             return super().execute_using_pool(pool, **kwargs)  # type: ignore[misc]
         # as Celery's quick way does, which has the pool built in
         return CeleryRequest.execute_using_pool(self, _GatedPool(pool, ticket), **kwargs)
+
+    def maybe_expire(self) -> Any:
+        """Leave it to the gate whether a run goes on that may have been begun before its message expired."""
+        if self._redbeat_run is not None:
+            with Harmless("looking whether the message of a run has expired"):
+                if self._redbeat_run.is_expired(self):
+                    return False
+        return super().maybe_expire()  # type: ignore[misc]
 
     def on_accepted(self, *args: Any, **kwargs: Any) -> Any:
         """Note that the task has begun."""

@@ -49,6 +49,8 @@ class Answer(Enum):
     BUSY = "busy"
     #: this delivery has ended, and the question came late
     OVER = "over"
+    #: it isn't: its message has expired, and no worker had begun it in time
+    EXPIRED = "expired"
 
 
 class Begun(NamedTuple):
@@ -113,10 +115,17 @@ class Runs:
                 pipeline.zadd(keys.deadlines, {f"{task_id}\0{running}": now, f"\0{running}": now})
                 pipeline.execute()
 
-    def begin(self, delivery: Delivery, lease_ms: int) -> Begun:
-        """Take the lease of a run, unless its task may not begin."""
+    def begin(self, delivery: Delivery, lease_ms: int, *, is_expired: bool = False) -> Begun:
+        """Take the lease of a run, unless its task may not begin.
+
+        Arguments:
+            is_expired: its message has expired, and was delivered before; so the run goes on only if a worker
+                had begun it.
+        """
         with self._store.translating(self._store.keys.about(delivery.name).running, "hash"):
-            answer, rest_ms = begin_run(self._store.client, self._store.keys, delivery, lease_ms)
+            answer, rest_ms = begin_run(
+                self._store.client, self._store.keys, delivery, lease_ms, is_expired=is_expired
+            )
         return Begun(Answer(answer), rest_ms / 1000)
 
     def renew(

@@ -71,8 +71,8 @@ class Progress:
         given: Mapping[str, Any] = {"token": f"delivery-{self.leases}", "worker": "celery@test", **others}
         return Delivery(name, task_id, f"{due:.6f}", **given)
 
-    def begin(self, delivery: Delivery) -> str:
-        return self.runs.begin(delivery, LEASE_MS).answer.value
+    def begin(self, delivery: Delivery, *, is_expired: bool = False) -> str:
+        return self.runs.begin(delivery, LEASE_MS, is_expired=is_expired).answer.value
 
     def started(self, name: str, task_id: str, due: float = 1000.0, **limits: Any) -> Delivery:
         """Send a run and begin it."""

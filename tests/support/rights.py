@@ -397,11 +397,22 @@ def it_tracks_runs(ground: Ground) -> None:
         runs.begin(child, 30_000)
         runs.end([End(child, "succeeded"), End(delivery, outcome, "ValueError: no", 1.5)])
     runs.forget_worker("celery@test")
-    assert ground.admin.hgetall(names.failing) == {"report": "1"}
+    assert ground.admin.get(names.about("report").failing) == "1"
     kept: Any = ground.admin.lrange(names.about("report").history, 0, -1)
     assert {json.loads(one).get("outcome") for one in kept} == {"succeeded", "failed", None}
     assert ground.admin.xlen(names.events) >= 5
     assert ground.admin.xlen(names.failures) == 1
+
+
+def it_counts_a_failure_that_is_delivered_twice_once(ground: Ground) -> None:
+    names, runs = Keys(), Runs(Store(ground.app()))
+    delivery = Delivery("report", "one", "1.000000", "token", "celery@test")
+    run = json.dumps({"due": "1.000000", "state": "sent", "sent": "2.000000"})
+    ground.admin.hset(names.about("report").running, "one", run)
+    runs.begin(delivery, 30_000)
+    for _ in range(2):
+        runs.end([End(delivery, "failed")])
+    assert ground.admin.get(names.about("report").failing) == "1"
 
 
 def it_tracks_runs_in_another_database(ground: Ground) -> None:
@@ -491,7 +502,10 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
     "viewer": (it_looks_at_entries, it_looks_at_runs, it_looks_at_calendars, *STATUS),
     "status": STATUS,
-    "worker": (it_tracks_runs, it_tracks_runs_in_another_database),
+    "worker": (
+        *(it_tracks_runs, it_tracks_runs_in_another_database),
+        it_counts_a_failure_that_is_delivered_twice_once,
+    ),
     "beat": BEAT,
     "beat_exactly_once": (*BEAT, it_delivers_exactly_once, *QUEUES),
     "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),

@@ -14,14 +14,17 @@
 -- ARGV[8] is_soft    1: the worker's pool can't terminate a task
 -- ARGV[9] overlap    what its message says about runs that overlap, '' for nothing: they may
 -- ARGV[10] lease_ms  how long the lease lives unless it is renewed
+-- ARGV[11] is_expired  1: its message has expired, and comes once more: it is begun if it was before
 --
 -- Returns {answer, rest_ms}
 --   answer   'go'; 'superseded': it was given up, or is to be replaced, and another run holds the entry, or is to; 'busy':
---            another delivery of it is at work; 'over': this delivery has ended, and this call was late
+--            another delivery of it is at work; 'over': this delivery has ended, and this call was late; 'expired': its
+--            message has, and no worker had begun it in time
 --   rest_ms  with 'busy' how long the other's lease lives, else 0
 local running, deadlines, history, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, task_id, due, delivery, worker = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local attempt, root, is_soft, overlap, lease_ms = tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
+local is_expired = ARGV[11]
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -29,17 +32,16 @@ local member = task_id .. '\0' .. running
 local record = decode_record(redis.call('HGET', running, task_id))
 if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
 
+local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, member)) or 0) - tonumber(now)))
 if record and record.delivery and record.delivery ~= delivery and record.state == 'started' then
-  local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, member)) or 0) - tonumber(now)))
-  if rest_ms > 0 and overlap ~= '' then return {'busy', rest_ms} end
+  if rest_ms > 0 and (overlap ~= '' or is_expired == '1') then return {'busy', rest_ms} end
 end
 if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
   return {'over', 0}
 end
-for _, ended in ipairs(record and record.over or {}) do
-  if ended == delivery then return {'over', 0} end
-end
+if record and is_over(record, delivery) then return {'over', 0} end
 if record and record.terminate == 'replaced' and record.state ~= 'started' then return {'superseded', 0} end
+local is_begun = record and (record.state == 'started' or (record.state == 'retrying' and rest_ms > 0))
 if not record then
   local is_found = false
   for _, text in ipairs(redis.call('LRANGE', history, 0, 19)) do
@@ -48,12 +50,15 @@ if not record then
     if is_read and type(past) == 'table' and not is_found and is_same_time(past.due, due) then
       is_found = past.id == nil or past.id == task_id
       if is_found and past.ended and (tonumber(past.attempt) or 0) > attempt then return {'over', 0} end
+      if is_found and is_over(past, delivery) then return {'over', 0} end
+      is_begun = is_found and past.outcome == 'lost' and not past.late
     end
     if overlap == 'replace' and is_read and type(past) == 'table' and past.outcome == 'superseded' then
       if is_same_time(past.due, due) and (not past.id or past.id == task_id) then return {'superseded', 0} end
     end
   end
 end
+if is_expired == '1' and not is_begun then return {'expired', 0} end
 if overlap ~= '' and (not record or (record.overdue and record.state ~= 'started')) then  -- it was given up
   if find_holder(running, task_id, due, root) then return {'superseded', 0} end
 end

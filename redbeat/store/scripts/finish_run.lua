@@ -7,7 +7,7 @@
 -- finish_run returns 'ended', 'late' for a run that was given up or has ended before, 'spawned' if other tasks of its
 -- workflow are left, or 'kept' if beat hasn't recorded yet that it was sent: then the record stays for a minute, with
 -- what became of it.
-local kept_seconds, most_events, default_queue_seconds = 60, 10000, 86400
+local kept_seconds, most_events, most_looked_at, default_queue_seconds = 60, 10000, 500, 86400
 local is_failure = {failed = true, lost = true}
 local is_given_up = {lost = true, never_started = true}
 local is_listed = {failed = true, lost = true, never_started = true}
@@ -35,7 +35,7 @@ local function members_of(run)
   for _, name in ipairs({'wait', 'ran', 'attempt'}) do
     if tonumber(run[name]) then members[#members + 1] = '"' .. name .. '":' .. run[name] end
   end
-  for _, name in ipairs({'worker', 'delivery', 'error'}) do
+  for _, name in ipairs({'worker', 'delivery', 'error', 'over'}) do
     if run[name] and run[name] ~= '' then members[#members + 1] = '"' .. name .. '":' .. cjson.encode(run[name]) end
   end
   return table.concat(members, ',')
@@ -82,6 +82,18 @@ local function has_children(running, root)
   return false
 end
 
+-- whether a failure was told of in the last minute: without a history an end that is delivered twice shows nowhere else
+local function is_told(failures, run)
+  local since = math.floor(1000 * (tonumber(run.now) - kept_seconds))
+  local found = redis.pcall('XREVRANGE', failures, '+', since, 'COUNT', most_looked_at)
+  for _, row in ipairs(found) do
+    local values = {}
+    for i = 1, #row[2], 2 do values[row[2][i]] = row[2][i + 1] end
+    if values.id == run.task_id and values.entry == run.name and is_same_time(values.due, run.due) then return true end
+  end
+  return false
+end
+
 -- tell of the end once: the failures in a row, the list of failures, the event
 local function tell_of(keys, run, record, has_history)
   if is_failure[run.outcome] then
@@ -111,6 +123,7 @@ local function finish_run(keys, run)
   run.attempt = run.attempt or (record and record.attempt)
   run.delivery = run.delivery or (record and record.delivery)
   run.ran = run.ran or (record and record.ran)
+  run.over = record and record.over
 
   if record and record.workflow and not record.root and has_children(running, run.task_id) then
     record.state, record.outcome, record.error, record.ran = 'spawned', run.outcome, run.error, run.ran
@@ -139,7 +152,10 @@ local function finish_run(keys, run)
 
   local noted, has_history = add_to_history(keys.history, run)
   if noted == 'repeated' then return 'late' end
-  if noted ~= 'late' and not (record and record.told) then tell_of(keys, run, record, noted or has_history) end
+  local is_repeated = not noted and not record and is_listed[run.outcome] and is_told(keys.failures, run)
+  if noted ~= 'late' and not (record and record.told) and not is_repeated then
+    tell_of(keys, run, record, noted or has_history)
+  end
   if record and not noted and not record.sent and record.state ~= 'ended' then
     record.state, record.outcome, record.error, record.ran, record.told = 'ended', run.outcome, run.error, run.ran, 1
     redis.call('HSET', running, run.task_id, cjson.encode(record))

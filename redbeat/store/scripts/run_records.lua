@@ -2,6 +2,7 @@
 -- is_same_time(left, right): whether two texts are the same time; Python and the server write them differently.
 -- find_holder(running, task_id, due, root): the task id and the record of a run that holds its entry, besides the run
 -- with this task id and due time, and what belongs to the same workflow, whose run is root; nil for none.
+-- is_over(record, delivery): whether this delivery of the run with the record has ended, and another one went on.
 -- later(now, seconds): the time that many seconds after now, as a text.
 -- Not scripts of their own, but put in front of those that need them. What a record says stands in redbeat/store/run_record.py.
 local function decode_record(text)
@@ -28,6 +29,13 @@ local function find_holder(running, task_id, due, root)
     end
   end
   return nil
+end
+
+local function is_over(record, delivery)
+  for _, ended in ipairs(record.over or {}) do
+    if ended == delivery then return true end
+  end
+  return false
 end
 
 local function later(now, seconds) return string.format('%.6f', tonumber(now) + tonumber(seconds)) end

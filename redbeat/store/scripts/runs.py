@@ -77,7 +77,9 @@ class Settlement(NamedTuple):
     seconds: float = 0.0
 
 
-def begin_run(client: Any, keys: Keys, delivery: Delivery, lease_ms: int) -> tuple[str, int]:
+def begin_run(
+    client: Any, keys: Keys, delivery: Delivery, lease_ms: int, *, is_expired: bool = False
+) -> tuple[str, int]:
     """Take the lease of a run; return the answer, and how many milliseconds another one's lease lives."""
     about = keys.about(delivery.name)
     one = delivery
@@ -86,7 +88,7 @@ def begin_run(client: Any, keys: Keys, delivery: Delivery, lease_ms: int) -> tup
         [about.running, keys.deadlines, about.history, keys.events],
         [
             *(one.name, one.task_id, one.due, one.token, one.worker, one.attempt, one.root, int(one.is_soft)),
-            *(one.overlap, lease_ms),
+            *(one.overlap, lease_ms, int(is_expired)),
         ],
     )
     return text_of(answer), int(rest_ms)

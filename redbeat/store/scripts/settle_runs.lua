@@ -99,10 +99,19 @@ for i = 7, 6 + count do
       })
       if redis.call('HGET', running, '') then poke(keys, now, wake) end
     else
-      finish_run(keys, {
+      local run = {
         name = name, task_id = task_id, due = record.due, outcome = word, error = record.error, record = record,
         now = now, wake = wake,
-      })
+      }
+      -- Redis was away between two attempts, and the worker of the first one was killed before it could tell; or a
+      -- message was delivered twice. One that has only expired has done nothing
+      local after = word == 'lost' and record.after
+      if after and after.outcome ~= 'expired' then
+        for _, member in ipairs({'outcome', 'error', 'ran', 'worker', 'attempt', 'delivery'}) do
+          run[member] = after[member] ~= '' and after[member] or nil
+        end
+      end
+      finish_run(keys, run)
     end
   end
 end

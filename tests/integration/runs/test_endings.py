@@ -376,6 +376,137 @@ def test_a_workflow_whose_task_is_lost_is_over_too(progress: Progress, client: r
     assert nothing_is_left(client)
 
 
+# -- what comes late, or twice
+
+
+def by_now(client: redis.Redis, name: str, task_id: str) -> None:
+    """Let the deadline of a run be over."""
+    client.zadd(NAMES.deadlines, {f"{task_id}\0{NAMES.about(name).running}": server_now(client) - 0.5})
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed"])
+def test_a_run_whose_next_attempt_has_ended_is_not_lost_with_the_worker_of_the_one_before(
+    progress: Progress, client: redis.Redis, outcome: str
+) -> None:
+    progress.started("job", "id-1", queue=60)
+    # its end never arrives, and the next attempt was begun without asking
+    after = progress.delivery("job", "id-1", attempt=2, worker="celery@other")
+    progress.end(after, outcome, error="ValueError: no", run_seconds=2.5)
+    assert "outcome" not in history_of(client, "job")[0]
+    progress.settle()
+    [record] = history_of(client, "job")
+    assert (record["outcome"], record["worker"], record["attempt"], record["ran"]) == (
+        *(outcome, "celery@other", 2, 2.5),
+    )
+    assert record["error"] == "ValueError: no"
+    assert [one["outcome"] for one in events_of(client, "run_ended")] == [outcome]
+    assert progress.runs.failing(["job"]) == [int(outcome == "failed")]
+    assert nothing_is_left(client)
+    progress.end(after, outcome)
+    assert "late" not in history_of(client, "job")[0]
+
+
+def test_a_run_is_lost_though_its_message_has_come_once_more_and_expired(
+    progress: Progress, client: redis.Redis
+) -> None:
+    progress.started("job", "id-1")
+    progress.end(progress.delivery("job", "id-1"), "expired")
+    progress.settle()
+    assert [one["outcome"] for one in history_of(client, "job")] == ["lost"]
+
+
+@pytest.mark.parametrize("why", ["retrying", "requeued"])
+def test_a_delivery_that_another_one_has_followed_takes_no_lease_after_the_end(
+    progress: Progress, client: redis.Redis, why: str
+) -> None:
+    first = progress.started("job", "id-1", overlap="skip")
+    progress.end(first, why)
+    assert progress.begin(first) == "over"
+    following = progress.delivery("job", "id-1", overlap="skip")  # replace() counts from 1 again
+    assert progress.begin(following) == "go"
+    assert progress.begin(first) in ("busy", "over")
+    assert running_of(client, "job")["id-1"]["delivery"] == following.token
+    progress.end(following, "succeeded")
+    assert [progress.begin(one) for one in (first, following)] == ["over", "over"]
+    [record] = history_of(client, "job")
+    assert (record["outcome"], "late" in record) == ("succeeded", False)
+    assert nothing_is_left(client)
+
+
+def test_without_a_history_a_failure_that_is_delivered_twice_counts_once(
+    progress: Progress, client: redis.Redis
+) -> None:
+    for name, due in (("job", 1000), ("job", 2000), ("other", 2000)):
+        delivery = progress.started(name, "own-id", due)
+        client.delete(NAMES.about(name).history)
+        for _ in range(2):
+            progress.end(delivery, "failed")
+    assert progress.runs.failing(["job", "other"]) == [2, 1]
+    assert len(progress.runs.failures(SINCE, 10)) == 3
+    assert len(events_of(client, "run_ended")) == 3
+
+
+def test_a_message_that_expired_goes_on_if_its_worker_was_killed_amid_the_run(
+    progress: Progress, client: redis.Redis
+) -> None:
+    progress.started("job", "id-1", overlap="skip")
+    again = progress.delivery("job", "id-1", overlap="skip")
+    assert progress.begin(again, is_expired=True) == "busy"
+    by_now(client, "job", "id-1")
+    assert progress.begin(again, is_expired=True) == "go"
+    progress.end(again, "succeeded")
+    assert [one["outcome"] for one in history_of(client, "job")] == ["succeeded"]
+
+
+def test_a_message_that_expired_goes_on_if_its_run_was_lost(progress: Progress, client: redis.Redis) -> None:
+    progress.started("job", "id-1", overlap="skip")
+    progress.settle()
+    again = progress.delivery("job", "id-1", overlap="skip")
+    assert progress.begin(again, is_expired=True) == "go"
+    progress.end(again, "succeeded")
+    [record] = history_of(client, "job")
+    assert (record["outcome"], record["late"]) == ("lost", "succeeded")
+    once_more = progress.delivery("job", "id-1", overlap="skip")
+    assert progress.begin(once_more, is_expired=True) == "expired", "it was done"
+
+
+def test_a_message_that_expired_goes_on_if_it_was_put_back_in_time(
+    progress: Progress, client: redis.Redis
+) -> None:
+    progress.end(progress.started("job", "id-1", queue=60), "requeued")
+    again = progress.delivery("job", "id-1")
+    assert progress.begin(again, is_expired=True) == "go"
+    progress.end(again, "requeued")
+    by_now(client, "job", "id-1")
+    assert progress.begin(progress.delivery("job", "id-1"), is_expired=True) == "expired"
+
+
+def test_a_message_that_expired_is_not_begun_while_the_first_delivery_works(progress: Progress) -> None:
+    progress.started("job", "id-1")
+    assert progress.begin(progress.delivery("job", "id-1"), is_expired=True) == "busy"
+
+
+def test_a_message_that_expired_is_not_begun_if_it_never_was(progress: Progress, client: redis.Redis) -> None:
+    again = progress.delivery("job", "id-1")
+    assert progress.begin(again, is_expired=True) == "expired", "nobody knows it"
+    progress.send("job", "id-1", queue=5)
+    assert progress.begin(again, is_expired=True) == "expired"
+    progress.settle()
+    assert [one["outcome"] for one in history_of(client, "job")] == ["never_started"]
+    assert progress.begin(again, is_expired=True) == "expired"
+    assert nothing_is_left(client)
+
+
+def test_a_message_that_expired_is_not_begun_while_another_run_holds_the_entry(
+    progress: Progress, client: redis.Redis
+) -> None:
+    progress.started("job", "id-1", overlap="skip")
+    progress.settle()
+    progress.send("job", "id-2", 2000, overlap="skip")
+    again = progress.delivery("job", "id-1", overlap="skip")
+    assert progress.begin(again, is_expired=True) == "superseded"
+
+
 def test_runs_of_one_id_and_other_times_are_told_apart(progress: Progress, client: redis.Redis) -> None:
     first = progress.started("job", "own-id", 1000)
     second = progress.started("job", "own-id", 2000)

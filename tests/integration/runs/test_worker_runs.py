@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 import redis
+from celery import Celery
 from celery.app.defaults import NAMESPACES
 
 from tests.support.polling import eventually
@@ -157,6 +158,72 @@ def test_an_acknowledged_message_whose_first_delivery_lives_is_a_duplicate(
     past = tracked.outcome(name)
     assert (past["outcome"], past["worker"]) == ("succeeded", "celery@other")
     assert "late" not in past
+
+
+# -- what comes back late
+
+
+def redeliver_expired(tracked: Tracked, name: str) -> None:
+    """Do what workers do about the message of a worker that was killed, when long enough has passed; its
+    `queue_timeout` is over by then.
+    """
+    task_id = f"{name}-id"
+    with (
+        Celery("tracked", broker=tracked.app.conf.broker_url, set_as_current=False) as app,
+        app.connection(transport_options={"visibility_timeout": -1}) as connection,
+    ):
+        channel: Any = connection.default_channel
+        for tag, text in channel.client.hgetall("unacked").items():
+            message, *place = json.loads(text)
+            if message["headers"]["id"] == task_id:
+                message["headers"]["expires"] = "2026-01-01T00:00:00+00:00"
+                channel.client.hset("unacked", tag, json.dumps([message, *place]))
+        channel.qos.restore_visible()
+
+
+def in_an_hour() -> dict[str, Any]:
+    """The options of a message that expires by `queue_timeout`."""
+    at = datetime.now(timezone.utc) + timedelta(hours=1)
+    return {"expires": at, "headers": {"redbeat_queue_timeout": 3600.0}}
+
+
+@pytest.mark.parametrize("limits", [{}, SKIP], ids=["allow", "skip"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_whose_worker_was_killed_begins_again_also_after_its_queue_timeout(
+    tracked: Tracked, start_worker: StartWorker, pool: str, limits: dict[str, Any]
+) -> None:
+    name = tracked.send("work_late", "go on", limits=limits, **in_an_hour())
+    first = start_worker(pool, name="first")
+    tracked.begun(name)
+    tracked.state(name, "started")
+    first.kill()
+    tracked.settle_lost()
+    redeliver_expired(tracked, name)
+    start_worker(pool, name="second")
+    tracked.begun(name, 2)
+    assert tracked.state(name, "started").worker == "second@test"
+    tracked.client.set("go on", 1)
+    eventually(lambda: tracked.past(name).get("late") == "succeeded")
+    assert tracked.past(name)["outcome"] == "lost"
+    assert tracked.work(name) == ["begin", "begin", "end"]
+
+
+def test_a_message_that_waited_too_long_expires_also_if_it_comes_once_more(
+    tracked: Tracked, start_worker: StartWorker
+) -> None:
+    first = start_worker(name="first")
+    works = [tracked.send("work_late", "go on") for _ in range(3)]
+    for one in works:
+        tracked.begun(one)
+    name = tracked.send("work_late", "go on", limits=SKIP, **in_an_hour())
+    first.wait_for(f"[{name}-id] received")
+    first.kill()
+    redeliver_expired(tracked, name)
+    tracked.client.set("go on", 1)
+    second = start_worker(name="second")
+    assert tracked.outcome(name)["outcome"] == "expired", second.output()
+    assert tracked.work(name) == []
+    assert "isn't begun: its message has expired, and no worker had begun it in time" in second.output()
 
 
 # -- leases

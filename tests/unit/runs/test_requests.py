@@ -199,6 +199,55 @@ def test_what_other_messages_cost_is_small_beside_their_requests(
     assert cost(tracked) < 1.5 * cost(plain)
 
 
+# -- messages that have expired
+
+PAST, SOON = "2026-01-01T01:00:00+00:00", "2300-01-01T00:00:00+00:00"
+LATE = {"expires": PAST, "redbeat_queue_timeout": 3600.0}
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_redelivered", "acks_late", "is_left"),
+    [
+        (LATE, True, True, True),
+        ({**LATE, "redbeat_expires_after": 1e10}, True, True, True),
+        (LATE, False, True, False),
+        (LATE, True, False, False),
+        ({**LATE, "redbeat_expires_after": 7200.0}, True, True, False),
+        ({**LATE, "redbeat_expires_after": "soon"}, True, True, False),
+        ({"expires": PAST}, True, True, False),
+    ],
+)
+def test_a_message_that_has_expired_is_left_to_the_gate_if_its_run_may_have_been_begun(
+    app: Celery,
+    job: Any,
+    station: Station,
+    headers: Any,
+    is_redelivered: bool,
+    acks_late: bool,
+    is_left: bool,
+) -> None:
+    Requests(app, station).put()
+    job.acks_late = acks_late
+    one = message(**RUN, **headers)
+    one.delivery_info = {"redelivered": is_redelivered}
+    request = quick_class(app, station)(one, app=app, task=job, hostname="celery@test")
+    assert bool(request.maybe_expire()) is not is_left
+    assert request._redbeat_run.ticket(request).is_expired is is_left  # noqa: SLF001
+
+
+@pytest.mark.parametrize("expires", [None, SOON])
+def test_a_message_that_comes_once_more_in_time_has_not_expired(
+    app: Celery, job: Any, station: Station, expires: str | None
+) -> None:
+    Requests(app, station).put()
+    job.acks_late = True
+    one = message(**RUN, redbeat_queue_timeout=3600.0, expires=expires)
+    one.delivery_info = {"redelivered": True}
+    request = quick_class(app, station)(one, app=app, task=job, hostname="celery@test")
+    assert not request.maybe_expire()
+    assert not request._redbeat_run.ticket(request).is_expired  # noqa: SLF001
+
+
 # -- what a run's task publishes
 
 

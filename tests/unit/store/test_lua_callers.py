@@ -285,9 +285,17 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"member": "the-member", "score": "1.500000"},
     ),
     "begin_run": (
-        lambda client: runs.begin_run(client, KEYS, DELIVERY, 30),
+        lambda client: runs.begin_run(client, KEYS, DELIVERY, 30, is_expired=True),
         ["go", 0],
-        {**OF_RUN, **OF_DELIVERY, "root": "the-root", "is_soft": 1, "overlap": "skip", "lease_ms": 30},
+        {
+            **OF_RUN,
+            **OF_DELIVERY,
+            "root": "the-root",
+            "is_soft": 1,
+            "overlap": "skip",
+            "lease_ms": 30,
+            "is_expired": 1,
+        },
         {},
     ),
     "renew_runs": (
