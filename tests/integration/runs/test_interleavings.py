@@ -99,7 +99,7 @@ def test_runs_in_any_order_end_once_and_leave_nothing(
         progress.end(delivery, "succeeded")
     chaos.give_up()
     records = [record for name in ENTRIES for record in history_of(client, name)]
-    assert len(chaos.sent) > 5
+    assert chaos.sent
     assert len(records) == len(chaos.sent)
     assert all("outcome" in record for record in records)
     told = Counter(event["task_id"] for event in events_of(client, "run_ended"))

@@ -126,7 +126,11 @@ def test_a_run_ends_once_with_what_became_of_its_task(place: Place, case: Case) 
     if place.pool not in case.pools:
         pytest.skip(f"{place.pool} has no such ending")
     name, tracked = place.names[case.name], place.tracked
-    past = tracked.outcome(name)
+    try:
+        past = tracked.outcome(name)
+    except AssertionError:
+        print(place.worker.output())
+        raise
     assert past["outcome"] == case.outcome, place.worker.output()
     assert re.fullmatch(case.error, past.get("error", "")), past
     assert "late" not in past
@@ -175,5 +179,6 @@ def test_a_worker_ends_within_seconds_and_leaves_nothing_behind(place: Place) ->
     assert place.worker.wait() == 0
     assert time.monotonic() - began < 60
     assert not tracked.progress.runs.workers()
-    assert not tracked.client.exists(NAMES.deadlines)
+    left = tracked.client.zrange(NAMES.deadlines, 0, -1)
+    assert left == [], [*tracked.progress.runs.all()]
     assert "runs:" not in place.worker.output(), place.worker.output()
