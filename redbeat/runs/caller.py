@@ -1,8 +1,8 @@
 """Asking Redis from where tasks run, without making them wait for it.
 
 Owns one thread of a process and its connection. Invariant: who asks waits as long as he has said, and no
-longer. After an answer that didn't come in time nobody waits until one has come; after an error nobody does
-for some seconds.
+longer. While an answer is late nobody waits, and what is asked then is asked after that one; after an error
+nothing is asked for some seconds.
 """
 
 from __future__ import annotations
@@ -49,12 +49,18 @@ class UnansweredError(Exception):
 
 
 class _Call:
-    """A question, and its answer."""
+    """A question, and its answer.
 
-    __slots__ = ("answer", "error", "is_cancelled", "is_done", "question")
+    Attributes:
+        is_patient: it is asked also soon after an error.
+        is_done: set when it was answered, or passed over as it was cancelled.
+    """
 
-    def __init__(self, question: Callable[[Runs], Any]) -> None:
+    __slots__ = ("answer", "error", "is_cancelled", "is_done", "is_patient", "question")
+
+    def __init__(self, question: Callable[[Runs], Any], *, is_patient: bool = False) -> None:
         self.question = question
+        self.is_patient = is_patient
         self.answer: Any = None
         self.error: BaseException | None = None
         self.is_done = threading.Event()
@@ -74,7 +80,7 @@ class Caller:
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._is_late = False
+        self._late: _Call | None = None
         self._rests_until = 0.0
         self._runs: Runs | None = None
 
@@ -91,24 +97,26 @@ class Caller:
             is_patient: also if nobody else waits now.
 
         Raises:
-            UnansweredError: there is no answer yet, or it is an error; or nobody waits now. What was asked is
-                asked all the same, only later, unless nobody waits.
+            UnansweredError: there is no answer yet, or it is an error; or Redis is left alone now. In the
+                first case it is asked all the same, only later.
         """
-        if not is_patient and (self._is_late or time.monotonic() < self._rests_until):
-            raise UnansweredError("Redis is away, or slow")
-        call = self._put(question)
-        if not call.is_done.wait(seconds):
-            self._is_late = True
-            late = UnansweredError(f"Redis hasn't answered within {seconds * 1000:.0f} ms")
-            late.call = call
-            raise late
+        if not is_patient and time.monotonic() < self._rests_until:
+            raise UnansweredError("Redis is away")
+        is_late = not is_patient and self._late is not None and not self._late.is_done.is_set()
+        call = self._put(question, is_patient=is_patient)
+        if not call.is_done.wait(0 if is_late else seconds):
+            self._late = call
+            waited = "for a while" if is_late else f"within {seconds * 1000:.0f} ms"
+            unanswered = UnansweredError(f"Redis hasn't answered {waited}")
+            unanswered.call = call
+            raise unanswered
         if call.error is not None:
             raise UnansweredError(str(call.error)) from call.error
         answer: Value = call.answer
         return answer
 
-    def _put(self, question: Callable[[Runs], Any]) -> _Call:
-        call = _Call(question)
+    def _put(self, question: Callable[[Runs], Any], *, is_patient: bool = False) -> _Call:
+        call = _Call(question, is_patient=is_patient)
         self._calls.put(call)
         if self._thread is None:
             with self._starting:
@@ -121,20 +129,24 @@ class Caller:
     def _run(self) -> None:
         while True:
             call = self._calls.get()
-            if call.is_cancelled:
-                continue
-            try:
-                call.answer = self._answer(call.question)
-                self._rests_until = 0.0
-            except Exception as exc:  # noqa: BLE001 - the thread must go on, and whoever asks is told
-                call.error = exc
-                self._rests_until = time.monotonic() + REST_SECONDS
-                if isinstance(exc, RedBeatError):
-                    runs_logger.debug("runs: Redis can't be asked: %s", exc)
-                else:
-                    note("asking Redis about a run", exc)
-            self._is_late = False
+            if not call.is_cancelled:
+                self._ask(call)
             call.is_done.set()
+
+    def _ask(self, call: _Call) -> None:
+        if not call.is_patient and time.monotonic() < self._rests_until:
+            call.error = UnansweredError("Redis is away")
+            return
+        try:
+            call.answer = self._answer(call.question)
+            self._rests_until = 0.0
+        except Exception as exc:  # noqa: BLE001 - the thread must go on, and whoever asks is told
+            call.error = exc
+            self._rests_until = time.monotonic() + REST_SECONDS
+            if isinstance(exc, RedBeatError):
+                runs_logger.debug("runs: Redis can't be asked: %s", exc)
+            else:
+                note("asking Redis about a run", exc)
 
     def _answer(self, question: Callable[[Runs], Any]) -> Any:
         began_at = time.monotonic()

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -212,7 +213,7 @@ def test_after_an_error_nobody_waits_for_some_seconds(by_proxy: Celery, proxy: P
         caller.inquire(running, 20)
     failed_at = time.monotonic()
     proxy.heal()
-    with pytest.raises(UnansweredError, match="away, or slow"):
+    with pytest.raises(UnansweredError, match="away"):
         caller.inquire(running, 20)
     assert caller.inquire(running, 20, is_patient=True) == "answered"
     assert time.monotonic() - failed_at < REST_SECONDS + 60
@@ -240,6 +241,41 @@ def test_a_defect_in_what_is_asked_is_logged_and_ends_nothing(
         caller.inquire(fail, 20)
     assert "a defect" in caplog.text
     assert caller.inquire(running, 20, is_patient=True) == "answered"
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_an_answer_that_comes_just_too_late_keeps_nobody_from_asking(
+    by_proxy: Celery, is_cancelled: bool
+) -> None:
+    caller = Caller(by_proxy)
+    assert caller.inquire(running, 20) == "answered"
+    unanswered = 0
+    for _ in range(300):
+        try:
+            caller.inquire(running, 0)
+        except UnansweredError as exc:
+            unanswered += 1
+            if is_cancelled:
+                exc.cancel()
+    assert unanswered
+    eventually(lambda: caller.inquire(running, 20) == "answered", retry_on=(UnansweredError,))
+
+
+def test_what_is_asked_while_an_answer_is_late_is_asked_after_it(by_proxy: Celery, proxy: Proxy) -> None:
+    caller = Caller(by_proxy)
+    assert caller.inquire(running, 20) == "answered"
+    asked: list[int] = []
+
+    def ask(number: int, runs: Runs) -> None:
+        runs.workers()
+        asked.append(number)
+
+    proxy.freeze()
+    for number in range(3):
+        with pytest.raises(UnansweredError):
+            caller.inquire(partial(ask, number), 0.01)
+    proxy.thaw()
+    eventually(lambda: asked == [0, 1, 2])
 
 
 def test_a_forked_process_asks_by_a_thread_of_its_own(by_proxy: Celery) -> None:
