@@ -32,6 +32,7 @@ local member = task_id .. '\0' .. running
 local record = decode_record(redis.call('HGET', running, task_id))
 if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
 
+if record and is_over(record, delivery) then return {'over', 0} end
 local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, member)) or 0) - tonumber(now)))
 if record and record.delivery and record.delivery ~= delivery and record.state == 'started' then
   if rest_ms > 0 and (overlap ~= '' or is_expired == '1') then return {'busy', rest_ms} end
@@ -39,7 +40,6 @@ end
 if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
   return {'over', 0}
 end
-if record and is_over(record, delivery) then return {'over', 0} end
 if record and record.terminate == 'replaced' and record.state ~= 'started' then return {'superseded', 0} end
 local is_begun = record and (record.state == 'started' or (record.state == 'retrying' and rest_ms > 0))
 if not record then

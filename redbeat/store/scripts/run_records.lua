@@ -2,7 +2,7 @@
 -- is_same_time(left, right): whether two texts are the same time; Python and the server write them differently.
 -- find_holder(running, task_id, due, root): the task id and the record of a run that holds its entry, besides the run
 -- with this task id and due time, and what belongs to the same workflow, whose run is root; nil for none.
--- is_over(record, delivery): whether this delivery of the run with the record has ended, and another one went on.
+-- is_over(record, delivery): whether this delivery of the run with the record has ended, and another one goes on.
 -- later(now, seconds): the time that many seconds after now, as a text.
 -- Not scripts of their own, but put in front of those that need them. What a record says stands in redbeat/store/run_record.py.
 local function decode_record(text)
@@ -32,10 +32,10 @@ local function find_holder(running, task_id, due, root)
 end
 
 local function is_over(record, delivery)
-  for _, ended in ipairs(record.over or {}) do
+  for _, ended in ipairs(type(record.over) == 'table' and record.over or {}) do
     if ended == delivery then return true end
   end
-  return false
+  return type(record.after) == 'table' and record.after.delivery == delivery
 end
 
 local function later(now, seconds) return string.format('%.6f', tonumber(now) + tonumber(seconds)) end

@@ -106,7 +106,7 @@ for i = 7, 6 + count do
       -- Redis was away between two attempts, and the worker of the first one was killed before it could tell; or a
       -- message was delivered twice. One that has only expired has done nothing
       local after = word == 'lost' and record.after
-      if after and after.outcome ~= 'expired' then
+      if type(after) == 'table' and after.outcome ~= 'expired' then
         for _, member in ipairs({'outcome', 'error', 'ran', 'worker', 'attempt', 'delivery'}) do
           run[member] = after[member] ~= '' and after[member] or nil
         end
