@@ -187,10 +187,11 @@ class RedBeatScheduler(Scheduler):
             return delay_seconds
         finally:
             self._ticking_thread = None
+            is_ending = self._is_close_wanted or (self._beat is not None and self._beat.has_been_terminated)
             if self._is_close_wanted:
                 self.close()
-                if self._beat is not None:
-                    self._beat.stop()  # the signal handler's SystemExit may have been swallowed
+            if is_ending and self._beat is not None:
+                self._beat.stop()  # the signal handler's SystemExit may have been swallowed
 
     def _tick(self) -> float:
         if self._beat is not None:

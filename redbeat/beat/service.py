@@ -10,8 +10,12 @@ import threading
 import time
 from typing import Any
 
+import billiard.common
 import celery.beat
 from billiard.process import current_process
+
+#: billiard's: whether this process has handled a SIGTERM, which it does by a SystemExit, and only once
+_HAS_BEEN_TERMINATED: list[bool] = getattr(billiard.common, "_should_have_exited", [False])
 
 
 class BeatService:
@@ -28,7 +32,12 @@ class BeatService:
     def is_stopping(self) -> bool:
         """Whether beat is about to end."""
         shutdown = getattr(self._service, "_is_shutdown", None)
-        return shutdown is not None and shutdown.is_set()
+        return (shutdown is not None and shutdown.is_set()) or self.has_been_terminated
+
+    @property
+    def has_been_terminated(self) -> bool:
+        """Whether a worker has told the beat inside it to end: it waits for that, and tells it once."""
+        return _HAS_BEEN_TERMINATED[0]
 
     @property
     def is_embedded(self) -> bool:

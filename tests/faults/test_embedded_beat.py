@@ -77,6 +77,34 @@ def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Pa
         assert beat_took < patience(3)
 
 
+SWALLOW = """
+from celery.signals import before_task_publish
+
+@before_task_publish.connect
+def swallow(**kwargs):
+    print("the handler begins")
+    try:
+        time.sleep(600)
+    except BaseException:
+        print("the handler has swallowed it")
+"""
+
+
+@each_pool()
+def test_a_worker_ends_though_the_exit_of_its_beat_is_swallowed(
+    server: Server, tmp_path: Path, pool: list[str]
+) -> None:
+    """The worker tells it once, and waits. Python itself swallows it in a weak reference's callback."""
+    often = {"often": {"task": "echo", "schedule": 0.5}}
+    settings = {"redbeat_redis_url": server.url(1), "beat_schedule": often}
+    write_app(tmp_path, "module", server.url(0), extra=SWALLOW, **settings)
+    arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(tmp_path / "none"), *pool]
+    with celery_worker(tmp_path, "module", *arguments) as worker, server.client(db=1) as client:
+        worker.wait_for("the handler begins")
+        stop(worker, client)
+        assert worker.output().count("has swallowed it") == 1
+
+
 @each_pool()
 def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
     server: Server, tmp_path: Path, pool: list[str]
