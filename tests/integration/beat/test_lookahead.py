@@ -18,6 +18,7 @@ from redbeat import RedBeatScheduler
 from redbeat.log.logger import logger
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import (
@@ -31,9 +32,11 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.spikes import prepare, write_spike
+from tests.support.spikes import LOOKAHEAD, prepare, write_spike
 
 COUNT = 300
+#: a beat ticks that often while there is something to wait for
+TICKS_SECONDS = 0.005
 
 
 @pytest.fixture
@@ -54,10 +57,13 @@ def at_work(scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redi
 
 def tick_until(scheduler: RedBeatScheduler, client: redis.Redis, moment: float) -> None:
     """Tick until the server's clock shows ``moment``, and once more."""
-    is_over = False
-    while not is_over:
-        is_over = server_now(client) >= moment
+
+    def is_over() -> bool:
+        is_last = server_now(client) >= moment
         scheduler.tick()
+        return is_last
+
+    eventually(is_over, interval=TICKS_SECONDS, retry_on=())
 
 
 def test_prepared_runs_leave_at_their_time_and_not_before(
@@ -65,11 +71,15 @@ def test_prepared_runs_leave_at_their_time_and_not_before(
 ) -> None:
     names = write_spike(client, due)
     assert prepare(at_work) == COUNT
-    while not broker.llen("celery"):
+
+    def are_sent() -> bool:
         before = server_now(client)
         at_work.tick()
         if before < due and broker.llen("celery"):
-            assert server_now(client) >= due
+            assert server_now(client) >= due, "they left early"
+        return bool(broker.llen("celery"))
+
+    eventually(are_sent, interval=TICKS_SECONDS, retry_on=())
     assert sent_names(broker) == names
     history = [json.loads(client.lindex(f"redbeat::history:{name}", 0) or "") for name in names]
     assert all(record["at"] >= record["due"] == due for record in history)
@@ -129,8 +139,7 @@ def test_of_runs_that_fall_due_while_redis_is_away_one_stands_for_all_though_the
         away = threading.Timer(max(due - server_now(client), 0) + 2.5, come_back)
         away.start()
         eventually(lambda: scheduler.look_ahead.is_due)
-        while not broker.llen("celery"):
-            scheduler.tick()
+        eventually(lambda: scheduler.tick() is not None and broker.llen("celery"), interval=TICKS_SECONDS)
         away.join()
         back = server_now(client)
         [sent] = messages(broker)
@@ -280,11 +289,14 @@ def test_prepared_runs_give_way_to_what_was_due_before_them(
     assert sent_names(broker) == [*older, *names]
 
 
+@pytest.mark.parametrize("settings", [{"redbeat_lookahead": LOOKAHEAD}], ids=["far ahead"])
 def test_an_entry_that_is_due_again_soon_is_read_again_and_no_other_is(
-    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, server: Server
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, server: Server
 ) -> None:
-    write_spike(client, due + 2)
-    write_raw(client, "often", score=due, schedule={"__type__": "interval", "every": 1})
+    pause = patience(2)  # all is read before, and read again after, the next of these times
+    due = round(server_now(client) + pause, 6)
+    write_spike(client, due + 2 * pause)
+    write_raw(client, "often", score=due, schedule={"__type__": "interval", "every": pause})
     assert prepare(at_work) == COUNT + 1
     with monitored(server) as seen:
         tick_until(at_work, client, due)
