@@ -92,7 +92,10 @@ def schedule(valkey_session: Server) -> Server:
     return valkey_session
 
 
-@pytest.fixture(scope="module", params=[f"{pool} {broker}" for pool in EVERY_POOL for broker in BROKERS])
+PLACES = [f"{pool} {broker}" for pool in EVERY_POOL for broker in BROKERS]
+
+
+@pytest.fixture(scope="module", params=PLACES)
 def place(
     request: pytest.FixtureRequest, schedule: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
@@ -123,10 +126,20 @@ def place(
         tracked.app.close()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+def places_of(*pools: str) -> list[str]:
+    return [place for place in PLACES if place.split()[0] in pools]
+
+
+TERMINATING = places_of(*filter(can_terminate, EVERY_POOL))
+
+
+@pytest.mark.parametrize(
+    ("place", "case"),
+    [pytest.param(place, case, id=f"{place}-{case}") for case in CASES for place in places_of(*case.pools)],
+    indirect=["place"],
+    scope="module",
+)
 def test_a_run_ends_once_with_what_became_of_its_task(place: Place, case: Case) -> None:
-    if place.pool not in case.pools:
-        pytest.skip(f"{place.pool} has no such ending")
     name, tracked = place.names[case.name], place.tracked
     try:
         past = tracked.outcome(name)
@@ -158,9 +171,8 @@ def test_a_run_that_is_revoked_before_it_begins_is_revoked(place: Place) -> None
     assert not tracked.work("succeed-revoked")
 
 
+@pytest.mark.parametrize("place", TERMINATING, indirect=True, scope="module")
 def test_a_task_that_is_terminated_amid_its_work_is_revoked(place: Place) -> None:
-    if not can_terminate(place.pool):
-        pytest.skip(f"{place.pool} can't terminate tasks")
     tracked = place.tracked
     name = tracked.begun(tracked.send("work_until", *FOR_EVER))
     tracked.revoke(name, terminate=True)
