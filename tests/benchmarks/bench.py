@@ -54,10 +54,10 @@ class Sizes:
 
 
 QUICK = Sizes(
-    bursts=(1_000,),
-    stored=(100, 1_000, 10_000),
-    due=1_000,
-    shared=1_000,
+    bursts=(300,),
+    stored=(100, 300, 1_000),
+    due=300,
+    shared=300,
     statics=200,
     saved=200,
     exported=200,
@@ -66,7 +66,7 @@ QUICK = Sizes(
     intervals=20,
     lateness_seconds=5,
     idle_rounds=50,
-    turned=5_000,
+    turned=1_000,
     repeats=1,
 )
 
