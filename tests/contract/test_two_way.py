@@ -38,6 +38,12 @@ SCHEDULE_KEYS = {
 }
 
 
+@pytest.fixture
+def server(valkey: Server) -> Server:
+    """What is written and read is no matter of its kind."""
+    return valkey
+
+
 def save_all(app: Celery) -> Described:
     made = {name: RedBeatSchedulerEntry(name, app=app, **fields) for name, fields in kinds.entries().items()}
     return {name: kinds.describe(entry.save()) for name, entry in made.items()}

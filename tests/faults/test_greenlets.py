@@ -24,8 +24,8 @@ from tests.support.processes import Process
 from tests.support.schedule import LOCK, server_now
 from tests.support.spikes import LOOKAHEAD
 
-BURST = 5_000
-SPIKE = 1_500
+BURST = 5_000 if IS_LONG else 2_000
+SPIKE = 1_500 if IS_LONG else 1_000
 #: how many beats end amid a burst
 ENDS = 4 if IS_LONG else 1
 

@@ -32,8 +32,7 @@ from tests.support.meddling import CENTURIES, NAMES, STATICS, Others, due_writes
 from tests.support.servers import Server
 from tests.support.witness import SOON_SECONDS, Beat, Witness
 
-#: how many times as many examples as usual
-EFFORT = 10 if os.environ.get("REDBEAT_FAULTS") == "long" else 1
+EXAMPLES = 1_200 if os.environ.get("REDBEAT_FAULTS") == "long" else 80
 
 beats = st.integers(0, 2)
 ends = st.tuples(st.sampled_from(["kill", "terminate", "break_broker"]))
@@ -292,7 +291,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(900 + 60 * EFFORT)
+@pytest.mark.timeout(900 + EXAMPLES)
 @pytest.mark.usefixtures("quiet")
 def test_every_step_of_every_beat_keeps_the_invariants(
     valkey: Server, second: Server, monkeypatch: pytest.MonkeyPatch
@@ -300,7 +299,7 @@ def test_every_step_of_every_beat_keeps_the_invariants(
     run_state_machine_as_test(
         lambda: Machine(valkey, second, monkeypatch),
         settings=settings(
-            max_examples=120 * EFFORT,
+            max_examples=EXAMPLES,
             stateful_step_count=25,
             deadline=None,
             print_blob=True,

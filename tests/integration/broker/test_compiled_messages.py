@@ -340,7 +340,7 @@ def change_something(app: Celery, chance: Chance) -> None:
     )()
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_thousands_of_random_messages_are_those_of_apply_async(
     make_app: MakeApp, server: Server, part: int
 ) -> None:

@@ -15,7 +15,7 @@ from kombu.transport.virtual.exchange import DirectExchange
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.broker.originals import Originals
-from tests.integration.conftest import MakeScheduler
+from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
 
@@ -157,6 +157,7 @@ print(Originals(app).find_obstacle(scheduler, scheduler.producer))
 """
 
 
+@ONE_SERVER
 @pytest.mark.parametrize(
     ("is_early", "told"),
     [

@@ -50,6 +50,7 @@ EVENTS = {
 LATE = {"take", "renew", "claim", "commit", "release"}
 
 
+@ONE_SERVER
 def test_no_order_of_steps_sends_a_run_twice_or_from_two_leaders(client: redis.Redis) -> None:
     explored = explore(DEPTH, Scripts(client))
 

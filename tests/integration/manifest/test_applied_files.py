@@ -286,6 +286,9 @@ def test_two_owners_at_once_end_with_the_entries_of_both(make_app: MakeApp, clie
     }
 
 
+ROUNDS = 15
+
+
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
 def test_runs_go_on_and_are_counted_while_files_are_applied(
     make_app: MakeApp,
@@ -307,7 +310,7 @@ def test_runs_go_on_and_are_counted_while_files_are_applied(
 
     def apply_often() -> None:
         try:
-            for round_ in range(1, 30):
+            for round_ in range(1, ROUNDS):
                 apply_plan(lambda round_=round_: make_plan(app, declared(round_), "billing"))  # type: ignore[misc]
         except BaseException as exc:  # noqa: BLE001 - it is shown by the test
             failures.append(exc)
@@ -327,5 +330,5 @@ def test_runs_go_on_and_are_counted_while_files_are_applied(
     counts = Counter(headers["redbeat_entry"] for headers in sent)
     for number in range(20):
         entry = Entry.get(f"entry-{number}", app)
-        assert entry.kwargs == {"round": 29}
+        assert entry.kwargs == {"round": ROUNDS - 1}
         assert entry.total_run_count == counts[f"entry-{number}"]
