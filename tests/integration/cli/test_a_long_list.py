@@ -21,10 +21,11 @@ from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
 
-ENTRIES = 1_000_000 if os.environ.get("REDBEAT_FAULTS") == "long" else 40_000
+IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
+ENTRIES = 1_000_000 if IS_LONG else 20_000
 FEW_ENTRIES = 2_000
 #: what a longer list may need more: names are remembered of 100,000 entries that may run meanwhile
-MORE_MB = 40
+MORE_MB = 40 if IS_LONG else 20
 
 #: in one step in the server, as a million HSETs would take longer than the list
 MAKE_ENTRIES = """
