@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
@@ -96,6 +95,9 @@ class Chaos:
     hits: Counter[str] = field(default_factory=Counter)
     outages: list[tuple[float, float]] = field(default_factory=list)
     all_workers: list[Process] = field(default_factory=list)
+    #: how often the end of each run was told
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _read_to: str = "-"
 
     def start(self) -> None:
         self.beats = [self._beat() for _ in range(2)]
@@ -120,6 +122,16 @@ class Chaos:
             hit = self.chance.choice(hits)
             hit()
             self.hits[hit.__name__.lstrip("_")] += 1
+            self.hear()
+
+    def hear(self) -> None:
+        """Note what was told since the last time: not everything is kept until the end."""
+        with self.server.client(db=1) as client:
+            found: Any = client.xrange(NAMES.events, min=self._read_to)
+        for number, values in found:
+            self._read_to = f"({number}"
+            if values["event"] == "run_ended":
+                self.ended[values["entry"], json.loads(values["run"])["task_id"]] += 1
 
     def _kill_beat(self) -> None:
         place = self.chance.randrange(len(self.beats))
@@ -165,13 +177,6 @@ class Chaos:
     def keep_up(self) -> None:
         """Start again what has ended by itself: a beat that lost the lock, say."""
         self.beats = [beat if beat.is_running else self._beat() for beat in self.beats]
-
-
-def ended_of(client: redis.Redis) -> Counter[tuple[str, str]]:
-    """How often each run's end was told."""
-    found: Any = client.xrange(NAMES.events)
-    told = [values for _, values in found if values["event"] == "run_ended"]
-    return Counter((values["entry"], json.loads(values["run"])["task_id"]) for values in told)
 
 
 #: the first one is enough for every day
@@ -271,8 +276,9 @@ def test_never_two_at_once_and_one_outcome_for_each_run(
     assert [pair for pair in log.overlaps() if not is_excused(chaos, pair, histories)] == [], told
     runs = [one for found in histories.values() for one in found if one.get("outcome") not in NOT_SENT]
     assert [one for one in runs if "outcome" not in one] == [], "each run has an outcome"
-    assert set(ended_of(client).values()) == {1}, "exactly one"
-    assert sum(ended_of(client).values()) == len(runs)
+    chaos.hear()
+    assert set(chaos.ended.values()) == {1}, "exactly one"
+    assert sum(chaos.ended.values()) == len(runs)
     assert contradictions(chaos, log, histories) == []
     assert held_too_long(histories) == []
     assert [*client.scan_iter("redbeat::running*")] == []
