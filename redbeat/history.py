@@ -76,7 +76,7 @@ class PastRun:
         ended: when its outcome was recorded, UTC; None: it wasn't.
         late: the outcome that came when the run had been given up as lost or never started.
         rerun_of: the task id of the run that it has repeated.
-        held_by: the task id of the run that kept this one from being sent.
+        held_by: the task id of the run that kept this one from being sent, or from being sent at once.
         held_on: the worker that had begun that run.
         since: since when that run was at work, or on its queue, UTC.
     """
@@ -199,7 +199,7 @@ def _decode(text: str, id_of: Callable[[datetime], str]) -> PastRun | None:
         if task_id is None and outcome in _SENT_OUTCOMES:
             task_id = id_of(due)
         texts = {name: str(record[name]) for name in _TEXTS if name in record}
-        if "held_by" in record and "worker" in record:
+        if "held_by" in record and "worker" in record and outcome in ("skipped", "waiting"):
             texts["held_on"] = texts.pop("worker")
         run = PastRun(
             due=due,
@@ -229,6 +229,8 @@ _TEXTS = ("worker", "late", "rerun_of", "held_by")
 
 def _told_of_holder(run: PastRun) -> str:
     """Return why a run was held back: by which run, on which worker, and since when."""
+    if run.outcome not in ("skipped", "waiting"):
+        return f"it has waited for the run {run.held_by}"
     since = "" if run.since is None else f" since {shown(run.since)}"
     where = "was on its queue" if run.held_on is None else f"was at work on {run.held_on}"
     waits = "; it is sent when that one has ended" if run.outcome == "waiting" else ""

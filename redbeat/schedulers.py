@@ -221,7 +221,7 @@ class RedBeatScheduler(Scheduler):
             claim = self._claims.claim(fence, pace.begin_costly_batch(), self._lease_ms)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
-        self._supervision.watch.note_answer()
+        self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
         if self.lock:
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
@@ -466,7 +466,7 @@ class RedBeatScheduler(Scheduler):
                 continue
             head, look_at = self.store.look(), now + self._look_seconds
             self.look_ahead.note_clock(head.now)
-            self._supervision.watch.note_answer()
+            self._supervision.watch.note_answer(head.now)
             # is_due: the server's clock may have jumped
             if head.score != self._head_score or head.is_due:
                 break

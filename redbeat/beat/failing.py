@@ -2,7 +2,8 @@
 
 Owns what ``pause_after_failures`` and ``resume_after`` do. Invariant: an entry is paused by compare and set,
 as it is now: one that somebody has paused, deleted or given another policy meanwhile stays as it is. The
-failures are forgotten only when the pause was told of, so a beat that is killed in between tells of it again.
+failures are forgotten only when the pause was told of, so a beat that is killed in between tells of it again;
+while it is at that, their count is marked.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from redbeat.log.text import printable, shorten
 from redbeat.store.events import Events
 from redbeat.store.histories import Histories
 from redbeat.store.records import Fence, Stored, Write
-from redbeat.store.runs import Runs
+from redbeat.store.runs import Failing, Runs
 from redbeat.store.store import Store
 
 #: who pauses these entries
@@ -43,9 +44,9 @@ def pause_failing(
         LockLost: another beat holds the lock.
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
-    for key, failures in zip(keys, Runs(store).failing(keys), strict=True):
-        if failures:
-            _pause(store, entry_class, app, fence, key, failures)
+    for key, failing in zip(keys, Runs(store).counted(keys), strict=True):
+        if failing.in_a_row:
+            _pause(store, entry_class, app, fence, key, failing)
 
 
 def _pause(
@@ -54,10 +55,11 @@ def _pause(
     app: Any,
     fence: Fence,
     key: str,
-    failures: int,
+    failing: Failing,
 ) -> None:
     """Pause one entry, if it is to be; tell of that, and count from the beginning."""
     found: RedBeatSchedulerEntry | None = None
+    runs = Runs(store)
     name, note = store.keys.name(key), ""
 
     def decide(stored: Stored, now: datetime) -> Write | None:
@@ -67,12 +69,13 @@ def _pause(
             return None
         entry = decode_entry(entry_class, stored, app)
         most = entry.policy.pause_after_failures
-        if most is None or failures < most:
+        if most is None or failing.in_a_row < most:
             return None
         found = entry
         if not entry.is_enabled_at(now):
             return None
-        note = note or _note_of(store, key, failures)
+        runs.mark_being_paused(key, failing)
+        note = note or _note_of(store, key, failing.in_a_row)
         seconds = entry.policy.resume_after
         until = None if seconds is None else now + timedelta(seconds=seconds)
         rest(entry, now, note, until, PAUSED_BY)
@@ -87,9 +90,10 @@ def _pause(
         return
     if note:
         logger.warning("beat: Paused %s: %s", printable(name), note)
-    if found.paused_by == PAUSED_BY and (found.pause_note or "").startswith(_NOTE):
+    is_paused = found.paused_by == PAUSED_BY and (found.pause_note or "").startswith(_NOTE)
+    if is_paused and (note or failing.is_being_paused):
         Events(store).add_paused([(name, found.paused_until)], found.pause_note, PAUSED_BY)
-    Runs(store).forget_failures(key)
+    runs.forget_failures(key)
 
 
 def _note_of(store: Store, key: str, failures: int) -> str:

@@ -24,13 +24,19 @@ from redbeat.store.store import Store
 
 #: a silence of Redis that is shorter, or than a third of a lease, leaves workers time to renew; seconds
 SILENCE_SECONDS = 3.0
+#: by how much the server's clock may get ahead between two answers
+JUMP_SECONDS = 1.0
+#: when a run is looked at again that can't be settled
+PUT_OFF_SECONDS = 60.0
 
 
 class Watch:
-    """Since when beat has seen Redis answer: workers could have renewed their leases for as long.
+    """Since when beat has seen Redis answer, and its clock go on: workers could have renewed their leases for
+    as long.
 
     Arguments:
-        silence_seconds: when Redis didn't answer for longer, it counts anew.
+        silence_seconds: when Redis didn't answer for longer, it counts anew; as it does when its clock has
+            jumped forward.
         clock: a monotonic clock.
     """
 
@@ -39,13 +45,20 @@ class Watch:
         self._clock = clock
         self._since = 0.0
         self._answered_at = -math.inf
+        self._ahead_seconds = 0.0
 
-    def note_answer(self) -> None:
-        """Note that Redis has just answered."""
+    def note_answer(self, server_now: float | None) -> None:
+        """Note that Redis has just answered.
+
+        Arguments:
+            server_now: what its clock has shown, UNIX seconds; None: that was some time ago.
+        """
         now = self._clock()
-        if now - self._answered_at > self._silence_seconds:
+        ahead_seconds = self._ahead_seconds if server_now is None else server_now - now
+        has_jumped = ahead_seconds - self._ahead_seconds > JUMP_SECONDS
+        if now - self._answered_at > self._silence_seconds or has_jumped:
             self._since = now
-        self._answered_at = now
+        self._answered_at, self._ahead_seconds = now, ahead_seconds
 
     @property
     def seconds(self) -> float:
@@ -102,7 +115,13 @@ class Supervision:
                 raise
             for one in settlements:
                 with self._surviving(f"A run in progress of {one.name} can't be looked after"):
-                    Runs(self._store).settle(fence, [one])
+                    try:
+                        Runs(self._store).settle(fence, [one])
+                    except (StoreRefused, StoreCorrupt):
+                        # else a hundred of them would be in the way of all others
+                        put_off = one._replace(action=Action.POSTPONE.value, seconds=PUT_OFF_SECONDS)
+                        Runs(self._store).settle(fence, [put_off])
+                        raise
 
     @contextmanager
     def _surviving(self, what: str) -> Iterator[None]:

@@ -18,6 +18,8 @@ from redbeat.store.runs import Delivery
 
 #: the headers of a run's message that those of its workflow's other tasks have, too
 SHARED_HEADERS = ("redbeat_entry", "redbeat_due", TRACKS, OVERLAP)
+#: in a message that a run's task has sent with the run's own task id: its delivery
+FOLLOWS = "redbeat_follows"
 _OVERLAPS = ("skip", "buffer_one", "replace")
 
 
@@ -55,7 +57,7 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
         attempt = int(headers.get("retries") or 0) + 1
     except (ValueError, TypeError, AttributeError, OverflowError):
         return None
-    root, overlap = headers.get("redbeat_root"), headers.get(OVERLAP)
+    root, overlap, follows = headers.get("redbeat_root"), headers.get(OVERLAP), headers.get(FOLLOWS)
     return Delivery(
         name,
         task_id,
@@ -66,6 +68,7 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
         root if isinstance(root, str) and root != task_id else "",
         is_soft,
         overlap if overlap in _OVERLAPS else "",
+        follows if isinstance(follows, str) else "",
     )
 
 

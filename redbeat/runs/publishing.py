@@ -17,7 +17,7 @@ from celery.signals import after_task_publish, before_task_publish
 
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.caller import UnansweredError, caller_of
-from redbeat.runs.deliveries import Ticket, shared_headers
+from redbeat.runs.deliveries import FOLLOWS, Ticket, shared_headers
 from redbeat.runs.outcomes import expiry_of_successor, seconds_until
 
 #: how long a run's task is kept waiting for Redis at most, each time
@@ -48,6 +48,7 @@ class Present:
             for name, value in self.ticket.headers.items():  # which replace() loses
                 if headers.get(name) is None:
                     headers[name] = value
+            headers[FOLLOWS] = self.ticket.delivery.token
             self._set_expiry(headers, properties)
         elif self.ticket.is_workflow and task_id and headers.get("redbeat_entry") is None:
             delivery = self.ticket.delivery

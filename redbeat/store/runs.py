@@ -17,7 +17,7 @@ from redbeat.errors import RedBeatError
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
-from redbeat.store.records import Fence, Held, TrackedRun, text_of
+from redbeat.store.records import Fence, Held, Reserved, TrackedRun, text_of
 from redbeat.store.rights import BY_HAND, FAILURES, IN_PROGRESS, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.runs import Delivery as Delivery
@@ -34,6 +34,8 @@ from redbeat.store.store import Store
 
 #: a worker that has said nothing for so long doesn't live any more, seconds
 WORKER_SECONDS = 60.0
+#: added to the count of an entry's failures while it is being paused for them
+_BEING_PAUSED = 1_000_000
 #: how long a run is noted that somebody is about to publish
 RESERVED_SECONDS = 60.0
 
@@ -72,6 +74,18 @@ class FailedRun(NamedTuple):
     worker: str
 
 
+class Failing(NamedTuple):
+    """How an entry's runs have failed.
+
+    Attributes:
+        in_a_row: how many of the last ones have.
+        is_being_paused: beat has begun to pause the entry for that, and hasn't told of it yet.
+    """
+
+    in_a_row: int
+    is_being_paused: bool
+
+
 class Runs:
     """The runs in progress of ``store``. Leases are in milliseconds.
 
@@ -97,6 +111,10 @@ class Runs:
         [answer] = self._store.reserve_runs(Fence(), asked, RESERVED_SECONDS)
         if isinstance(answer, (Held, str)):
             return answer
+        if (
+            answer is Reserved.BEFORE
+        ):  # this very run is in progress, sent by somebody else who was asked for it
+            return Held(task_id)
         self._note_published(key, task_id, run)
         return None
 
@@ -207,6 +225,10 @@ class Runs:
 
     def failing(self, keys: Sequence[str]) -> list[int]:
         """Return of each entry, by its key, how many of its last runs have failed in a row."""
+        return [one.in_a_row for one in self.counted(keys)]
+
+    def counted(self, keys: Sequence[str]) -> list[Failing]:
+        """Return of each entry, by its key, how its runs have failed."""
         if not keys:
             return []
         with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
@@ -217,12 +239,18 @@ class Runs:
                 if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
                     raise answer
         texts = ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
-        return [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
+        counts = (int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts)
+        return [Failing(count % _BEING_PAUSED, count >= _BEING_PAUSED) for count in counts]
 
     def forget_failures(self, key: str) -> None:
         """Count the failures in a row of the entry under ``key`` from the beginning."""
         failing = self._store.keys.failing(key)
         self._store.ask(lambda client: client.delete(as_stored(failing)), failing, "string")
+
+    def mark_being_paused(self, key: str, found: Failing) -> None:
+        """Note that the entry under ``key`` is about to be paused for its failures."""
+        failing, marked = self._store.keys.failing(key), _BEING_PAUSED + found.in_a_row
+        self._store.ask(lambda client: client.set(as_stored(failing), marked), failing, "string")
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""

@@ -15,6 +15,7 @@
 -- ARGV[9] overlap    what its message says about runs that overlap, '' for nothing: they may
 -- ARGV[10] lease_ms  how long the lease lives unless it is renewed
 -- ARGV[11] is_expired  1: its message has expired, and comes once more: it is begun if it was before
+-- ARGV[12] follows   the delivery whose task has sent this message, as its retry or its replacement; '' for none
 --
 -- Returns {answer, rest_ms}
 --   answer   'go'; 'superseded': it was given up, or is to be replaced, and another run holds the entry, or is to; 'busy':
@@ -24,7 +25,7 @@
 local running, deadlines, history, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, task_id, due, delivery, worker = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local attempt, root, is_soft, overlap, lease_ms = tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
-local is_expired = ARGV[11]
+local is_expired, follows = ARGV[11], ARGV[12]
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -34,7 +35,9 @@ if record and not is_same_time(record.due, due) then record = nil end  -- an ent
 
 if record and is_over(record, delivery) then return {'over', 0} end
 local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, member)) or 0) - tonumber(now)))
-if record and record.delivery and record.delivery ~= delivery and record.state == 'started' then
+-- a task that has sent its own retry, or replacement, may still clean up
+local is_successor = record and (record.followed or (follows ~= '' and record.delivery == follows))
+if record and record.delivery and record.delivery ~= delivery and record.state == 'started' and not is_successor then
   if rest_ms > 0 and (overlap ~= '' or is_expired == '1') then return {'busy', rest_ms} end
 end
 if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
@@ -67,9 +70,14 @@ if not record then
   if root ~= '' then record.root = root end
   if overlap ~= '' then record.overlap = overlap end
 end
+-- each attempt has max_runtime for itself
+if record.state ~= 'started' or is_successor then
+  record.overdue = nil
+  if record.terminate == 'overdue' then record.terminate = nil end
+end
 
 record.state, record.started, record.delivery, record.worker, record.attempt = 'started', now, delivery, worker, attempt
-record.outcome, record.error, record.told, record.after = nil, nil, nil, nil
+record.outcome, record.error, record.told, record.after, record.followed = nil, nil, nil, nil, nil
 record.soft = is_soft == '1' and 1 or nil
 record.wait = record.wait or string.format('%.3f', math.max(tonumber(now) - tonumber(record.sent or due), 0))
 local look_at = tonumber(now) + lease_ms / 1000

@@ -247,6 +247,21 @@ local function add_records(history, record)
   if can_cut and length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
 end
 
+-- what became of a run that has waited takes the place of the record that says so
+local function add_released(history, due, record)
+  local found, waits_at, held_by = redis.pcall('LRANGE', history, 0, 19), nil, nil
+  for place, text in ipairs(found.err and {} or found) do
+    local waiting = string.find(text, '"outcome":"waiting"', 1, true) and string.match(text, '"due":([%d.e+]+)')
+    if waiting and is_same_time(waiting, due) then
+      waits_at, held_by = place - 1, string.match(text, '"held_by":"[^"]*"')
+    end
+  end
+  local is_one = waits_at and not string.find(record, '\n', 1, true)
+  local text = '{"at":' .. now .. ',' .. record .. (held_by and ',' .. held_by or '') .. '}'
+  local said = is_one and redis.pcall('LSET', history, waits_at, text)
+  if not said or said.err then add_records(history, record) end
+end
+
 -- tell of what is added to the history of an entry, whether or not that can be written
 local function tell_of(key, record)
   for members in string.gmatch(record, '[^\n]+') do
@@ -312,6 +327,8 @@ local function finish(entry, texts)
     if tells ~= '' then tell_of(key, record) end
     if decision.is_end then
       redis.pcall('DEL', unpack(KEYS, entry.history, entry.history + 2))
+    elseif entry.is_released then
+      add_released(KEYS[entry.history], decision.due, record)
     else
       add_records(KEYS[entry.history], record)
     end

@@ -42,14 +42,19 @@ if record and (record.state == 'ended' or record.state == 'spawned') then
   return record.delivery == delivery and 'late' or 'other'
 end
 
+if record and record.followed and outcome == 'ignored' then  -- what it was replaced by ends with its own id
+  record.followed, outcome, goes_on = nil, 'requeued', true
+end
 if goes_on and not record then return 'late' end
-if goes_on and record.after then  -- no further
+if goes_on and record.after and (tonumber(record.after.attempt) or 0) >= attempt then  -- no further
   local after = record.after
   outcome, problem, ran, worker = after.outcome, after.error, after.ran, after.worker
   attempt, delivery, goes_on = after.attempt, after.delivery, false
 end
 if goes_on then
   record.state, record.delivery, record.error = 'retrying', nil, problem ~= '' and problem or nil
+  if not find_holder(running, task_id, due, '') then record.overdue = nil end  -- it holds its entry again
+  if record.terminate == 'overdue' then record.terminate = nil end
   record.over = record.over or {}
   record.over[#record.over + 1] = delivery
   if #record.over > 10 then table.remove(record.over, 1) end

@@ -142,12 +142,14 @@ local function finish_run(keys, run)
       redis.call('HSET', running, record.root, cjson.encode(root))
     end
     if root.state ~= 'spawned' or has_children(running, record.root) then return 'ended' end
-    local outcome, problem = root.outcome, root.error
-    if outcome == 'succeeded' and root.broken then outcome, problem = 'failed', root.breaking end
+    local ran = root.started and string.format('%.3f', tonumber(run.now) - root.started) or nil
     return finish_run(keys, {
-      name = run.name, task_id = record.root, due = root.due, outcome = outcome, error = problem, record = root,
-      now = run.now, wake = run.wake,
+      name = run.name, task_id = record.root, due = root.due, outcome = root.outcome, error = root.error, record = root,
+      ran = ran, now = run.now, wake = run.wake,
     })
+  end
+  if record and record.broken and (run.outcome == 'succeeded' or run.outcome == 'ignored') then
+    run.outcome, run.error = 'failed', record.breaking
   end
 
   local noted, has_history = add_to_history(keys.history, run)

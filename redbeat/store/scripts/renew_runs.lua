@@ -21,10 +21,11 @@ local lease_ms, worker, row, forget_seconds = tonumber(ARGV[1]), ARGV[2], ARGV[3
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 if row ~= '' then
-  redis.call('HSET', workers, worker, '{"at":' .. now .. ',' .. row .. '}')
-  local all = redis.call('HGETALL', workers)
-  for i = 1, #all, 2 do
-    local at = tonumber(string.match(all[i + 1], '^{"at":([%d.]+)') or 0)
+  -- a key of another type costs what doctor knows of workers, and no lease
+  redis.pcall('HSET', workers, worker, '{"at":' .. now .. ',' .. row .. '}')
+  local all = redis.pcall('HGETALL', workers)
+  for i = 1, all.err and 0 or #all, 2 do
+    local at = tonumber(string.match(all[i + 1], '^{"at":(%d+)') or 0)
     if at < tonumber(now) - forget_seconds then redis.call('HDEL', workers, all[i]) end
   end
 end

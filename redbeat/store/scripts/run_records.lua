@@ -1,15 +1,42 @@
 -- decode_record(text): the record of a run in progress as a table, nil for a text that is none.
 -- is_same_time(left, right): whether two texts are the same time; Python and the server write them differently.
--- find_holder(running, task_id, due, root): the task id and the record of a run that holds its entry, besides the run
--- with this task id and due time, and what belongs to the same workflow, whose run is root; nil for none.
+-- find_holder(running, task_id, due, root): the task id and the record of a run that holds its entry, or the record of a
+-- task of its workflow, besides the run with this task id and due time, and what belongs to the same workflow, whose run
+-- is root; nil for none.
 -- is_over(record, delivery): whether this delivery of the run with the record has ended, and another one goes on.
 -- later(now, seconds): the time that many seconds after now, as a text.
 -- Not scripts of their own, but put in front of those that need them. What a record says stands in redbeat/store/run_record.py.
+local is_number, is_text = {}, {}
+for name in string.gmatch('due sent started queue max pause attempt wait ran', '%l+') do is_number[name] = true end
+for name in string.gmatch('delivery worker terminate root outcome error overlap broken breaking', '%l+') do
+  is_text[name] = true
+end
+
+-- others may write anything: what has no sense is left out, as a number that can't be encoded would end each script
+local function drop_nonsense(record)
+  for name, value in pairs(record) do
+    local kind, number = type(value), tonumber(value)
+    local is_finite = number and number == number and math.abs(number) < 1e15
+    local has_sense = kind == 'string' or kind == 'boolean' or (kind == 'number' and is_finite)
+    if is_number[name] then has_sense = has_sense and is_finite end
+    if is_text[name] then has_sense = kind == 'string' end
+    if name == 'after' then
+      if kind == 'table' then drop_nonsense(value) end
+      has_sense = kind == 'table' and type(value.outcome) == 'string'
+    elseif name == 'over' then
+      has_sense = kind == 'table'
+      for _, delivery in ipairs(has_sense and value or {}) do has_sense = has_sense and type(delivery) == 'string' end
+    end
+    if not has_sense then record[name] = nil end
+  end
+end
+
 local function decode_record(text)
   if not text or text == '' then return nil end
   local is_read, record = pcall(cjson.decode, text)
-  if is_read and type(record) == 'table' and type(record.state) == 'string' then return record end
-  return nil
+  if not (is_read and type(record) == 'table' and type(record.state) == 'string') then return nil end
+  drop_nonsense(record)
+  return record
 end
 
 local function is_same_time(left, right)
@@ -25,7 +52,7 @@ local function find_holder(running, task_id, due, root)
     if record and record.state ~= 'ended' and not record.overdue then
       local is_same = other == task_id and is_same_time(record.due, due)
       local is_of = root ~= '' and other == root or record.root == (root ~= '' and root or task_id)
-      if not (is_same or is_of) then return other, record end
+      if not (is_same or is_of) then return record.root or other, record end
     end
   end
   return nil

@@ -33,6 +33,7 @@ class Delivery(NamedTuple):
         root: the task id of the run whose workflow this task belongs to; '': it is the run itself.
         is_soft: the worker's pool can't terminate a task.
         overlap: the policy that the message names: 'skip', 'buffer_one' or 'replace'; '': runs may overlap.
+        follows: the delivery whose task has sent this message, as its retry or its replacement; '': none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Delivery(NamedTuple):
     root: str = ""
     is_soft: bool = False
     overlap: str = ""
+    follows: str = ""
 
 
 class End(NamedTuple):
@@ -88,7 +90,7 @@ def begin_run(
         [about.running, keys.deadlines, about.history, keys.events],
         [
             *(one.name, one.task_id, one.due, one.token, one.worker, one.attempt, one.root, int(one.is_soft)),
-            *(one.overlap, lease_ms, int(is_expired)),
+            *(one.overlap, lease_ms, int(is_expired), one.follows),
         ],
     )
     return text_of(answer), int(rest_ms)

@@ -576,3 +576,159 @@ def test_a_key_of_another_type_leaves_nothing_behind(
     client.delete(key)
     progress.settle()
     assert progress.due_deadlines() == []
+
+
+def test_a_retry_may_begin_while_the_attempt_that_has_asked_for_it_cleans_up(
+    progress: Progress, client: redis.Redis
+) -> None:
+    first = progress.started("job", "id-1", overlap="skip")
+    again = progress.delivery("job", "id-1", overlap="skip")
+    assert progress.begin(again) == "busy", "its message was delivered twice"
+    second = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
+    assert progress.begin(second) == "go"
+    twice = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
+    assert progress.begin(twice) == "busy", "the retry's message was delivered twice"
+    progress.end(first, "retrying")
+    assert running_of(client, "job")["id-1"]["delivery"] == second.token
+    progress.end(second, "succeeded")
+    assert history_of(client, "job")[0]["outcome"] == "succeeded"
+    assert nothing_is_left(client)
+
+
+def test_an_attempt_that_fails_while_it_cleans_up_is_not_the_last_if_it_was_to_be_retried(
+    progress: Progress, client: redis.Redis
+) -> None:
+    first = progress.started("job", "id-1", overlap="skip")
+    second = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
+    assert progress.begin(second) == "go"
+    progress.end(first, "failed", error="ValueError: in its cleaning up")
+    progress.end(second, "retrying")
+    assert running_of(client, "job")["id-1"]["state"] == "retrying"
+    third = progress.delivery("job", "id-1", overlap="skip", attempt=3, follows=second.token)
+    assert progress.begin(third) == "go"
+    progress.end(third, "succeeded")
+    assert history_of(client, "job")[0]["outcome"] == "succeeded"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_each_attempt_has_max_runtime_for_itself(
+    progress: Progress, client: redis.Redis, is_over: bool
+) -> None:
+    first = progress.started("job", "id-1", overlap="skip", max=5, revoke=1)
+    progress.settle(at=server_now(client) + 6)
+    assert running_of(client, "job")["id-1"]["terminate"] == "overdue"
+    if is_over:
+        progress.end(first, "retrying")
+        assert "overdue" not in running_of(client, "job")["id-1"], "it holds its entry again"
+    second = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
+    assert progress.begin(second) == "go"
+    record = running_of(client, "job")["id-1"]
+    assert not {"overdue", "terminate"} & record.keys()
+
+
+def test_an_attempt_of_an_overdue_run_whose_entry_another_one_holds_is_not_begun(
+    progress: Progress, client: redis.Redis
+) -> None:
+    first = progress.started("job", "id-1", overlap="skip", max=5)
+    progress.settle(at=server_now(client) + 6)
+    other = progress.started("job", "id-2", 2000.0, overlap="skip")
+    progress.end(first, "retrying")
+    assert running_of(client, "job")["id-1"]["overdue"] == 1
+    second = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
+    assert progress.begin(second) == "superseded"
+    progress.end(other, "succeeded")
+
+
+@pytest.mark.parametrize("outcome", ["failed", "expired"])
+def test_a_workflow_has_failed_if_a_task_of_it_has_before_its_own_task_was_over(
+    progress: Progress, client: redis.Redis, outcome: str
+) -> None:
+    run = progress.started("job", "id-1", workflow=1)
+    progress.runs.note_child(run, "child")
+    child = progress.delivery("job", "child", root="id-1")
+    assert progress.begin(child) == "go"
+    progress.end(child, outcome, error="ValueError: no")
+    progress.end(run, "succeeded")
+    [record] = history_of(client, "job")
+    assert (record["outcome"], record["error"]) == ("failed", "ValueError: no")
+
+
+@pytest.mark.parametrize("first", ["run", "child"])
+def test_a_task_that_replaces_itself_by_a_chain_is_over_with_the_end_of_that(
+    progress: Progress, client: redis.Redis, first: str
+) -> None:
+    """The last task of the chain has the run's own id; ``first`` is what the main process hears of first."""
+    run = progress.started("job", "id-1", workflow=1, overlap="skip")
+    progress.runs.note_child(run, "child")
+    child = progress.delivery("job", "child", root="id-1", overlap="skip")
+    if first == "run":
+        progress.end(run, "ignored")
+    assert progress.begin(child) == "go"
+    progress.runs.note_child(child, "id-1")  # it sends the last one
+    progress.end(child, "succeeded")
+    if first == "child":
+        progress.end(run, "ignored")
+    assert running_of(client, "job")["id-1"]["state"] == "retrying"
+    last = progress.delivery("job", "id-1", overlap="skip")
+    assert progress.begin(last) == "go"
+    progress.end(last, "succeeded", run_seconds=1.5)
+    [record] = history_of(client, "job")
+    assert record["outcome"] == "succeeded"
+    assert nothing_is_left(client)
+
+
+def test_a_workflow_takes_from_the_start_of_its_first_task_to_the_end_of_its_last(
+    progress: Progress, client: redis.Redis
+) -> None:
+    run = progress.started("job", "id-1", workflow=1)
+    record = running_of(client, "job")["id-1"]
+    started_at = f"{server_now(client) - 40:.6f}"
+    client.hset(NAMES.about("job").running, "id-1", json.dumps({**record, "started": started_at}))
+    progress.runs.note_child(run, "child")
+    progress.end(run, "succeeded", run_seconds=0.5)
+    child = progress.delivery("job", "child", root="id-1")
+    progress.begin(child)
+    progress.end(child, "succeeded", run_seconds=0.25)
+    assert 40 <= history_of(client, "job")[0]["ran"] < 100
+
+
+NONSENSE = ["1e999", "-1e999", "[1]", "{}", '"x"', "null", "true", '{"outcome": 5}', "[[]]"]
+
+
+@pytest.mark.parametrize("value", NONSENSE)
+def test_nonsense_in_a_record_is_left_out_and_spoils_nothing(
+    progress: Progress, client: redis.Redis, value: str
+) -> None:
+    names = ("sent", "started", "queue", "max", "pause", "attempt", "wait", "ran", "delivery", "worker")
+    more = ("terminate", "root", "outcome", "error", "overlap", "broken", "over", "after", "overdue", "soft")
+    running = NAMES.about("job").running
+    for number, name in enumerate((*names, *more, "unknown")):
+        for state in ("sent", "started", "retrying", "spawned"):
+            task_id = f"{name}-{state}"
+            client.hset(running, task_id, f'{{"state": "{state}", "due": "1000", "{name}": {value}}}')
+            client.zadd(NAMES.deadlines, {f"{task_id}\0{running}": 1 + number})
+            delivery = progress.delivery("job", task_id)
+            if state != "sent":
+                progress.begin(delivery)
+            progress.runs.renew([(delivery, 1.0)], LEASE_MS, "w", '"pool":"solo"')
+            if state == "retrying":
+                progress.end(delivery, "retrying")
+    for _ in range(3):
+        progress.settle(at=server_now(client) + 1e6)
+    assert [*progress.runs.all()] == []
+    assert nothing_is_left(client)
+
+
+@pytest.mark.parametrize("row", ['{"at":1.2.3}', "", "[]", "\0", '{"at":1e999}', '{"at":'])
+def test_what_others_say_of_workers_keeps_no_lease_from_being_renewed(
+    progress: Progress, client: redis.Redis, row: str
+) -> None:
+    delivery = progress.started("job", "id-1")
+    for spoil in (lambda: client.hset(NAMES.workers, "other", row), lambda: spoil_with_a_string(client)):
+        spoil()
+        assert progress.runs.renew([(delivery, 1.0)], LEASE_MS, "w", '"pool":"solo"') == {}
+
+
+def spoil_with_a_string(client: redis.Redis) -> None:
+    client.delete(NAMES.workers)
+    client.set(NAMES.workers, "no hash")

@@ -222,6 +222,18 @@ def test_a_pause_that_was_not_told_of_is_told_of_again(
     assert progress.failing("job") == [0]
 
 
+def test_runs_that_fail_when_their_entry_is_paused_already_are_told_of_by_no_second_pause(
+    progress: Progress, app: Celery, client: redis.Redis
+) -> None:
+    save(app)
+    for _ in range(3):
+        fail(progress, 3)
+        look(app)
+    assert not Entry.get("job", app).enabled
+    assert len(pauses_told(client)) == 1
+    assert progress.failing("job") == [0]
+
+
 def test_many_failures_of_others_cost_one_command(progress: Progress, app: Celery) -> None:
     keys = [NAMES.about(f"entry-{number}").entry for number in range(50)]
     store = Store(app)

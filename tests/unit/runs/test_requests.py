@@ -276,7 +276,8 @@ def test_a_message_that_a_run_sends_stays_as_it_is(app: Celery) -> None:
 def test_a_message_with_the_runs_own_id_is_its_next_attempt(app: Celery) -> None:
     run = present(app, redbeat_root="root", redbeat_manual=True)
     sent = published(run, id="an-id", redbeat_root=None)
-    assert sent == {"id": "an-id", **RUN, "redbeat_root": "root", "redbeat_manual": True}
+    follows = {"redbeat_follows": DELIVERY.token}
+    assert sent == {"id": "an-id", **RUN, "redbeat_root": "root", "redbeat_manual": True, **follows}
     assert run.successor_seconds == 0
 
 

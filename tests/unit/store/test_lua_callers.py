@@ -53,7 +53,9 @@ TWO_SETS = ("the-statics", "the-owners")
 STATICS = {"statics": "the-statics", "owners": "the-owners", "change": "add", "owner": "the-owner"}
 OF_ALL = {"schedule": "the-schedule", "statics": "the-statics", "away": "the-:downgraded"}
 
-DELIVERY = runs.Delivery("n", "the-id", "7.5", "the-delivery", "the-worker", 2, "the-root", True, "skip")
+DELIVERY = runs.Delivery(
+    "n", "the-id", "7.5", "the-delivery", "the-worker", 2, "the-root", True, "skip", "the-other"
+)
 SETTLEMENT = runs.Settlement("end", "n", "the-id", "the-member", "7.5", "the-record", "lost", 2.5)
 OF_RUN = {
     "running": "the-:running:n",
@@ -295,6 +297,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "overlap": "skip",
             "lease_ms": 30,
             "is_expired": 1,
+            "follows": "the-other",
         },
         {},
     ),
