@@ -1,16 +1,18 @@
 """What a run's message says about the run: its headers, read and written. Pure.
 
-Invariant: a message that has no entry, or no due time that can be read, is no run's.
+Invariant: a message that has no entry, or no due time that can be read, is no run's; nor is one that says
+something about its run that can't be kept in Redis.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from celery.utils.time import maybe_iso8601
 
+from redbeat.log.text import is_utf8
 from redbeat.policy.headers import EXPIRES_AFTER, OVERLAP, QUEUE_TIMEOUT, TRACKS
 from redbeat.runs.outcomes import is_number
 from redbeat.store.records import score_text
@@ -21,6 +23,8 @@ SHARED_HEADERS = ("redbeat_entry", "redbeat_due", TRACKS, OVERLAP)
 #: in a message that a run's task has sent with the run's own task id: its delivery
 FOLLOWS = "redbeat_follows"
 _OVERLAPS = ("skip", "buffer_one", "replace")
+#: more attempts than Celery can make, and few enough to be counted exactly in a script
+_MAX_ATTEMPT = 2**31
 
 
 class Ticket(NamedTuple):
@@ -50,7 +54,7 @@ class Ticket(NamedTuple):
 def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> Delivery | None:
     """Return the delivery of the message with ``headers`` to ``worker``, or None if it is no run's."""
     name, due, task_id = headers.get("redbeat_entry"), headers.get("redbeat_due"), headers.get("id")
-    if not (name and isinstance(name, str) and due and isinstance(due, str) and isinstance(task_id, str)):
+    if not (_is_kept(name) and due and isinstance(due, str) and _is_kept(task_id) and _is_kept(worker)):
         return None
     try:
         instant = maybe_iso8601(due).timestamp()
@@ -58,6 +62,8 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
     except (ValueError, TypeError, AttributeError, OverflowError):
         return None
     root, overlap, follows = headers.get("redbeat_root"), headers.get(OVERLAP), headers.get(FOLLOWS)
+    if not 1 <= attempt <= _MAX_ATTEMPT or (root and isinstance(root, str) and not _is_kept(root)):
+        return None
     return Delivery(
         name,
         task_id,
@@ -65,11 +71,16 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
         secrets.token_hex(8),
         worker,
         attempt,
-        root if isinstance(root, str) and root != task_id else "",
+        root if _is_kept(root) and root != task_id else "",
         is_soft,
         overlap if overlap in _OVERLAPS else "",
-        follows if isinstance(follows, str) else "",
+        follows if _is_kept(follows) else "",
     )
+
+
+def _is_kept(text: Any) -> TypeGuard[str]:
+    """Tell whether ``text`` can be a name in Redis: NUL parts the names of a deadline."""
+    return isinstance(text, str) and bool(text) and "\0" not in text and is_utf8(text)
 
 
 def may_have_begun(headers: Mapping[str, Any], due_at: float, now: float) -> bool:

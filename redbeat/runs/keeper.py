@@ -2,7 +2,8 @@
 
 Owns a connection, and all that the worker knows of the runs that it has in progress. Invariant: a lease is
 renewed only while Celery knows the request, so what nobody will ever hear of again ends by itself. While
-Redis is away outcomes are kept, 10,000 at most, and delivered later.
+Redis is away outcomes are kept, 10,000 at most, and delivered later. A run whose lease or outcome can't be
+written costs no other run anything.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ import weakref
 from collections import deque
 from typing import Any, Protocol
 
-from redbeat.connection.retry import is_transient
-from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.connection.retry import is_no_permission, is_transient
+from redbeat.errors import (
+    ConfigurationError,
+    RedBeatError,
+    StoreCorrupt,
+    StoreRefused,
+    StoreUnavailable,
+)
 from redbeat.log.logger import runs_logger
 from redbeat.runs.boundary import Harmless, note
 from redbeat.store.runs import Delivery, End, Runs
@@ -35,7 +42,7 @@ RETRY_SECONDS = 1.0
 SOCKET_SECONDS = 2.0
 #: how long it has at the end of the worker
 LAST_SECONDS = 3.0
-#: an outcome that the server refuses by itself is given up after so many tries
+#: an outcome, or a lease, that can't be written by itself is given up after so many tries
 MAX_REFUSALS = 3
 
 
@@ -176,49 +183,63 @@ class Keeper:
         return Runs(self._store)
 
     def _deliver(self) -> None:
-        runs = self._runs()
-        while self._ends:
-            batch = [self._ends[place] for place in range(min(len(self._ends), BATCH))]
+        runs, left = self._runs(), len(self._ends)
+        while left > 0:
+            batch = [self._ends[place] for place in range(min(left, BATCH))]
+            left -= len(batch)
             try:
                 runs.end(batch)
-            except (StoreRefused, StoreCorrupt) as exc:
-                if exc.__cause__ is not None and is_transient(exc.__cause__):
+            except Exception as exc:
+                if _is_about_all(exc):
                     raise
                 self._deliver_singly(runs, batch)
-                return
-            for _ in batch:
+                continue
+            for end in batch:
                 self._ends.popleft()
+                self._refusals.pop(end.delivery.token, None)
             self._note_well()
+        if self._ends:  # not at once again
+            self._deliver_at = time.monotonic() + RETRY_SECONDS
         self._has_dropped = False
 
     def _deliver_singly(self, runs: Runs, batch: list[End]) -> None:
-        """Deliver what the server takes; what it refuses stays, to be tried again, but not for ever."""
-        refused: Exception | None = None
+        """Deliver what can be; the others stay, to be tried again, but not for ever."""
         for end in batch:
-            self._ends.popleft()
-            token = end.delivery.token
             try:
                 runs.end([end])
-                self._refusals.pop(token, None)
-            except (StoreRefused, StoreCorrupt) as exc:
-                refused = exc
-                self._refusals[token] = self._refusals.get(token, 0) + 1
-                if self._refusals[token] < MAX_REFUSALS:
+            except Exception as exc:
+                if _is_about_all(exc):
+                    raise
+                self._ends.popleft()
+                if not self._is_given_up(end.delivery, "noting the outcome", exc):
                     self._ends.append(end)
-                else:
-                    del self._refusals[token]
-                    note(f"noting the outcome of a run of {end.delivery.name}", exc)
-        if refused is not None:
-            raise refused
+                continue
+            self._ends.popleft()
+            self._refusals.pop(end.delivery.token, None)
+            self._note_well()
+
+    def _is_given_up(self, delivery: Delivery, what: str, exc: Exception) -> bool:
+        """Note that something about one run can't be written; tell whether it isn't tried again."""
+        refusals = self._refusals[delivery.token] = self._refusals.get(delivery.token, 0) + 1
+        if refusals < MAX_REFUSALS:
+            return False
+        del self._refusals[delivery.token]
+        note(f"{what} of a run of {delivery.name}", exc)
+        return True
 
     def _renew(self, now: float) -> None:
         held = self._executions(now)
         self._renew_at = now + (self._period_seconds if self._held else ROW_SECONDS)
         if not held and now < self._row_at:
             return
-        answers = self._runs().renew(
-            [(one.delivery, now - one.accepted_at) for one in held], self.lease_ms, self.worker, self._row
-        )
+        runs = self._runs()
+        ages = [(one.delivery, now - one.accepted_at) for one in held]
+        try:
+            answers = runs.renew(ages, self.lease_ms, self.worker, self._row)
+        except Exception as exc:
+            if not held or _is_about_all(exc) or isinstance(exc, StoreCorrupt) or is_no_permission(exc):
+                raise
+            answers = self._renew_singly(runs, ages)
         self._row_at = now + ROW_SECONDS
         self._note_well()
         for one in held:
@@ -226,6 +247,19 @@ class Keeper:
             if why is not None:
                 with Harmless("terminating a task"):
                     one.terminate(why)
+
+    def _renew_singly(self, runs: Runs, ages: list[tuple[Delivery, float]]) -> dict[str, str]:
+        """Renew what leases can be renewed; the others are tried again, but not for ever."""
+        answers = runs.renew([], self.lease_ms, self.worker, self._row)
+        for delivery, age_seconds in ages:
+            try:
+                answers |= runs.renew([(delivery, age_seconds)], self.lease_ms, self.worker)
+            except Exception as exc:
+                if _is_about_all(exc):
+                    raise
+                if self._is_given_up(delivery, "renewing the lease", exc):
+                    self._held.pop(delivery.token, None)
+        return answers
 
     def _executions(self, now: float) -> list[Execution]:
         """Return the executions whose leases are to be renewed.
@@ -237,6 +271,7 @@ class Keeper:
             execution = reference()
             if execution is None or execution.is_over:
                 del self._held[token]
+                self._refusals.pop(token, None)
             elif now - execution.accepted_at >= self._period_seconds:
                 found.append(execution)
         return found
@@ -284,3 +319,11 @@ class Keeper:
             )
         if self._store is not None:
             self._store.close()
+
+
+def _is_about_all(exc: Exception) -> bool:
+    """Tell whether ``exc`` is about Redis as a whole, so that no other run fares better."""
+    if isinstance(exc, (StoreUnavailable, ConfigurationError)):
+        return True
+    is_passing = exc.__cause__ is not None and is_transient(exc.__cause__)
+    return isinstance(exc, StoreRefused) and (exc.is_login or is_passing)

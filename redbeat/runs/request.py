@@ -291,6 +291,8 @@ class TrackedRequest:
                 exc = exc.exc
             task: Any = getattr(self, "task", None)
             run.end(judge_failure(exc, run.told, run.seen, float(task.default_retry_delay)))
+        if not run.is_over:  # the exception can't even be looked at
+            run.end(Verdict("failed"))
 
     def _redbeat_publishing(self) -> Any:
         """Return a context in which what Celery sends for the task is known as the run's."""

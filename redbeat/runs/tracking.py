@@ -15,6 +15,7 @@ from celery.signals import task_unknown, worker_process_init
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ConfigurationError
 from redbeat.log.logger import runs_logger
+from redbeat.log.text import is_utf8
 from redbeat.runs import publishing
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.caller import caller_of
@@ -118,6 +119,10 @@ def _begin(controller: Any) -> tuple[Any, Keeper]:
     app = controller.app
     config = ensure_conf(app)
     config.require_redis()
+    if not is_utf8(controller.hostname):
+        raise ConfigurationError(
+            f"the worker's name {controller.hostname!r} can't be kept in Redis: it isn't UTF-8."
+        )
     facts = {"pool": _name_of(controller.pool), "can_terminate": can_terminate(controller.pool)}
     keeper = Keeper(app, controller.hostname, facts, config.run_lease)
     requests = Requests(app, Station(controller, keeper))

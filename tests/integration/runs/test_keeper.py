@@ -125,6 +125,54 @@ def test_an_outcome_that_the_server_refuses_keeps_no_other_back(
     eventually(lambda: history_of(client, "after")[0].get("outcome") == "succeeded")
 
 
+def test_what_cant_be_written_of_one_run_costs_no_other_run_anything(
+    kept: Keeper, progress: Progress, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "celery.redbeat")
+    well, poison = progress.started("well", "id"), progress.delivery("evil\ud800", "id")
+    ended, foul = progress.started("ended", "id"), progress.delivery("foul", "id\ud800")
+    running = NAMES.about("well").running
+    client.zadd(NAMES.deadlines, {f"id\0{running}": 1.0})
+    held = [execution(poison), execution(well), execution(foul)]
+    for one in held:
+        kept.hold(one)
+    kept.end(End(progress.delivery("bad\ud800", "id"), "succeeded"))
+    kept.end(End(ended, "succeeded"))
+    eventually(lambda: (progress.deadline_of("well", "id") or 0) > 1.0)
+    eventually(lambda: history_of(client, "ended")[0].get("outcome") == "succeeded")
+    eventually(lambda: "noting the outcome of a run of bad" in caplog.text)
+    eventually(lambda: caplog.text.count("renewing the lease of a run of ") == 2)
+    client.zadd(NAMES.deadlines, {f"id\0{running}": 1.0})
+    eventually(lambda: (progress.deadline_of("well", "id") or 0) > 1.0)
+    assert WORKER in progress.runs.workers()
+    assert "can't be tracked" not in caplog.text
+    assert "tracked again" not in caplog.text
+
+
+def test_an_outcome_isnt_lost_if_redis_goes_away_amid_those_that_it_refuses(
+    kept: Keeper,
+    proxy: Proxy,
+    progress: Progress,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    well, end = progress.started("well", "id"), Runs.end
+    tries: list[int] = []
+
+    def end_and_go_away(self: Runs, ends: Any) -> None:
+        tries.append(len(ends))
+        if len(tries) == 2:  # the first that is delivered singly
+            raise StoreUnavailable("just now")
+        end(self, ends)
+
+    monkeypatch.setattr(Runs, "end", end_and_go_away)
+    proxy.freeze()
+    kept.end(End(well, "succeeded"))
+    kept.end(End(progress.delivery("bad\ud800", "id"), "succeeded"))
+    proxy.thaw()
+    eventually(lambda: history_of(client, "well")[0].get("outcome") == "succeeded")
+
+
 def test_what_is_left_is_delivered_when_the_worker_ends(
     kept: Keeper, progress: Progress, client: redis.Redis
 ) -> None:

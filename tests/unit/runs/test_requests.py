@@ -157,13 +157,22 @@ def test_a_class_that_is_no_request_of_celerys_is_left_alone(
         {"redbeat_entry": "report", "redbeat_due": 5},
         {"redbeat_entry": "", "redbeat_due": DUE},
         {**RUN, "retries": "many"},
+        {**RUN, "retries": 10**400},
+        {**RUN, "retries": -1},
+        {**RUN, "redbeat_entry": "\ud800"},
+        {**RUN, "redbeat_entry": "a\0b"},
+        {**RUN, "id": "an-id\ud800"},
+        {**RUN, "id": "an\0id"},
+        {**RUN, "id": ""},
+        {**RUN, "redbeat_root": "\udcff"},
     ],
-    ids=str,
+    ids=ascii,
 )
-def test_a_message_that_says_half_is_no_runs(
+def test_a_message_that_says_half_or_what_cant_be_kept_is_no_runs(
     headers: dict[str, Any], app: Celery, job: Any, station: Station
 ) -> None:
     assert read_delivery({"id": "an-id", **headers}, "celery@test", is_soft=False) is None
+    assert read_delivery({**RUN, "id": "an-id"}, "celery@\ud800", is_soft=False) is None
     Requests(app, station).put()
     request = quick_class(app, station)(message(**headers), app=app, task=job, hostname="celery@test")
     calls: list[Any] = []
@@ -197,6 +206,27 @@ def test_what_other_messages_cost_is_small_beside_their_requests(
         )
 
     assert cost(tracked) < 1.5 * cost(plain)
+
+
+class Hostile(Exception):
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("not even that")
+
+    @__class__.setter
+    def __class__(self, _value: Any) -> None:
+        pass
+
+
+def test_no_exception_keeps_an_outcome_from_being_noted(
+    app: Celery, job: Any, station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[Any] = []
+    monkeypatch.setattr(station.keeper, "end", ends.append)
+    Requests(app, station).put()
+    request = quick_class(app, station)(message(**RUN), app=app, task=job, hostname="celery@test")
+    request._redbeat_end(SimpleNamespace(exception=Hostile()))  # noqa: SLF001
+    assert [end.outcome for end in ends] == ["failed"]
 
 
 # -- messages that have expired
