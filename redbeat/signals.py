@@ -20,7 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from celery.utils.dispatch import Signal
+from celery.utils import dispatch
+
+from redbeat.log.logger import logger
 
 __all__ = [
     "entry_paused",
@@ -32,6 +34,27 @@ __all__ = [
     "run_skipped",
     "run_started",
 ]
+
+
+class Signal(dispatch.Signal):
+    """A signal that reaches all its receivers, whatever one of them raises."""
+
+    def send(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
+        """Call the receivers, and return what each has returned or raised, as Celery's does.
+
+        Celery's catches an Exception only. A CancelledError, gevent's Timeout or a SystemExit is none, and is
+        that receiver's error all the same: nobody else waits for it here.
+        """
+        responses: list[tuple[Any, Any]] = []
+        for receiver in self._live_receivers(sender) if self.receivers else ():
+            try:
+                response = receiver(signal=self, sender=sender, **named)
+            except BaseException as exc:
+                logger.exception("beat: The receiver %r of %s has raised %r", receiver, self.name, exc)
+                response = exc
+            responses.append((receiver, response))
+        return responses
+
 
 #: a run's message was sent
 run_sent = Signal(name="run_sent", providing_args={"entry", "run"})

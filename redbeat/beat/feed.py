@@ -61,8 +61,12 @@ class Feed:
         self._said = Memory[str, str]()  # type of error to what was logged of it last
 
     def look(self) -> None:
-        """Start the thread if there is a receiver, and it doesn't run."""
-        if self._thread is None and signals.is_wanted(*signals.ALL):
+        """Start the thread if there is a receiver, and it doesn't run, or has died."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if self._thread is not None:  # something like gevent's Timeout has come while no receiver was at work
+            logger.error("beat: The thread that sends signals has ended, and is started again.")
+        if signals.is_wanted(*signals.ALL):
             self._thread = threading.Thread(target=self._run, name="redbeat-signals", daemon=True)
             self._thread.start()
 
@@ -163,11 +167,8 @@ class Feed:
         self._send(signal, **arguments)
 
     def _send(self, signal: Any, **arguments: Any) -> None:
-        """Call the receivers; Celery's signal logs their exceptions."""
-        try:
-            signal.send(sender=self._app, **arguments)
-        except SystemExit as exc:
-            logger.error("beat: A receiver of %s wants to end beat, which goes on: %r", signal.name, exc)  # noqa: TRY400
+        """Call the receivers; the signal logs what they raise."""
+        signal.send(sender=self._app, **arguments)
 
     def _report(self, exc: Exception, *, with_traceback: bool = False) -> None:
         """Log why nothing can be told now: once for each type of error, until its text changes."""

@@ -327,7 +327,8 @@ def ending_receiver(entry, **kwargs):
             ground.add(event, event, outcome="failed")
         eventually(lambda: {"run_ended", "run_overdue"} <= set(ground.told_entries()))
         beat.wait_for("broken_receiver")
-        beat.wait_for("A receiver of run_started wants to end beat, which goes on: SystemExit(3)")
+        beat.wait_for("ending_receiver")
+        assert "of run_started has raised SystemExit(3)" in beat.output()
         assert "no chat today" in beat.output()
         assert beat.is_running
 
