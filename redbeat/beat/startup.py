@@ -14,7 +14,7 @@ from celery.utils.time import humanize_seconds
 from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import describe_delivery
 from redbeat.broker.ways import describe_messages
-from redbeat.config.urls import sanitize_url
+from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import RequestBroken
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.ownership import note_statics, plan_statics

@@ -22,7 +22,7 @@ from rich.text import Text
 from redbeat.cli.grid import UNLIMITED_WIDTH
 from redbeat.cli.words import one_line
 from redbeat.config.config import ensure_conf
-from redbeat.config.urls import sanitize_url
+from redbeat.config.masking import sanitize_url
 from redbeat.errors import (
     CalendarError,
     ConfigurationError,

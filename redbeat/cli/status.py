@@ -16,7 +16,7 @@ from redbeat.cli.tables import fields_lines
 from redbeat.cli.words import in_words_of
 from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
-from redbeat.config.urls import sanitize_url
+from redbeat.config.masking import sanitize_url
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.leadership.status import State, Status, judge, read_status
 from redbeat.log.text import printable

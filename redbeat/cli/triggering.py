@@ -27,7 +27,7 @@ from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
 from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
 from redbeat.cli.words import clock, one_line, when_in
 from redbeat.cli.zone import zone_options
-from redbeat.config.urls import sanitize_url
+from redbeat.config.masking import sanitize_url
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryBusy, RedBeatError
 from redbeat.log.text import counted

@@ -11,11 +11,12 @@ from typing import Any
 
 from celery.app import app_or_default
 
+from redbeat.config.masking import sanitize_url
 from redbeat.config.settings import OPTIONS as OPTIONS
 from redbeat.config.settings import SETTINGS as SETTINGS
 from redbeat.config.settings import Setting as Setting
 from redbeat.config.suggestions import nearest_to
-from redbeat.config.urls import REDIS_SCHEMES, sanitize_url, scheme_of
+from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
 from redbeat.log.logger import logger

@@ -23,7 +23,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat.config.config import OPTIONS, RedBeatConfig, ensure_conf
-from redbeat.config.urls import sanitize_url, scheme_of
+from redbeat.config.masking import sanitize_url
+from redbeat.config.urls import scheme_of
 from redbeat.connection.retry import (
     RetryingConnection,
     call_retrying,

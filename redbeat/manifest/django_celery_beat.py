@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from redbeat.config.urls import sanitize_url
+from redbeat.config.masking import sanitize_url
 from redbeat.errors import ConfigurationError, FileError
 from redbeat.manifest.format import Declared
 from redbeat.schedules.crontab import CRON_FIELDS

@@ -6,16 +6,16 @@ Celery did about the message meanwhile, and from what the process that ran the t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from celery.exceptions import Ignore, Reject, Retry, Terminated
+from celery.utils.serialization import UnpickleableExceptionWrapper
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from redbeat.config.urls import sanitize_url
+from redbeat.config.masking import mask_secrets
 from redbeat.log.text import printable
 from redbeat.policy.headers import EXPIRES_AFTER, QUEUE_TIMEOUT
 
@@ -27,11 +27,6 @@ SAME_SECONDS = 0.002
 
 #: why a run was terminated, by the word in its record
 REASONS = {"replaced": "replaced by the next run", "overdue": "longer than max_runtime"}
-
-_URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
-_SECRET = re.compile(
-    r"(?i)([\"']?\w*(?:password|passwd|pwd|secret|token|api_?key)\w*[\"']?\s*[=:]\s*)([\"'][^\"']*[\"']|[^\s,;&)}]+)"
-)
 
 
 class Superseded(Ignore):
@@ -132,7 +127,10 @@ def judge_failure(exc: BaseException, told: Told | None, seen: Seen, retry_delay
 
 
 def _reason_of(reject: Any) -> str:
-    return _clean(str(reject.reason or ""))
+    reason = reject.reason
+    if isinstance(reason, BaseException):
+        return error_of(reason)
+    return "" if reason is None else _clean(_text_of(reason))
 
 
 def _revoked(seen: Seen) -> Verdict:
@@ -141,22 +139,26 @@ def _revoked(seen: Seen) -> Verdict:
 
 def error_of(exc: BaseException) -> str:
     """Return the class of ``exc`` and the first line of its text, printable, with passwords masked."""
-    name = str(getattr(exc, "exc_cls_name", None) or type(exc).__name__)  # of one that can't be pickled
-    try:
-        text = str(getattr(exc, "text", "")) if hasattr(exc, "exc_cls_name") else str(exc)
-    except Exception:  # noqa: BLE001 - its own class may do anything
-        text = ""
+    name, text = type.__dict__["__name__"].__get__(type(exc)), _text_of(exc)
+    if isinstance(exc, UnpickleableExceptionWrapper):
+        name, text = str(exc.exc_cls_name), exc.text or ""
     if text.startswith(f"{name}(") and text.endswith(")"):  # a repr, as billiard's time limits have
         text = text[len(name) + 1 : -1].removesuffix(",")
     text = text.strip()
     return _clean(f"{name}: {text}" if text else name)
 
 
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except BaseException:  # noqa: BLE001 - its own class may do anything
+        return ""
+
+
 def _clean(text: str) -> str:
     """Return the first line of ``text``, printable and cut, with passwords masked."""
-    line = (text.strip().splitlines() or [""])[0][: 10 * MAX_ERROR]
-    line = _SECRET.sub(r"\1**", _URL.sub(lambda url: sanitize_url(url[0]), line))
-    line = printable(line)
+    line = (text.lstrip()[: 10 * MAX_ERROR].splitlines() or [""])[0]
+    line = printable(mask_secrets(line))
     return line if len(line) <= MAX_ERROR else f"{line[: MAX_ERROR - 3]}..."
 
 

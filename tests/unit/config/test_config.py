@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from redbeat.config import SETTINGS, RedBeatConfig, ensure_conf
-from redbeat.config.urls import sanitize_url
+from redbeat.config.masking import sanitize_url
 from redbeat.connection import get_redis
 from redbeat.errors import ConfigurationError
 from tests.support.ticks import memory_app

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.config.urls import sanitize_url
+from redbeat.config.masking import sanitize_url
 from redbeat.errors import ConfigurationError, FileError
 from redbeat.manifest.django_celery_beat import declare_rows, read_django_celery_beat
 from redbeat.manifest.plan import entry_of

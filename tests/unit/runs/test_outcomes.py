@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import timeit
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,6 +11,7 @@ from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, Worker
 from celery.exceptions import Ignore, Reject, Retry, Terminated
 from celery.utils.serialization import UnpickleableExceptionWrapper
 
+from redbeat.config.masking import mask_secrets
 from redbeat.runs.outcomes import (
     MAX_ERROR,
     Busy,
@@ -91,6 +93,23 @@ class Rude(Exception):
         raise RuntimeError("no text")
 
 
+class Leaving(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+class NamelessType(type):
+    @property
+    def __name__(cls) -> str:
+        raise RuntimeError("no name")
+
+
+class Nameless(Exception, metaclass=NamelessType):
+    @property
+    def exc_cls_name(self) -> str:
+        raise RuntimeError("none, either")
+
+
 @pytest.mark.parametrize(
     ("exc", "text"),
     [
@@ -99,6 +118,8 @@ class Rude(Exception):
         (ValueError("\n\n  one"), "ValueError: one"),
         (KeyError("name"), "KeyError: 'name'"),
         (Rude(), "Rude"),
+        (Leaving(), "Leaving"),
+        (Nameless("text"), "Nameless: text"),
         (SoftTimeLimitExceeded(5), "SoftTimeLimitExceeded: 5"),
         (ValueError("red\x1b[31m\u202e"), "ValueError: red\\x1b[31m\\u202e"),
         (OSError("redis://user:pw@host:1/0 is away"), "OSError: redis://user:**@host:1/0 is away"),
@@ -107,11 +128,71 @@ class Rude(Exception):
         (ValueError("password='a b' user=me"), "ValueError: password=** user=me"),
         (ValueError("API_KEY: abc, TOKEN=def"), "ValueError: API_KEY: **, TOKEN=**"),
         (ValueError('{"db_password": "x", "host": "y"}'), 'ValueError: {"db_password": **, "host": "y"}'),
+        (ValueError("Authorization: Bearer abc, Host: h"), "ValueError: Authorization: **"),
+        (
+            ValueError("{'Authorization': 'Basic abc', 'Host': 'h'}"),
+            "ValueError: {'Authorization': **, 'Host': 'h'}",
+        ),
+        (ValueError("bad header b'Bearer abc.def'"), "ValueError: bad header b'Bearer **'"),
+        (
+            ValueError("pass=a passphrase=b DB_PASS=c access_key=d"),
+            "ValueError: pass=** passphrase=** DB_PASS=** access_key=**",
+        ),
+        (ValueError("password = 'a b"), "ValueError: password = **"),
+        (ValueError('password="a \\" b" c'), "ValueError: password=** c"),
+        (ValueError(repr("it's {'token': 'a b'}")), "ValueError: \"it's {'token': **}\""),
+        (
+            ValueError("'it\\'s {\"a\": \\'password: xy\\', \\'token\\': \\'a b\\'}"),
+            "ValueError: 'it\\'s {\"a\": \\'password: **, \\'token\\': **}",
+        ),
+        (OSError("postgresql://u:p ss@host/ is away"), "OSError: postgresql://u:**@host/ is away"),
+        (
+            OSError("redis://host:6379 is away, says celery@h"),
+            "OSError: redis://host:6379 is away, says celery@h",
+        ),
+        (OSError("redis://[::1]:6379/0 and celery@h"), "OSError: redis://[::1]:6379/0 and celery@h"),
         (UnpickleableExceptionWrapper("m", "Odd", (), "Odd('text')"), "Odd: 'text'"),
     ],
 )
 def test_an_error_is_its_class_and_its_first_line_without_passwords(exc: Exception, text: str) -> None:
     assert error_of(exc) == text
+
+
+@pytest.mark.parametrize("reason", [Rude(), Leaving(), Nameless()])
+def test_a_task_is_rejected_for_whatever_reason(reason: Exception) -> None:
+    name = type(reason).__qualname__
+    assert judge_failure(Reject(reason), TOLD, Seen(), 180.0) == Verdict("rejected", name)
+
+
+def test_the_reason_of_a_rejection_is_masked() -> None:
+    assert judge_failure(Reject("token=abc"), TOLD, Seen(), 180.0) == Verdict("rejected", "token=**")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(
+            "secret_",
+            "password",
+            "a://",
+            "a://b:",
+            "a://b:c@",
+            "token=",
+            "token  ",
+            "pass='",
+            "pass=\\'",
+            "a:",
+        ),
+        *("?pwd", "\\", "-", "bearer ", "x://:p @"),
+    ],
+)
+def test_masking_takes_time_in_proportion_to_the_text(part: str) -> None:
+    def seconds(length: int) -> float:
+        text = (part * length)[:length]
+        return min(timeit.repeat(lambda: mask_secrets(text), number=1, repeat=5))
+
+    # ten times the text: a hundred times the time if parts of it were looked at again and again
+    assert seconds(40_000) < 50 * max(seconds(4_000), 0.0005)
 
 
 def test_an_error_is_cut() -> None:
