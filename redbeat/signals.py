@@ -50,7 +50,11 @@ class Signal(dispatch.Signal):
             try:
                 response = receiver(signal=self, sender=sender, **named)
             except BaseException as exc:
-                logger.exception("beat: The receiver %r of %s has raised %r", receiver, self.name, exc)
+                logger.exception(
+                    "beat: The receiver %r of %s has raised an error, and the others are told",
+                    receiver,
+                    self.name,
+                )
                 response = exc
             responses.append((receiver, response))
         return responses
