@@ -132,9 +132,26 @@ def lines_of(
         yield from _indented(row.below, console)
 
 
+def least_width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
+    """Return the width from which on nothing of a table with these rows is shortened."""
+    return sum(_narrow(columns, _longest(columns, rows[:SAMPLE]))) + GAP * (len(columns) - 1)
+
+
+def _longest(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    """Return the width of the longest cell of each column."""
+    return [max((cell_len(row.cells[at].plain) for row in rows), default=0) for at in range(len(columns))]
+
+
+def _narrow(columns: Sequence[Column], longest: Sequence[int]) -> list[int]:
+    """Return the width of each column if only its title is wrapped."""
+    return [
+        max(cells, *map(cell_len, _parts(one.title))) for cells, one in zip(longest, columns, strict=True)
+    ]
+
+
 def _widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
     """Return the width of each column: that of its cells, or less if the terminal is too narrow."""
-    longest = [max((cell_len(row.cells[at].plain) for row in rows), default=0) for at in range(len(columns))]
+    longest = _longest(columns, rows)
     natural = [max(cells, cell_len(one.title)) for cells, one in zip(longest, columns, strict=True)]
     if width >= UNLIMITED_WIDTH:  # one very long text must not widen all rows
         return [
@@ -144,9 +161,7 @@ def _widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[
     if sum(natural) <= room:
         return natural
     # titles are wrapped at their commas before anything is shortened
-    narrow = [
-        max(cells, *map(cell_len, _parts(one.title))) for cells, one in zip(longest, columns, strict=True)
-    ]
+    narrow = _narrow(columns, longest)
     if sum(narrow) <= room:
         spare = room - sum(narrow)
         for at, most in enumerate(natural):

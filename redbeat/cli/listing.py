@@ -27,7 +27,7 @@ from redbeat.cli.zone import zone_options
 from redbeat.entries.describe import description_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
-from redbeat.entries.runs import read_last, with_last
+from redbeat.entries.runs import read_last, read_running_allowed, with_last
 from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.runs.figures import Figures
 
@@ -215,7 +215,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         history, figures, spoilt = entry.history(LAST_RUNS), entry.figures(), ""
     except StoreCorrupt as exc:
         history, figures, spoilt = [], Figures(), one_line(exc)
-    running = entry.running()
+    running = read_running_allowed(entry)
     now, zone, console = session.now(), session.zone, session.console
     upcoming, problem = _next_runs(entry, zone)
     if is_json:
@@ -223,7 +223,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         runs = {
             "next_runs": [iso(due) for due in upcoming],
             **outcome_of(last_run),
-            "running": [run.to_dict() for run in running],
+            "running": None if running is None else [run.to_dict() for run in running],
             "figures": figures.to_dict(),
             "history": [run.to_dict() for run in history],
         }
@@ -262,7 +262,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         console.print()
         session.say("In progress", "bold")
         session.draw(run_lines(running, now, zone, console, with_names=False))
-    in_progress = {run.task_id for run in running}
+    in_progress = {run.task_id for run in running or ()}
     past = [run for run in history if run.task_id is None or run.task_id not in in_progress]
     if past:
         console.print()

@@ -11,8 +11,8 @@ from datetime import datetime, tzinfo
 from rich.console import Console
 from rich.text import Text
 
-from redbeat.cli.grid import Column, Row, cut_end, cut_middle, lines_of
-from redbeat.cli.tables import WITH_DATES, style_of, titled
+from redbeat.cli.grid import UNLIMITED_WIDTH, Column, Row, cut_end, cut_middle, least_width, lines_of
+from redbeat.cli.tables import WITH_BOTH, WITH_DATES, style_of, titled
 from redbeat.cli.words import clock, in_words_of, one_line, relative, when_in
 from redbeat.history import PastRun
 from redbeat.log.text import printable
@@ -42,30 +42,53 @@ def run_lines(
 ) -> Iterator[Text]:
     """Yield the table of runs, in progress and past, with what is wrong with one below its row.
 
-    'for' is how long one is at work, or else on its queue, and how long the task of a past one took.
+    'for' is how long one is at work, or else on its queue, and how long the task of a past one took. A task
+    id is never cut, as one needs all of it: where there is no room it stands below its row. When runs were
+    due is left out on a narrow terminal, if all have ended.
     """
-    with_dates = console.width >= WITH_DATES
-    columns = [Column("name", share=2, cut=cut_middle)] if with_names else []
-    columns += [
-        Column("state"),
-        Column("for"),
-        Column(titled("due", zone, with_dates)),
-        Column("worker", share=2, cut=cut_middle),
-        Column("task id", share=1, cut=cut_end),
-    ]
-    rows = []
+    width = console.width
+    with_dates = width >= WITH_DATES
+    columns = {
+        "name": Column("name", share=2, cut=cut_middle),
+        "state": Column("state"),
+        "for": Column("for"),
+        "due": Column(titled("due", zone, with_dates)),
+        "ended": Column(titled("ended", zone, with_dates)),
+        "worker": Column("worker", share=2, cut=cut_middle),
+        "task id": Column("task id"),
+    }
+    if not with_names:
+        del columns["name"]
+    if all(run.ended_at is None for run in runs):
+        del columns["ended"]
+    elif width < WITH_BOTH and all(run.ended_at for run in runs):
+        del columns["due"]
+
+    def moment(one: datetime | None) -> Text:
+        return Text("" if one is None else clock(one, zone) if with_dates else relative(one, now))
+
+    found = []
     for run in runs:
         seconds = run.age_seconds if run.is_running else run.run_seconds
-        cells = [Text(printable(run.name))] if with_names else []
-        cells += [
-            _state_cell(run),
-            Text("" if seconds is None else seconds_in_words(seconds)),
-            Text(clock(run.due, zone) if with_dates else relative(run.due, now)),
-            Text(printable(run.worker or "")),
-            Text(printable(run.task_id or "")),
-        ]
-        rows.append(Row(cells, below=Text(in_words_of(one_line(_reason_of(run, zone)), zone))))
-    return lines_of(columns, rows, console, beside="error" if any(row.below for row in rows) else "")
+        cells = {
+            "name": Text(printable(run.name)),
+            "state": _state_cell(run),
+            "for": Text("" if seconds is None else seconds_in_words(seconds)),
+            "due": moment(run.due),
+            "ended": moment(run.ended_at),
+            "worker": Text(printable(run.worker or "")),
+            "task id": Text(printable(run.task_id or "")),
+        }
+        found.append((cells, in_words_of(one_line(_reason_of(run, zone)), zone)))
+
+    def rows() -> list[Row]:
+        return [Row([cells[title] for title in columns], below=Text(words)) for cells, words in found]
+
+    if width < UNLIMITED_WIDTH and least_width(list(columns.values()), rows()) > width:
+        del columns["task id"]
+        found = [(cells, "; ".join(filter(None, (cells["task id"].plain, words)))) for cells, words in found]
+    beside = "error" if any(words for _, words in found) else ""
+    return lines_of(list(columns.values()), rows(), console, beside=beside)
 
 
 def _state_cell(run: Run) -> Text:
@@ -81,7 +104,7 @@ def _reason_of(run: PastRun | Run, zone: tzinfo) -> str:
     if run.last is not None:
         many = "" if run.count is None else f", {run.count} runs"
         return f"until {when_in(run.last, zone)}{many}: {run.why}"
-    late = "" if run.late is None else f"later it came to an end all the same: {run.late}"
+    late = "" if run.late is None else f"it has ended later, as {run.late}"
     again = "" if run.rerun_of is None else f"a rerun of {run.rerun_of}"
     is_past = not (isinstance(run, Run) and run.is_running)
     attempt = f"attempt {run.attempt}" if is_past and (run.attempt or 1) > 1 else ""

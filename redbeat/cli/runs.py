@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 import click
@@ -23,8 +22,9 @@ from redbeat.cli.zone import zone_options
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.rerun import RerunResult, choose_run, failed_runs, rerun_each, rerun_one
-from redbeat.entries.runs import SOUGHT, find_runs
+from redbeat.entries.runs import IN_PROGRESS, SOUGHT, find_runs, with_histories
 from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired
+from redbeat.history import OUTCOMES
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
@@ -69,13 +69,14 @@ STATES = _States("states", _read_states)
     type=STATES,
     default="running",
     show_default=True,
-    help=f"Only runs that are in progress (running, overdue), or that have had one of these outcomes: "
-    f"{', '.join(state for state in SOUGHT if state not in ('running', 'overdue'))}.",
+    help=f"Only runs in progress ({', '.join(IN_PROGRESS)}), or past ones with one of these outcomes: "
+    f"{', '.join(OUTCOMES)}.",
 )
 @click.option(
     "--since",
     type=PAST,
-    help="Only past runs that have ended within this time, as 1d, or since this time.",
+    help="Only past runs that have ended within this time, as 1d, or since this time: 12:00, yesterday, "
+    "yesterday 9:00, or 2030-12-24T18:00.",
 )
 @click.option(
     "--limit",
@@ -97,17 +98,18 @@ def runs(
 ) -> None:
     """List runs of the entry NAME, or of all: those in progress, with their workers and ages.
 
+    --state sent lists those on their queues, started those at work, retrying those between two attempts.
     --state failed,lost,never_started lists what has failed for good, of all entries. Other outcomes are known
     of the runs that the histories keep (redbeat_history). This needs workers that track runs.
     """
     session = Session.of(ctx)
-    if name is not None:
-        listed_entry(session, name)
     now, zone = session.now(), session.zone
     begin = None if since is None else since(now, zone)
     found = find_runs(session.app, states, name=name, match=match, since=begin)
+    if not found and name is not None:
+        listed_entry(session, name)  # else it was deleted, and has runs all the same
     most = limit if limit is not None else TERMINAL_ROWS if session.is_on_terminal and not is_json else 0
-    shown = list(islice(found, most or None))
+    shown = with_histories(session.app, found[: most or None])
     if is_json:
         for run in shown:
             session.print_json(run.to_dict())

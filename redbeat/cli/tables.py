@@ -113,10 +113,10 @@ def entries_lines(
 
 
 def _outcome_cell(last: Last) -> Text:
-    """Return the last outcome, and how many runs have failed in a row where it is more than one."""
+    """Return the last outcome, and how many runs have failed in a row."""
     outcome = last.outcome or ""
-    in_a_row = f" ({last.failures})" if last.failures > 1 and outcome in FAILED_OUTCOMES else ""
-    return Text(one_line(outcome) + in_a_row, style=style_of(outcome))
+    in_a_row = f"({last.failures})" if last.failures else ""
+    return Text(f"{one_line(outcome)} {in_a_row}".strip(), style="red" if in_a_row else style_of(outcome))
 
 
 def style_of(outcome: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, time, timedelta, timezone, tzinfo
 from functools import partial
 from typing import Any
@@ -62,7 +62,10 @@ def _read_moment(text: str) -> datetime:
 #: returns a time that was given, the end of a pause, say, for the server's time and a zone
 Future = Callable[[datetime, tzinfo], datetime]
 
-_DAY_AND_CLOCK = re.compile(r"(today|tomorrow)?(?:(?:^|\s+)(?:at\s+)?(\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII)
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_DAY_AND_CLOCK = re.compile(
+    r"(yesterday|today|tomorrow)?(?:(?:^|\s+)(?:at\s+)?(\d{1,2}:\d\d(?::\d\d)?))?", re.ASCII
+)
 #: the longest time that is allowed
 _MAX_AHEAD = timedelta(days=36_525)
 
@@ -75,11 +78,10 @@ def _read_future(text: str) -> Future:
         if ahead > _MAX_AHEAD:
             raise ValueError(f"{text!r} is more than a hundred years.")
         return lambda now, _zone: now + ahead
-    found = _DAY_AND_CLOCK.fullmatch(words)
     try:
-        if words and found is not None:
-            hour, minute, second, *_ = map(int, f"{found[2] or '0:00'}:0".split(":"))
-            return partial(_on_day, found[1], time(hour, minute, second))
+        on_day = _read_day(words, ("today", "tomorrow"), following=1)
+        if on_day is not None:
+            return on_day
         moment = _read_moment(text)
     except ValueError as exc:
         raise ValueError(
@@ -89,26 +91,44 @@ def _read_future(text: str) -> Future:
 
 
 def _read_past(text: str) -> Future:
-    """Return the time of '2h' (ago) or of a time, as a function."""
-    words = text.strip().lower()
+    """Return the time of '2h' (ago), 'yesterday', 'yesterday 9:00', '18:30', or a time, as a function."""
+    words = " ".join(text.lower().split())
     if is_span(words):
         ago = timedelta(seconds=min(read_seconds(words), _MAX_AHEAD.total_seconds() + 1))
         if ago > _MAX_AHEAD:
             raise ValueError(f"{text!r} is more than a hundred years.")
         return lambda now, _zone: max(now - ago, datetime.fromtimestamp(0, timezone.utc))
     try:
+        on_day = _read_day(words, ("today", "yesterday"), following=-1)
+        if on_day is not None:
+            return on_day
         moment = _read_moment(text)
     except ValueError as exc:
-        raise ValueError(f"{text!r} is no time; write it as 1d, 2h or 2030-12-24T18:00.") from exc
+        raise ValueError(
+            f"{text!r} is no time; write it as 1d, 2h, yesterday, yesterday 9:00, 18:30 or 2030-12-24T18:00."
+        ) from exc
     return lambda _now, zone: in_zone(moment, zone)
 
 
-def _on_day(day: str | None, clock: time, now: datetime, zone: tzinfo) -> datetime:
-    """Return when it is ``clock`` in ``zone``, today or tomorrow; without a day, the next time."""
-    today, ahead = now.astimezone(zone).date(), timedelta(days=day == "tomorrow")
-    moment = instant_of(datetime.combine(today + ahead, clock), zone)
-    if day is None and moment <= now:
-        moment = instant_of(datetime.combine(today + timedelta(days=1), clock), zone)
+def _read_day(words: str, days: Sequence[str], following: int) -> Future | None:
+    """Return the time of one of ``days``, of a clock or of both, as a function; None: it is none of these.
+
+    Arguments:
+        following: a clock without a day is the next time that clocks show it (1), or the last one (-1).
+    """
+    found = _DAY_AND_CLOCK.fullmatch(words)
+    if not words or found is None or found[1] not in (None, *days):
+        return None
+    hour, minute, second, *_ = map(int, f"{found[2] or '0:00'}:0".split(":"))
+    return partial(_on_day, found[1], time(hour, minute, second), following)
+
+
+def _on_day(day: str | None, clock: time, following: int, now: datetime, zone: tzinfo) -> datetime:
+    """Return when it is ``clock`` in ``zone`` on that day; without one, the next or the last time."""
+    today = now.astimezone(zone).date()
+    moment = instant_of(datetime.combine(today + timedelta(days=_DAYS[day or "today"]), clock), zone)
+    if day is None and (moment - now).total_seconds() * following <= 0:
+        moment = instant_of(datetime.combine(today + timedelta(days=following), clock), zone)
     return moment
 
 

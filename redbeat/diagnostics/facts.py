@@ -87,7 +87,7 @@ def read_facts(app: Any, name: str) -> Facts:
         if entry is not None and entry.policy.exclude is not None:
             give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
         records = Histories(store).read(key, max(config.history, MOST_KEPT))
-        [running] = Runs(store).read([key])
+        running = Runs(store).read_allowed(key) or []
     history = decode_history(records, lambda due: id_of(key, due))
     kept, misfire = config.history, config.misfire
     return Facts(key, entry, stored, problem, history, kept, status, misfire, in_progress(running))

@@ -126,7 +126,7 @@ def _told_of_end(facts: Facts, run: PastRun) -> str:
     }[run.outcome]
     if run.error:
         told += f": {run.error}"
-    late = "" if run.late is None else f" Later it came to an end all the same: {run.late}."
+    late = "" if run.late is None else f" It has ended later, as {run.late}."
     return closed(told) + late
 
 

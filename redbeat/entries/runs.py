@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.config.config import ensure_conf
-from redbeat.errors import StoreRefused
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
 from redbeat.runs.figures import Figures, figures_of
-from redbeat.runs.run import Run, in_progress, run_of_failure, run_of_record, runs_of
+from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
 from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
 from redbeat.store.members import Members
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 
 #: how many runs are read for figures at most
 MOST_KEPT = 1000
-#: by how many of its latest records the last outcome of an entry is told
-LATEST = 5
+#: by how many of its latest records the last outcome of an entry is told; most may be of skipped runs
+LATEST = 20
 
-
-#: what ``find_runs`` finds: runs in progress, those of them that take too long, and those with an outcome
-SOUGHT = {
+#: what ``find_runs`` finds in progress: all of it, what is in a state, and what takes too long
+IN_PROGRESS = {
     "running": "in progress",
+    **STATES,
     "overdue": "in progress, and longer than the entry's max_runtime",
-    **OUTCOMES,
 }
+#: all that it finds: these, and past runs by their outcomes. A run may be sent in both ways
+SOUGHT = {**IN_PROGRESS, **OUTCOMES}
 #: more runs that have failed than are kept
 MOST_FAILURES = 100_000
 BEGINNING = datetime.fromtimestamp(0, timezone.utc)
@@ -46,12 +47,13 @@ class Last(NamedTuple):
     """What became of an entry's last run, and how often it has failed in a row.
 
     Attributes:
-        outcome: of the last run of which it is known, else of the last record; None: there is none.
-        failures: how many runs have failed in a row.
+        outcome: of the last run that has ended, else of the last record; None: there is none, or this user
+            may not read it.
+        failures: how many runs have failed in a row; None: this user may not read it.
     """
 
     outcome: str | None = None
-    failures: int = 0
+    failures: int | None = 0
 
 
 def id_of(key: str, due: datetime) -> str:
@@ -75,31 +77,33 @@ def read_runs(entry: RedBeatSchedulerEntry, limit: int) -> list[Run]:
 
 def read_running(entry: RedBeatSchedulerEntry) -> list[Run]:
     """Return the runs in progress of ``entry``; see :meth:`redbeat.RedBeatSchedulerEntry.running`."""
-    store = Store(entry.app)
-    [records] = Runs(store).read([entry.key])
-    now = Server(store).now()
+    return _running_of(entry, Runs(Store(entry.app)).read([entry.key])[0])
+
+
+def read_running_allowed(entry: RedBeatSchedulerEntry) -> list[Run] | None:
+    """Return the same; None where this user may not read them."""
+    records = Runs(Store(entry.app)).read_allowed(entry.key)
+    return None if records is None else _running_of(entry, records)
+
+
+def _running_of(entry: RedBeatSchedulerEntry, records: Sequence[RunRecord]) -> list[Run]:
+    now = Server(Store(entry.app)).now()
     return [run_of_record(str(entry.name), one, now) for one in reversed(in_progress(records))]
 
 
 def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
     """Return the figures of ``entry``; see :meth:`redbeat.RedBeatSchedulerEntry.figures`."""
-    try:
-        [failures] = Runs(Store(entry.app)).failing([entry.key])
-    except StoreRefused:  # a user with the rights that version 3.0 has documented
-        failures = 0
+    [failures] = Runs(Store(entry.app)).failing_allowed([entry.key])
     return figures_of(read_history(entry, max(ensure_conf(entry.app).history, MOST_KEPT)), failures)
 
 
 def read_last(app: Any, keys: Sequence[str]) -> list[Last]:
-    """Return what became of the last runs of entries, by their keys; nothing where that may not be read."""
+    """Return what became of the last runs of entries, by their keys, as far as this user may read it."""
     store = Store(app)
     found: list[Last] = []
     for chunk in in_chunks(keys):
-        try:
-            records = Histories(store).newest(chunk, LATEST)
-            failures = Runs(store).failing(chunk)
-        except StoreRefused:
-            return [Last()] * len(keys)
+        records = Histories(store).newest_allowed(chunk, LATEST) or [[]] * len(chunk)
+        failures = Runs(store).failing_allowed(chunk)
         found += map(Last, map(_last_outcome, records), failures)
     return found
 
@@ -127,8 +131,8 @@ def find_runs(
 ) -> list[Run]:
     """Return runs of one entry or of many: those in progress, and after them the past ones, the newest first.
 
-    Those that have failed, were lost or never started are listed for all entries; others are found as far as
-    the histories of their entries go back.
+    Those that have failed, were lost or never started are listed for all entries, and ``with_histories`` has
+    the rest of them; others are found as far as the histories of their entries go back.
 
     Arguments:
         sought: some of ``SOUGHT``.
@@ -143,10 +147,10 @@ def find_runs(
         return (name is None or one == name) and (match is None or fnmatchcase(one, match))
 
     found: list[Run] = []
-    if wanted & {"running", "overdue"}:
+    if wanted & IN_PROGRESS.keys():
         records = _in_progress_of(store, name)
         running = [run_of_record(one, record, now) for one, record in records if is_meant(one)]
-        found += [run for run in running if run.is_overdue or "running" in wanted]
+        found += [run for run in running if wanted & _states_of(run)]
     past: list[Run] = []
     others = wanted & OUTCOMES.keys()
     if wanted & set(FAILED_OUTCOMES):
@@ -159,6 +163,32 @@ def find_runs(
     found.sort(key=lambda run: run.due, reverse=True)
     past.sort(key=_recorded_at, reverse=True)
     return found + [run for run in past if since is None or _recorded_at(run) >= since]
+
+
+def _states_of(run: Run) -> set[str]:
+    """Return the words by which a run in progress is found."""
+    return {"running", str(run.state)} | ({"overdue"} if run.is_overdue else set())
+
+
+def with_histories(app: Any, runs: Sequence[Run]) -> list[Run]:
+    """Return ``runs`` with all that histories say of those of them that are only listed as failed."""
+    store, pasts = Store(app), dict[tuple[str, str | None], PastRun]()
+    listed = {run.name for run in runs if run.outcome in FAILED_OUTCOMES and run.sent_at is None}
+    for names in in_chunks(sorted(listed)):
+        keys = [store.keys.entry(name) for name in names]
+        histories = Histories(store).newest_allowed(keys, MOST_KEPT)
+        if histories is None:
+            return list(runs)
+        for name, key, records in zip(names, keys, histories, strict=True):
+            for past in decode_history(records, partial(id_of, key)):
+                pasts.setdefault((name, past.task_id), past)
+    return [_completed(run, pasts.get((run.name, run.task_id))) for run in runs]
+
+
+def _completed(run: Run, past: PastRun | None) -> Run:
+    if past is None or past.outcome != run.outcome:
+        return run
+    return replace(run_of_past(run.name, past), ended_at=past.ended or run.ended_at)
 
 
 def read_failures(store: Store, since: datetime) -> list[Run] | None:

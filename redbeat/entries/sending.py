@@ -91,10 +91,10 @@ def _note_in_progress(
     found = Runs(store).note_sent(entry.key, task_id, run)
     if isinstance(found, Held):
         since = "" if found.since is None else f" since {shown(moment_of(found.since))}"
-        where = "" if found.worker is None else f" on {found.worker}"
+        where = "on its queue" if found.worker is None else f"in progress on {found.worker}"
         raise EntryBusy(
-            f"{entry.key}: its overlap is {policy.overlap}, and the run {found.by} is in progress"
-            f"{where}{since}; try again when that one has ended.",
+            f"{entry.key}: its overlap is {policy.overlap}, and the run {found.by} is {where}{since}; "
+            "try again when that one has ended.",
             entry.key,
         )
     if found is not None:

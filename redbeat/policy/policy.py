@@ -42,6 +42,9 @@ OVERLAP_QUEUE_SECONDS = 3600.0
 #: workers for a night, and nothing waits for that run, so a day; and its message doesn't expire.
 PATIENT_QUEUE_SECONDS = 86_400.0
 
+#: the longest length of time in a policy, and how a sentence says that 0 isn't one
+MOST_SECONDS, ABOVE_0 = 10**10, "above 0 and up to"
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -358,24 +361,24 @@ def _limit(name: str, value: Any) -> int:
     return int(value)
 
 
-def _seconds(name: str, value: Any) -> float:
+def _seconds(name: str, value: Any, allowed: str = "from 0 to") -> float:
     seconds = getattr(value, "total_seconds", lambda: value)()
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not is_number or not 0 <= seconds <= 10**10:
-        raise ValueError(f"{name}: must be a number of seconds from 0, not {value!r}.")
+    if not is_number or not 0 <= seconds <= MOST_SECONDS:
+        raise ValueError(f"{name}: must be a number of seconds {allowed} {MOST_SECONDS}, not {value!r}.")
     return seconds  # type: ignore[no-any-return]
 
 
 def _patience(name: str, value: Any) -> float:
-    if not _seconds(name, value):
+    if not (seconds := _seconds(name, value, ABOVE_0)):
         raise ValueError(f"{name}: must be more than 0 seconds, or nothing ever runs.")
-    return _seconds(name, value)
+    return seconds
 
 
 def _length(name: str, value: Any) -> float:
-    if not _seconds(name, value):
-        raise ValueError(f"{name}: must be more than 0 seconds.")
-    return _seconds(name, value)
+    if not (seconds := _seconds(name, value, ABOVE_0)):
+        raise ValueError(f"{name}: must be a number of seconds {ABOVE_0} {MOST_SECONDS}, not {value!r}.")
+    return seconds
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -31,9 +31,10 @@ def read_seconds(text: str) -> float:
         if match is None or match[2] not in _SECONDS:
             found = lowered[place:] if match is None else match[2]
             if found.lstrip().startswith("-"):
-                hint = "it can't be negative"
-            else:
-                hint = f"{found!r} is no unit or number" if found else "a unit is missing"
+                raise ValueError(
+                    f"{text!r}: a length of time can't be negative; write it as 30s, 1h30m or 0.2."
+                )
+            hint = f"{found!r} is no unit or number" if found else "a unit is missing"
             units = "ms, s, m, h, d, w"
             raise ValueError(f"{text!r} is no length of time, such as 30s, 1h30m or 0.2: {hint} ({units}).")
         total += float(match[1]) * _SECONDS[match[2]]

@@ -17,7 +17,7 @@ from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRef
 from redbeat.log.logger import logger
 from redbeat.store.locks import LockKey
 from redbeat.store.records import text_of
-from redbeat.store.rights import HISTORIES
+from redbeat.store.rights import HISTORIES, OUTCOMES
 from redbeat.store.scripts import read_histories, read_history
 from redbeat.store.store import Store
 
@@ -61,6 +61,14 @@ class Histories:
         with self._store.translating():
             histories = [self._store.keys.beside(key)[0] for key in keys]
             return read_histories(self._store.client, histories, limit=limit, record_bytes=RECORD_BYTES)
+
+    def newest_allowed(self, keys: Sequence[str], limit: int) -> list[list[str]] | None:
+        """Return what ``newest`` does; None where this user may not read histories."""
+
+        def read() -> list[list[str]] | None:
+            return self.newest(keys, limit)
+
+        return self._store.rights.ask(OUTCOMES, read, lambda: None)
 
     def add(self, key: str, record: str, at: datetime) -> None:
         """Add a record to one history, if histories are kept.

@@ -32,7 +32,9 @@ class Feature(NamedTuple):
 
 
 HISTORIES = Feature("Runs aren't recorded in histories", "+lpush +ltrim")
-REMAINS = Feature("The histories of deleted entries stay until celery redbeat purge", "+del")
+REMAINS = Feature(
+    "What is kept beside deleted entries stays until celery redbeat purge", "+del ~redbeat::failing:*"
+)
 WAKE_UPS = Feature("Changes are noticed within a second, not at once", "+subscribe")
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
@@ -52,6 +54,9 @@ BY_HAND = Feature(
     "runs",
 )
 IN_PROGRESS = Feature("Runs in progress are looked for entry by entry", "+zscan", "runs")
+OUTCOMES = Feature("What became of runs isn't shown", "+lrange ~redbeat::history:*", "runs")
+FAILING = Feature("How many runs have failed in a row isn't shown", "+get ~redbeat::failing:*", "runs")
+RUNNING = Feature("Runs in progress aren't shown", "+hgetall ~redbeat::running:*", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")
 PUSHES = Feature(
     "Runs are delivered at least once, each run with one task id", "+info +lpush +lpop +pexpire", "delivery"

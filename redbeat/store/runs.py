@@ -18,7 +18,7 @@ from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
 from redbeat.store.records import Fence, Held, Reserved, TrackedRun, text_of
-from redbeat.store.rights import BY_HAND, FAILURES, IN_PROGRESS, RUNS
+from redbeat.store.rights import BY_HAND, FAILING, FAILURES, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.runs import Delivery as Delivery
 from redbeat.store.scripts.runs import End as End
@@ -198,14 +198,26 @@ class Runs:
                 self._store.rights.note(RUNS, unrecorded)
 
     def read(self, keys: Sequence[str]) -> list[list[RunRecord]]:
-        """Return the runs in progress of the entries under ``keys``, the oldest first; one round trip."""
+        """Return the runs in progress of the entries under ``keys``, the oldest first; one round trip.
+
+        A key of another type counts as empty.
+        """
         if not keys:
             return []
         with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.hgetall(self._store.keys.running(key))
             found = pipeline.execute(raise_on_error=False)
+            _refuse_errors(found)
         return [[] if isinstance(one, Exception) else _records_of(one.items()) for one in found]
+
+    def read_allowed(self, key: str) -> list[RunRecord] | None:
+        """Return the runs in progress of one entry; None where this user may not read them."""
+
+        def read() -> list[RunRecord] | None:
+            return self.read([key])[0]
+
+        return self._store.rights.ask(RUNNING, read, lambda: None)
 
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""
@@ -235,12 +247,18 @@ class Runs:
             for key in keys:
                 pipeline.get(as_stored(self._store.keys.failing(key)))
             found = pipeline.execute(raise_on_error=False)
-            for answer in found:
-                if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-                    raise answer
+            _refuse_errors(found)
         texts = ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
         counts = (int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts)
         return [Failing(count % _BEING_PAUSED, count >= _BEING_PAUSED) for count in counts]
+
+    def failing_allowed(self, keys: Sequence[str]) -> Sequence[int | None]:
+        """Return what ``failing`` does; None for each where this user may not read them."""
+
+        def read() -> Sequence[int | None]:
+            return self.failing(keys)
+
+        return self._store.rights.ask(FAILING, read, lambda: [None] * len(keys))
 
     def forget_failures(self, key: str) -> None:
         """Count the failures in a row of the entry under ``key`` from the beginning."""
@@ -284,6 +302,13 @@ class Runs:
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
         return rows
+
+
+def _refuse_errors(answers: Iterable[Any]) -> None:
+    """Raise the first error among answers, except that a key has another type."""
+    for answer in answers:
+        if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+            raise answer
 
 
 def _records_of(fields: Iterable[tuple[Any, Any]]) -> list[RunRecord]:

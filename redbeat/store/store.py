@@ -538,8 +538,10 @@ class Store:
         """
         total = 0
         for part, chunk in self.parts.chunks(keys):
-            delete = partial(self._delete, part, chunk, fence)
-            status, deleted = self.rights.ask(REMAINS, partial(delete, part.keys.beside), delete)
+            delete, beside = partial(self._delete, part, chunk, fence), part.keys.beside
+            fewer = partial(delete, partial(_without_last, beside))  # what the rules of 3.0 allow
+            less = partial(self.rights.ask, REMAINS, fewer, delete)
+            status, deleted = self.rights.ask(REMAINS, partial(delete, beside), less)
             self.check_lock(status, fence)
             total += deleted
         return total
@@ -723,6 +725,10 @@ class Store:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
             return "none"
+
+
+def _without_last(beside: Callable[[str], Sequence[str]], key: str) -> Sequence[str]:
+    return beside(key)[:-1]
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

@@ -24,7 +24,7 @@ from kombu.transport.redis import Channel
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.entries.runs import find_runs
+from redbeat.entries.runs import Last, find_runs, read_last
 from redbeat.errors import EntryBusy, StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.leadership.lock import LeaderLock
@@ -237,6 +237,17 @@ def it_looks_at_runs(ground: Ground) -> None:
     found = Entry.get("report", app)
     assert [run.task_id for run in found.runs()] == ["two", "one"]
     assert found.figures().runs == 1
+
+
+def it_lists_what_became_of_runs(ground: Ground) -> None:
+    trusted = ground.app("default")
+    entry = Entry("report", "tasks.report", 60, app=trusted).save()
+    progress = Progress(trusted, ground.admin)
+    progress.end(progress.started("report", "one"), "failed")
+    progress.started("report", "two")
+    app = ground.app()
+    assert read_last(app, [entry.key]) == [Last("failed", 1)]
+    assert [run.task_id for run in find_runs(app, ["running", "failed"])] == ["two", "one"]
 
 
 def it_looks_at_calendars(ground: Ground) -> None:
@@ -498,9 +509,11 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_saves_moves_and_deletes, it_works_in_another_database, it_saves_and_deletes_many,
         it_keeps_calendars, it_changes_and_pauses, it_runs_entries_by_hand, it_finds_entries,
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
-        it_keeps_to_the_overlap_of_what_it_runs_by_hand,
+        it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
     ),
-    "viewer": (it_looks_at_entries, it_looks_at_runs, it_looks_at_calendars, *STATUS),
+    "viewer": (
+        it_looks_at_entries, it_looks_at_runs, it_lists_what_became_of_runs, it_looks_at_calendars, *STATUS,
+    ),
     "status": STATUS,
     "worker": (
         *(it_tracks_runs, it_tracks_runs_in_another_database),
@@ -511,4 +524,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),
 }  # fmt: skip
 #: what the rules of 3.0 don't allow
-SINCE_3_0: tuple[Claim, ...] = (it_keeps_to_the_overlap_of_what_it_runs_by_hand,)
+SINCE_3_0: tuple[Claim, ...] = (
+    it_keeps_to_the_overlap_of_what_it_runs_by_hand,
+    it_lists_what_became_of_runs,
+)

@@ -13,8 +13,8 @@ from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import PAGE_SIZE
-from redbeat.errors import EntryTooExpensive, StoreRefused
-from redbeat.history import FAILED_OUTCOMES, PastRun, decode_history
+from redbeat.errors import EntryTooExpensive
+from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, PastRun, decode_history
 from redbeat.log.text import counted, printable, shorten
 from redbeat.process.budget import limited_twice
 from redbeat.runs.figures import figures_of
@@ -24,10 +24,15 @@ from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import shown
 from redbeat.store.histories import Histories
+from redbeat.store.run_record import State
 from redbeat.store.runs import Runs
 
 #: so many runs must have ended before their median counts, and so many of a row have failed before it is told
 LEAST_ENDED, LEAST_FAILURES = 3, 3
+#: so many runs in a row must have never started before that is told
+LEAST_NEVER_STARTED = 5
+#: a run that waits for longer on its queue and holds its entry is told, seconds
+LONG_WAIT_SECONDS = 600.0
 #: how many records of each history are looked at
 MOST_READ = 20
 #: by how many of its next times the interval of an entry is judged
@@ -72,7 +77,7 @@ class RunChecks:
                 "that no worker begins is noticed only where its entry's policy needs it.",
                 "Call redbeat.track_runs(app) in the module that makes the app, and restart beat.",
             )
-        yield from _of_overdue(context)
+        yield from _of_long_runs(context)
 
     def _of_untracked(self) -> Finding:
         named = ", ".join(printable(name) for name in self._needing)
@@ -82,24 +87,24 @@ class RunChecks:
             Severity.ERROR,
             "untracked",
             "workers",
-            f"No live worker tracks runs, and the policy of {entries} can't be held to without: with an "
-            "overlap, say, each run seems to be in progress until its queue_timeout.",
-            "Call redbeat.track_runs(app) in the module that makes the app, and restart the workers.",
+            f"No live worker tracks runs, or no worker runs. The policy of {entries} needs that: nobody says "
+            "when a run has ended, so with an overlap other than allow each one holds back the next until "
+            "its queue_timeout is over.",
+            "Start the workers, or call redbeat.track_runs(app) in the module that makes the app and restart "
+            "them.",
         )
 
     def _look(self, context: Context) -> Iterator[Finding]:
         page, self._page = self._page, []
         keys = [row.key for row in page]
-        try:
-            failures = Runs(context.store).failing(keys)
-        except StoreRefused:  # a user with the rights that version 3.0 has documented
-            failures = [0] * len(page)
+        failures = Runs(context.store).failing_allowed(keys)
         records = Histories(context.store).newest(keys, MOST_READ)
         for row, texts, in_a_row in zip(page, records, failures, strict=True):
             history = decode_history(texts, str)
             if row.entry is not None:
                 yield from _of_slow(context, row.entry, history)
-                yield from _of_failing(context, row.entry, history, in_a_row)
+                yield from _of_failing(context, row.entry, history, in_a_row or 0)
+                yield from _of_never_started(context, row.entry, history)
 
 
 def _of_slow(context: Context, entry: RedBeatSchedulerEntry, history: Sequence[PastRun]) -> Iterator[Finding]:
@@ -163,15 +168,50 @@ def _of_failing(
     )
 
 
-def _of_overdue(context: Context) -> Iterator[Finding]:
-    """Find runs that take longer than their entry's max_runtime."""
-    store = context.store
-    found = (
-        (store.keys.name(key), one) for key, record in Runs(store).all() for one in in_progress([record])
+def _of_never_started(
+    context: Context, entry: RedBeatSchedulerEntry, history: Sequence[PastRun]
+) -> Iterator[Finding]:
+    """Find an entry none of whose last runs was begun."""
+    outcomes = [run.outcome for run in history if run.outcome in ENDED_OUTCOMES]
+    in_a_row = next((at for at, one in enumerate(outcomes) if one != "never_started"), len(outcomes))
+    if in_a_row < LEAST_NEVER_STARTED or not entry.is_enabled_at(context.now):
+        return
+    yield Finding(
+        Severity.WARNING,
+        "never-started",
+        str(entry.name),
+        f"No worker has begun its last {in_a_row} runs within queue_timeout.",
+        "See whether a worker takes from its queue and tracks runs; celery redbeat route names the queue.",
     )
-    overdue = (run_of_record(name, one, context.now) for name, one in found if one.is_overdue)
-    for run in islice(overdue, PAGE_SIZE):
-        yield _of_overdue_run(run)
+
+
+def _of_long_runs(context: Context) -> Iterator[Finding]:
+    """Find runs that take longer than their entry's max_runtime, or hold it and aren't begun."""
+    yield from islice(_long_runs(context), PAGE_SIZE)
+
+
+def _long_runs(context: Context) -> Iterator[Finding]:
+    for key, record in Runs(context.store).all():
+        for one in in_progress([record]):
+            run = run_of_record(context.name_of(key), one, context.now)
+            is_waiting = one.state is State.SENT and (run.age_seconds or 0) > LONG_WAIT_SECONDS
+            if one.is_overdue:
+                yield _of_overdue_run(run)
+            elif is_waiting and one.overlap != "allow":
+                yield _of_waiting_run(run, one.overlap)
+
+
+def _of_waiting_run(run: Run, overlap: str) -> Finding:
+    since = "" if run.sent_at is None else f" since {shown(run.sent_at)}"
+    return Finding(
+        Severity.WARNING,
+        "waiting-run",
+        run.name,
+        f"A run of it, {printable(str(run.task_id))}, was sent and no worker has begun it{since}; with "
+        f"overlap {overlap} it holds back the next one.",
+        "It waits on its queue, or a worker that had taken its message was killed: the broker gives the "
+        "message back after its visibility timeout. queue_timeout says how long the run is waited for.",
+    )
 
 
 def _of_overdue_run(run: Run) -> Finding:

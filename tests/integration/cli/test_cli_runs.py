@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import click
 import pytest
 import redis
 from celery import Celery
@@ -15,6 +17,8 @@ from click.testing import Result
 from rich.cells import cell_len
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.cli.runs import STATES
+from redbeat.cli.runs import runs as runs_command
 from redbeat.task_ids import rerun_id_of
 from tests.support.command_line import Terminal, call, celery_arguments
 from tests.support.progress import Progress
@@ -22,6 +26,8 @@ from tests.support.schedule import messages
 
 Call = Callable[..., Result]
 WIDTHS = [60, 80, 100, 120, 200]
+CONTEXT = click.Context(runs_command)
+OPTION = next(one for one in runs_command.params if one.name == "states")
 ERROR = "ValueError: no numbers today"
 
 
@@ -78,11 +84,59 @@ def test_a_state_chooses_runs_in_progress_and_past(ask: Call, busy: None) -> Non
     assert "There are no such runs." in ask("runs", "report").stderr
 
 
+def test_a_state_in_the_table_chooses_what_is_in_it(ask: Call, busy: None, progress: Progress) -> None:
+    for name in ("quiet", "sync"):
+        progress.send(name, f"{name}-sent", 6000.0)
+    for states in ("sent", "started", "sent,started", "failed,sent"):
+        shown = {row[1] for row in rows(ask("runs", "--state", states, columns=120))}
+        assert shown == set(states.split(","))
+    assert "sent,started" in {one.value for one in STATES.shell_complete(CONTEXT, OPTION, "sent,sta")}
+    words = " ".join(ask("runs", "--help").stdout.split())
+    assert "running, sent, started, retrying, spawned, overdue" in words
+
+
+def test_past_runs_are_shown_with_how_long_they_took_and_when_they_ended(ask: Call, busy: None) -> None:
+    failed = ("runs", "--state", "failed")
+    for columns, titles in (
+        (80, ["state", "for", "ended"]),
+        (120, ["state", "for", "ended,"]),
+        (160, ["state", "for", "due,", "ended,"]),
+    ):
+        shown = ask(*failed, columns=columns).stdout
+        assert [word for word in shown.splitlines()[0].split() if word in titles] == titles
+        assert {row[2] for row in rows(ask(*failed, columns=columns))} == {"4 s"}
+    for run in found(ask(*failed, "--json")):
+        assert (run["run_seconds"], run["attempt"]) == (4.0, 1)
+        assert None not in (run["sent_at"], run["started_at"], run["wait_seconds"])
+
+
+def test_task_ids_are_whole_on_any_terminal(ask: Call, add: Callable[..., Any], progress: Progress) -> None:
+    add("a-long-name-of-an-entry")
+    ids = [str(uuid4()), str(uuid4())]
+    delivery = progress.started("a-long-name-of-an-entry", ids[0])
+    progress.end(delivery, "failed", error=ERROR)
+    progress.started("a-long-name-of-an-entry", ids[1], 2000.0)
+    for columns in (*WIDTHS, 10_000):
+        lines = ask("runs", "--state", "failed,running", columns=columns).stdout.splitlines()
+        assert max(map(cell_len, lines)) <= columns
+        text = " ".join(" ".join(lines).split())
+        assert all(one in text for one in ids), text
+        assert (f"{ids[0]}; {ERROR}" in text) == (columns < 200)
+
+
+def test_runs_of_an_entry_that_is_gone_are_shown_while_there_are_any(
+    ask: Call, busy: None, app: Celery
+) -> None:
+    Entry.get("sync", app).delete()
+    assert [run["task_id"] for run in found(ask("runs", "sync", "--json"))] == ["sync-1"]
+    assert "There is no entry 'sync'" in ask("runs", "sync", "--state", "succeeded", code=66).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "count"),
     [
         (["--match", "rep*"], 2), (["--match", "s*"], 0), (["--since", "1d"], 2), (["--limit", "1"], 1),
-        (["--since", "2099-01-01"], 0), (["--limit", "0"], 2),
+        (["--since", "2099-01-01"], 0), (["--since", "yesterday"], 2), (["--limit", "0"], 2),
     ],
 )  # fmt: skip
 def test_runs_are_chosen_by_name_time_and_number(
@@ -95,7 +149,7 @@ def test_runs_are_chosen_by_name_time_and_number(
     ("arguments", "code", "words"),
     [
         (["runs", "--state", "faild"], 64, "there is no state 'faild'. Did you mean failed?"),
-        (["runs", "--since", "yesterday"], 64, "'yesterday' is no time"),
+        (["runs", "--since", "tomorrow"], 64, "'tomorrow' is no time"),
         (["runs", "gone"], 66, "There is no entry 'gone'"),
         (["rerun"], 64, "Give a NAME, or --all-failed --since TIME."),
         (["rerun", "report", "--all-failed", "--since", "1d"], 64, "Give a NAME, or"),
@@ -130,10 +184,23 @@ def test_a_list_has_last_outcomes_and_failures_in_a_row(ask: Call, busy: None) -
         shown = {row[0]: row for row in rows(ask("list", columns=columns))}
         assert "failed (2)" in shown["report"]
         assert "sent" in shown["sync"]
+        assert "succeeded (1)" not in ask("list", columns=columns).stdout
     listed = {entry["name"]: entry for entry in found(ask("list", "--json"))}
     assert [(listed[name]["last_outcome"], listed[name]["failures_in_a_row"]) for name in sorted(listed)] == [
         (None, 0), ("failed", 2), ("sent", 0),
     ]  # fmt: skip
+
+
+def test_a_streak_of_failures_is_shown_behind_any_outcome(
+    ask: Call, busy: None, progress: Progress, add: Callable[..., Any]
+) -> None:
+    add("once")
+    progress.end(progress.started("once", "once-1"), "failed")
+    progress.end(progress.started("report", "report-4", 4000.0), "revoked")
+    for columns in (80, 120):
+        shown = {row[0]: row for row in rows(ask("list", columns=columns))}
+        assert "failed (1)" in shown["once"]
+        assert "revoked (2)" in shown["report"]
 
 
 def test_a_list_without_tracked_runs_has_its_columns_for_other_things(
@@ -258,7 +325,7 @@ def test_a_run_that_has_succeeded_after_it_was_given_up_is_left_out(
     progress.settle(at=progress.deadline_of("one", "id"))
     progress.end(delivery, "succeeded")
     assert [run["outcome"] for run in found(ask("runs", "one", "--state", "lost", "--json"))] == ["lost"]
-    assert "later it came to an end all the same: succeeded" in ask("show", "one").stdout
+    assert "it has ended later, as succeeded" in ask("show", "one").stdout
     assert ask("rerun", "--all-failed", "--since", "1d", "--yes").stdout == "Sent 0 runs once more.\n"
     assert messages(broker) == []
 

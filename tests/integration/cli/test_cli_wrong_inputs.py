@@ -37,7 +37,7 @@ USAGE = {
     "add x echo --every 5x": "'x' is no unit or number",
     "add x echo --every 1h30": "a unit is missing",
     "add x echo --every 0": "'0' is no interval: it must be longer than 0 s",
-    "add x echo --every -5": "'-5' is no length of time, .*: it can't be negative",
+    "add x echo --every -5": "'-5': a length of time can't be negative; write it as 30s, 1h30m or 0.2.",
     "add x echo --every nan": "'nan' is no length of time",
     "add x echo --every 1e300": "is no interval",
     "add x echo --cron '*/5 9-17 * 1,13 *'": "'13' is no number from 1 to 12.* field 4, at character 14",

@@ -10,7 +10,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.entries.runs import Last, find_runs, read_last
+from redbeat.entries.runs import Last, find_runs, read_last, with_histories
 from redbeat.runs.run import Run
 from tests.support.progress import Progress, running_of
 from tests.support.schedule import server_now
@@ -103,6 +103,9 @@ def test_the_last_outcome_is_that_of_the_last_run_that_has_ended(
     progress.begin(delivery)
     progress.end(delivery, "succeeded")
     progress.send("entry", "two", 1060.0)
+    for number in range(15):  # runs that were skipped since
+        record = {"at": 1061.0 + number, "due": 1061 + number, "outcome": "skipped", "why": "another one"}
+        progress.client.lpush("redbeat::history:entry", json.dumps(record))
     assert read_last(app, [entry.key]) == [Last("succeeded", 0)]
 
 
@@ -118,11 +121,52 @@ def test_runs_of_all_entries_are_found_by_state_name_and_time(
     assert ids(find_runs(app, ["failed", "lost"])) == ["other-failed", "entry-failed"]
     assert ids(find_runs(app, ["failed"], name="entry")) == ["entry-failed"]
     assert ids(find_runs(app, ["succeeded", "running"], match="o*")) == ["other-running", "other-succeeded"]
-    assert ids(find_runs(app, ["sent"])) == [], "those in progress aren't past"
     now = datetime.fromtimestamp(server_now(client), UTC)
     for wanted in ("failed", "succeeded"):
         assert len(find_runs(app, [wanted], since=now - timedelta(hours=1))) == 2
         assert find_runs(app, [wanted], since=now + timedelta(hours=1)) == []
+
+
+def test_runs_in_progress_are_found_by_their_state(app: Celery, entry: Entry, progress: Progress) -> None:
+    progress.send("entry", "past", 900.0)
+    progress.client.delete("redbeat::running:entry")
+    progress.send("entry", "sent", 1000.0)
+    progress.started("entry", "started", 1001.0, max=1)
+    progress.settle(at=server_now(progress.client) + 10)
+    progress.end(progress.started("entry", "retrying", 1002.0), "retrying", retry_seconds=60)
+    delivery = progress.started("entry", "spawned", 1003.0, workflow=1)
+    progress.runs.note_child(delivery, "child")
+    progress.end(delivery, "succeeded")
+    for state in ("retrying", "spawned", "started"):
+        assert ids(find_runs(app, [state])) == [state]
+    assert ids(find_runs(app, ["overdue"])) == ["started"]
+    assert ids(find_runs(app, ["sent"])) == ["sent", "past"], "also that of which nothing more is known"
+    assert ids(find_runs(app, ["sent", "retrying", "failed"])) == ["retrying", "sent", "past"]
+
+
+def test_runs_that_are_listed_as_failed_have_all_that_their_histories_say(
+    app: Celery, entry: Entry, progress: Progress, client: redis.Redis
+) -> None:
+    other = Entry("other", "echo", 60, app=app).save()
+    for name in ("entry", "other"):
+        progress.end(progress.started(name, f"{name}-1"), "failed", run_seconds=2.5, error="ValueError: no")
+    found = with_histories(app, find_runs(app, ["failed"]))
+    assert found == [*other.runs(), *entry.runs()]
+    assert {run.run_seconds for run in found} == {2.5}
+    client.delete("redbeat::history:entry")
+    [_, bare] = with_histories(app, find_runs(app, ["failed"]))
+    assert (bare.task_id, bare.run_seconds, bare.error) == ("entry-1", None, "ValueError: no")
+
+
+def test_keys_of_another_type_count_as_no_runs_in_progress(
+    app: Celery, entry: Entry, progress: Progress, client: redis.Redis
+) -> None:
+    Entry("other", "echo", 60, app=app).save()
+    progress.send("entry", "one")
+    progress.send("other", "two")
+    client.delete("redbeat::running:other")
+    client.set("redbeat::running:other", "oops")
+    assert ids(find_runs(app)) == ["one"]
 
 
 def test_what_has_failed_is_found_when_the_history_has_forgotten_it(

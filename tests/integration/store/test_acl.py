@@ -21,6 +21,7 @@ from redbeat.schedulers import get_redis
 from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
+from tests.support.progress import Progress
 from tests.support.rights import CLAIMS, PASSWORD, RECIPES, Claim, Ground, documented_rights, run_twice
 from tests.support.schedule import field, write_raw
 from tests.support.ticks import leader, take_messages
@@ -40,6 +41,14 @@ OF_KOMBU = {"+script|load": "_refresh_binding", "+pexpire": "_get_queue_expire"}
 def test_a_user_may_do_what_is_claimed(ground: Ground, user: str, claim: Claim) -> None:
     claim(ground.of(user))
     assert ground.refusals() == []
+
+
+def test_who_may_not_look_at_runs_is_told_so_and_not_that_there_are_none(ground: Ground) -> None:
+    Entry("report", "tasks.report", 60, app=ground.app("default")).save()
+    Progress(ground.app("default"), ground.admin).started("report", "one")
+    for arguments in (["runs"], ["runs", "--json"], ["runs", "report"], ["runs", "--state", "failed"]):
+        done = call(ground.app("status"), *arguments)
+        assert (done.exit_code, done.stdout) == (77, ""), arguments
 
 
 def rights_to_miss() -> list[tuple[str, str]]:

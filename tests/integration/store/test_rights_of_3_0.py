@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -195,6 +196,33 @@ def list_runs_twice(ground: Ground) -> None:
         assert [run.task_id for run in find_runs(app)] == ["one"]
 
 
+def _last_runs(ground: Ground, user: str) -> list[tuple[str | None, int | None]]:
+    """What a list that is printed twice says of two runs that have failed."""
+    progress, app = Progress(ground.app("default"), ground.admin), ground.app(user)
+    for name in ("report", "other"):
+        progress.end(progress.started(name, "one"), "failed")
+    assert call(app, "list").exit_code == 0
+    documents = [json.loads(line) for line in call(app, "list", "--json").stdout.splitlines()]
+    return [(one["last_outcome"], one["failures_in_a_row"]) for one in documents]
+
+
+def list_without_outcomes(ground: Ground) -> None:
+    assert _last_runs(ground, "viewer") == [(None, 1)] * 2
+
+
+def list_without_failures(ground: Ground) -> None:
+    assert _last_runs(ground, "writer") == [("failed", None)] * 2
+
+
+def show_twice(ground: Ground) -> None:
+    Progress(ground.app("default"), ground.admin).started("report", "one")
+    app = ground.app("viewer")
+    for _ in range(2):
+        assert json.loads(call(app, "show", "report", "--json").stdout)["running"] is None
+        assert "In progress" not in call(app, "show", "report").stdout
+        assert call(app, "why", "report").exit_code == 0
+
+
 #: a feature, what of 3.0's rules is taken from which user, and what goes on all the same
 WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.HISTORIES, "beat", "+lpush", run_twice),
@@ -211,6 +239,9 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.EVENTS, "writer", "", pause_twice),
     (rights.BY_HAND, "writer", "", trigger_twice),
     (rights.FAILURES, "viewer", "", list_failures_twice),
+    (rights.OUTCOMES, "viewer", "+lrange", list_without_outcomes),
+    (rights.FAILING, "writer", "", list_without_failures),
+    (rights.RUNNING, "viewer", "+hgetall", show_twice),
     (rights.IN_PROGRESS, "viewer", "", list_runs_twice),
     (rights.SIGNALS, "beat", "", listen_twice),
     (rights.PUSHES, "beat", "", send_in_one_step),
@@ -234,8 +265,8 @@ def test_what_takes_a_right_that_is_missing_is_off_and_that_is_said_once(
     old.let([right for right in RULES_OF_3_0[user].split() if right != missing], user)
     do(old)
     assert errors_in(caplog) == []
-    # the rules of 3.0 have no right to events, so that is said wherever somebody pauses an entry
-    others = () if feature is rights.EVENTS else (f"beat: {rights.EVENTS.is_off}",)
+    # the rules of 3.0 have no right to these, so that is said wherever somebody pauses or lists entries
+    others = tuple(f"beat: {one.is_off}" for one in (rights.EVENTS, rights.FAILING) if one is not feature)
     found = [text for text in warnings_in(caplog) if text.startswith("beat: ")]
     [warning] = [text for text in found if not text.startswith(others)]
     assert warning.startswith(f"beat: {feature.is_off}, as the user of Redis seems to lack rights (")

@@ -7,9 +7,11 @@ from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import click
 import pytest
 from dateutil.rrule import rrulestr
 
+from redbeat.cli.values import FUTURE, PAST, Value
 from redbeat.cli.words import one_line, relative, when_in
 from redbeat.policy.policy import NO_POLICY
 from redbeat.schedules.durations import read_seconds
@@ -37,6 +39,34 @@ def test_lengths_of_time_are_read(text: str, seconds: float) -> None:
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="length of time"):
         read_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("1d", timedelta(days=1)), ("12:00", timedelta(hours=1)), ("13:00", timedelta(days=1)),
+        ("13:30", timedelta(hours=23, minutes=30)), ("today", timedelta(hours=13)),
+        ("yesterday", timedelta(hours=37)), ("Yesterday 9:00", timedelta(hours=28)),
+        ("at 12:00", timedelta(hours=1)), ("2030-01-01T11:00Z", timedelta(hours=1)),
+    ],
+)  # fmt: skip
+def test_a_past_time_is_read_in_the_words_of_other_times(text: str, ago: timedelta) -> None:
+    """It is 13:00 in Berlin; a clock without a day is the last time that clocks have shown it."""
+    assert PAST.convert(text, None, None)(NOW, BERLIN) == NOW - ago
+
+
+@pytest.mark.parametrize(
+    ("text", "ahead"),
+    [("12:00", timedelta(hours=23)), ("13:30", timedelta(minutes=30)), ("tomorrow", timedelta(hours=11))],
+)
+def test_a_clock_without_a_day_is_the_next_time_for_what_is_to_come(text: str, ahead: timedelta) -> None:
+    assert FUTURE.convert(text, None, None)(NOW, BERLIN) == NOW + ahead
+
+
+@pytest.mark.parametrize(("kind", "text"), [(PAST, "tomorrow"), (FUTURE, "yesterday"), (PAST, "at noon")])
+def test_what_is_no_time_in_that_direction_is_refused(kind: Value, text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no time; write it as"):
+        kind.convert(text, None, None)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
             "failed",
             "failed on celery@h after 2 s: ValueError",
         ),
-        (0, [ended("lost", late="succeeded")], {}, "lost", "came to an end all the same: succeeded."),
+        (0, [ended("lost", late="succeeded")], {}, "lost", "It has ended later, as succeeded."),
         (0, [ended("never_started", **NOT_BEGUN)], {}, "never_started", "No worker has begun it in time."),
         (0, [ended("revoked")], {}, "revoked", "id-0. It was revoked on celery@h after 2 s."),
         (0, [ended("expired", **NOT_BEGUN)], {}, "expired", "It expired before a worker had begun it."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -40,8 +41,18 @@ def test_a_patience_of_nothing_is_refused(app: Celery, field: str, nothing: Any)
 @pytest.mark.parametrize("field", ["misfire_grace_time", "expires_after"])
 @pytest.mark.parametrize("wrong", [-1, True, "5", float("nan"), 1e11])
 def test_a_patience_is_a_number_of_seconds(app: Celery, field: str, wrong: Any) -> None:
-    with pytest.raises(EntryError, match=f"^x: {field}: must be a number of seconds from 0, not "):
+    words = f"^x: {field}: must be a number of seconds above 0 and up to 10000000000, not "
+    with pytest.raises(EntryError, match=words):
         entry(app, **{field: wrong})
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1e11])
+def test_a_limit_of_runs_says_what_is_allowed(app: Celery, wrong: float) -> None:
+    words = f"^x: max_runtime: must be a number of seconds above 0 and up to 10000000000, not {wrong!r}"
+    with pytest.raises(EntryError, match=re.escape(words).replace(r"\^", "^")):
+        entry(app, max_runtime=wrong)
+    with pytest.raises(EntryError, match="jitter: must be a number of seconds from 0 to 10000000000, not -1"):
+        entry(app, jitter=-1)
 
 
 def test_a_short_patience_and_no_jitter_are_allowed(app: Celery) -> None:

@@ -122,6 +122,7 @@ def test_policies_that_need_tracking_are_an_error_where_no_live_worker_tracks(
     finding = only(findings(), "untracked", "error")
     assert "needs-0, needs-1" in finding["problem"]
     assert "and 2 more entries" in finding["problem"]
+    assert finding["problem"].startswith("No live worker tracks runs, or no worker runs.")
     assert "redbeat.track_runs(app)" in finding["advice"]
     worker("celery@one")
     assert "untracked" not in findings()
@@ -155,3 +156,39 @@ def test_runs_that_are_overdue_are_warned_of(
     finding = only(found, "overdue-run", "warning")
     assert finding["about"] == "late"
     assert finding["problem"].startswith("A run of it, late-1, is at work on celery@test since 20")
+
+
+def test_an_entry_none_of_whose_last_runs_was_begun_is_warned_of(
+    findings: Find, add: Callable[..., Entry]
+) -> None:
+    never = ("never_started", 0.0)
+    add("stuck", ("succeeded", 1.0), *[never] * 5)
+    add("begun", *[never] * 5, ("succeeded", 1.0))
+    add("young", *[never] * 4)
+    add("rests", *[never] * 5, enabled=False)
+    finding = only(findings(), "never-started", "warning")
+    assert finding["about"] == "stuck"
+    assert finding["problem"] == "No worker has begun its last 5 runs within queue_timeout."
+
+
+def test_a_run_that_waits_long_and_holds_its_entry_is_warned_of(
+    findings: Find, add: Callable[..., Entry], progress: Progress, worker: Callable[..., None]
+) -> None:
+    worker()
+    long_ago = server_now(progress.client) - 700
+    for name, fields in {
+        "holds": {"overlap": "skip", "sent": f"{long_ago:.6f}"},
+        "allows": {"sent": f"{long_ago:.6f}"},
+        "young": {"overlap": "skip"},
+    }.items():
+        add(name, overlap=fields.get("overlap", "allow"))
+        progress.send(name, f"{name}-1", **fields)
+    found = findings()
+    found.pop("untracked-app")
+    finding = only(found, "waiting-run", "warning")
+    assert finding["about"] == "holds"
+    since = datetime.fromtimestamp(long_ago, timezone.utc)
+    told = f"A run of it, holds-1, was sent and no worker has begun it since {since:%Y-%m-%d %H:%M:%S}"
+    assert finding["problem"].startswith(told)
+    assert finding["problem"].endswith(" UTC; with overlap skip it holds back the next one.")
+    assert "visibility timeout" in finding["advice"]
