@@ -116,23 +116,28 @@ def test_the_recipes_send_a_chat_message_a_mail_and_a_page(
             add("run_overdue", "slow", worker="celery@a")
             add("run_ended", "slow", outcome="succeeded")
             add("run_ended", "waiting", outcome="never_started")
+            add("run_ended", "waiting", outcome="failed")
+            add("run_ended", "waiting", outcome="succeeded")
             entry = Entry("often", "echo", 3600, app=make_app()).save()
             entry.pause("paused after 3 failures in a row; the last: ValueError: no", by="redbeat")
             entry.resume()
             entry.pause("ann is here", by="ann")
             write_raw(client, "broken", "{oops")
-            eventually(lambda: len(posted) >= 6 and len(mails) >= 2)
+            eventually(lambda: len(posted) >= 9 and len(mails) >= 2)
             assert "raised" not in beat.output(), beat.output()
     assert [body["text"] for path, body in posted if path == "/chat"] == [
         "bad failed, due at 2026-01-31 07:30 UTC, on celery@a: ValueError: no such customer",
         "gone lost, due at 2026-01-31 07:30 UTC, on celery@b",
         "waiting never started, due at 2026-01-31 07:30 UTC",
+        "waiting failed, due at 2026-01-31 07:30 UTC",
     ]
     pages = [body for path, body in posted if path == "/page"]
     assert [(one["event_action"], one["dedup_key"]) for one in pages] == [
-        ("trigger", "id-of-slow"), ("resolve", "id-of-slow"), ("trigger", "id-of-waiting"),
+        ("trigger", "gone"), ("trigger", "id-of-slow"), ("resolve", "id-of-slow"), ("trigger", "waiting"),
+        ("resolve", "waiting"),
     ]  # fmt: skip
-    assert pages[0]["payload"]["summary"].startswith("slow is still at work")
+    assert pages[0]["payload"]["summary"].endswith("lost with its worker, celery@b")
+    assert pages[1]["payload"]["summary"].startswith("slow is still at work")
     assert {one["routing_key"] for one in pages} == {"the-key"}
     [paused] = [mail for mail in mails if "Subject: often is paused" in mail]
     assert "often is paused after 3 failures in a row; the last: ValueError: no" in paused
