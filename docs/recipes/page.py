@@ -1,7 +1,7 @@
 """A page when a run is late, was lost or never started. Import this module where your app is made.
 
-The page about a late run is resolved when that run ends; one about a lost run, or one that never started, when a
-run of the same entry succeeds. PAGER_URL and PAGER_KEY are those of PagerDuty's Events API,
+The page about a late run is resolved when that run ends; one about a lost run, or one that never started,
+when a run of the same entry succeeds. PAGER_URL and PAGER_KEY are those of PagerDuty's Events API,
 https://events.pagerduty.com/v2/enqueue, or of one like it.
 """
 
