@@ -7,6 +7,7 @@ later; and no message is taken for done whose run isn't over elsewhere.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,8 +37,50 @@ LOOK_SECONDS = 0.1
 RENEWED_SECONDS = 0.5
 _SAID = Memory[str, str](1_000)
 
+#: so many gates in a row without an answer, or so long, and it is said; and not again so soon
+SILENT_TIMES = 100
+SILENT_SECONDS = 60.0
+SAY_AGAIN_SECONDS = 3600.0
+
 #: how long ``is_mine`` waits for Redis, and what would be dropped without an answer
 ASK_SECONDS = 2.0
+
+
+class Silence:
+    """Says that Redis answers the gates of this process too slowly, if that goes on: the task doesn't notice.
+
+    Arguments:
+        clock: a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times = 0
+        self._since = 0.0
+        self._say_at = -math.inf
+
+    def note_answer(self) -> None:
+        """Note that a gate was answered."""
+        self._times = 0
+
+    def note_silence(self) -> None:
+        """Note that a gate wasn't answered in time."""
+        now = self._clock()
+        self._since = self._since if self._times else now
+        self._times += 1
+        is_long = self._times >= SILENT_TIMES or now - self._since >= SILENT_SECONDS
+        if is_long and now >= self._say_at:
+            self._say_at = now + SAY_AGAIN_SECONDS
+            runs_logger.warning(
+                "runs: Runs are begun without asking: Redis answers too slowly, or not at all. It hasn't "
+                "answered %d gates in a row within %.0f ms each, so a message that is delivered twice may "
+                "run twice at once.",
+                self._times,
+                publishing.PATIENCE_SECONDS * 1000,
+            )
+
+
+_SILENCE = Silence()
 
 
 def pass_gate(ticket: Ticket, trace: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
@@ -93,8 +136,10 @@ def _begin(run: Present) -> Begun | None:
         )
     except UnansweredError as exc:
         run.unanswered = exc
+        _SILENCE.note_silence()
         runs_logger.debug("runs: %s is begun without asking: %s", ticket.delivery.task_id, exc)
         return None
+    _SILENCE.note_answer()
     run.has_begun = begun.answer is Answer.GO
     return begun
 
@@ -134,10 +179,11 @@ def _refuse(ticket: Ticket, refusal: Exception) -> tuple[Any, ...]:
 
 
 def is_mine() -> bool:
-    """Return whether the task that calls this still holds its run's lease; True outside of tracked runs.
+    """Return whether the task that calls this still has its entry to itself; True outside of tracked runs.
 
-    A worker that was stopped for longer than its leases live loses them, and another run of the entry may
-    have begun.
+    It hasn't if its lease was lost, as that of a worker is that was stopped for longer than its leases live,
+    or if it is overdue and its entry's ``overlap`` isn't ``"allow"``: another run of the entry may have
+    begun.
 
     Raises:
         StoreUnavailable: Redis doesn't answer, so that nobody can tell.
@@ -147,10 +193,9 @@ def is_mine() -> bool:
         return True
     delivery, caller = run.ticket.delivery, caller_of(run.app)
     try:
-        if caller.inquire(lambda runs: runs.is_mine(delivery), ASK_SECONDS, is_patient=True):
-            return True
-        if run.has_begun:
-            return False
+        record = caller.inquire(lambda runs: runs.leased(delivery), ASK_SECONDS, is_patient=True)
+        if record is not None or run.has_begun:
+            return record is not None and not record.has_let_go
         # Redis was away when it was begun, so nobody could take the lease
         begun = caller.inquire(
             lambda runs: runs.begin(delivery, run.ticket.lease_ms), ASK_SECONDS, is_patient=True

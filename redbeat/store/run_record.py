@@ -81,6 +81,11 @@ class RunRecord:
         """Whether it keeps the next run of its entry from starting, where the policy says so."""
         return self.state is not State.ENDED and not self.is_overdue
 
+    @property
+    def has_let_go(self) -> bool:
+        """Whether another run of its entry may be at work though runs mustn't overlap: it is overdue."""
+        return self.is_overdue and self.overlap != "allow"
+
 
 #: attributes that have another name in JSON
 _NAMES = {

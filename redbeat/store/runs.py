@@ -177,12 +177,17 @@ class Runs:
         key = self._store.keys.workers
         self._store.ask(lambda client: client.hdel(key, worker), key, "hash")
 
-    def is_mine(self, delivery: Delivery) -> bool:
-        """Tell whether ``delivery`` holds the lease of its run."""
+    def leased(self, delivery: Delivery) -> RunRecord | None:
+        """Return the record of the run whose lease is ``delivery``'s; None: it isn't."""
         key = self._store.keys.about(delivery.name).running
         text = text_of(self._store.ask(lambda client: client.hget(key, delivery.task_id), key, "hash"))
         record = None if text is None else decode_record(delivery.task_id, text)
-        return record is not None and record.delivery == delivery.token
+        return record if record is not None and record.delivery == delivery.token else None
+
+    def is_mine(self, delivery: Delivery) -> bool:
+        """Tell whether ``delivery`` holds the lease of its run, and no other run may have the entry."""
+        record = self.leased(delivery)
+        return record is not None and not record.has_let_go
 
     def settle(self, fence: Fence, settlements: Sequence[Settlement]) -> None:
         """Do what beat has decided about runs whose deadlines have come.

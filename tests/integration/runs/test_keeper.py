@@ -25,6 +25,7 @@ from tests.conftest import MakeApp
 from tests.support.polling import eventually
 from tests.support.progress import NAMES, Progress, history_of, running_of
 from tests.support.proxy import Proxy
+from tests.support.schedule import server_now
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
@@ -352,6 +353,30 @@ def test_nobody_can_tell_whose_a_run_is_while_redis_is_away(
         away(proxy)
         with pytest.raises(StoreUnavailable, match="Nobody can tell"):
             gate.is_mine()
+
+
+@pytest.mark.parametrize(("overlap", "is_mine"), [("skip", False), ("allow", True)])
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_run_that_is_overdue_has_its_entry_only_where_runs_may_overlap(
+    by_proxy: Celery,
+    progress: Progress,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: str,
+    is_mine: bool,
+    has_begun: bool,
+) -> None:
+    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
+    delivery = progress.started("job", "id", overlap=overlap, max=5)
+    run = Present(by_proxy, Ticket(delivery, {}, None, 30_000, is_acked_early=True))
+    run.has_begun = has_begun
+    with at_work(run):
+        assert gate.is_mine()
+        progress.settle(at=server_now(client) + 10)
+        before = running_of(client, "job")["id"]
+        assert before["overdue"]
+        assert gate.is_mine() is is_mine
+    assert running_of(client, "job")["id"] == before, "asking changes nothing"
 
 
 def test_a_run_that_began_without_redis_takes_its_lease_when_its_task_asks(
