@@ -130,7 +130,7 @@ class RedBeatScheduler(Scheduler):
         upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
         self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way)
         self._claims = Claims(self.store, self._dispatcher.pace)
-        self._supervision = Supervision(self.store, lambda: self.Entry, self.config.run_lease)
+        self._supervision = Supervision(self.store, lambda: self.Entry, self._reports, self.config.run_lease)
         self._feed = Feed(app, lambda: self._leadership.fence if self._leadership.is_leader else None)
         self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from redbeat.beat.planner import OrdinaryRun
 from redbeat.entries.failures import sha1_of
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.leadership.lock import LeaderLock
 from redbeat.log.logger import logger
-from redbeat.log.text import as_stored, printable, shorten
+from redbeat.log.text import as_stored, counted, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Claimed, Commit, Held, KeyType
+from redbeat.store.run_record import RunRecord
 
 
 def brief(exc: RedBeatError) -> RedBeatError:
@@ -73,6 +75,13 @@ MAX_NAME = 100
 #: a missing entry that wasn't claimed again for this long has been removed by somebody else; seconds
 MISSING_SECONDS = 600.0
 
+#: how often it is looked whether a live worker tracks runs, when that would explain something; and how often
+#: it is logged that none does; seconds
+WORKERS_SECONDS, UNTRACKED_SECONDS = 60.0, 3600.0
+
+#: of many runs that are given up together, how many have a line each
+MAX_SETTLED = 10
+
 
 class Reports:
     """One beat's log. What an entry's own hash says was logged isn't remembered here."""
@@ -81,6 +90,7 @@ class Reports:
         self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
         self._next_standby_at = 0.0
+        self._next_untracked_at = -math.inf
 
     def note_present(self, claimed: Claimed) -> None:
         """Forget that an entry was missing: it is there."""
@@ -146,6 +156,51 @@ class Reports:
             since,
         )
 
+    def report_untracked(self, key: str, what: str, has_workers: Callable[[], bool]) -> None:
+        """Log, once an hour at most, what becomes of runs while no live worker tracks any.
+
+        Arguments:
+            key: the entry's.
+            what: what has become of its run.
+            has_workers: asks Redis, once a minute at most, whether a live worker tracks runs.
+        """
+        now = time.monotonic()
+        if now < self._next_untracked_at:
+            return
+        self._next_untracked_at = now + WORKERS_SECONDS
+        if not has_workers():
+            self._next_untracked_at = now + UNTRACKED_SECONDS
+            logger.warning(
+                "beat: A run of %s was %s, and no live worker tracks runs, so nobody tells when one begins "
+                "or ends. Call redbeat.track_runs(app) in the module that makes the app, for beat and the "
+                "workers, and restart them; or start a worker.",
+                printable(key),
+                what,
+            )
+
+    @staticmethod
+    def report_settled(settled: Sequence[tuple[str, RunRecord, str]]) -> None:
+        """Log runs that are given up, or overdue from now on.
+
+        Arguments:
+            settled: of each its entry's name, its record before, and 'lost', 'never_started' or 'overdue'.
+        """
+        for name, run, word in settled[:MAX_SETTLED]:
+            logger.warning(
+                "beat: %s %s of %s is %s: %s.",
+                "The run" if run.root is None else "A task of a workflow,",
+                printable(run.task_id),
+                printable(name),
+                word,
+                _explain(run, word),
+            )
+        if len(settled) > MAX_SETTLED:
+            others = len(settled) - MAX_SETTLED
+            logger.warning(
+                "beat: And %s lost, never_started or overdue.",
+                counted(others, "more run is", "more runs are"),
+            )
+
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
         """Log why an entry can't be used, if ``is_news``: its hash doesn't say so yet."""
         if claimed.type is not KeyType.HASH:  # the reason can't be written to it
@@ -207,3 +262,16 @@ class Reports:
         """Log what the leader couldn't do at its start; it goes on without."""
         if self._said.is_news(("left out", what), what):
             logger.warning("beat: %s", what)
+
+
+def _explain(run: RunRecord, word: str) -> str:
+    worker = printable(run.worker or "an unknown worker")
+    since = run.sent if run.started is None else run.started
+    at = "an unknown time" if since is None else str(shown(moment_of(since)))
+    if word == "never_started":
+        return f"no worker has begun it within queue_timeout; it was sent at {at}"
+    if word == "overdue":
+        limit = f"its max_runtime of {run.max:g} s" if run.max is not None else "its max_runtime"
+        then = "and is terminated" if run.is_revoked_overdue else "and no longer holds back the next one"
+        return f"it is at work on {worker} since {at}, longer than {limit}, {then}"
+    return f"its lease ran out, so its worker {worker} or the machine is gone; it was begun at {at}"

@@ -133,11 +133,18 @@ class Recorder:
                 logger.info("beat: %s (%s) was sent already, and is recorded now.", run.name, run.task)
                 batch.note_published(run)
             elif isinstance(answer, Held):
-                self._reports.report_held(run.sent, answer)
+                self._report_held(run.sent, answer)
                 batch.pending.append(commit_held(run, answer))
             else:
                 self.retry_later(batch, run, StoreRefused(answer))
         return [run for run in runs if run.claimed.key not in left_out]
+
+    def _report_held(self, commit: Commit, held: Held) -> None:
+        self._reports.report_held(commit, held)
+        if held.worker is None:  # no worker has said that it has begun the other run
+            has_workers = Runs(self._store.without_retry()).has_workers
+            name = self._store.keys.name(commit.claimed.key)
+            self._reports.report_untracked(name, "held back", has_workers)
 
     def note_lost(self, run: Run) -> None:
         """Note that ``run``, which was recorded as sent, has no message: it isn't in progress."""
@@ -179,7 +186,7 @@ class Recorder:
         batch.note_recorded(commits, committed)
         for commit, result in zip(commits, committed.results, strict=False):
             if isinstance(result, Held):
-                self._reports.report_held(commit, result)
+                self._report_held(commit, result)
 
     def _note_results(
         self,

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from redbeat.beat.failing import pause_failing
+from redbeat.beat.log import Reports
 from redbeat.connection.retry import is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
-from redbeat.runs.deadlines import Action, judge
+from redbeat.runs.deadlines import Action, Decision, judge
 from redbeat.store.records import Claim, Fence
 from redbeat.store.runs import Runs, Settlement
 from redbeat.store.store import Store
@@ -74,9 +75,14 @@ class Supervision:
     """
 
     def __init__(
-        self, store: Store, entry_class: Callable[[], type[RedBeatSchedulerEntry]], lease_seconds: float
+        self,
+        store: Store,
+        entry_class: Callable[[], type[RedBeatSchedulerEntry]],
+        reports: Reports,
+        lease_seconds: float,
     ) -> None:
         self._store = store
+        self._reports = reports
         self._entry_class = entry_class
         self._lease_seconds = lease_seconds
         self._said = Memory[str, str]()
@@ -103,25 +109,44 @@ class Supervision:
             entries = [keys.entry_of_running(running) for running in looked_at]
             with self._surviving("An entry that fails too often can't be paused"):
                 pause_failing(self._store, self._entry_class(), self._store.config.app, fence, entries)
-        self._settle(fence, settlements)
+        results = self._settle(fence, settlements)
+        self._report(decisions, results)
         return not self._is_in_trouble  # else it would be tried again without a pause
 
-    def _settle(self, fence: Fence, settlements: Sequence[Settlement]) -> None:
-        """Settle all of them; one that can't be settled is told of, and left."""
+    def _settle(self, fence: Fence, settlements: Sequence[Settlement]) -> list[str]:
+        """Settle all of them; one that can't be settled is told of, and left. Return what the store does."""
         try:
-            Runs(self._store).settle(fence, settlements)
+            return Runs(self._store).settle(fence, settlements)
         except (StoreRefused, StoreCorrupt) as exc:
             if is_refusal(exc.__cause__) or getattr(exc, "is_login", False):
                 raise
-            for one in settlements:
-                with self._surviving(f"A run in progress of {one.name} can't be looked after"):
-                    try:
-                        Runs(self._store).settle(fence, [one])
-                    except (StoreRefused, StoreCorrupt):
-                        # else a hundred of them would be in the way of all others
-                        put_off = one._replace(action=Action.POSTPONE.value, seconds=PUT_OFF_SECONDS)
-                        Runs(self._store).settle(fence, [put_off])
-                        raise
+        results: list[str] = []
+        for one in settlements:
+            result = [""]
+            with self._surviving(f"A run in progress of {one.name} can't be looked after"):
+                try:
+                    result = Runs(self._store).settle(fence, [one])
+                except (StoreRefused, StoreCorrupt):
+                    # else a hundred of them would be in the way of all others
+                    put_off = one._replace(action=Action.POSTPONE.value, seconds=PUT_OFF_SECONDS)
+                    Runs(self._store).settle(fence, [put_off])
+                    raise
+            results += result
+        return results
+
+    def _report(self, decisions: Sequence[Decision], results: Sequence[str]) -> None:
+        """Log the runs that are lost, never_started or overdue from now on."""
+        keys = self._store.keys
+        settled = [
+            (keys.name(keys.entry_of_running(one.deadline.running)), one.run, result)
+            for one, result in zip(decisions, results, strict=True)
+            if one.run is not None and result in ("lost", "never_started", "overdue")
+        ]
+        self._reports.report_settled(settled)
+        for name, _, result in settled:
+            if result == "never_started":
+                has_workers = Runs(self._store.without_retry()).has_workers
+                self._reports.report_untracked(name, "given up as never_started", has_workers)
 
     @contextmanager
     def _surviving(self, what: str) -> Iterator[None]:

@@ -189,18 +189,23 @@ class Runs:
         record = self.leased(delivery)
         return record is not None and not record.has_let_go
 
-    def settle(self, fence: Fence, settlements: Sequence[Settlement]) -> None:
+    def settle(self, fence: Fence, settlements: Sequence[Settlement]) -> list[str]:
         """Do what beat has decided about runs whose deadlines have come.
+
+        Returns of each the outcome that it has ended with now, 'overdue', or '' if neither came to it now.
 
         Raises:
             LockLost: another beat holds the lock.
         """
+        results: list[str] = []
         for chunk in in_chunks(settlements):
             with self._store.translating():
-                status, unrecorded = settle_runs(self._store.client, self._store.keys, fence, chunk)
+                status, unrecorded, done = settle_runs(self._store.client, self._store.keys, fence, chunk)
             self._store.check_lock(status, fence)
             if is_no_permission(unrecorded):
                 self._store.rights.note(RUNS, unrecorded)
+            results += done
+        return results
 
     def read(self, keys: Sequence[str]) -> list[list[RunRecord]]:
         """Return the runs in progress of the entries under ``keys``, the oldest first; one round trip.
@@ -291,6 +296,13 @@ class Runs:
             return self.failures(since, limit)
 
         return self._store.rights.ask(FAILURES, read, lambda: None)
+
+    def has_workers(self) -> bool:
+        """Tell whether a live worker tracks runs; yes if that can't be found out."""
+        try:
+            return bool(self.workers())
+        except RedBeatError:
+            return True
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """Return what each live worker that tracks runs says of itself, by its name."""

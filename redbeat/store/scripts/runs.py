@@ -136,10 +136,11 @@ def note_child(client: Any, keys: Keys, delivery: Delivery, task_id: str) -> boo
 
 def settle_runs(
     client: Any, keys: Keys, fence: Fence, settlements: Sequence[Settlement]
-) -> tuple[LockStatus, str]:
+) -> tuple[LockStatus, str, list[str]]:
     """Do what was decided about runs whose deadlines have come.
 
-    Returns the lock's status, and '', or the server's error where something couldn't be recorded.
+    Returns the lock's status; '', or the server's error where something couldn't be recorded; and of each run
+    the outcome that it has ended with now, 'overdue', or '' if neither came to it now.
     """
     about = [keys.about(one.name) for one in settlements]
     script_keys = [
@@ -153,5 +154,5 @@ def settle_runs(
     args: list[Any] = [*fence.args(), keys.wake, len(settlements)]
     for one in settlements:
         args += *one[:-1], f"{one.seconds:.3f}"
-    status, unrecorded = _SETTLE_RUNS(client, script_keys, args)
-    return lock_status_of(status), text_of(unrecorded)
+    status, unrecorded, done = _SETTLE_RUNS(client, script_keys, args)
+    return lock_status_of(status), text_of(unrecorded), [text_of(one) for one in done]

@@ -25,17 +25,18 @@
 --   word             with 'end' the outcome, with 'overdue' 'revoke' if it is revoked
 --   seconds          with 'postpone' and 'overdue' in how many to look again
 --
--- Returns {status, unrecorded}
+-- Returns {status, unrecorded, done}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then nothing was written)
 --   unrecorded  '', or the server's error when what became of a run couldn't be recorded or told of; it has ended all
 --             the same
+--   done      for each entry the outcome that the run has ended with now, 'overdue' if it is so from now on, or ''
 local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local events, failures = KEYS[5], KEYS[6]
 local token, lock_ms, wake, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local status = hold_lock(lock, mark, token, lock_ms)
-if status == 'lost' then return {status, ''} end
+if status == 'lost' then return {status, '', {}} end
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 
@@ -67,6 +68,7 @@ local function release(running, failing, entry, member)
   redis.call('ZADD', deadlines, later(now, 30), member)  -- the commit removes it
 end
 
+local done = {}
 for i = 7, 6 + count do
   local running, at = KEYS[i], 5 + (i - 7) * 8
   local history, failing, entry = KEYS[i + count], KEYS[i + 2 * count], KEYS[i + 3 * count]
@@ -78,6 +80,7 @@ for i = 7, 6 + count do
   local found = redis.pcall('HGET', running, task_id)
   local is_hash = type(found) ~= 'table'
   found = is_hash and found or ''
+  local what = ''
   if redis.call('ZSCORE', deadlines, member) == score and (action == 'look' or found == text) then
     local record = decode_record(found)
     if action == 'forget' or not is_hash then
@@ -91,6 +94,7 @@ for i = 7, 6 + count do
     elseif action == 'overdue' then
       record.overdue = 1
       if word == 'revoke' then record.terminate = 'overdue' end
+      what = 'overdue'
       redis.call('HSET', running, task_id, cjson.encode(record))
       redis.call('ZADD', deadlines, later(now, seconds), member)
       add_event(events, name, 'run_overdue', {
@@ -111,8 +115,10 @@ for i = 7, 6 + count do
           run[member] = after[member] ~= '' and after[member] or nil
         end
       end
-      finish_run(keys, run)
+      local ended = finish_run(keys, run)
+      if ended == 'ended' or ended == 'kept' then what = run.outcome end
     end
   end
+  done[#done + 1] = what
 end
-return {status, unrecorded}
+return {status, unrecorded, done}

@@ -283,6 +283,8 @@ def test_a_run_that_is_held_back_costs_no_round_trip_more(
         write_tracked(client, **policy)
         scheduler.tick()
     make_due_again(client)
+    scheduler.tick()  # it is asked then whether a worker tracks runs, and for a minute not again
+    make_due_again(client)
     held = commands()
     client.delete(NAMES.about("entry").running)
     make_due_again(client)
@@ -438,3 +440,25 @@ def test_the_log_tells_of_sending_only_what_is_sent(
         scheduler.tick()
     assert [message for message in caplog.messages if "Sending" in message] == []
     assert sum("Skipped the run of redbeat:entry" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("has_worker", [True, False])
+def test_the_log_says_so_if_a_run_is_held_back_while_no_live_worker_tracks_runs(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    compiled: bool,
+    has_worker: bool,
+) -> None:
+    scheduler = make_scheduler(**({} if compiled else {"redbeat_message_cache_bytes": 0}))
+    if has_worker:
+        client.hset(NAMES.workers, "celery@test", json.dumps({"at": server_now(client)}))
+    write_tracked(client, overlap="skip")
+    for _ in range(3):
+        scheduler.tick()
+        make_due_again(client)
+    said = [message for message in caplog.messages if "no live worker tracks runs" in message]
+    assert len(said) == (0 if has_worker else 1)
+    assert all("A run of entry was held back" in message for message in said)
+    assert all("redbeat.track_runs(app)" in message for message in said)

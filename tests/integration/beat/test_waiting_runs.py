@@ -267,10 +267,10 @@ def test_what_can_t_be_settled_is_told_of_once_and_tried_again_with_pauses(
     settle, other = Runs.settle, f"other\0{NAMES.about('else').running}"
     client.zadd(DEADLINES, {other: 1})
 
-    def settle_others(runs: Runs, fence: Fence, settlements: Sequence[Settlement]) -> None:
+    def settle_others(runs: Runs, fence: Fence, settlements: Sequence[Settlement]) -> list[str]:
         if any(one.name == "entry" for one in settlements):
             raise error
-        settle(runs, fence, settlements)
+        return settle(runs, fence, settlements)
 
     with monkeypatch.context() as patched:
         patched.setattr(Runs, "settle", settle_others)
@@ -280,3 +280,55 @@ def test_what_can_t_be_settled_is_told_of_once_and_tried_again_with_pauses(
     for _ in range(2):
         scheduler.tick()
     assert expected_id("entry", due) in running_of(client, "entry")
+
+
+def test_the_log_names_runs_that_are_lost_never_started_or_overdue_once(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Watch, "seconds", 1000.0)
+    progress = Progress(scheduler.app, client)
+    progress.started("gone", "lost-id")
+    progress.send("queued", "queued-id")
+    progress.started("slow", "slow-id", max=0.001)
+    progress.started("well", "well-id")
+    expire = {member: 1 for member in client.zrange(DEADLINES, 0, -1) if not member.startswith("well")}
+    client.zadd(DEADLINES, expire)
+    for _ in range(3):
+        scheduler.tick()
+
+    def said(words: str) -> list[str]:
+        return [message for message in caplog.messages if words in message]
+
+    [lost] = said("The run lost-id of gone is lost: its lease ran out")
+    assert "celery@test" in lost
+    assert len(said("The run queued-id of queued is never_started: no worker")) == 1
+    assert len(said("The run slow-id of slow is overdue: it is at work on celery@test")) == 1
+    assert said("well-id") == []
+    assert len(said("A run of queued was given up as never_started, and no live worker tracks runs")) == 1
+
+
+def test_the_log_names_no_run_that_was_renewed_or_ended_before_it_could_be_settled(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Watch, "seconds", 1000.0)
+    progress = Progress(scheduler.app, client)
+    renewed, ended = progress.started("renewed", "renewed-id"), progress.started("ended", "ended-id")
+    client.zadd(DEADLINES, dict.fromkeys(client.zrange(DEADLINES, 0, -1), 1))
+    settle = Runs.settle
+
+    def settle_later(runs: Runs, fence: Fence, settlements: Sequence[Settlement]) -> list[str]:
+        assert {one.word for one in settlements} == {"lost"}
+        runs.renew([(renewed, 1.0)], 30_000, "celery@test")
+        progress.end(ended, "succeeded")
+        return settle(runs, fence, settlements)
+
+    monkeypatch.setattr(Runs, "settle", settle_later)
+    scheduler.tick()
+    assert [message for message in caplog.messages if " is lost" in message] == []
+    assert history_of(client, "ended")[0]["outcome"] == "succeeded"

@@ -12,8 +12,17 @@ from typing import Any
 import pytest
 
 from redbeat.beat import log as reports_module
-from redbeat.beat.log import MISSING_SECONDS, STANDBY_SECONDS, Reports
+from redbeat.beat.log import (
+    MAX_SETTLED,
+    MISSING_SECONDS,
+    STANDBY_SECONDS,
+    UNTRACKED_SECONDS,
+    WORKERS_SECONDS,
+    Reports,
+)
+from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Claimed, KeyType
+from redbeat.store.run_record import RunRecord
 
 LIMIT = 10
 Log = pytest.LogCaptureFixture
@@ -129,3 +138,62 @@ def test_a_typo_of_megabytes_is_cut(reports: Reports, caplog: Log) -> None:
     reports.report_typos(run)
     [line] = told(caplog)
     assert len(line.encode()) < 1000
+
+
+def settled(count: int, word: str, **record: Any) -> list[tuple[str, RunRecord, str]]:
+    values = {"sent": 1e9, **record}
+    return [(f"entry-{number}", RunRecord(f"id-{number}", **values), word) for number in range(count)]
+
+
+def test_a_run_that_is_given_up_or_overdue_is_told_of_with_its_worker_and_since_when(caplog: Log) -> None:
+    at_work: dict[str, Any] = {"started": 1e9 + 60, "worker": "celery@a\nb", "max": 30.0}
+    for runs in (
+        settled(1, "lost", **at_work),
+        settled(1, "never_started"),
+        settled(1, "overdue", **at_work),
+        settled(1, "overdue", is_revoked_overdue=True, **at_work),
+    ):
+        Reports().report_settled(runs)
+    begun, sent = shown(moment_of(1e9 + 60)), shown(moment_of(1e9))
+    worker, limit = "celery@a\\nb", "longer than its max_runtime of 30 s"
+    explained = [line.removeprefix("beat: The run id-0 of entry-0 is ") for line in told(caplog)]
+    lost = f"its lease ran out, so its worker {worker} or the machine is gone; it was begun at {begun}"
+    never = f"no worker has begun it within queue_timeout; it was sent at {sent}"
+    at_work_since = f"it is at work on {worker} since {begun}, {limit}"
+    assert explained == [
+        f"lost: {lost}.",
+        f"never_started: {never}.",
+        f"overdue: {at_work_since}, and no longer holds back the next one.",
+        f"overdue: {at_work_since}, and is terminated.",
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_of_many_runs_that_are_given_up_together_the_first_have_a_line_each(caplog: Log) -> None:
+    Reports().report_settled(settled(MAX_SETTLED, "lost"))
+    assert len(told(caplog)) == MAX_SETTLED
+    caplog.clear()
+    Reports().report_settled(settled(100_000, "lost"))
+    assert len(told(caplog)) == MAX_SETTLED + 1
+    assert f"And {100_000 - MAX_SETTLED} more runs are lost" in told(caplog)[-1]
+
+
+def test_that_no_worker_tracks_runs_is_asked_once_a_minute_and_said_once_an_hour(
+    clock: SimpleNamespace, caplog: Log
+) -> None:
+    reports, asked, answers = Reports(), [], [True, False, False]
+
+    def has_workers() -> bool:
+        asked.append(clock.now)
+        return answers.pop(0)
+
+    start = clock.now
+    while answers:
+        for _ in range(3):
+            reports.report_untracked("report", "held back", has_workers)
+        clock.now += 10
+    first_look, second = start + WORKERS_SECONDS, start + WORKERS_SECONDS + UNTRACKED_SECONDS
+    assert asked == [start, first_look, second]
+    assert len(told(caplog)) == 2
+    assert "A run of report was held back" in told(caplog)[0]
+    assert "redbeat.track_runs(app)" in told(caplog)[0]

@@ -368,7 +368,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "settle_runs": (
         lambda client: runs.settle_runs(client, KEYS, FENCE, [SETTLEMENT, SETTLEMENT]),
-        ["ok", ""],
+        ["ok", "", ["", ""]],
         {
             **FENCED,
             "deadlines": "the-:deadlines",
