@@ -17,6 +17,7 @@ from typing import Any
 from redbeat.keys import Keys
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence, text_of
+from redbeat.store.rights import REMAINS
 from redbeat.store.scripts import change_statics
 from redbeat.store.scripts.owners import CalendarChange as CalendarChange
 from redbeat.store.scripts.owners import Change as Change
@@ -90,8 +91,16 @@ class Owners:
         """
         keys = self._store.keys
         owned = {keys.owner(change.noted_for) for change in changes if change.noted_for}
-        with self._store.translating(sets=[*owned, *([keys.calendar_owners] if calendars else [])]):
-            return apply_entries(self._store.client, keys, changes, calendars)
+        sets = [*owned, *([keys.calendar_owners] if calendars else [])]
+
+        def make(beside: Callable[[str], Sequence[str]]) -> str | None:
+            with self._store.translating(sets=sets):
+                return apply_entries(self._store.client, keys, changes, calendars, beside)
+
+        # what the rules of 3.0 allow is done in any case
+        return self._store.rights.ask(
+            REMAINS, lambda: make(keys.beside), lambda: make(lambda key: keys.beside(key)[:-1])
+        )
 
     def _members(self, key_in: Callable[[Keys], str]) -> Iterator[str]:
         def read(part: Part) -> Iterator[Any]:

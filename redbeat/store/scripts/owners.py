@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from redbeat.keys import Keys
@@ -127,15 +126,26 @@ def read_owners(client: Any, keys: Sequence[str]) -> list[str]:
 
 
 def apply_entries(
-    client: Any, names: Keys, changes: Sequence[Change], calendars: Sequence[CalendarChange] = ()
+    client: Any,
+    names: Keys,
+    changes: Sequence[Change],
+    calendars: Sequence[CalendarChange],
+    beside: Callable[[str], Sequence[str]],
 ) -> str | None:
     """Make all ``changes`` and those of ``calendars``, or none of them.
+
+    ``beside``: returns the keys beside an entry that are replaced where a change has a past, those of ``PAST``
+    first.
 
     Returns None, or the key of an entry or a calendar that has changed since it was read.
     """
     pasts = [change for change in changes if change.past is not None]
     written = [one for one in calendars if one.fields is not None]
-    gone = [*chain.from_iterable(names.beside(one.stored.key) for one in pasts)]
+    gone, texts_at = list[str](), dict[int, tuple[str, Sequence[str]]]()
+    for one in pasts:
+        first = 2 + len(changes) + len(gone)
+        texts_at.update(enumerate(zip(PAST, one.past or (), strict=True), first))
+        gone += beside(one.stored.key)
     gone += [names.calendar(one.name) for one in written]
     owners = sorted({one.noted_for for one in changes} - {""})
     owned = [names.owner(owner) for owner in owners]
@@ -151,8 +161,7 @@ def apply_entries(
     def add(kind: str, place: int, content: Any) -> None:
         args.extend((kind, place, json.dumps(content, ensure_ascii=False)))
 
-    contents = chain.from_iterable(zip(PAST, one.past or (), strict=True) for one in pasts)
-    for place, (kind, texts) in enumerate(contents, 2 + len(changes)):
+    for place, (kind, texts) in texts_at.items():
         if texts:
             add(kind, place, texts)
     for place, calendar in enumerate(written, 2 + len(changes) + len(gone) - len(written)):

@@ -77,6 +77,25 @@ def again(app: Celery, client: redis.Redis, *, is_json: bool = False) -> Declare
     return declared
 
 
+def test_each_entry_gets_its_own_past_back(app: Celery, client: redis.Redis) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    for number, name in enumerate(("one", "two", "three"), 2):
+        entry = Entry(name, "echo", 60, app=app).save()
+        entry.backfill(begin, begin + timedelta(minutes=number))
+
+    def pasts() -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key in client.keys("redbeat::[a-z]*:*"):
+            kind = client.type(key)
+            found[key] = client.lrange(key, 0, -1) if kind == "list" else sorted(client.smembers(key))
+        return found
+
+    before = pasts()
+    assert len(before) == 6
+    again(app, client)
+    assert pasts() == before
+
+
 ENTRIES: dict[str, dict[str, Any]] = {
     "plain": {"schedule": schedule(60)},
     "relative": {"schedule": schedule(60, relative=True)},

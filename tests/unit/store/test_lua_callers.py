@@ -220,7 +220,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     "read_owners": (lambda client: owners.read_owners(client, ["k", "k"]), ["the-owner", ""], {}, {}),
     "apply_entries": (
         lambda client: owners.apply_entries(
-            client, KEYS, [CHANGE, CHANGE], [owners.CalendarChange("c", "the-owner", fields={"d": "l"})]
+            client,
+            KEYS,
+            [CHANGE, CHANGE],
+            [owners.CalendarChange("c", "the-owner", fields={"d": "l"})],
+            KEYS.beside,
         ),
         0,
         {"schedule": "the-schedule", "wake": "the-:wake", "count": 2, "gone": 1},
