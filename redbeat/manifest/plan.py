@@ -173,7 +173,8 @@ def check_size(plan: Plan, declared: Declared) -> None:
     """Raise FileError if ``plan`` is too large for one step."""
     count = 8 * len(plan.calendars.changes)
     for change in plan.changes:
-        count += 12 + sum(4 if texts else 1 for texts in change.past or ())
+        beside = 0 if change.past is None else 1 + sum(4 if texts else 1 for texts in change.past)
+        count += 12 + beside
     if count > MAX_ARGUMENTS:
         removed = f", and remove {len(plan.difference.removed)} entries" if plan.difference.removed else ""
         raise FileError(

@@ -134,8 +134,8 @@ def apply_entries(
 ) -> str | None:
     """Make all ``changes`` and those of ``calendars``, or none of them.
 
-    ``beside``: returns the keys beside an entry that are replaced where a change has a past, those of ``PAST``
-    first.
+    ``beside``: returns the keys beside an entry that are replaced where a change has a past; those of
+    ``PAST`` come first.
 
     Returns None, or the key of an entry or a calendar that has changed since it was read.
     """

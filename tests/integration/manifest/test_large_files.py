@@ -158,8 +158,8 @@ def test_the_arguments_are_counted_before_they_are_sent(
         return call(self, called, keys, args)
 
     for plan, least in (
-        (make_plan(app, declared, "billing", prune=True), 20 * 12 + 30 * 14 + 8),
-        (plan_import(app, declared), 20 * 20 + 8),
+        (make_plan(app, declared, "billing", prune=True), 20 * 12 + 30 * 15 + 8),
+        (plan_import(app, declared), 20 * 21 + 8),
     ):
         with monkeypatch.context() as context:
             context.setattr(plans, "MAX_ARGUMENTS", least)
