@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
+import celery.apps.worker
 import pytest
 import redis
 from celery import Celery
@@ -295,8 +296,11 @@ def test_what_a_worker_leaves_behind_at_a_cold_shutdown_is_done_by_another(
     tracked.client.set("go on", 1)
     start_worker(name="second")
     past = tracked.outcome(name)
-    assert (past["outcome"], past["worker"]) == ("succeeded", "second@test")
-    assert tracked.work(name) == ["begin", "begin", "end"]
+    if hasattr(celery.apps.worker, "on_cold_shutdown"):
+        assert (past["outcome"], past["worker"]) == ("succeeded", "second@test")
+        assert tracked.work(name) == ["begin", "begin", "end"]
+    else:  # Celery takes a task for failed whose process it has terminated itself, and acknowledges its message
+        assert (past["outcome"], past["worker"]) == ("failed", "first@test")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
