@@ -36,6 +36,7 @@ class Ticket(NamedTuple):
         lease_ms: how long its lease lives without being renewed.
         is_acked_early: its message is gone from its queue by now.
         is_expired: its message had expired when it came once more, which it does if its worker was killed.
+        is_redelivered: it comes once more.
     """
 
     delivery: Delivery
@@ -44,6 +45,15 @@ class Ticket(NamedTuple):
     lease_ms: int
     is_acked_early: bool
     is_expired: bool = False
+    is_redelivered: bool = False
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether its run may have been given up, so that the gate waits longer for an answer.
+
+        A run that was ``lost`` had been begun before, and what was ``never_started`` has expired.
+        """
+        return self.is_expired or (self.is_redelivered and bool(self.delivery.overlap))
 
     @property
     def is_workflow(self) -> bool:

@@ -1,7 +1,8 @@
 """The gate: what happens in the process, thread or greenlet that runs a task, before a run's task is begun.
 
 One command takes the run's lease. Invariant: without Redis the task is begun all the same, at most 50 ms
-later; and no message is taken for done whose run isn't over elsewhere.
+later, or two seconds if its message comes once more; and no message is taken for done whose run isn't over
+elsewhere.
 """
 
 from __future__ import annotations
@@ -126,13 +127,12 @@ def _find_refusal(run: Present) -> Exception | None:
 def _begin(run: Present) -> Begun | None:
     """Return what Redis says; None: nothing, or not in time."""
     ticket = run.ticket
-    # without an answer the task of a message that has expired isn't begun
-    seconds = ASK_SECONDS if ticket.is_expired else publishing.PATIENCE_SECONDS
+    seconds = ASK_SECONDS if ticket.is_doubtful else publishing.PATIENCE_SECONDS
     try:
         begun = caller_of(run.app).inquire(
             lambda runs: runs.begin(ticket.delivery, ticket.lease_ms, is_expired=ticket.is_expired),
             seconds,
-            is_patient=ticket.is_expired,
+            is_patient=ticket.is_doubtful,
         )
     except UnansweredError as exc:
         run.unanswered = exc

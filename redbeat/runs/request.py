@@ -92,6 +92,7 @@ class TrackedExecution:
             self._station.keeper.lease_ms,
             not request.task.acks_late,
             self.is_expired(request),
+            bool((request.delivery_info or {}).get("redelivered")),
         )
 
     def is_expired(self, request: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +17,7 @@ from celery import Celery
 
 from redbeat.errors import StoreUnavailable
 from redbeat.runs import gate, keeper
-from redbeat.runs.caller import REST_SECONDS, Caller, UnansweredError
+from redbeat.runs.caller import REST_SECONDS, Caller, UnansweredError, caller_of
 from redbeat.runs.deliveries import Ticket
 from redbeat.runs.keeper import Keeper
 from redbeat.runs.publishing import Present, at_work
@@ -328,8 +329,6 @@ def test_what_is_asked_while_an_answer_is_late_is_asked_after_it(by_proxy: Celer
 
 
 def test_a_forked_process_asks_by_a_thread_of_its_own(by_proxy: Celery) -> None:
-    from redbeat.runs.caller import caller_of
-
     assert caller_of(by_proxy).inquire(running, 20) == "answered"
     pid = os.fork()
     if pid == 0:
@@ -388,6 +387,30 @@ def test_a_run_that_began_without_redis_takes_its_lease_when_its_task_asks(
     with at_work(Present(by_proxy, Ticket(delivery, {}, None, 30_000, is_acked_early=True))):
         assert gate.is_mine()
     assert running_of(client, "job")["id"]["delivery"] == delivery.token
+
+
+@pytest.mark.parametrize("is_redelivered", [True, False])
+def test_a_message_that_comes_once_more_waits_longer_for_the_gate(
+    by_proxy: Celery, proxy: Proxy, progress: Progress, is_redelivered: bool
+) -> None:
+    """As its run may have been given up, and another one may have begun since."""
+    progress.started("job", "other", 2000.0, overlap="skip")
+    delivery = progress.delivery("job", "id", overlap="skip")
+    ticket = Ticket(delivery, {}, None, 30_000, is_acked_early=False, is_redelivered=is_redelivered)
+    by_proxy.set_current()
+    assert caller_of(by_proxy).inquire(running, 20) == "answered"
+    began: list[str] = []
+
+    def work() -> tuple[int, str, float]:
+        began.append("the task")
+        return 0, "done", 0.0
+
+    proxy.freeze()
+    later = threading.Timer(0.5, proxy.thaw)
+    later.start()
+    gate.pass_gate(ticket, work)
+    later.join()
+    assert began == ([] if is_redelivered else ["the task"])
 
 
 # -- what comes in another order than it happened

@@ -299,7 +299,7 @@ def test_what_a_worker_leaves_behind_at_a_cold_shutdown_is_done_by_another(
     if hasattr(celery.apps.worker, "on_cold_shutdown"):
         assert (past["outcome"], past["worker"]) == ("succeeded", "second@test")
         assert tracked.work(name) == ["begin", "begin", "end"]
-    else:  # Celery takes a task for failed whose process it has terminated itself, and acknowledges its message
+    else:  # Celery takes a task for failed whose process it has terminated itself
         assert (past["outcome"], past["worker"]) == ("failed", "first@test")
 
 
