@@ -60,7 +60,8 @@ def work(app: Celery, **options: Any) -> list[str]:
     def job(who: str) -> None:
         done.append(who)
 
-    with start_worker(app, perform_ping_check=False, pool="solo", **options):
+    # it sets the root logger's level, for all tests after this one
+    with start_worker(app, perform_ping_check=False, pool="solo", loglevel="WARNING", **options):
         app.send_task("job", ["a run"], headers=RUN)
         app.send_task("job", ["somebody"])
         eventually(lambda: done == ["a run", "somebody"])
