@@ -165,7 +165,10 @@ def test_of_a_burst_and_a_spike_each_run_leaves_once_though_the_worker_is_stoppe
         ids = Counter(message["headers"]["id"] for message in messages(broker, "kept"))
         assert ids == dict.fromkeys((expected_id(name, spike.due) for name in spike.names), 1)
         assert min(seconds_after(client, spike.names, spike.due)) >= 0
-        assert sorted(run.headers["redbeat_entry"] for run in runs(broker)) == sorted(own)
+        # a worker may put a message back that its only child has just begun when it is stopped
+        sent = [run.headers["redbeat_entry"] for run in runs(broker) if not run.is_redelivered]
+        assert sorted(sent) == sorted(set(sent))
+        assert {run.headers["redbeat_entry"] for run in runs(broker)} == set(own)
 
 
 @contextmanager

@@ -53,6 +53,7 @@ def note(task, *args, **kwargs):
     headers = {{name: value for name, value in vars(task.request).items() if name.startswith("redbeat")}}
     run = {{"task": task.name, "args": args, "kwargs": kwargs, "id": task.request.id, "headers": headers}}
     run["time"] = time.time()
+    run["is_redelivered"] = bool((task.request.delivery_info or {{}}).get("redelivered"))
     runs_client().rpush("runs", json.dumps(run))
 
 
@@ -85,7 +86,10 @@ def slow(self, seconds):
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a task, as noted by the worker: `time` in UNIX seconds, `headers` those named redbeat*."""
+    """One run of a task, as noted by the worker: `time` in UNIX seconds, `headers` those named redbeat*.
+
+    `is_redelivered`: of a message that came once more, as the worker that had it was stopped.
+    """
 
     task: str
     args: list[Any]
@@ -93,6 +97,7 @@ class Run:
     id: str
     time: float
     headers: dict[str, Any]
+    is_redelivered: bool
 
 
 def write_app(

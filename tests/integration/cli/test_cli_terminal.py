@@ -211,7 +211,8 @@ def test_the_shell_completes_names(run: Run, app: Celery, server: Server) -> Non
     assert complete("-A", "project", "redbeat", "show", "re") == ["report", "report two"]
     assert complete("-A", "project", "redbeat", "pause", "other", "[") == ["[red]"]
     assert complete("redbeat", "--url", server.url(1), "delete", "o") == ["other"]
-    assert complete("redbeat", "runs", "--state", "failed,re") == ["failed,revoked", "failed,rejected"]
+    states = ["failed,retrying", "failed,revoked", "failed,rejected"]
+    assert complete("redbeat", "runs", "--state", "failed,re") == states
     assert complete("redbeat", "--url", "redis://127.0.0.1:1/0", "delete", "o") == []
     assert complete("-A", "nothing_like_it", "redbeat", "delete", "o") == []
 

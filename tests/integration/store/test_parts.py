@@ -25,6 +25,7 @@ from redbeat.store.records import Fence, KeyType, Stored, Write
 from redbeat.store.store import Store
 from tests.support.applying import apply
 from tests.support.command_line import call
+from tests.support.progress import Progress
 from tests.support.schedule import SELDOM, write_raw
 from tests.support.ticks import leader, make_due
 
@@ -149,7 +150,7 @@ OWN = {
     f"redbeat::{name}"
     for name in (
         *("schedule", "statics", "static-owners", "downgraded", "lock", "released", "tick"),
-        *("owner:", "owner:team", "deadlines", "events"),
+        *("owner:", "owner:team", "deadlines", "events", "failures"),
     )
 }
 
@@ -168,6 +169,8 @@ def live(app: Celery) -> None:
     app.redbeat_redis.hset("redbeat:broken", "definition", "{oops")
     file = "entries: {filed: {task: tasks.report, schedule: 60}}\ncalendars: {filed: {days: [2026-12-26]}}"
     apply(app, file, owner="team")
+    progress = Progress(app, app.redbeat_redis)
+    progress.end(progress.started("report", "task-1"), "failed", error="OSError: oops")
     with leader(app) as scheduler:
         for _ in range(2):
             make_due(app, "report", "broken", "filed", "static")
