@@ -1,8 +1,8 @@
 """Asking Redis from where tasks run, without making them wait for it.
 
 Owns one thread of a process and its connection. Invariant: who asks waits as long as he has said, and no
-longer. While an answer is late nobody waits, and what is asked then is asked after that one; after an error
-nothing is asked for some seconds.
+longer. While an answer is late nobody waits, and what is asked then is asked after that one; when Redis is
+away nothing is asked for some seconds. An error about one run costs no other run anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redbeat.store.store import Store
 
 #: how long the thread itself waits for Redis
 SOCKET_SECONDS = 2.0
-#: how long nothing is asked after an error
+#: how long nothing is asked when Redis is away
 REST_SECONDS = 3.0
 #: an error that comes so soon means that the connection was ended while it was idle
 PROMPT_SECONDS = 0.5
@@ -52,7 +52,7 @@ class _Call:
     """A question, and its answer.
 
     Attributes:
-        is_patient: it is asked also soon after an error.
+        is_patient: it is asked also when Redis was away just now.
         is_done: set when it was answered, or passed over as it was cancelled.
     """
 
@@ -142,7 +142,8 @@ class Caller:
             self._rests_until = 0.0
         except Exception as exc:  # noqa: BLE001 - the thread must go on, and whoever asks is told
             call.error = exc
-            self._rests_until = time.monotonic() + REST_SECONDS
+            if isinstance(exc, StoreUnavailable):
+                self._rests_until = time.monotonic() + REST_SECONDS
             if isinstance(exc, RedBeatError):
                 runs_logger.debug("runs: Redis can't be asked: %s", exc)
             else:

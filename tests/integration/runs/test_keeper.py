@@ -21,7 +21,7 @@ from redbeat.runs.caller import REST_SECONDS, Caller, UnansweredError, caller_of
 from redbeat.runs.deliveries import Ticket
 from redbeat.runs.keeper import Keeper
 from redbeat.runs.publishing import Present, at_work
-from redbeat.store.runs import Delivery, End, Runs
+from redbeat.store.runs import Answer, Delivery, End, Runs
 from tests.conftest import MakeApp
 from tests.support.polling import eventually
 from tests.support.progress import NAMES, Progress, history_of, running_of
@@ -290,7 +290,19 @@ def test_a_defect_in_what_is_asked_is_logged_and_ends_nothing(
     with pytest.raises(UnansweredError):
         caller.inquire(fail, 20)
     assert "a defect" in caplog.text
-    assert caller.inquire(running, 20, is_patient=True) == "answered"
+    assert caller.inquire(running, 20) == "answered"
+
+
+def test_an_error_about_one_run_keeps_no_other_from_asking(
+    by_proxy: Celery, client: redis.Redis, progress: Progress
+) -> None:
+    caller = Caller(by_proxy)
+    client.set(NAMES.about("broken").running, "no hash")
+    asked = {name: progress.delivery(name, "id") for name in ("broken", "job")}
+    progress.send("job", "id")
+    with pytest.raises(UnansweredError, match="running:broken"):
+        caller.inquire(lambda runs: runs.begin(asked["broken"], 30_000), 20)
+    assert caller.inquire(lambda runs: runs.begin(asked["job"], 30_000), 20).answer is Answer.GO
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
