@@ -288,17 +288,20 @@ class Times:
 
     def walls_back(self, wall: datetime, _offset: object = None) -> Iterator[datetime]:
         """Yield the minutes that it names and that begin at ``wall`` or earlier, the last first."""
-        for year in range(wall.year, max(wall.year - _CYCLE_YEARS, 0), -1):
+        year, oldest = wall.year, wall.year - _CYCLE_YEARS
+        while year > max(oldest, 0):
             for month in reversed(self.months):
                 if (year, month) > (wall.year, wall.month):
                     continue
                 for day in reversed(self._days_in(*calendar.monthrange(year, month))):
+                    oldest = year - _CYCLE_YEARS
                     for hour in reversed(self.hours):
                         begin = datetime(year, month, day, hour)  # noqa: DTZ001 - on a clock on the wall
                         if begin <= wall:
                             last = (wall - begin) // _MINUTE
                             minutes = self.minutes[: bisect_right(self.minutes, last)]
                             yield from (begin.replace(minute=minute) for minute in reversed(minutes))
+            year -= 1
 
     def count_walls(self, begin: datetime, end: datetime) -> int:
         """Return how many minutes it names from ``begin``, included, to ``end``, not included."""

@@ -345,7 +345,7 @@ def contradictions(chaos: Chaos, log: WorkLog, histories: dict[str, list[dict[st
         for task_id, record in known.items():
             executions = log.of(task_id)
             word = executions[-1].word if executions else ""
-            if record["outcome"] == "never_started" and executions:
+            if record["outcome"] == "never_started" and word not in ("", "retry"):
                 seconds = executions[-1].last - executions[-1].began
                 is_told = seconds >= UNTOLD_SECONDS and not chaos.is_unasked(executions[-1])
                 word = f"{word} for {seconds} s" if is_told else "begin"

@@ -212,6 +212,14 @@ def test_the_last_runs_are_those_of_a_naive_walk(outage: Any, limit: int) -> Non
     assert last_runs(schedule_, policy, runs[0], now, limit) == (runs[-limit:], following)
 
 
+def test_runs_are_found_though_the_outage_was_longer_than_the_calendars_cycle() -> None:
+    sundays = crontab(minute="0", hour="0", day_of_month="29", month_of_year="2", day_of_week="0")
+    nominal, now = datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2432, 3, 1, tzinfo=UTC)
+    runs, following = naive_walk(sundays, Policy(), nominal, 14)
+    assert (runs[1].year, runs[-1].year) == (2032, 2432)
+    assert last_runs(sundays, Policy(), nominal, now, 20) == (runs, following)
+
+
 @st.composite
 def calendars(draw: st.DrawFn) -> Exclusions:
     """Days and spans of minutes to years, around the moments that are drawn for schedules."""
