@@ -56,6 +56,16 @@ def pytest_make_parametrize_id(config: pytest.Config, val: Any, argname: str) ->
     return shorten(text, 60, placeholder="...") if is_always_so else None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Say which tests go to the same process, where there are several."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.distribution import Distribution  # here, as xdist may be switched off
+
+    return Distribution(config, log)
+
+
 @pytest.fixture(autouse=True)
 def apps_stay_with_their_test() -> Iterator[None]:
     """Celery shares a task of one app with all that are made later: here with those of the same test only.

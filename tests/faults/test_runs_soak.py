@@ -40,11 +40,11 @@ from tests.support.worklog import WAYS, Execution, WorkLog, tasks_source
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
-ENTRIES = 50 if IS_LONG else 12
+ENTRIES = 50 if IS_LONG else 8
 NAMES_OF_JOBS = [f"job-{number}" for number in range(ENTRIES)]
-SECONDS = 600.0 if IS_LONG else 20.0
+SECONDS = 600.0 if IS_LONG else 15.0
 WORKERS = 3 if IS_LONG else 2
-CHILDREN = 12 if IS_LONG else 5
+CHILDREN = 12 if IS_LONG else 4
 #: a task takes at most so long, and one that hangs is killed after its limit
 MAX_TASK_SECONDS, TIME_LIMIT_SECONDS = 1.2, 2.0
 LEASE_SECONDS = 5.0

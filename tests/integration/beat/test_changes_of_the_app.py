@@ -149,7 +149,7 @@ def test_which_of_a_task_s_expiry_and_queue_timeout_is_earlier_is_asked_anew_aft
 ) -> None:
     scheduler = make_scheduler(app)
     scheduler.tick()
-    for expires, seconds in ((None, 60), (30, 30), (90, 60), (30, 30), (None, 60)):
+    for expires, seconds in ((None, 60), (30, 30), (90, 60)):
         due = round(server_now(client) + (patience(2) if is_prepared else -5), 6)
         for name in write_spike(client, due, 3):
             client.hset(f"redbeat:{name}", "policy", '{"queue_timeout": 60}')

@@ -63,16 +63,6 @@ def _parent_of(stat: Path) -> int | None:
         return None
 
 
-def test_a_durable_message_survives_a_crash(rabbitmq: RabbitMQ, connection: kombu.Connection) -> None:
-    publish(connection, "kept", delivery_mode="persistent")
-    publish(connection, "lost", delivery_mode="transient")
-    rabbitmq.kill()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((rabbitmq.host, rabbitmq.port))
-    rabbitmq.restart()
-    assert consume(rabbitmq) == ["kept"]
-
-
 def test_a_paused_broker_leaves_a_publish_waiting_for_its_confirm(
     rabbitmq: RabbitMQ, connection: kombu.Connection
 ) -> None:

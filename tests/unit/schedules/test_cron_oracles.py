@@ -27,7 +27,7 @@ from redbeat.schedules.occurrences import CRON_FIELDS, cron, next_run
 from tests.support.simulator import DAY, UTC, changes_between
 from tests.support.ticks import memory_app
 
-EXPRESSIONS = 10_000
+EXPRESSIONS = 6_000
 RUNS_EACH = 3
 
 MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]

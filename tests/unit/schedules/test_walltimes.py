@@ -168,7 +168,7 @@ def hostile_rules(draw: st.DrawFn) -> tuple[rrule, datetime]:
         reject()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(hostile_rules())
 def test_a_hostile_rule_has_dateutils_occurrences_and_costs_little(ruled: tuple[rrule, datetime]) -> None:
     rule, start = ruled
