@@ -50,7 +50,8 @@ class Events:
         """
         keys = self._store.keys
         try:
-            with self._store.translating(keys.events, "stream"):
+            besides = {keys.events_read: "string"}
+            with self._store.translating(keys.events, "stream", besides=besides):
                 return read_events(
                     self._store.client,
                     keys.events,

@@ -103,6 +103,38 @@ def test_a_place_that_can_not_be_read_begins_at_the_end(events: Events, client: 
         assert tell_all(events)
 
 
+@pytest.mark.parametrize("place", ["99999999999999-1", "9" * 19 + "-0", "9" * 20 + "-0", "1-" + "9" * 20])
+def test_a_place_that_no_event_comes_to_begins_at_the_end(
+    events: Events, client: redis.Redis, place: str
+) -> None:
+    quarantine(events, "before")
+    client.set(TOLD, place)
+    assert names_of(events) == []
+    quarantine(events, "after")
+    assert names_of(events) == ["after"]
+
+
+def test_the_place_of_a_stream_that_was_deleted_begins_with_the_next(
+    events: Events, client: redis.Redis
+) -> None:
+    quarantine(events, "before")
+    names_of(events)
+    client.delete(EVENTS)
+    client.set(TOLD, f"{client.time()[0] + 3600}000-0")  # the server's clock was set back since
+    assert names_of(events) == []
+    quarantine(events, "one", "two")
+    assert names_of(events) == ["one", "two"]
+
+
+def test_a_claim_for_longer_than_claims_are_keeps_nobody_from_telling(
+    events: Events, client: redis.Redis
+) -> None:
+    names_of(events)
+    quarantine(events, "one")
+    client.set(TOLD, f"0-0 other {client.time()[0] + 10 * CLAIM_MS:.3f}")
+    assert names_of(events) == ["one"]
+
+
 def test_the_place_is_forgotten_only_if_nobody_asks_for_a_week(events: Events, client: redis.Redis) -> None:
     names_of(events)
     assert client.pttl(TOLD) > LIFE_MS - 60_000
@@ -124,6 +156,10 @@ def test_a_key_of_another_type_is_named_and_keeps_nobody_from_pausing(
     quarantine(events, "one")
     client.set(TOLD, "0-0")
     with pytest.raises(StoreCorrupt, match="redbeat::events holds something that is no stream"):
+        names_of(events)
+    client.delete(EVENTS, TOLD)
+    client.hset(TOLD, "no", "string")
+    with pytest.raises(StoreCorrupt, match="redbeat::events-read holds something that is no string"):
         names_of(events)
 
 
