@@ -26,6 +26,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.log.logger import runs_logger
+from redbeat.process.memory import Memory
 from redbeat.runs.boundary import Harmless, note
 from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
@@ -88,6 +89,7 @@ class Keeper:
         self._deliver_at = 0.0
         self._is_stopping = False
         self._is_out = False
+        self._said = Memory[str, str](100)  # key to what was logged of its type
         self._has_dropped = False
         self._has_started = False
         self._has_ended = False
@@ -281,12 +283,14 @@ class Keeper:
             raise exc
         now = time.monotonic()
         self._deliver_at = now + RETRY_SECONDS
-        self._renew_at = min(max(self._renew_at, now), now + RETRY_SECONDS) + min(
-            RETRY_SECONDS, self._period_seconds
-        )
+        # after the outcomes: else they would wait for as long as leases can't be renewed
+        self._renew_at = self._deliver_at + min(RETRY_SECONDS, self._period_seconds)
         if not isinstance(exc, RedBeatError):
             note("keeping the leases of runs", exc)
-        if not self._is_out:
+        if isinstance(exc, StoreCorrupt):  # what doesn't need that key goes well again and again
+            if self._said.is_news(exc.key, str(exc)):
+                runs_logger.error("runs: Runs can't be tracked as they should, and tasks go on: %s", exc)
+        elif not self._is_out:
             self._is_out = True
             runs_logger.warning(
                 "runs: Runs can't be tracked at the moment, and tasks go on: %s "

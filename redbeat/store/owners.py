@@ -80,7 +80,7 @@ class Owners:
         client = self._store.client
         for part, chunk in self._store.parts.chunks(names):
             statics, owners = part.keys.statics, part.keys.static_owners
-            with self._store.translating(statics, "set", sets=[owners]):
+            with self._store.translating(statics, "set", besides={owners: "set"}):
                 status = change_statics(client, statics, owners, fence, change, owner, chunk)
             self._store.check_lock(status, fence)
 
@@ -94,7 +94,7 @@ class Owners:
         sets = [*owned, *([keys.calendar_owners] if calendars else [])]
 
         def make(beside: Callable[[str], Sequence[str]]) -> str | None:
-            with self._store.translating(sets=sets):
+            with self._store.translating(besides=dict.fromkeys(sets, "set")):
                 return apply_entries(self._store.client, keys, changes, calendars, beside)
 
         # what the rules of 3.0 allow is done in any case

@@ -140,7 +140,9 @@ class Runs:
             is_expired: its message has expired, and was delivered before; so the run goes on only if a worker
                 had begun it.
         """
-        with self._store.translating(self._store.keys.about(delivery.name).running, "hash"):
+        about = self._store.keys.about(delivery.name)
+        besides = {about.history: "list", self._store.keys.deadlines: "sorted set"}
+        with self._store.translating(about.running, "hash", besides=besides):
             answer, rest_ms = begin_run(
                 self._store.client, self._store.keys, delivery, lease_ms, is_expired=is_expired
             )
@@ -164,12 +166,14 @@ class Runs:
     def end(self, ends: Sequence[End]) -> None:
         """Note what became of deliveries, in one round trip."""
         if ends:
-            with self._store.translating(self._store.keys.deadlines):
+            hashes = {self._store.keys.about(end.delivery.name).running: "hash" for end in ends}
+            with self._store.translating(self._store.keys.deadlines, besides=hashes):
                 end_runs(self._store.client, self._store.keys, ends)
 
     def note_child(self, delivery: Delivery, task_id: str) -> None:
         """Note a task that ``delivery``, a task of a workflow, is about to send."""
-        with self._store.translating(self._store.keys.deadlines):
+        running = self._store.keys.about(delivery.name).running
+        with self._store.translating(self._store.keys.deadlines, besides={running: "hash"}):
             note_child(self._store.client, self._store.keys, delivery, task_id)
 
     def forget_worker(self, worker: str) -> None:
@@ -241,7 +245,7 @@ class Runs:
         """Return the keys of entries that have runs in progress."""
         deadlines, keys = self._store.keys.deadlines, self._store.keys
         found: set[str] = set()
-        for page in self._store.scan(lambda client, cursor: client.zscan(deadlines, cursor)):
+        for page in self._store.scan(lambda client, cursor: client.zscan(deadlines, cursor), deadlines):
             found |= {text_of(member).partition("\0")[2] for member, _ in page}
         return sorted(map(keys.entry_of_running, found))
 

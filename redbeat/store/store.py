@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -36,8 +36,10 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.keys import Keys
+from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
+from redbeat.process.memory import Memory
 from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
 from redbeat.store.claims import ClaimAhead
@@ -76,6 +78,9 @@ CLAIM_MAX_BYTES = 2 * 1024 * 1024
 #: how long after reading the server's clock its time is computed by the local clock
 CLOCK_SECONDS = 1.0
 
+#: how often it is asked at most which key has another type
+TYPES_SECONDS = 60.0
+
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
 
@@ -91,6 +96,10 @@ class _Recent:
     clock = (-math.inf, datetime.now(timezone.utc))
     was_new = False
 
+
+#: the types that are called otherwise in sentences
+_TYPES = {"sorted set": "zset"}
+_NO_OTHERS: Mapping[str, str] = {}
 
 _RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
 
@@ -120,6 +129,8 @@ class Store:
         self.replicas = Replicas(self.config)
         self._portions = Portions()
         self.has_retaken_lock = False
+        self._ask_types_at = -math.inf
+        self._said = Memory[str, str](100)  # key to what it should be
         self._recent = _RECENT.setdefault(self.config, _Recent())
         #: called after each round trip, which shows that the scheduler isn't stuck
         self.on_progress: Callable[[], None] = lambda: None
@@ -351,6 +362,23 @@ class Store:
         self.check_lock(committed.status, fence)
         if is_no_permission(committed.unrecorded):
             self.rights.note(HISTORIES, committed.unrecorded)
+        elif "WRONGTYPE" in committed.unrecorded:
+            self._tell_of_wrong_type()
+
+    def _tell_of_wrong_type(self) -> None:
+        """Log, once, that a key which all runs share has another type."""
+        now = time.monotonic()
+        if now < self._ask_types_at:
+            return
+        self._ask_types_at = now + TYPES_SECONDS
+        for key, kind in ((self.keys.deadlines, "sorted set"), (self.keys.events, "stream")):
+            if self._type_of(key) not in (_TYPES.get(kind, kind), "none") and self._said.is_news(key, kind):
+                logger.error(
+                    "beat: Runs aren't looked after, or told of: %s holds something that is no %s: rename or "
+                    "delete that key.",
+                    key,
+                    kind,
+                )
 
     def _call_all(self, script: lua.Script, client: Any, requests: Sequence[lua.Request]) -> list[Any]:
         if len(requests) == 1 or self.config.is_cluster:  # its pipelines take no scripts
@@ -586,7 +614,7 @@ class Store:
         results: list[bool] = []
         for part, chunk in self.parts.chunks(entries, lambda one: one[1].key):
             keys = part.keys
-            with self.translating(keys.downgraded, "hash", sets=[keys.statics]):
+            with self.translating(keys.downgraded, "hash", besides={keys.statics: "set"}):
                 found = put_away(self.client, keys, self.config.lock_key, mark, chunk)
             if found.token:
                 return found
@@ -652,11 +680,14 @@ class Store:
     def on_round_trip() -> None:
         """Do nothing; called before and after every round trip, so that tests can end a beat between two."""
 
-    def scan(self, step: Callable[[Any, Any], tuple[Any, Item]]) -> Iterator[Item]:
-        """Yield the pages of a scan; ``step(client, cursor)`` returns the next cursor and a page."""
+    def scan(self, step: Callable[[Any, Any], tuple[Any, Item]], key: str = "") -> Iterator[Item]:
+        """Yield the pages of a scan; ``step(client, cursor)`` returns the next cursor and a page.
+
+        ``key``: the sorted set that is looked through; '': the schedule.
+        """
         cursor: Any = 0
         while True:
-            with self.translating():
+            with self.translating(key):
                 cursor, page = step(self.client, cursor)
             if isinstance(cursor, dict):  # a cluster's
                 cursor = next(iter(cursor.values()))
@@ -669,21 +700,19 @@ class Store:
         call: Callable[[Any], Any],
         key: str = "",
         expected: str = "sorted set",
-        *,
-        sets: Iterable[str] = (),
     ) -> Any:
         """Return ``call(client)``; its errors become RedBeat's, as :meth:`translating` says."""
-        with self.translating(key, expected, sets=sets):
+        with self.translating(key, expected):
             return call(self.client)
 
     @contextmanager
     def translating(
-        self, key: str = "", expected: str = "sorted set", *, sets: Iterable[str] = ()
+        self, key: str = "", expected: str = "sorted set", *, besides: Mapping[str, str] = _NO_OTHERS
     ) -> Iterator[None]:
         """Turn the client's errors into RedBeat's: Redis is away, ``key`` has another type, a name isn't
         UTF-8.
 
-        ``sets``: keys of sets that are used, too.
+        ``besides``: other keys that are used, and what each holds: 'set', 'hash' ...
         """
         try:
             with naming_the_server(self.config):
@@ -704,9 +733,9 @@ class Store:
             lock_key = self.config.lock_key
             if lock_key and self._type_of(lock_key) not in ("string", "none"):
                 key, expected = lock_key, "string"
-            for one in sets:
-                if self._type_of(one) not in ("set", "none"):
-                    key, expected = one, "set"
+            for one, kind in besides.items():
+                if self._type_of(one) not in (_TYPES.get(kind, kind), "none"):
+                    key, expected = one, kind
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",

@@ -127,6 +127,28 @@ def test_an_outcome_that_the_server_refuses_keeps_no_other_back(
     eventually(lambda: history_of(client, "after")[0].get("outcome") == "succeeded")
 
 
+def test_a_key_of_another_type_is_told_of_once(
+    kept: Keeper, progress: Progress, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "celery.redbeat")
+    long = progress.started("long", "id")
+    client.delete(NAMES.deadlines)
+    client.set(NAMES.deadlines, "no zset")
+    held = execution(long)
+    kept.hold(held)
+    eventually(lambda: f"{NAMES.deadlines} holds something that is no sorted set" in caplog.text)
+    client.delete(NAMES.workers)
+    for number in range(3):
+        delivery = progress.delivery(f"job-{number}", "id")
+        client.lpush(NAMES.about(f"job-{number}").history, '{"at":1,"due":1000,"id":"id"}')
+        kept.end(End(delivery, "succeeded"))
+        eventually(partial(lambda name: "outcome" in history_of(client, name)[0], f"job-{number}"))
+        client.delete(NAMES.workers)
+        eventually(lambda: client.exists(NAMES.workers))  # leases were to be renewed again
+    assert caplog.text.count("can't be tracked") == 1
+    assert "tracked again" not in caplog.text
+
+
 def test_what_cant_be_written_of_one_run_costs_no_other_run_anything(
     kept: Keeper, progress: Progress, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
