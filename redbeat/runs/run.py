@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from redbeat.history import PastRun
-from redbeat.store.run_record import RunRecord, State
+from redbeat.store.run_record import MAX_TIME, RunRecord, State
 from redbeat.store.runs import FailedRun
 
 #: how far a run in progress is
@@ -173,7 +173,7 @@ def runs_of(name: str, records: Sequence[RunRecord], history: Sequence[PastRun],
 
 def _has_due(record: RunRecord) -> bool:
     try:
-        return 0 <= float(record.due) < 10**11
+        return 0 <= float(record.due) < MAX_TIME
     except ValueError:
         return False
 

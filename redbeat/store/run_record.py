@@ -7,6 +7,7 @@ a record that can't be read holds nothing back.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -87,6 +88,9 @@ class RunRecord:
         return self.is_overdue and self.overlap != "allow"
 
 
+#: a time from then on is nonsense, as is one below 0: the year 5138, UNIX seconds
+MAX_TIME = 10**11
+
 #: attributes that have another name in JSON
 _NAMES = {
     "is_revoked_overdue": "revoke",
@@ -96,7 +100,8 @@ _NAMES = {
     "wait_seconds": "wait",
     "run_seconds": "ran",
 }
-_TIMES = frozenset({"sent", "started", "queue", "max", "wait_seconds", "run_seconds"})
+_TIMES = frozenset({"sent", "started"})
+_LENGTHS = frozenset({"queue", "max", "wait_seconds", "run_seconds"})
 _FLAGS = frozenset({"is_revoked_overdue", "is_workflow", "is_soft", "is_overdue"})
 _NUMBERS = frozenset({"pause", "attempt"})
 
@@ -119,8 +124,11 @@ def decode_record(task_id: str, text: str) -> RunRecord | None:
 def _read(name: str, value: Any) -> Any:
     if name == "state":
         return State(value)
-    if name in _TIMES:
-        return float(value)
+    if name in _TIMES or name in _LENGTHS:
+        seconds = float(value)
+        if not math.isfinite(seconds) or (name in _TIMES and not 0 <= seconds < MAX_TIME):
+            raise ValueError(f"{name} is no time, or no length of time: {seconds}")
+        return seconds
     if name in _NUMBERS:
         return int(value)
     return bool(value) if name in _FLAGS else str(value)

@@ -35,12 +35,11 @@ local function terminate_others(running, run)
 end
 
 local function find_hold(deadlines, running, run, now)
-  local holder, record = find_holder(running, run.task_id, run.due, '')
+  local holder, record, record_id = find_holder(running, run.task_id, run.due, '')
   local waiting
   if run.overlap ~= 'skip' then
-    local is_read, found = pcall(cjson.decode, redis.call('HGET', running, '') or '')
-    local is_waiting = is_read and type(found) == 'table' and tonumber(found.due)
-    waiting = is_waiting and not is_same_time(found.due, run.due) and tostring(found['for']) or nil
+    local found = decode_waiting(redis.call('HGET', running, ''))
+    waiting = found and not is_same_time(found.due, run.due) and found['for'] or nil
   end
   if not holder and not waiting then return nil end
   local outcome = 'skipped'
@@ -48,8 +47,12 @@ local function find_hold(deadlines, running, run, now)
     outcome = 'waiting'
     redis.call('HSET', running, '', cjson.encode({['due'] = run.due, ['for'] = run.task_id}))
   end
+  if holder then  -- somebody may have deleted all deadlines, and without one it would hold its entry for ever
+    local seconds = record.state == 'started' and 60 or tonumber(record.queue) or 86400
+    redis.pcall('ZADD', deadlines, 'NX', later(now, seconds), record_id .. '\0' .. running)
+  end
   if not holder then
-    redis.call('ZADD', deadlines, now, '\0' .. running)  -- for beat may have forgotten the one that waits
+    redis.pcall('ZADD', deadlines, now, '\0' .. running)  -- for beat may have forgotten the one that waits
   elseif run.overlap == 'replace' then
     terminate_others(running, run)
   end

@@ -6,8 +6,8 @@
 -- with_members(record, members): add members to the object about the run that was sent; record is several lines.
 -- Not scripts of their own, but put in front of those that need them, after finish_run.
 local function end_waiting(deadlines, running, due)
-  local is_read, waiting = pcall(cjson.decode, redis.call('HGET', running, '') or '')
-  if is_read and type(waiting) == 'table' and is_same_time(waiting.due, due) then
+  local waiting = decode_waiting(redis.call('HGET', running, ''))
+  if waiting and is_same_time(waiting.due, due) then
     redis.call('HDEL', running, '')
     redis.call('ZREM', deadlines, '\0' .. running)
   end

@@ -1,12 +1,13 @@
 -- decode_record(text): the record of a run in progress as a table, nil for a text that is none.
+-- decode_waiting(text): the run that waits for another one as a table of due and for, nil for a text that is none.
 -- is_same_time(left, right): whether two texts are the same time; Python and the server write them differently.
 -- find_holder(running, task_id, due, root): the task id and the record of a run that holds its entry, or the record of a
 -- task of its workflow, besides the run with this task id and due time, and what belongs to the same workflow, whose run
--- is root; nil for none.
+-- is root; nil for none. The third value is that record's own task id.
 -- is_over(record, delivery): whether this delivery of the run with the record has ended, and another one goes on.
 -- later(now, seconds): the time that many seconds after now, as a text.
 -- Not scripts of their own, but put in front of those that need them. What a record says stands in redbeat/store/run_record.py.
-local is_number, is_text = {}, {}
+local is_time, is_number, is_text = {due = true, sent = true, started = true}, {}, {}
 for name in string.gmatch('due sent started queue max pause attempt wait ran', '%l+') do is_number[name] = true end
 for name in string.gmatch('delivery worker terminate root outcome error overlap broken breaking', '%l+') do
   is_text[name] = true
@@ -19,6 +20,7 @@ local function drop_nonsense(record)
     local is_finite = number and number == number and math.abs(number) < 1e15
     local has_sense = kind == 'string' or kind == 'boolean' or (kind == 'number' and is_finite)
     if is_number[name] then has_sense = has_sense and is_finite end
+    if is_time[name] then has_sense = has_sense and number >= 0 and number < 1e11 end
     if is_text[name] then has_sense = kind == 'string' end
     if name == 'after' then
       if kind == 'table' then drop_nonsense(value) end
@@ -39,6 +41,14 @@ local function decode_record(text)
   return record
 end
 
+local function decode_waiting(text)
+  local is_read, waiting = pcall(cjson.decode, text or '')
+  if not (is_read and type(waiting) == 'table' and type(waiting.due) == 'string') then return nil end
+  if not string.match(waiting.due, '^[%d.]+$') or (tonumber(waiting.due) or 1e11) >= 1e11 then return nil end
+  if type(waiting['for']) ~= 'string' then waiting['for'] = '' end
+  return waiting
+end
+
 local function is_same_time(left, right)
   left, right = tonumber(left), tonumber(right)
   return left and right and math.abs(left - right) < 0.000002
@@ -52,7 +62,7 @@ local function find_holder(running, task_id, due, root)
     if record and record.state ~= 'ended' and not record.overdue then
       local is_same = other == task_id and is_same_time(record.due, due)
       local is_of = root ~= '' and other == root or record.root == (root ~= '' and root or task_id)
-      if not (is_same or is_of) then return record.root or other, record end
+      if not (is_same or is_of) then return record.root or other, record, other end
     end
   end
   return nil

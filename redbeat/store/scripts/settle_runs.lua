@@ -42,14 +42,18 @@ local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2
 
 -- make the run that waits due, as the run that it is; the entry gets its score back with that run's commit
 local function release(running, failing, entry, member)
-  local waiting = redis.call('HGET', running, '')
-  local is_read, found = pcall(cjson.decode, waiting or '')
-  local due = is_read and type(found) == 'table' and string.match(tostring(found.due), '^[%d.e+]+$')
+  local waiting = decode_waiting(redis.call('HGET', running, ''))
+  local due = waiting and waiting.due
+  if due and tonumber(due) > tonumber(now) + 86400 then due = nil end
   local score = redis.call('ZSCORE', schedule, entry)
   if not due or not score or redis.call('TYPE', entry).ok ~= 'hash' then
     redis.call('HDEL', running, '')
     redis.call('ZREM', deadlines, member)
     if not score then redis.pcall('DEL', failing) end  -- it was deleted, or has ended, while its last run was in progress
+    return
+  end
+  if tonumber(due) > tonumber(now) then  -- the clock was set back: all that is due waits for its time
+    redis.call('ZADD', deadlines, later(due, 0), member)
     return
   end
   if find_holder(running, '', due, '') then  -- whose end lets beat look again

@@ -13,6 +13,7 @@ from celery import Task
 from kombu import Queue
 from kombu.common import Broadcast
 
+import redbeat.store.store
 from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.planner import OrdinaryRun, plan_run
@@ -150,6 +151,44 @@ def test_a_run_is_to_be_terminated_for_the_one_that_replaces_it(
     found = running_of(client, "entry")
     assert found.keys() == {"", "other"}
     assert found["other"]["terminate"] == "replaced"
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "1e999", '"nan"', "1e14", "-1e14", "1e12", '"1e11"'])
+@pytest.mark.parametrize("member", ["started", "sent", "queue", "max", "due"])
+def test_a_time_that_is_none_in_the_record_of_a_run_ends_no_beat(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    member: str,
+    seconds: str,
+) -> None:
+    caplog.set_level("INFO")
+    running = NAMES.about("entry").running
+    client.hset(running, "other", f'{{"state": "started", "due": "5", "{member}": {seconds}}}')
+    client.zadd(DEADLINES, {f"other\0{running}": 1})
+    write_tracked(client, overlap="skip")
+    write_raw(client, "canary", score=1)
+    for _ in range(3):
+        scheduler.tick()
+    assert "canary" in [message["headers"]["redbeat_entry"] for message in messages(broker)]
+
+
+def test_deadlines_of_another_type_are_told_of_once_and_keep_nothing_from_being_sent(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redbeat.store.store, "TYPES_SECONDS", 0.0)
+    client.set(DEADLINES, "spoilt")
+    for number in range(3):
+        write_tracked(client, f"entry-{number}", overlap="buffer_one")
+        scheduler.tick()
+    assert len(messages(broker)) == 3
+    [line] = [text for text in caplog.messages if DEADLINES in text]
+    assert f"{DEADLINES} holds something that is no sorted set" in line
 
 
 @pytest.mark.parametrize(

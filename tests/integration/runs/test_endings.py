@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat.errors import RedBeatError
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import RedBeatError, StoreCorrupt
 from redbeat.runs.deadlines import Action, judge
-from redbeat.store.records import Fence
+from redbeat.store.records import Fence, Held, TrackedRun
 from redbeat.store.run_record import State
 from redbeat.store.runs import Answer
 from tests.support.progress import LEASE_MS, NAMES, Progress, events_of, history_of, running_of
@@ -552,6 +554,48 @@ def test_a_record_that_is_garbage_holds_nothing_and_goes(
     assert nothing_is_left(client)
 
 
+@pytest.mark.parametrize("due", ["1e300", "5e9", "9" * 13, "nan", "inf", "0x10", "1.2.3", "-5", 5, None])
+def test_a_waiting_run_that_is_garbage_keeps_no_other_from_waiting(
+    progress: Progress, client: redis.Redis, due: object
+) -> None:
+    Entry("job", "echo", 60, app=progress.app).save()
+    running = NAMES.about("job").running
+    client.hset(running, "", json.dumps({"due": due, "for": ["other"]}))
+    client.zadd(NAMES.deadlines, {f"\0{running}": 1})
+    progress.settle()
+    assert running_of(client, "job") == {}
+    assert nothing_is_left(client)
+
+
+def test_a_run_that_waits_waits_for_its_time_when_the_clock_was_set_back(
+    progress: Progress, client: redis.Redis
+) -> None:
+    Entry("job", "echo", 60, app=progress.app).save()
+    due = server_now(client) + 3600
+    progress.wait("job", due)
+    client.zadd(NAMES.deadlines, {f"\0{NAMES.about('job').running}": 1})
+    progress.settle()
+    assert progress.deadline_of("job", "") == pytest.approx(due, abs=1e-3)
+
+
+@pytest.mark.parametrize(("state", "seconds"), [("sent", 600), ("started", 60), ("retrying", 600)])
+def test_a_run_whose_deadline_somebody_has_deleted_holds_its_entry_not_for_ever(
+    progress: Progress, client: redis.Redis, state: str, seconds: float
+) -> None:
+    delivery = progress.started("job", "id-1", overlap="skip", queue=600)
+    if state == "retrying":
+        progress.end(delivery, "retrying")
+    elif state == "sent":
+        progress.send("job", "id-1", overlap="skip", queue=600)
+    client.delete(NAMES.deadlines)
+    held = progress.runs.note_sent(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
+    assert isinstance(held, Held)
+    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + seconds, abs=30)
+    before = progress.deadline_of("job", "id-1")
+    progress.runs.note_sent(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
+    assert progress.deadline_of("job", "id-1") == before
+
+
 KEYS_OF_RUNS = {
     **{name: getattr(NAMES.about("job"), name) for name in ("running", "history", "failing")},
     **{name: getattr(NAMES, name) for name in ("deadlines", "events", "failures", "workers")},
@@ -576,6 +620,27 @@ def test_a_key_of_another_type_leaves_nothing_behind(
     client.delete(key)
     progress.settle()
     assert progress.due_deadlines() == []
+
+
+@pytest.mark.parametrize(("spoilt", "kind"), [("running", "hash"), ("deadlines", "sorted set")])
+def test_a_key_of_another_type_is_the_one_that_is_named(
+    progress: Progress, client: redis.Redis, spoilt: str, kind: str
+) -> None:
+    key = KEYS_OF_RUNS[spoilt]
+    delivery = progress.started("job", "id-1", workflow=1)
+    client.delete(key)
+    client.set(key, "spoilt")
+
+    calls: list[Callable[[], object]] = [
+        lambda: progress.begin(delivery),
+        lambda: progress.runs.note_child(delivery, "child"),
+        lambda: progress.end(delivery, "failed"),
+    ]
+    if spoilt == "deadlines":
+        calls.insert(0, lambda: list(progress.runs.all()))
+    for call in calls:
+        with pytest.raises(StoreCorrupt, match=f"{key} holds something that is no {kind}"):
+            call()
 
 
 def test_a_retry_may_begin_while_the_attempt_that_has_asked_for_it_cleans_up(

@@ -80,7 +80,19 @@ def test_a_member_that_is_none_of_redbeat_s_is_forgotten_as_it_stands(member: st
 
 @pytest.mark.parametrize(
     "text",
-    ["", "nul", "[]", "5", '"text"', '{"state": []}', '{"state": "sent", "sent": "soon"}', "[" * 100_000],
+    [
+        *(
+            "",
+            "nul",
+            "[]",
+            "5",
+            '"text"',
+            '{"state": []}',
+            '{"state": "sent", "sent": "soon"}',
+            "[" * 100_000,
+        ),
+        *('{"started": NaN}', '{"started": "inf"}', '{"sent": "-1"}', '{"sent": 1e14}', '{"max": "nan"}'),
+    ],
 )
 def test_a_record_that_can_not_be_read_is_none(text: str) -> None:
     assert decode_record("id", text) is None

@@ -19,9 +19,9 @@ LUA_WORDS = set(
         "pcall error "
         "has_nul hold_lock is_meta_foreign match_calendar match_text measure_entry measure_key read_fields "
         "read_scores push_messages revision_of sha1_of_meta texts_of "
-        "add_event add_to_history decode_record default_queue_seconds find_hold find_holder finish_run "
-        "is_over is_same_time later members_of note_run poke refusal_of reserve_run text_of_error unrecorded "
-        "with_members",
+        "add_event add_to_history decode_record decode_waiting default_queue_seconds find_hold find_holder "
+        "finish_run is_over is_same_time later members_of note_run poke refusal_of reserve_run text_of_error "
+        "unrecorded with_members",
     )
 )
 
