@@ -35,6 +35,8 @@ from redbeat.store.store import Store
 MAX_KEPT = 10_000
 #: how many are delivered in one round trip
 BATCH = 500
+#: how long the first of them waits for others
+GATHER_SECONDS = 0.005
 #: how often a worker says that it lives, when it has nothing to renew
 ROW_SECONDS = 15.0
 #: how long after an error Redis is asked again
@@ -141,6 +143,7 @@ class Keeper:
         seconds = max(min(until, self._renew_at) - time.monotonic(), 0.0)
         try:
             news = self._news.get(timeout=seconds) if seconds else self._news.get_nowait()
+            time.sleep(GATHER_SECONDS)
             while True:
                 self._note(news)
                 news = self._news.get_nowait()
