@@ -64,7 +64,7 @@ class Ticket(NamedTuple):
 def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> Delivery | None:
     """Return the delivery of the message with ``headers`` to ``worker``, or None if it is no run's."""
     name, due, task_id = headers.get("redbeat_entry"), headers.get("redbeat_due"), headers.get("id")
-    if not (_is_kept(name) and due and isinstance(due, str) and _is_kept(task_id) and _is_kept(worker)):
+    if not (_is_name(name) and due and isinstance(due, str) and _is_kept(task_id) and _is_kept(worker)):
         return None
     try:
         instant = maybe_iso8601(due).timestamp()
@@ -88,9 +88,14 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
     )
 
 
+def _is_name(text: Any) -> TypeGuard[str]:
+    """Tell whether ``text`` can be an entry's name."""
+    return isinstance(text, str) and bool(text) and is_utf8(text)
+
+
 def _is_kept(text: Any) -> TypeGuard[str]:
-    """Tell whether ``text`` can be a name in Redis: NUL parts the names of a deadline."""
-    return isinstance(text, str) and bool(text) and "\0" not in text and is_utf8(text)
+    """Tell whether ``text`` can be an id, or a worker's name: in a deadline a NUL ends the task id."""
+    return _is_name(text) and "\0" not in text
 
 
 def may_have_begun(headers: Mapping[str, Any], due_at: float, now: float) -> bool:

@@ -19,7 +19,7 @@ local function is_old(member)
 end
 
 local function forget_deadline(running, member)
-  local task_id = string.match(member, '^(.*)%z')
+  local task_id = string.match(member, '^([^%z]*)%z')
   local is_run = task_id and redis.call('TYPE', running).ok == 'hash' and redis.call('HGET', running, task_id)
   return not is_run and is_old(member) and redis.call('ZREM', deadlines, member) == 1
 end

@@ -12,7 +12,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.store.orphans import LostRun, Orphans
 from redbeat.store.store import Store
 from tests.support.command_line import call
-from tests.support.progress import NAMES, Progress, running_of
+from tests.support.progress import NAMES, Progress, history_of, running_of
 from tests.support.schedule import server_now
 
 
@@ -84,6 +84,24 @@ def test_deadlines_of_runs_that_are_gone_are_removed(
     assert set(client.zrange(NAMES.deadlines, 0, -1)) == {
         "two\0redbeat::running:entry", "later\0redbeat::running:entry", "\0redbeat::running:entry",
     }  # fmt: skip
+
+
+def test_a_nul_in_the_name_of_an_entry_is_a_part_of_it(
+    app: Celery, progress: Progress, client: redis.Redis, orphans: Orphans
+) -> None:
+    Entry("a\0b", "echo", 60, app=app).save()
+    lasting = progress.started("a\0b", "lasting")
+    ended = progress.started("a\0b", "ended", 2000.0)
+    progress.end(ended, "succeeded")
+    assert history_of(client, "a\0b")[0]["outcome"] == "succeeded"
+    members = ["ended\0redbeat::running:a\0b", "lasting\0redbeat::running:a\0b"]
+    client.zadd(NAMES.deadlines, dict.fromkeys(members, 1))
+    assert list(orphans.lost_runs()) == [LostRun("redbeat:a\0b", members[0])]
+    assert orphans.forget([LostRun("redbeat:a\0b", one) for one in members]) == [True, False]
+    progress.settle(at=server_now(client) + 1e6)
+    assert history_of(client, "a\0b")[1]["outcome"] == "lost"
+    progress.end(lasting, "succeeded")
+    assert not client.exists("redbeat::running:a\0b", NAMES.deadlines)
 
 
 def test_purge_and_the_doctor_tell_and_remove_them(
