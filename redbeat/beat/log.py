@@ -76,7 +76,8 @@ MAX_NAME = 100
 MISSING_SECONDS = 600.0
 
 #: how often it is looked whether a live worker tracks runs, when that would explain something; and how often
-#: it is logged that none does; seconds
+#: it is logged that none does; seconds. It is logged at the second look in a row that finds none: workers
+#: that start with beat, or again, have had time then
 WORKERS_SECONDS, UNTRACKED_SECONDS = 60.0, 3600.0
 
 #: of many runs that are given up together, how many have a line each
@@ -90,7 +91,8 @@ class Reports:
         self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
         self._next_standby_at = 0.0
-        self._next_untracked_at = -math.inf
+        self._look_for_workers_at = self._say_untracked_at = -math.inf
+        self._has_seen_none = False
 
     def note_present(self, claimed: Claimed) -> None:
         """Forget that an entry was missing: it is there."""
@@ -157,7 +159,7 @@ class Reports:
         )
 
     def report_untracked(self, key: str, what: str, has_workers: Callable[[], bool]) -> None:
-        """Log, once an hour at most, what becomes of runs while no live worker tracks any.
+        """Log what becomes of runs while no live worker tracks any: once an hour, unless one did in between.
 
         Arguments:
             key: the entry's.
@@ -165,11 +167,15 @@ class Reports:
             has_workers: asks Redis, once a minute at most, whether a live worker tracks runs.
         """
         now = time.monotonic()
-        if now < self._next_untracked_at:
+        if now < self._look_for_workers_at:
             return
-        self._next_untracked_at = now + WORKERS_SECONDS
-        if not has_workers():
-            self._next_untracked_at = now + UNTRACKED_SECONDS
+        self._look_for_workers_at = now + WORKERS_SECONDS
+        if has_workers():
+            self.note_tracked()
+        elif not self._has_seen_none:
+            self._has_seen_none = True
+        elif now >= self._say_untracked_at:
+            self._say_untracked_at = now + UNTRACKED_SECONDS
             logger.warning(
                 "beat: A run of %s was %s, and no live worker tracks runs, so nobody tells when one begins "
                 "or ends. Call redbeat.track_runs(app) in the module that makes the app, for beat and the "
@@ -177,6 +183,11 @@ class Reports:
                 printable(key),
                 what,
             )
+
+    def note_tracked(self) -> None:
+        """Note that a live worker tracks runs: if none does later, that is news."""
+        self._has_seen_none = False
+        self._say_untracked_at = -math.inf
 
     @staticmethod
     def report_settled(settled: Sequence[tuple[str, RunRecord, str]]) -> None:
@@ -269,7 +280,7 @@ def _explain(run: RunRecord, word: str) -> str:
     since = run.sent if run.started is None else run.started
     at = "an unknown time" if since is None else str(shown(moment_of(since)))
     if word == "never_started":
-        return f"no worker has begun it within queue_timeout; it was sent at {at}"
+        return f"no worker that tracks runs has begun it within queue_timeout; it was sent at {at}"
     if word == "overdue":
         limit = f"its max_runtime of {run.max:g} s" if run.max is not None else "its max_runtime"
         then = "and is terminated" if run.is_revoked_overdue else "and no longer holds back the next one"

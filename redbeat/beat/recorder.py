@@ -141,7 +141,9 @@ class Recorder:
 
     def _report_held(self, commit: Commit, held: Held) -> None:
         self._reports.report_held(commit, held)
-        if held.worker is None:  # no worker has said that it has begun the other run
+        if held.worker is not None:  # it has begun the other run
+            self._reports.note_tracked()
+        else:
             has_workers = Runs(self._store.without_retry()).has_workers
             name = self._store.keys.name(commit.claimed.key)
             self._reports.report_untracked(name, "held back", has_workers)

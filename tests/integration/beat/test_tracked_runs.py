@@ -16,6 +16,7 @@ from kombu.common import Broadcast
 import redbeat.store.store
 from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat import log
 from redbeat.beat.planner import OrdinaryRun, plan_run
 from redbeat.store.records import Fence, Held, Push, Target
 from redbeat.store.store import Store
@@ -487,9 +488,11 @@ def test_the_log_says_so_if_a_run_is_held_back_while_no_live_worker_tracks_runs(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
     compiled: bool,
     has_worker: bool,
 ) -> None:
+    monkeypatch.setattr(log, "WORKERS_SECONDS", 0.0)  # between two looks
     scheduler = make_scheduler(**({} if compiled else {"redbeat_message_cache_bytes": 0}))
     if has_worker:
         client.hset(NAMES.workers, "celery@test", json.dumps({"at": server_now(client)}))

@@ -158,7 +158,7 @@ def test_a_run_that_is_given_up_or_overdue_is_told_of_with_its_worker_and_since_
     worker, limit = "celery@a\\nb", "longer than its max_runtime of 30 s"
     explained = [line.removeprefix("beat: The run id-0 of entry-0 is ") for line in told(caplog)]
     lost = f"its lease ran out, so its worker {worker} or the machine is gone; it was begun at {begun}"
-    never = f"no worker has begun it within queue_timeout; it was sent at {sent}"
+    never = f"no worker that tracks runs has begun it within queue_timeout; it was sent at {sent}"
     at_work_since = f"it is at work on {worker} since {begun}, {limit}"
     assert explained == [
         f"lost: {lost}.",
@@ -178,22 +178,64 @@ def test_of_many_runs_that_are_given_up_together_the_first_have_a_line_each(capl
     assert f"And {100_000 - MAX_SETTLED} more runs are lost" in told(caplog)[-1]
 
 
+class Workers:
+    """Tells, as Redis would, whether a live worker tracks runs; and when it was asked."""
+
+    def __init__(self, clock: SimpleNamespace, reports: Reports) -> None:
+        self.are_there = False
+        self.asked: list[float] = []
+        self._clock = clock
+        self._reports = reports
+
+    def _has_any(self) -> bool:
+        self.asked.append(self._clock.now)
+        return self.are_there
+
+    def hold_back_runs_for(self, seconds: float) -> None:
+        """Let a run be held back every 10 seconds."""
+        for _ in range(int(seconds / 10)):
+            self._reports.report_untracked("report", "held back", self._has_any)
+            self._clock.now += 10
+
+
 def test_that_no_worker_tracks_runs_is_asked_once_a_minute_and_said_once_an_hour(
     clock: SimpleNamespace, caplog: Log
 ) -> None:
-    reports, asked, answers = Reports(), [], [True, False, False]
-
-    def has_workers() -> bool:
-        asked.append(clock.now)
-        return answers.pop(0)
-
-    start = clock.now
-    while answers:
-        for _ in range(3):
-            reports.report_untracked("report", "held back", has_workers)
-        clock.now += 10
-    first_look, second = start + WORKERS_SECONDS, start + WORKERS_SECONDS + UNTRACKED_SECONDS
-    assert asked == [start, first_look, second]
+    workers, start = Workers(clock, Reports()), clock.now
+    workers.hold_back_runs_for(UNTRACKED_SECONDS)
+    assert workers.asked == [start + WORKERS_SECONDS * look for look in range(60)]
+    [said] = told(caplog)
+    assert "A run of report was held back" in said
+    assert "redbeat.track_runs(app)" in said
+    workers.hold_back_runs_for(2 * WORKERS_SECONDS)
     assert len(told(caplog)) == 2
-    assert "A run of report was held back" in told(caplog)[0]
-    assert "redbeat.track_runs(app)" in told(caplog)[0]
+
+
+def test_a_worker_that_starts_with_beat_or_again_has_a_minute_before_it_is_missed(
+    clock: SimpleNamespace, caplog: Log
+) -> None:
+    workers = Workers(clock, Reports())
+    for _ in range(3):
+        workers.are_there = False
+        workers.hold_back_runs_for(WORKERS_SECONDS)
+        workers.are_there = True
+        workers.hold_back_runs_for(WORKERS_SECONDS)
+    assert told(caplog) == []
+
+
+@pytest.mark.parametrize("is_seen_in_redis", [True, False])
+def test_that_no_worker_tracks_runs_any_more_is_news(
+    clock: SimpleNamespace, caplog: Log, is_seen_in_redis: bool
+) -> None:
+    reports = Reports()
+    workers = Workers(clock, reports)
+    workers.hold_back_runs_for(3 * WORKERS_SECONDS)
+    assert len(told(caplog)) == 1
+    if is_seen_in_redis:
+        workers.are_there = True
+        workers.hold_back_runs_for(WORKERS_SECONDS)
+        workers.are_there = False
+    else:
+        reports.note_tracked()
+    workers.hold_back_runs_for(2 * WORKERS_SECONDS)
+    assert len(told(caplog)) == 2
