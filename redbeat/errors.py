@@ -139,7 +139,15 @@ class EntryCorrupt(EntryError, ValueError):
 
 
 class EntryBusy(EntryError):
-    """A run is in progress, and the entry's ``overlap`` lets no other one start beside it."""
+    """A run is in progress, and the entry's ``overlap`` lets no other one start beside it.
+
+    Attributes:
+        task_id: the task id of that run; None: it isn't known.
+    """
+
+    def __init__(self, message: str, key: str, task_id: str | None = None) -> None:
+        super().__init__(message, key)
+        self.task_id = task_id
 
 
 class EntryTooExpensive(EntryError):

@@ -16,6 +16,7 @@ from typing import Any
 from redbeat.schedules.timezones import shown
 
 __all__ = [
+    "COUNTED_OUTCOMES",
     "ENDED_OUTCOMES",
     "FAILED_OUTCOMES",
     "OUTCOMES",
@@ -42,6 +43,8 @@ ENDED_OUTCOMES = {
 }
 #: those of them that somebody should see to
 FAILED_OUTCOMES = ("failed", "lost", "never_started")
+#: those of them that count as failures in a row, as ``pause_after_failures`` does
+COUNTED_OUTCOMES = ("failed", "lost")
 #: what may have become of a run
 OUTCOMES = {
     "sent": "it was sent; what became of it isn't known, or isn't yet",

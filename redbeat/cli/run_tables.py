@@ -28,7 +28,7 @@ def figures_rows(figures: Figures) -> list[tuple[str, str]]:
         rate = f"{figures.succeeded} of the last {figures.runs} ({figures.success_rate:.0%})"
         rows.append(("succeeded", rate))
     if figures.failures_in_a_row:
-        rows.append(("failed", f"the last {figures.failures_in_a_row} in a row"))
+        rows.append(("failed", f"{figures.failures_in_a_row} in a row"))
     if figures.median_run_seconds is not None and figures.p95_run_seconds is not None:
         median, most = map(seconds_in_words, (figures.median_run_seconds, figures.p95_run_seconds))
         rows.append(("run time", f"{median} at the median, {most} at the 95th percentile"))
@@ -108,7 +108,7 @@ def _reason_of(run: PastRun | Run, zone: tzinfo) -> str:
     again = "" if run.rerun_of is None else f"a rerun of {run.rerun_of}"
     is_past = not (isinstance(run, Run) and run.is_running)
     attempt = f"attempt {run.attempt}" if is_past and (run.attempt or 1) > 1 else ""
-    return "; ".join(filter(None, (run.why or run.error, late, again, attempt)))
+    return "; ".join(filter(None, (run.error, run.why, late, again, attempt)))
 
 
 def history_lines(

@@ -67,16 +67,14 @@ STATES = _States("states", _read_states)
     "states",
     metavar="STATE,...",
     type=STATES,
-    default="running",
-    show_default=True,
     help=f"Only runs in progress ({', '.join(IN_PROGRESS)}), or past ones with one of these outcomes: "
-    f"{', '.join(OUTCOMES)}.",
+    f"{', '.join(OUTCOMES)}. Default: running; with --since all of them.",
 )
 @click.option(
     "--since",
     type=PAST,
-    help="Only past runs that have ended within this time, as 1d, or since this time: 12:00, yesterday, "
-    "yesterday 9:00, or 2030-12-24T18:00.",
+    help="Past runs that have ended within this time, as 1d, or since this time: 12:00, yesterday, "
+    "yesterday 9:00, or 2030-12-24T18:00. Those in progress, too, unless --state says otherwise.",
 )
 @click.option(
     "--limit",
@@ -91,12 +89,14 @@ def runs(
     /,
     name: str | None,
     match: str | None,
-    states: list[str],
+    states: list[str] | None,
     since: Future | None,
     limit: int | None,
     is_json: bool,
 ) -> None:
     """List runs of the entry NAME, or of all: those in progress, with their workers and ages.
+
+    With --since those that have ended since then as well, whatever became of them.
 
     --state sent lists those on their queues, started those at work, retrying those between two attempts.
     --state failed,lost,never_started lists what has failed for good, of all entries. Other outcomes are known
@@ -105,7 +105,8 @@ def runs(
     session = Session.of(ctx)
     now, zone = session.now(), session.zone
     begin = None if since is None else since(now, zone)
-    found = find_runs(session.app, states, name=name, match=match, since=begin)
+    sought = states or (SOUGHT if begin else ["running"])
+    found = find_runs(session.app, sought, name=name, match=match, since=begin)
     if not found and name is not None:
         listed_entry(session, name)  # else it was deleted, and has runs all the same
     most = limit if limit is not None else TERMINAL_ROWS if session.is_on_terminal and not is_json else 0

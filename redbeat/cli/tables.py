@@ -40,11 +40,12 @@ from redbeat.entries.describe import description_of
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
+from redbeat.entries.forms import LENGTHS
 from redbeat.entries.runs import Last
-from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES
-from redbeat.log.text import printable, shorten
+from redbeat.history import COUNTED_OUTCOMES, ENDED_OUTCOMES, FAILED_OUTCOMES
+from redbeat.log.text import counted, printable, shorten
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
-from redbeat.schedules.durations import seconds_in_words
+from redbeat.schedules.durations import length_in_words, seconds_in_words
 from redbeat.schedules.occurrences import zone_of
 
 STATE_STYLES = {
@@ -106,17 +107,25 @@ def entries_lines(
 
     def rows() -> Iterator[Row]:
         for entry, last in chain(sample, coming):
-            cells = {**_cells_of(entry, now, zone, width), "outcome": _outcome_cell(last)}
+            cells = {**_cells_of(entry, now, zone, width), "outcome": _outcome_cell(last, width)}
             yield Row([cells[title] for title in shown], below=_error_of(entry, zone, width))
 
     return lines_of(list(shown.values()), rows(), console, beside="error")
 
 
-def _outcome_cell(last: Last) -> Text:
-    """Return the last outcome, and how many runs have failed in a row."""
-    outcome = last.outcome or ""
-    in_a_row = f"({last.failures})" if last.failures else ""
-    return Text(f"{one_line(outcome)} {in_a_row}".strip(), style="red" if in_a_row else style_of(outcome))
+def _outcome_cell(last: Last, width: int) -> Text:
+    """Return the last outcome, and how many runs have failed in a row.
+
+    The number stands beside a failure only, as others, such as 'revoked', don't count. Where there is room,
+    they are shown with the failures before them.
+    """
+    outcome = one_line(last.outcome or "")
+    if not last.failures:
+        return Text(outcome, style=style_of(outcome))
+    if outcome in COUNTED_OUTCOMES:
+        return Text(f"{outcome} ({last.failures})", style="red")
+    before = f", {counted(last.failures, 'failure', 'failures')} before" if width >= WITH_DATES else ""
+    return Text(f"{outcome}{before}", style="red")
 
 
 def style_of(outcome: str) -> str:
@@ -191,6 +200,8 @@ def policy_rows(entry: RedBeatSchedulerEntry, zone: tzinfo) -> list[tuple[str, s
         if value != getattr(NO_POLICY, field):
             if isinstance(value, bool):
                 text = "yes" if value else "no"
+            elif field in LENGTHS:
+                text = length_in_words(value)
             else:
                 text = when_in(value, zone) if isinstance(value, datetime) else one_line(value)
             rows.append((field, text))

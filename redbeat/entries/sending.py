@@ -96,6 +96,7 @@ def _note_in_progress(
             f"{entry.key}: its overlap is {policy.overlap}, and the run {found.by} is {where}{since}; "
             "try again when that one has ended.",
             entry.key,
+            found.by or None,
         )
     if found is not None:
         raise EntryBusy(f"{entry.key}: {found}.", entry.key)

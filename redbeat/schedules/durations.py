@@ -58,6 +58,18 @@ def write_seconds(seconds: float) -> float | str:
     return f"{int(seconds)}s"
 
 
+def length_in_words(seconds: float) -> str:
+    """Return ``seconds`` in words without rounding, such as '1 h 30 min'."""
+    words, rest = [], seconds
+    for unit, name in _ROUNDED[1:]:
+        if rest >= unit:
+            words.append(f"{int(rest // unit)} {name}")
+            rest %= unit
+    if rest or not words:
+        words.append(f"{round(rest, 6):g} s")
+    return " ".join(words)
+
+
 def seconds_in_words(seconds: float) -> str:
     """Return ``seconds`` in words, rounded to the unit that fits, such as '5 min'."""
     for unit, name in _ROUNDED:

@@ -74,6 +74,7 @@ def runs_are_looked_at_and_sent_once_more() -> None:
     try:
         entry.trigger()
     except EntryBusy as error:
+        assert_type(error.task_id, "str | None")
         print(error)
 
 

@@ -165,7 +165,41 @@ def test_wrong_calls_are_one_sentence_and_a_code(
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_since_a_time_all_runs_are_shown_that_are_in_progress_or_have_ended(
+    ask: Call, busy: None, client: redis.Redis
+) -> None:
+    old = {"at": 1000.0, "due": 1000, "outcome": "succeeded", "id": "old", "ended": 1001.0}
+    client.rpush("redbeat::history:report", json.dumps(old))
+
+    def ids(*arguments: str) -> list[str]:
+        return [run["task_id"] for run in found(ask("runs", "--json", *arguments))]
+
+    assert ids("--since", "1d") == ["sync-1", "report-3", "report-2", "report-1"]
+    assert ids("report", "--since", "1d") == ["report-3", "report-2", "report-1"]
+    assert ids("--since", "1d", "--state", "running") == ["sync-1"]
+    assert ids("--since", "1970-01-01")[-1] == "old"
+    assert ids() == ["sync-1"]
+
+
+def test_why_a_run_was_ended_comes_before_what_it_had_waited_for(
+    ask: Call, busy: None, client: redis.Redis
+) -> None:
+    record = {"at": 6000.5, "due": 6000, "id": "sync-0", "outcome": "revoked", "held_by": "sync-9"}
+    record |= {"error": "replaced by the next run", "ended": 6009.0}
+    client.lpush("redbeat::history:sync", json.dumps(record))
+    for arguments in (["runs", "--state", "revoked"], ["show", "sync"]):
+        words = "replaced by the next run; it has waited for the run sync-9"
+        assert words in " ".join(ask(*arguments, columns=120).stdout.split())
+
+
 # -- list, show, why
+
+
+def test_lengths_of_time_are_shown_with_their_units(ask: Call, add: Callable[..., Any]) -> None:
+    add("slow", max_runtime=5400, resume_after=3600, jitter=0.5, pause_after_failures=3)
+    shown = " ".join(ask("show", "slow").stdout.split())
+    for words in ("max_runtime 1 h 30 min", "resume_after 1 h", "jitter 0.5 s"):
+        assert words in shown
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
@@ -187,7 +221,7 @@ def test_a_list_has_last_outcomes_and_failures_in_a_row(ask: Call, busy: None) -
     ]  # fmt: skip
 
 
-def test_a_streak_of_failures_is_shown_behind_any_outcome(
+def test_a_streak_of_failures_is_shown_behind_a_failure_and_before_what_does_not_count(
     ask: Call, busy: None, progress: Progress, add: Callable[..., Any]
 ) -> None:
     add("once")
@@ -196,7 +230,7 @@ def test_a_streak_of_failures_is_shown_behind_any_outcome(
     for columns in (80, 120):
         shown = {row[0]: row for row in rows(ask("list", columns=columns))}
         assert "failed (1)" in shown["once"]
-        assert "revoked (2)" in shown["report"]
+        assert ("revoked, 2 failures before" if columns == 120 else "revoked") in shown["report"]
 
 
 def test_a_list_without_tracked_runs_has_its_columns_for_other_things(
@@ -212,7 +246,7 @@ def test_an_entry_shows_its_figures_and_what_is_in_progress(ask: Call, busy: Non
     shown = ask("show", "report", columns=80).stdout
     for words in (
         "succeeded  1 of the last 3 (33%)",
-        "failed     the last 2 in a row",
+        "failed     2 in a row",
         "run time   4 s at the median, 4 s at the 95th percentile",
         ERROR,
     ):

@@ -55,8 +55,9 @@ def test_a_run_by_hand_is_refused_while_another_one_is_in_progress(
     fail(progress)
     delivery = progress.started("entry", "holder", 2000.0)
     before = history_of(client, "entry")
-    with pytest.raises(EntryBusy, match="the run holder is in progress on celery@test since"):
+    with pytest.raises(EntryBusy, match="the run holder is in progress on celery@test since") as refused:
         WAYS[way](entry)
+    assert (refused.value.key, refused.value.task_id) == ("redbeat:entry", "holder")
     assert messages(broker) == []
     assert history_of(client, "entry") == before
     assert set(running_of(client, "entry")) == {"holder"}, "nothing waits"
