@@ -12,13 +12,16 @@ from rich.console import Console
 from rich.text import Text
 
 from redbeat.cli.grid import UNLIMITED_WIDTH, Column, Row, cut_end, cut_middle, least_width, lines_of
-from redbeat.cli.tables import WITH_BOTH, WITH_DATES, style_of, titled
-from redbeat.cli.words import clock, in_words_of, one_line, relative, when_in
+from redbeat.cli.tables import WITH_DATES, style_of, titled
+from redbeat.cli.words import clock, in_words_of, one_line, relative, typed, when_in
 from redbeat.history import PastRun
 from redbeat.log.text import printable
 from redbeat.runs.figures import Figures
 from redbeat.runs.run import Run
 from redbeat.schedules.durations import seconds_in_words
+
+#: the width from which on the due time of a past run is whole, as somebody may want to send it once more
+WITH_DUE_DATES = 80
 
 
 def figures_rows(figures: Figures) -> list[tuple[str, str]]:
@@ -43,16 +46,18 @@ def run_lines(
     """Yield the table of runs, in progress and past, with what is wrong with one below its row.
 
     'for' is how long one is at work, or else on its queue, and how long the task of a past one took. A task
-    id is never cut, as one needs all of it: where there is no room it stands below its row. When runs were
-    due is left out on a narrow terminal, if all have ended.
+    id is never cut, as one needs all of it: where there is no room it stands below its row, and so does the
+    worker where names would be cut. When past runs were due is shown as ``rerun --due`` takes it; on a very
+    narrow terminal it is left out.
     """
     width = console.width
     with_dates = width >= WITH_DATES
+    with_due_dates = with_dates or (width >= WITH_DUE_DATES and not all(run.is_running for run in runs))
     columns = {
         "name": Column("name", share=2, cut=cut_middle),
         "state": Column("state"),
         "for": Column("for"),
-        "due": Column(titled("due", zone, with_dates)),
+        "due": Column(titled("due", zone, with_due_dates)),
         "ended": Column(titled("ended", zone, with_dates)),
         "worker": Column("worker", share=2, cut=cut_middle),
         "task id": Column("task id"),
@@ -61,7 +66,7 @@ def run_lines(
         del columns["name"]
     if all(run.ended_at is None for run in runs):
         del columns["ended"]
-    elif width < WITH_BOTH and all(run.ended_at for run in runs):
+    elif not with_due_dates and all(run.ended_at for run in runs):
         del columns["due"]
 
     def moment(one: datetime | None) -> Text:
@@ -74,19 +79,33 @@ def run_lines(
             "name": Text(printable(run.name)),
             "state": _state_cell(run),
             "for": Text("" if seconds is None else seconds_in_words(seconds)),
-            "due": moment(run.due),
+            "due": Text(typed(run.due, zone) if with_due_dates else relative(run.due, now)),
             "ended": moment(run.ended_at),
             "worker": Text(printable(run.worker or "")),
             "task id": Text(printable(run.task_id or "")),
         }
         found.append((cells, in_words_of(one_line(_reason_of(run, zone)), zone)))
+    for title in ("for", "worker"):
+        if not any(cells[title] for cells, _ in found):
+            del columns[title]
 
     def rows() -> list[Row]:
         return [Row([cells[title] for title in columns], below=Text(words)) for cells, words in found]
 
-    if width < UNLIMITED_WIDTH and least_width(list(columns.values()), rows()) > width:
-        del columns["task id"]
-        found = [(cells, "; ".join(filter(None, (cells["task id"].plain, words)))) for cells, words in found]
+    def is_too_wide() -> bool:
+        return width < UNLIMITED_WIDTH and least_width(list(columns.values()), rows()) > width
+
+    below = []
+    for title in ("task id", "worker"):
+        if title in columns and is_too_wide():
+            del columns[title]
+            below.append(title)
+    if below:
+        places = [" on ".join(filter(None, (cells[title].plain for title in below))) for cells, _ in found]
+        found = [
+            (cells, "; ".join(filter(None, (place, words))))
+            for place, (cells, words) in zip(places, found, strict=True)
+        ]
     beside = "error" if any(words for _, words in found) else ""
     return lines_of(list(columns.values()), rows(), console, beside=beside)
 
@@ -118,9 +137,9 @@ def history_lines(
 
     How long they took, and on which worker, is shown where that is known.
     """
-    with_dates = console.width >= WITH_DATES
+    with_dates, with_due_dates = console.width >= WITH_DATES, console.width >= WITH_DUE_DATES
     are_tracked = any(run.ended is not None for run in history)
-    columns = [Column(titled("due", zone, with_dates)), Column("late"), Column("outcome")]
+    columns = [Column(titled("due", zone, with_due_dates)), Column("late"), Column("outcome")]
     columns += [Column("took")] if are_tracked else []
     columns += [Column("worker", share=1, cut=cut_middle)] if are_tracked and with_dates else []
     columns += [Column("task id", share=1, cut=cut_end)]
@@ -129,7 +148,7 @@ def history_lines(
         outcome = one_line(f"{run.outcome}, by hand" if run.is_manual else run.outcome)
         late = seconds_in_words(run.late_seconds) if run.late_seconds >= 0.0005 else ""
         cells = {
-            "due": Text(clock(run.due, zone) if with_dates else relative(run.due, now)),
+            "due": Text(typed(run.due, zone) if with_due_dates else relative(run.due, now)),
             "late": Text(late),
             "outcome": Text(outcome, style=style_of(run.outcome)),
             "took": Text("" if run.run_seconds is None else seconds_in_words(run.run_seconds)),

@@ -40,6 +40,11 @@ def clock(moment: datetime, zone: tzinfo, fraction: str = "") -> str:
     return f"{text} {offset_of(local)}" if is_repeated else text
 
 
+def typed(moment: datetime, zone: tzinfo) -> str:
+    """Return ``moment`` as wall time in ``zone``, as it can be typed as a time: 2026-01-31T07:30:00."""
+    return "T".join(clock(moment, zone).split(" ", 1)).replace(" ", "")
+
+
 def local_time(moment: datetime, zone: tzinfo) -> datetime:
     """Return ``moment`` in ``zone``; unchanged if that is outside the years 1 to 9999."""
     try:

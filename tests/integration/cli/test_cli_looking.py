@@ -210,7 +210,7 @@ def test_show_tells_all_about_an_entry(ask: Call, add: Callable[..., Any]) -> No
     assert fields["pause_note"] == "[bold]holidays[/bold]"
     assert fields["paused"] == "yes"
     assert fields["paused_until"] == "2099-04-01 02:00:00 Europe/Berlin"
-    assert fields["jitter"] == "5"
+    assert fields["jitter"] == "5 s"
     start = lines.index("It would run")
     assert lines[start + 3].startswith("2099-04-01 09:30:00      in 72 y")
     assert lines[start + 4].startswith("2099-04-02 09:30:00      in 72 y")

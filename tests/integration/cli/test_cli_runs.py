@@ -97,7 +97,7 @@ def test_a_state_in_the_table_chooses_what_is_in_it(ask: Call, busy: None, progr
 
 def test_past_runs_are_shown_with_how_long_they_took_and_when_they_ended(ask: Call, busy: None) -> None:
     failed = ("runs", "--state", "failed")
-    for columns, titles in {80: ["ended"], 120: ["ended,"], 160: ["due,", "ended,"]}.items():
+    for columns, titles in {60: ["ended"], 80: ["due,", "ended"], 120: ["due,", "ended,"]}.items():
         shown = ask(*failed, columns=columns).stdout
         assert [word for word in shown.splitlines()[0].split() if word in titles] == titles
         assert {row[2] for row in rows(ask(*failed, columns=columns))} == {"4 s"}
@@ -117,7 +117,31 @@ def test_task_ids_are_whole_on_any_terminal(ask: Call, add: Callable[..., Any], 
         assert max(map(cell_len, lines)) <= columns
         text = " ".join(" ".join(lines).split())
         assert all(one in text for one in ids), text
-        assert (f"{ids[0]}; {ERROR}" in text) == (columns < 200)
+        assert (re.search(f"{ids[0]}( on celery@test)?; {ERROR}", text) is not None) == (columns < 200), text
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 160, 10_000])
+@pytest.mark.parametrize("arguments", [["runs", "--state", "failed", "--since", "1d"], ["show", "report"]])
+def test_the_due_time_of_a_past_run_can_be_typed_to_send_it_once_more(
+    ask: Call, busy: None, columns: int, arguments: list[str]
+) -> None:
+    for zone in ("UTC", "Asia/Tokyo"):
+        shown = ask(*arguments, "--tz", zone, columns=columns).stdout
+        line = next(line for line in reversed(shown.splitlines()) if "failed" in line.split())
+        [due] = re.findall(r"\d{4}-\d\d-\d\dT[\d:]+", line)
+        [run] = found(ask("rerun", "report", "--due", due, "--tz", zone, "--dry-run", "--json"))
+        assert run["rerun_of"] == "report-2"
+
+
+def test_names_are_whole_where_workers_are_below_the_rows(
+    ask: Call, add: Callable[..., Any], progress: Progress
+) -> None:
+    name = "import-all-customers-of-europe-and-asia"
+    add(name)
+    progress.end(progress.started(name, str(uuid4())), "failed", error=ERROR)
+    shown = ask("runs", "--state", "failed", columns=80).stdout
+    assert name in shown
+    assert "on celery@test; ValueError" in " ".join(shown.split())
 
 
 def test_runs_of_an_entry_that_is_gone_are_shown_while_there_are_any(
