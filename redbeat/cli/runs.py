@@ -226,17 +226,20 @@ def _rerun_every(
     found = {name: found[name] for name in sorted(found) if found[name]}
     total = sum(map(len, found.values()))
     what = f"{counted(total, 'run', 'runs')} of {names_in_words(list(found))}" if total else "0 runs"
+    held = _held_among(found, entries)
     if is_dry:
-        every = [run for listed in found.values() for run in listed]
+        every = with_histories(session.app, [run for listed in found.values() for run in listed])
         if is_json:
             for run in every:
                 session.print_json(_document(run, None))
         elif every:
             session.draw(run_lines(every, session.now(), session.zone, session.console, with_names=True))
-        session.note(f"{what} would be sent once more.")
+        session.note(f"{what} would be sent once more.{held and f' {held}'}")
         check_failures(session, failed, len(failed) + len(entries))
         return
     if total:
+        if held and not is_yes:
+            session.note(held)
         ask(f"Send {what} at {session.server} once more?", is_yes=is_yes)
     result = _send_every(session, entries, found, total, failed, is_json=is_json)
     words = f"Sent {counted(len(result.sent), 'run', 'runs')} once more."
@@ -244,10 +247,25 @@ def _rerun_every(
     check_failures(session, failed, len(failed) + len(entries))
     if result.left:
         raise CommandLineError(
-            f"{len(result.left)} of them weren't sent, as other runs of their entries are in progress; the "
-            f"same command sends them later. {one_line(result.left[0][1])}",
+            f"{counted(len(result.left), 'run was', 'runs were')} not sent, as other runs of the same "
+            "entries are in progress; the same command sends what is left later. "
+            f"{one_line(result.left[0][1])}",
             exits.TRY_AGAIN,
         )
+
+
+def _held_among(found: dict[str, list[Run]], entries: dict[str, RedBeatSchedulerEntry]) -> str:
+    """Return how many of these runs can't be sent at once, as the overlap of their entries says; '': none."""
+    names = [name for name in found if len(found[name]) > 1 and entries[name].policy.overlap != "allow"]
+    if not names:
+        return ""
+    runs = counted(sum(len(found[name]) for name in names), "run", "runs")
+    if len(names) == 1:
+        overlap = f"its overlap is {entries[names[0]].policy.overlap}"
+        which = f"one of the {runs} of {names_in_words(names)}"
+    else:
+        overlap, which = "their overlap isn't allow", f"one each of the {runs} of {names_in_words(names)}"
+    return f"At most {which} can go now, as {overlap}; the same command sends the others later."
 
 
 def _send_every(
@@ -283,4 +301,4 @@ def _send_every(
 
 
 def _rest(done: int) -> str:
-    return f"{done} runs were sent once more; the same command sends the rest."
+    return f"{counted(done, 'run was', 'runs were')} sent once more; the same command sends the rest."

@@ -283,4 +283,5 @@ def _send(session: Session, span: _Span, limit: int, sent: int) -> Sequence[date
 
 
 def _rest(done: int) -> str:
-    return f"{done} runs were sent, and won't be sent again; the same command sends the rest."
+    were = counted(done, "run was", "runs were")
+    return f"{were} sent, and won't be sent again; the same command sends the rest."

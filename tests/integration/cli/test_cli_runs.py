@@ -398,6 +398,40 @@ def test_entries_that_are_gone_or_spoilt_do_not_stop_the_others(
     assert len(messages(broker)) == 2
 
 
+def test_what_overlap_holds_back_is_said_before_it_is_left(
+    ask: Call, add: Callable[..., Any], progress: Progress, broker: redis.Redis
+) -> None:
+    def fail(name: str, number: int) -> None:
+        delivery = progress.started(name, f"{name}-{number}", 1000.0 * number)
+        progress.end(delivery, "failed", run_seconds=4.0)
+
+    add("free")
+    add("one", overlap="skip")
+    for number in (1, 2):
+        fail("free", number)
+        fail("one", number)
+    every = ("rerun", "--all-failed", "--since", "1d")
+    dry = ask(*every, "--dry-run", columns=80)
+    assert (
+        "4 runs of free, one would be sent once more. At most one of the 2 runs of one can go now"
+        in dry.stderr
+    )
+    assert "overlap is skip" in dry.stderr
+    assert {(row[0], row[2], row[3]) for row in rows(dry)} == {
+        (name, "4 s", f"1970-01-01T00:{minute}") for name in ("free", "one") for minute in ("16:40", "33:20")
+    }
+    done = ask(*every, "--yes", code=75)
+    assert done.stdout == "Sent 3 runs once more.\n"
+    assert "1 run was not sent, as other runs of the same entries are in progress" in done.stderr
+    assert len(messages(broker)) == 3
+    add("two", overlap="buffer_one")
+    for number in (3, 4):
+        fail("two", number)
+    assert "one can go" not in ask(*every, "--dry-run", "--match", "one").stderr, "one is left of it"
+    fail("one", 5)
+    assert "At most one each of the 4 runs of one, two can go now" in ask(*every, "--dry-run").stderr
+
+
 def test_a_question_says_how_many_runs_of_which_entries(
     busy: None, project: dict[str, str], tmp_path: Path, broker: redis.Redis
 ) -> None:

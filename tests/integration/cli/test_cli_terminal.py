@@ -100,7 +100,8 @@ def test_ctrl_c_ends_a_backfill_and_tells_how_far_it_came(
         assert "Interrupted. " in terminal.shown
         assert "Traceback" not in terminal.shown
     sent = broker.llen("celery")
-    assert f"Interrupted. {sent} runs were sent" in terminal.shown.replace("\r\n", " ")
+    were = "run was" if sent == 1 else "runs were"
+    assert f"Interrupted. {sent} {were} sent" in terminal.shown.replace("\r\n", " ")
     assert len(entry.backfill(datetime(2024, 1, 1), datetime(2024, 1, 1), dry_run=True)) == 0
 
 

@@ -157,7 +157,7 @@ def test_a_backfill_of_an_entry_that_runs_alone_sends_one_run_and_says_how_to_go
         done = call(app, "backfill", "entry", *span)
         assert done.exit_code == 75, done.output
         assert re.search(r"the run \S+ is on its queue since 20\S+ ", done.stderr)
-        assert "1 runs were sent, and won't be sent again; the same command sends the rest." in done.stderr
+        assert "1 run was sent, and won't be sent again; the same command sends the rest." in done.stderr
         assert len(messages(broker)) == number
         [run] = entry.running()
         delivery = progress.delivery("entry", str(run.task_id), run.due.timestamp(), overlap="skip")
@@ -173,7 +173,7 @@ def test_all_that_has_failed_of_an_entry_that_runs_alone_is_sent_one_by_one(
     every = ("rerun", "--all-failed", "--since", "1d", "--yes")
     done = call(app, *every)
     assert (done.exit_code, done.stdout) == (75, "Sent 1 run once more.\n")
-    assert "1 of them weren't sent, as other runs of their entries are in progress" in done.stderr
+    assert "1 run was not sent, as other runs of the same entries are in progress" in done.stderr
     [run] = entry.running()
     delivery = progress.delivery("entry", str(run.task_id), 1000.0, overlap="skip")
     progress.begin(delivery)
