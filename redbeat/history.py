@@ -19,10 +19,12 @@ __all__ = [
     "COUNTED_OUTCOMES",
     "ENDED_OUTCOMES",
     "FAILED_OUTCOMES",
+    "NOT_REGISTERED",
     "OUTCOMES",
     "PastRun",
     "decode_history",
     "dropped_record",
+    "error_in_words",
     "held_record",
     "sent_record",
     "skipped_record",
@@ -35,8 +37,8 @@ ENDED_OUTCOMES = {
     "failed": "its task has raised an error, for good",
     "revoked": "it was revoked",
     "expired": "no worker had taken it before it expired",
-    "rejected": "its task has rejected it",
-    "ignored": "its task has raised Ignore",
+    "rejected": "its task has rejected it, or the worker has no such task",
+    "ignored": "its task has ignored it, or replaced itself by a workflow",
     "lost": "its worker was killed, or not heard of any more",
     "never_started": "no worker has begun it in time",
     "superseded": "it was given up, and another run had the entry when a worker was about to begin it",
@@ -45,6 +47,8 @@ ENDED_OUTCOMES = {
 FAILED_OUTCOMES = ("failed", "lost", "never_started")
 #: those of them that count as failures in a row, as ``pause_after_failures`` does
 COUNTED_OUTCOMES = ("failed", "lost")
+#: how the error of a run begins whose task the worker doesn't know; the task's name follows
+NOT_REGISTERED = "NotRegistered: "
 #: what may have become of a run
 OUTCOMES = {
     "sent": "it was sent; what became of it isn't known, or isn't yet",
@@ -136,6 +140,12 @@ class PastRun:
 
 def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
+
+
+def error_in_words(error: str) -> str:
+    """Return the error of a run as people read it: that of a task which the worker doesn't know in words."""
+    name = error.removeprefix(NOT_REGISTERED)
+    return error if name == error else f"no such task on the worker: {name}"
 
 
 def sent_record(

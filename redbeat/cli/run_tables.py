@@ -14,7 +14,7 @@ from rich.text import Text
 from redbeat.cli.grid import UNLIMITED_WIDTH, Column, Row, cut_end, cut_middle, least_width, lines_of
 from redbeat.cli.tables import WITH_DATES, style_of, titled
 from redbeat.cli.words import clock, in_words_of, one_line, relative, typed, when_in
-from redbeat.history import PastRun
+from redbeat.history import PastRun, error_in_words
 from redbeat.log.text import printable
 from redbeat.runs.figures import Figures
 from redbeat.runs.run import Run
@@ -127,7 +127,7 @@ def _reason_of(run: PastRun | Run, zone: tzinfo) -> str:
     again = "" if run.rerun_of is None else f"a rerun of {run.rerun_of}"
     is_past = not (isinstance(run, Run) and run.is_running)
     attempt = f"attempt {run.attempt}" if is_past and (run.attempt or 1) > 1 else ""
-    return "; ".join(filter(None, (run.error, run.why, late, again, attempt)))
+    return "; ".join(filter(None, (error_in_words(run.error), run.why, late, again, attempt)))
 
 
 def history_lines(

@@ -8,7 +8,7 @@ from typing import Any
 
 from redbeat.diagnostics.facts import Facts
 from redbeat.entries.failures import failure_of
-from redbeat.history import ENDED_OUTCOMES, PastRun
+from redbeat.history import ENDED_OUTCOMES, PastRun, error_in_words
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import shown as shown
 from redbeat.store.run_record import RunRecord, State
@@ -118,14 +118,14 @@ def _told_of_end(facts: Facts, run: PastRun) -> str:
         "failed": f"{begun} failed{where}{lasted}{attempt}",
         "revoked": f"It was revoked{where}{lasted}",
         "expired": "It expired before a worker had begun it",
-        "rejected": f"Its task has rejected it{where}",
-        "ignored": f"Its task has raised Ignore{where}",
+        "rejected": f"It was rejected{where}",
+        "ignored": f"Its task has ignored it, or replaced itself by a workflow{where}",
         "lost": f"It was lost{where}: its worker was killed, or not heard of any more",
         "never_started": "No worker has begun it in time",
         "superseded": "It wasn't begun, as it had been given up, and another run had the entry",
     }[run.outcome]
     if run.error:
-        told += f": {run.error}"
+        told += f": {error_in_words(run.error)}"
     late = "" if run.late is None else f" It has ended later, as {run.late}."
     return closed(told) + late
 

@@ -16,6 +16,7 @@ from celery.utils.serialization import UnpickleableExceptionWrapper
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from redbeat.config.masking import mask_secrets
+from redbeat.history import NOT_REGISTERED
 from redbeat.log.text import printable
 from redbeat.policy.headers import EXPIRES_AFTER, QUEUE_TIMEOUT
 
@@ -146,6 +147,11 @@ def error_of(exc: BaseException) -> str:
         text = text[len(name) + 1 : -1].removesuffix(",")
     text = text.strip()
     return _clean(f"{name}: {text}" if text else name)
+
+
+def error_of_unknown(task: str) -> str:
+    """Return the error of a run whose task the worker doesn't know."""
+    return _clean(f"{NOT_REGISTERED}{task}")
 
 
 def _text_of(value: object) -> str:

@@ -21,7 +21,7 @@ from redbeat.runs.boundary import Harmless
 from redbeat.runs.caller import caller_of
 from redbeat.runs.deliveries import read_delivery
 from redbeat.runs.keeper import Keeper
-from redbeat.runs.outcomes import error_of
+from redbeat.runs.outcomes import error_of_unknown
 from redbeat.store.runs import End
 
 _MARK = "redbeat_tracks_runs"
@@ -132,7 +132,7 @@ def _begin(controller: Any) -> tuple[Any, Keeper]:
     return requests, keeper
 
 
-def _note_unknown(sender: Any = None, message: Any = None, exc: Any = None, **_: Any) -> None:
+def _note_unknown(sender: Any = None, message: Any = None, name: Any = None, **_: Any) -> None:
     """Note that the worker has thrown away the message of a run, as it doesn't know the task."""
     tracking = getattr(getattr(sender, "controller", None), "redbeat_tracking", None)
     headers = getattr(message, "headers", None)
@@ -141,7 +141,7 @@ def _note_unknown(sender: Any = None, message: Any = None, exc: Any = None, **_:
     with Harmless("noting that a run's task is unknown"):
         delivery = read_delivery(headers, sender.hostname, is_soft=False)
         if delivery is not None:
-            tracking[1].end(End(delivery, "rejected", error_of(exc)))
+            tracking[1].end(End(delivery, "rejected", error_of_unknown(str(name))))
 
 
 def _name_of(pool: Any) -> str:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import PAGE_SIZE
 from redbeat.errors import EntryTooExpensive
-from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, PastRun, decode_history
+from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, PastRun, decode_history, error_in_words
 from redbeat.log.text import counted, printable, shorten
 from redbeat.process.budget import limited_twice
 from redbeat.runs.figures import figures_of
@@ -27,7 +27,8 @@ from redbeat.store.histories import Histories
 from redbeat.store.run_record import State
 from redbeat.store.runs import Runs
 
-#: so many runs must have ended before their median counts, and so many of a row have failed before it is told
+#: so many runs must have ended before their median counts, and so many of a row have failed, or were
+#: rejected, before it is told
 LEAST_ENDED, LEAST_FAILURES = 3, 3
 #: so many runs in a row must have never started before that is told
 LEAST_NEVER_STARTED = 5
@@ -105,6 +106,7 @@ class RunChecks:
                 yield from _of_slow(context, row.entry, history)
                 yield from _of_failing(context, row.entry, history, in_a_row or 0)
                 yield from _of_never_started(context, row.entry, history)
+                yield from _of_rejected(context, row.entry, history)
 
 
 def _of_slow(context: Context, entry: RedBeatSchedulerEntry, history: Sequence[PastRun]) -> Iterator[Finding]:
@@ -182,6 +184,25 @@ def _of_never_started(
         str(entry.name),
         f"No worker has begun its last {in_a_row} runs within queue_timeout.",
         "See whether a worker takes from its queue and tracks runs; celery redbeat route names the queue.",
+    )
+
+
+def _of_rejected(
+    context: Context, entry: RedBeatSchedulerEntry, history: Sequence[PastRun]
+) -> Iterator[Finding]:
+    """Find an entry whose last runs were all rejected: they don't count as failures."""
+    ended = [run for run in history if run.outcome in ENDED_OUTCOMES]
+    in_a_row = list(takewhile(lambda run: run.outcome == "rejected", ended))
+    if len(in_a_row) < LEAST_FAILURES or not entry.is_enabled_at(context.now):
+        return
+    error = error_in_words(in_a_row[0].error)
+    said = f": {shorten(printable(error), 300)}" if error else ""
+    yield Finding(
+        Severity.WARNING,
+        "rejected-runs",
+        str(entry.name),
+        f"Its last {len(in_a_row)} runs were rejected{said.rstrip('.')}.",
+        "If its worker has no such task: import its module there, or correct the entry's task or queue.",
     )
 
 

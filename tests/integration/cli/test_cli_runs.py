@@ -205,6 +205,23 @@ def test_since_a_time_all_runs_are_shown_that_are_in_progress_or_have_ended(
     assert ids() == ["sync-1"]
 
 
+def test_a_task_that_the_worker_does_not_know_is_named_in_words(
+    ask: Call, add: Callable[..., Any], progress: Progress
+) -> None:
+    add("nope")
+    progress.end(progress.started("nope", "nope-1"), "rejected", error="NotRegistered: proj.nope")
+    for arguments in (
+        ["runs", "--state", "rejected"],
+        ["show", "nope"],
+        ["why", "nope", "--at", "1970-01-01T00:16:40"],
+    ):
+        assert "no such task on the worker: proj.nope" in " ".join(
+            ask(*arguments, columns=120).stdout.split()
+        )
+    [run] = found(ask("runs", "--state", "rejected", "--json"))
+    assert run["error"] == "NotRegistered: proj.nope"
+
+
 def test_why_a_run_was_ended_comes_before_what_it_had_waited_for(
     ask: Call, busy: None, client: redis.Redis
 ) -> None:

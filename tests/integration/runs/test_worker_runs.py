@@ -556,7 +556,7 @@ def test_a_run_whose_task_the_worker_does_not_know_is_rejected(
     start_worker(pool)
     past = tracked.outcome(name)
     assert past["outcome"] == "rejected"
-    assert "tracked.unheard_of" in past["error"]
+    assert past["error"] == "NotRegistered: tracked.unheard_of"
 
 
 # -- what a run's task sends

@@ -143,8 +143,14 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (0, [ended("never_started", **NOT_BEGUN)], {}, "never_started", "No worker has begun it in time."),
         (0, [ended("revoked")], {}, "revoked", "id-0. It was revoked on celery@h after 2 s."),
         (0, [ended("expired", **NOT_BEGUN)], {}, "expired", "It expired before a worker had begun it."),
-        (0, [ended("rejected")], {}, "rejected", "Its task has rejected it on celery@h."),
-        (0, [ended("ignored")], {}, "ignored", "has raised Ignore on celery@h."),
+        (0, [ended("rejected")], {}, "rejected", "It was rejected on celery@h."),
+        (
+            0,
+            [ended("ignored")],
+            {},
+            "ignored",
+            "has ignored it, or replaced itself by a workflow on celery@h.",
+        ),
         (0, [ended("superseded", **NOT_BEGUN)], {}, "superseded", "It wasn't begun, as it had been given up"),
         (0, [sent(0, rerun_of="id-x", is_manual=True)], {}, "sent", ", as a rerun of id-x, with the task id"),
         (

@@ -171,6 +171,21 @@ def test_an_entry_none_of_whose_last_runs_was_begun_is_warned_of(
     assert finding["problem"] == "No worker has begun its last 5 runs within queue_timeout."
 
 
+def test_an_entry_whose_last_runs_were_all_rejected_is_warned_of(
+    findings: Find, add: Callable[..., Entry], progress: Progress
+) -> None:
+    add("nope", ("succeeded", 1.0))
+    for number in range(3):
+        delivery = progress.started("nope", f"nope-{number + 1}", 2000.0 + number)
+        progress.end(delivery, "rejected", error="NotRegistered: proj.nope")
+    add("better", *[("rejected", 1.0)] * 4, ("succeeded", 1.0))
+    add("young", *[("rejected", 1.0)] * 2)
+    add("rests", *[("rejected", 1.0)] * 4, enabled=False)
+    finding = only(findings(), "rejected-runs", "warning")
+    assert finding["about"] == "nope"
+    assert finding["problem"] == "Its last 3 runs were rejected: no such task on the worker: proj.nope."
+
+
 def test_a_run_that_waits_long_and_holds_its_entry_is_warned_of(
     findings: Find, add: Callable[..., Entry], progress: Progress, worker: Callable[..., None]
 ) -> None:
