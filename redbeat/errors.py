@@ -82,7 +82,15 @@ class ConfigurationError(RedBeatError):
 
 
 class StoreUnavailable(RedBeatError, RedisConnectionError):
-    """Redis can't be reached, or didn't answer in time."""
+    """Redis can't be reached, or didn't answer in time.
+
+    Attributes:
+        plain: the message without ``advice``, which is for beat.
+    """
+
+    def __init__(self, message: str, *, advice: str = "") -> None:
+        super().__init__(message + advice)
+        self.plain = message
 
 
 class StoreRefused(RedBeatError, ResponseError):

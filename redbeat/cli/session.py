@@ -23,6 +23,7 @@ from redbeat.cli.grid import UNLIMITED_WIDTH
 from redbeat.cli.words import one_line
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
+from redbeat.connection.retry import is_no_permission
 from redbeat.errors import (
     CalendarError,
     ConfigurationError,
@@ -209,7 +210,10 @@ def stating_errors() -> Iterator[None]:
     try:
         yield
     except RedBeatError as exc:
-        raise CommandLineError(one_line(exc, 2000), _code_of(exc)) from None
+        said = one_line(exc, 2000)
+        if isinstance(exc, StoreRefused) and is_no_permission(exc.__cause__):
+            said += " (this user of Redis lacks a right to it; docs: configuration, Rights)"
+        raise CommandLineError(said, _code_of(exc)) from None
     except click.UsageError as exc:
         raise CommandLineError(exc.format_message(), exits.USAGE) from None
 

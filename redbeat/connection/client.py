@@ -6,6 +6,7 @@ Classes of ``redis`` are looked up when they are called, so that patching them w
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import traceback
 from collections.abc import Iterator
@@ -51,6 +52,9 @@ CLIENT_DEFAULTS: dict[str, Any] = {
 #: that is back is noticed before TCP repeats a lost packet
 RETRYING_DEFAULTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 2}
 
+
+#: how a server says in which script of ours an error has come
+_IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
 
 #: the lengths of most values, as they are sent in front of them
 _LENGTHS = [b"$%d\r\n" % size for size in range(4096)]
@@ -379,12 +383,13 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
                 reason = "it is no node of a cluster. A single server's URL begins with redis://."
             raise StoreRefused(f"Redis at {url} refused the connection: {reason}", is_login=True) from exc
         is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
-        hint = "" if is_waited_for else " (redbeat_redis_options' retry_period makes beat wait for it)."
-        raise StoreUnavailable(f"Redis at {url} can't be used: {reason}{hint}") from exc
+        advice = "" if is_waited_for else " (redbeat_redis_options' retry_period makes beat wait for it)."
+        raise StoreUnavailable(f"Redis at {url} can't be used: {reason}", advice=advice) from exc
     except redis.exceptions.InvalidResponse as exc:
         raise StoreRefused(f"The server at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
     except redis.exceptions.ResponseError as exc:
-        raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {exc}") from exc
+        reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help nobody
+        raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {reason}") from exc
     except RedBeatError:
         raise
     except Exception as exc:

@@ -18,7 +18,7 @@ from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import current_app
 
-from redbeat.errors import StoreUnavailable
+from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.log.logger import runs_logger
 from redbeat.process.memory import Memory
 from redbeat.runs import publishing
@@ -48,7 +48,8 @@ ASK_SECONDS = 2.0
 
 
 class Silence:
-    """Says that Redis answers the gates of this process too slowly, if that goes on: the task doesn't notice.
+    """Says that Redis doesn't answer the gates of this process in time, or refuses to, if that goes on: the
+    task doesn't notice.
 
     Arguments:
         clock: a monotonic clock.
@@ -64,18 +65,19 @@ class Silence:
         """Note that a gate was answered."""
         self._times = 0
 
-    def note_silence(self) -> None:
-        """Note that a gate wasn't answered in time."""
+    def note_silence(self, refusal: object = None) -> None:
+        """Note that a gate wasn't answered in time; or that Redis has refused to, with ``refusal``."""
         now = self._clock()
         self._since = self._since if self._times else now
         self._times += 1
         is_long = self._times >= SILENT_TIMES or now - self._since >= SILENT_SECONDS
         if is_long and now >= self._say_at:
             self._say_at = now + SAY_AGAIN_SECONDS
+            why = "Redis answers too slowly, or not at all" if refusal is None else str(refusal)
             runs_logger.warning(
-                "runs: Runs are begun without asking: Redis answers too slowly, or not at all. It hasn't "
-                "answered %d gates in a row within %.0f ms each, so a message that is delivered twice may "
-                "run twice at once.",
+                "runs: Runs are begun without asking: %s. It hasn't answered %d gates in a row within %.0f "
+                "ms each, so a message that is delivered twice may run twice at once.",
+                why,
                 self._times,
                 publishing.PATIENCE_SECONDS * 1000,
             )
@@ -136,7 +138,8 @@ def _begin(run: Present) -> Begun | None:
         )
     except UnansweredError as exc:
         run.unanswered = exc
-        _SILENCE.note_silence()
+        is_refused = isinstance(exc.__cause__, StoreRefused)
+        _SILENCE.note_silence(exc.__cause__ if is_refused else None)
         runs_logger.debug("runs: %s is begun without asking: %s", ticket.delivery.task_id, exc)
         return None
     _SILENCE.note_answer()

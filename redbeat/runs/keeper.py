@@ -9,6 +9,7 @@ written costs no other run anything.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import threading
@@ -41,6 +42,8 @@ GATHER_SECONDS = 0.005
 ROW_SECONDS = 15.0
 #: how long after an error Redis is asked again
 RETRY_SECONDS = 1.0
+#: how often it is said that a right is missing
+RIGHTS_SECONDS = 3600.0
 #: how long the thread waits for Redis
 SOCKET_SECONDS = 2.0
 #: how long it has at the end of the worker
@@ -91,6 +94,7 @@ class Keeper:
         self._deliver_at = 0.0
         self._is_stopping = False
         self._is_out = False
+        self._say_rights_at = -math.inf
         self._said = Memory[str, str](100)  # key to what was logged of its type
         self._has_dropped = False
         self._has_started = False
@@ -229,8 +233,23 @@ class Keeper:
         if refusals < MAX_REFUSALS:
             return False
         del self._refusals[delivery.token]
-        note(f"{what} of a run of {delivery.name}", exc)
+        if is_no_permission(exc):
+            self._note_rights(exc)
+        else:
+            note(f"{what} of a run of {delivery.name}", exc)
         return True
+
+    def _note_rights(self, exc: Exception) -> None:
+        """Log, once an hour at most, that the worker's user of Redis lacks a right."""
+        now = time.monotonic()
+        if now >= self._say_rights_at:
+            self._say_rights_at = now + RIGHTS_SECONDS
+            runs_logger.warning(
+                "runs: Runs aren't tracked as they should be, and tasks go on: the worker's user of Redis "
+                "lacks rights (docs: runs, worker.acl has the whole rule). What becomes of its runs isn't "
+                "noted, so they will be lost or never_started: %s",
+                exc,
+            )
 
     def _renew(self, now: float) -> None:
         held = self._executions(now)
@@ -293,12 +312,15 @@ class Keeper:
         if isinstance(exc, StoreCorrupt):  # what doesn't need that key goes well again and again
             if self._said.is_news(exc.key, str(exc)):
                 runs_logger.error("runs: Runs can't be tracked as they should, and tasks go on: %s", exc)
+        elif is_no_permission(exc):
+            self._note_rights(exc)
         elif not self._is_out:
             self._is_out = True
             runs_logger.warning(
                 "runs: Runs can't be tracked at the moment, and tasks go on: %s "
-                "(outcomes are kept and noted later; a run whose lease ends meanwhile is lost).",
-                exc,
+                "(outcomes are kept and noted later; when Redis is back, leases are renewed before beat "
+                "takes a run for lost).",
+                exc.plain if isinstance(exc, StoreUnavailable) else exc,
             )
 
     def _note_well(self) -> None:

@@ -466,3 +466,23 @@ def test_without_the_application_nothing_can_be_sent_again(app: Celery, busy: No
     assert done.exit_code == 64
     assert "call it as celery -A APP redbeat rerun" in done.stderr
     assert call(app, "--url", url, "runs").exit_code == 0
+
+
+def test_a_user_who_may_not_send_runs_again_is_told_so_in_one_sentence(
+    app: Celery, busy: None, client: redis.Redis
+) -> None:
+    client.execute_command(
+        "ACL", "SETUSER", "reader", "reset", "on", ">secret", "~*", "+@read", "+eval", "+select"
+    )
+    limited = Celery("limited", broker="memory://", set_as_current=False)
+    limited.conf.redbeat_redis_url = app.conf.redbeat_redis_url
+    limited.conf.redbeat_redis_options = {"username": "reader", "password": "secret"}
+    try:
+        for command in (["rerun", "report"], ["rerun", "--all-failed", "--since", "1d", "--yes"]):
+            done = call(limited, *command)
+            assert done.exit_code == 77, done.output
+            [said] = done.stderr.splitlines()
+            assert "lacks a right to it; docs: configuration, Rights" in said
+            assert "user_script" not in said
+    finally:
+        client.execute_command("ACL", "DELUSER", "reader")

@@ -500,3 +500,65 @@ def test_a_question_that_nobody_needs_any_more_is_not_asked(by_proxy: Celery, pr
     proxy.thaw()
     eventually(lambda: caller.inquire(running, 20) == "answered", retry_on=(UnansweredError,))
     assert not asked
+
+
+# -- a user that may not do all that tracking takes
+
+
+RIGHTS = ["reset", "on", ">secret", "~*", "&*", "+@all"]
+
+
+def as_worker(make_app: MakeApp, server: Server) -> Celery:
+    options = {"username": "worker", "password": "secret"}
+    return make_app(redbeat_redis_url=server.url(1), redbeat_redis_options=options)
+
+
+@pytest.mark.parametrize("missing", ["-hget", "-@all", "-eval -evalsha"])
+def test_missing_rights_are_told_of_once_an_hour_however_many_runs_they_are_about(
+    make_app: MakeApp,
+    server: Server,
+    progress: Progress,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    missing: str,
+) -> None:
+    caplog.set_level("INFO", "celery.redbeat")
+    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.05)
+    client.execute_command("ACL", "SETUSER", "worker", *RIGHTS, *missing.split())
+    limited = Keeper(as_worker(make_app, server), WORKER, {"pool": "test"}, 1.0)
+    deliveries = [progress.started(f"job-{number}", "id") for number in range(3)]
+    limited.start()
+    try:
+        for delivery in deliveries:
+            limited.end(End(delivery, "succeeded"))
+        eventually(lambda: "lacks rights" in caplog.text)
+        client.execute_command("ACL", "LOG", "RESET")
+        limited.end(End(deliveries[2], "failed"))
+        eventually(lambda: client.execute_command("ACL", "LOG"))
+        [said] = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+        assert said.levelname == "WARNING"
+        assert "worker.acl" in said.getMessage()
+        assert "user_script" not in said.getMessage()
+        assert "noted later" not in said.getMessage()
+        monkeypatch.setattr(limited, "_say_rights_at", 0.0)  # an hour later
+        limited.end(End(deliveries[0], "succeeded"))
+        eventually(lambda: caplog.text.count("lacks rights") == 2)
+        client.execute_command("ACL", "SETUSER", "worker", "+@all")
+        limited.end(End(deliveries[1], "succeeded"))
+        eventually(lambda: history_of(client, "job-1")[0].get("outcome") == "succeeded")
+    finally:
+        limited.stop()
+        client.execute_command("ACL", "DELUSER", "worker")
+
+
+def test_an_outage_is_told_of_as_it_is_for_a_worker(
+    kept: Keeper, proxy: Proxy, progress: Progress, caplog: pytest.LogCaptureFixture
+) -> None:
+    eventually(lambda: WORKER in progress.runs.workers())
+    away(proxy)
+    kept.end(End(progress.started("job", "id"), "succeeded"))
+    eventually(lambda: "can't be tracked" in caplog.text)
+    assert "retry_period" not in caplog.text, "that makes beat wait"
+    assert "outcomes are kept and noted later" in caplog.text
+    proxy.heal()

@@ -30,6 +30,15 @@ def test_many_gates_without_an_answer_are_told_of_once(caplog: pytest.LogCapture
     assert f"hasn't answered {SILENT_TIMES} gates in a row" in caplog.text
 
 
+def test_that_redis_refuses_to_answer_is_told_of_as_that(caplog: pytest.LogCaptureFixture) -> None:
+    silence = Silence(Clock())
+    for _ in range(SILENT_TIMES):
+        silence.note_silence("no permissions to run the 'hget' command")
+    assert said(caplog) == 1
+    assert "without asking: no permissions to run the 'hget' command. " in caplog.text
+    assert "too slowly" not in caplog.text
+
+
 def test_so_is_a_long_time_without_an_answer_and_again_an_hour_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
