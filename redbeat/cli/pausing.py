@@ -40,7 +40,7 @@ def _common_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _login_name() -> str | None:
+def login_name() -> str | None:
     """Return the name of the user; None: the machine doesn't know it."""
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
@@ -89,7 +89,7 @@ def pause(
     if not names and match is None:
         raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
     check_stored(session, names)
-    now, who = session.now(), by or _login_name()
+    now, who = session.now(), by or login_name()
 
     def end_for(entry: RedBeatSchedulerEntry, now: datetime = now) -> datetime | None:
         return None if until is None else _end_of(until, entry, now, session)

@@ -11,27 +11,30 @@ from click.shell_completion import CompletionItem
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import json_option
 from redbeat.cli.names import NAME, entry_called, listed_entry
+from redbeat.cli.pausing import login_name
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import run_lines
 from redbeat.cli.selection import ONLY_MATCHING, check_failures, names_in_words
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
 from redbeat.cli.triggering import naming_the_broker
 from redbeat.cli.values import MOMENT, PAST, Future, Value, in_zone
-from redbeat.cli.words import one_line, when_in
+from redbeat.cli.words import in_words_of, one_line, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.rerun import RerunResult, choose_run, failed_runs, rerun_each, rerun_one
-from redbeat.entries.runs import IN_PROGRESS, SOUGHT, find_runs, with_histories
+from redbeat.entries.runs import IN_PROGRESS, SOUGHT, find_runs, give_up_runs, with_histories
 from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired
 from redbeat.history import OUTCOMES
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
+from redbeat.runs.progress import hold_in_words, progress_in_words
 from redbeat.runs.run import Run
 
 #: how many rows are shown on a terminal by default
 TERMINAL_ROWS = 50
+BY = click.option("--by", metavar="WHO", help="With --give-up: who does it. Default: your login name.")
 OBJECT_PER_RUN = json_option("JSON: one object per run and line")
 
 
@@ -81,6 +84,14 @@ STATES = _States("states", _read_states)
     type=click.IntRange(0),
     help=f"Show at most this many runs; 0 shows all. Default: {TERMINAL_ROWS} on a terminal, else all.",
 )
+@click.option(
+    "--give-up",
+    "is_giving_up",
+    is_flag=True,
+    help="End the runs in progress of the entry NAME as lost, so that it is free at once; asks first.",
+)
+@BY
+@YES
 @zone_options
 @OBJECT_PER_RUN
 @click.pass_context
@@ -92,6 +103,9 @@ def runs(
     states: list[str] | None,
     since: Future | None,
     limit: int | None,
+    is_giving_up: bool,
+    by: str | None,
+    yes: bool,
     is_json: bool,
 ) -> None:
     """List runs of the entry NAME, or of all: those in progress, with their workers and ages.
@@ -101,8 +115,23 @@ def runs(
     --state sent lists those on their queues, started those at work, retrying those between two attempts.
     --state failed,lost,never_started lists what has failed for good, of all entries. Other outcomes are known
     of the runs that the histories keep (redbeat_history). This needs workers that track runs.
+
+    --give-up lets an entry go that a run holds which nobody works on any more, as its worker was killed: the
+    run ends as lost, and what waits for it goes. It terminates no task.
     """
     session = Session.of(ctx)
+    if is_giving_up:
+        if name is None or match is not None or since is not None or limit is not None:
+            raise CommandLineError("--give-up needs a NAME, and no --match, --since or --limit.", exits.USAGE)
+        chosen = states or ["running"]
+        if set(chosen) - IN_PROGRESS.keys():
+            raise CommandLineError(
+                f"--give-up is about runs in progress: {', '.join(IN_PROGRESS)}.", exits.USAGE
+            )
+        _give_up(session, name, chosen, by, is_yes=yes, is_json=is_json)
+        return
+    if yes or by is not None:
+        raise CommandLineError("--yes and --by are for --give-up.", exits.USAGE)
     now, zone = session.now(), session.zone
     begin = None if since is None else since(now, zone)
     sought = states or (SOUGHT if begin else ["running"])
@@ -121,6 +150,34 @@ def runs(
     session.draw(run_lines(shown, now, zone, session.console, with_names=name is None))
     if len(found) > len(shown):
         session.note(f"{len(shown)} of {len(found)} shown; --limit 0 for all.")
+
+
+def _give_up(
+    session: Session, name: str, states: list[str], by: str | None, *, is_yes: bool, is_json: bool
+) -> None:
+    """End the runs in progress of one entry that are in these states, as lost."""
+    now, zone = session.now(), session.zone
+    found = [run for run in find_runs(session.app, states, name=name) if run.is_running]
+    if not found:
+        listed_entry(session, name)  # else it was deleted, and has runs all the same
+        session.note("There are no such runs.")
+        return
+    for run in found:
+        words = "; ".join(filter(None, (progress_in_words(run), hold_in_words(run, now))))
+        session.note(f"{run.task_id}: {in_words_of(one_line(words), zone)}.")
+    what = counted(len(found), "run", "runs")
+    ask(f"Give up {what} of {one_line(name)} at {session.server}?", is_yes=is_yes)
+    done = give_up_runs(session.app, found, by if by is not None else login_name())
+    if is_json:
+        for run in done:
+            session.print_json(run.to_dict())
+    (session.note if is_json else session.say)(f"Gave up {counted(len(done), 'run', 'runs')}.")
+    if len(done) < len(found):
+        raise CommandLineError(
+            f"{len(found) - len(done)} of them have gone on or ended meanwhile, and were left alone; look at "
+            "them once more.",
+            exits.TRY_AGAIN,
+        )
 
 
 @click.command(cls=SessionCommand)

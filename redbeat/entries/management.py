@@ -184,6 +184,20 @@ class Managed:
         """Return its runs in progress, the newest first: on their queue, at work, or between two attempts."""
         return runs.read_running(self._whole)
 
+    def give_up_runs(self, chosen: Sequence[Run] | None = None, by: str | None = None) -> Sequence[Run]:
+        """End its runs in progress as 'lost' at once, and return those that have ended so.
+
+        What waits for them goes then. No task is terminated: one that is still at work goes on, its end is
+        noted as ``late``, and :func:`redbeat.runs.is_mine` is False in it. A message that no worker has begun
+        isn't begun while another run holds the entry.
+
+        Arguments:
+            chosen: some of ``running()``; one that has changed meanwhile is left alone. None: all.
+            by: who gives them up; it stands in the history.
+        """
+        whole = self._whole
+        return runs.give_up_runs(whole.app, self.running() if chosen is None else chosen, by)
+
     def figures(self) -> Figures:
         """Return how long its last runs took and waited, and how many succeeded."""
         return runs.read_figures(self._whole)

@@ -72,7 +72,8 @@ def read_runs(entry: RedBeatSchedulerEntry, limit: int) -> list[Run]:
     store = Store(entry.app)
     history = read_history(entry, limit)
     [records] = Runs(store).read([entry.key])
-    return runs_of(str(entry.name), records, history, Server(store).now())[:limit]
+    deadlines = deadlines_of(store, entry.key, in_progress(records))
+    return runs_of(str(entry.name), records, history, Server(store).now(), deadlines)[:limit]
 
 
 def read_running(entry: RedBeatSchedulerEntry) -> list[Run]:
@@ -87,8 +88,40 @@ def read_running_allowed(entry: RedBeatSchedulerEntry) -> list[Run] | None:
 
 
 def _running_of(entry: RedBeatSchedulerEntry, records: Sequence[RunRecord]) -> list[Run]:
-    now = Server(Store(entry.app)).now()
-    return [run_of_record(str(entry.name), one, now) for one in reversed(in_progress(records))]
+    store, running = Store(entry.app), in_progress(records)
+    deadlines = deadlines_of(store, entry.key, running)
+    return runs_of(str(entry.name), running, (), Server(store).now(), deadlines)
+
+
+def deadlines_of(store: Store, key: str, records: Sequence[RunRecord]) -> dict[str, float | None]:
+    """Return when beat must look at runs of the entry under ``key``, UNIX seconds, by their task ids."""
+    scores = Runs(store).deadlines([(key, one) for one in records])
+    return {one.task_id: score for one, score in zip(records, scores, strict=True)}
+
+
+def give_up_runs(app: Any, runs: Sequence[Run], by: str | None) -> list[Run]:
+    """End runs in progress of one entry as lost; return those of them that are given up.
+
+    One that has begun, ended, or been retried meanwhile is left alone. The entry need not exist any more.
+    """
+    if not runs:
+        return []
+    store, name = Store(app), runs[0].name
+    [records] = Runs(store).read([store.keys.entry(name)])
+    by_id = {one.task_id: one for one in in_progress(records)}
+    now = Server(store).now()
+    meant = []
+    for run in runs:
+        record = by_id.get(str(run.task_id))
+        found = None if record is None else run_of_record(name, record, now)
+        if record is not None and found is not None and _is_as_before(run, found):
+            meant.append((run, record))
+    done = Runs(store).give_up(name, [record for _, record in meant], f"given up by {by or 'hand'}")
+    return [run for (run, _), is_done in zip(meant, done, strict=True) if is_done]
+
+
+def _is_as_before(run: Run, found: Run) -> bool:
+    return (run.due, run.state, run.attempt) == (found.due, found.state, found.attempt)
 
 
 def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
@@ -148,8 +181,12 @@ def find_runs(
 
     found: list[Run] = []
     if wanted & IN_PROGRESS.keys():
-        records = _in_progress_of(store, name)
-        running = [run_of_record(one, record, now) for one, record in records if is_meant(one)]
+        records = [(one, record) for one, record in _in_progress_of(store, name) if is_meant(one)]
+        deadlines = Runs(store).deadlines([(store.keys.entry(one), record) for one, record in records])
+        running = [
+            run_of_record(one, record, now, deadline=deadline)
+            for (one, record), deadline in zip(records, deadlines, strict=True)
+        ]
         found += [run for run in running if wanted & _states_of(run)]
     past: list[Run] = []
     others = wanted & OUTCOMES.keys()

@@ -6,7 +6,7 @@ in progress and has a state, or it is past and has an outcome.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -45,6 +45,9 @@ class Run:
         run_seconds: how long its task took.
         age_seconds: of one in progress: since when it is at work, or else on its queue.
         is_overdue: it is in progress, and takes longer than its entry's ``max_runtime``.
+        held_until: of one in progress that lets no other one start: until when it holds its entry at most,
+            UTC, unless a worker begins it or renews its lease; None: it doesn't, or that isn't known.
+        retry_at: of one that waits for its next attempt: when that may begin, UTC; None: not known.
         error: the class and the first line of the exception; '' if there was none.
         why: why it wasn't sent; '' if it was.
         late: the outcome that came when it had been given up as lost or never started.
@@ -68,6 +71,8 @@ class Run:
     run_seconds: float | None = None
     age_seconds: float | None = None
     is_overdue: bool = False
+    held_until: datetime | None = None
+    retry_at: datetime | None = None
     error: str = ""
     why: str = ""
     late: str | None = None
@@ -87,13 +92,21 @@ class Run:
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given}
 
 
-def run_of_record(name: str, record: RunRecord, now: datetime, past: PastRun | None = None) -> Run:
+def run_of_record(
+    name: str,
+    record: RunRecord,
+    now: datetime,
+    past: PastRun | None = None,
+    deadline: float | None = None,
+) -> Run:
     """Return a run in progress.
 
     Arguments:
         now: the server's clock.
         past: what its history says of it.
+        deadline: when beat must look at it, UNIX seconds; None: that isn't known.
     """
+    held_until = record.held_until(deadline)
     since = record.sent if record.started is None else record.started
     return Run(
         name,
@@ -108,6 +121,8 @@ def run_of_record(name: str, record: RunRecord, now: datetime, past: PastRun | N
         run_seconds=record.run_seconds,
         age_seconds=None if since is None else max(now.timestamp() - since, 0.0),
         is_overdue=record.is_overdue,
+        held_until=None if held_until is None else _moment(held_until),
+        retry_at=None if record.eta is None or record.state is not State.RETRYING else _moment(record.eta),
         error=record.error or "",
         is_manual=past is not None and past.is_manual,
         rerun_of=None if past is None else past.rerun_of,
@@ -157,17 +172,28 @@ def in_progress(records: Iterable[RunRecord]) -> list[RunRecord]:
     return [one for one in records if one.state is not State.ENDED and one.root is None and _has_due(one)]
 
 
-def runs_of(name: str, records: Sequence[RunRecord], history: Sequence[PastRun], now: datetime) -> list[Run]:
+def runs_of(
+    name: str,
+    records: Sequence[RunRecord],
+    history: Sequence[PastRun],
+    now: datetime,
+    deadlines: Mapping[str, float | None] | None = None,
+) -> list[Run]:
     """Return the runs of an entry, each once, the newest first: those in progress, and then those past.
 
     Arguments:
         records: of its runs in progress, the oldest first.
         history: the newest first.
+        deadlines: when beat must look at those in progress, UNIX seconds, by their task ids.
     """
+    by_id = deadlines or {}
     pasts = {past.task_id: past for past in reversed(history) if past.is_sent}
     running = in_progress(records)
     ids = {record.task_id for record in running}
-    found = [run_of_record(name, one, now, pasts.get(one.task_id)) for one in reversed(running)]
+    found = [
+        run_of_record(name, one, now, pasts.get(one.task_id), by_id.get(one.task_id))
+        for one in reversed(running)
+    ]
     return found + [run_of_past(name, past) for past in history if past.task_id not in ids]
 
 

@@ -53,8 +53,10 @@ BY_HAND = Feature(
     "+lrem ~redbeat::running:* ~redbeat::deadlines",
     "runs",
 )
+GIVING_UP = Feature("What becomes of runs that are given up isn't recorded", "+incr +lset", "runs")
 IN_PROGRESS = Feature("Runs in progress are looked for entry by entry", "+zscan", "runs")
 OUTCOMES = Feature("What became of runs isn't shown", "+lrange ~redbeat::history:*", "runs")
+DEADLINES = Feature("Until when runs hold their entries isn't shown", "+zscore ~redbeat::deadlines", "runs")
 FAILING = Feature("How many runs have failed in a row isn't shown", "+get ~redbeat::failing:*", "runs")
 RUNNING = Feature("Runs in progress aren't shown", "+hgetall ~redbeat::running:*", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")

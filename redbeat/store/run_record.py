@@ -46,6 +46,7 @@ class RunRecord:
         worker: the name of the worker that has begun it.
         delivery: which delivery of its message holds the lease.
         attempt: 1 for the first, one more for each of Celery's retries.
+        eta: when that attempt may begin, if it waits for its time; None: it doesn't.
         is_soft: that worker's pool can't terminate a task.
         terminate: why its worker is to terminate it: 'replaced' or 'overdue'; None: it isn't.
         is_overdue: it has taken longer than ``max``, and doesn't hold its entry any more.
@@ -68,6 +69,7 @@ class RunRecord:
     worker: str | None = None
     delivery: str | None = None
     attempt: int = 1
+    eta: float | None = None
     is_soft: bool = False
     terminate: str | None = None
     is_overdue: bool = False
@@ -87,6 +89,20 @@ class RunRecord:
         """Whether another run of its entry may be at work though runs mustn't overlap: it is overdue."""
         return self.is_overdue and self.overlap != "allow"
 
+    def held_until(self, deadline: float | None) -> float | None:
+        """Return until when it holds its entry at most if nothing more is heard of it, UNIX seconds.
+
+        None: it doesn't hold it, or that isn't known.
+
+        Arguments:
+            deadline: when beat must look at it; None: that isn't known.
+        """
+        if self.overlap == "allow" or not self.is_holding or self.root is not None:
+            return None
+        if deadline is None and self.state is State.SENT and self.sent is not None and self.queue is not None:
+            deadline = self.sent + self.queue
+        return deadline if deadline is not None and 0 <= deadline < MAX_TIME else None
+
 
 #: a time from then on is nonsense, as is one below 0: the year 5138, UNIX seconds
 MAX_TIME = 10**11
@@ -100,7 +116,7 @@ _NAMES = {
     "wait_seconds": "wait",
     "run_seconds": "ran",
 }
-_TIMES = frozenset({"sent", "started"})
+_TIMES = frozenset({"sent", "started", "eta"})
 _LENGTHS = frozenset({"queue", "max", "wait_seconds", "run_seconds"})
 _FLAGS = frozenset({"is_revoked_overdue", "is_workflow", "is_soft", "is_overdue"})
 _NUMBERS = frozenset({"pause", "attempt"})

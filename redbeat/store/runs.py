@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
@@ -18,7 +19,7 @@ from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
 from redbeat.store.records import Fence, Held, Reserved, TrackedRun, text_of
-from redbeat.store.rights import BY_HAND, FAILING, FAILURES, IN_PROGRESS, RUNNING, RUNS
+from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.runs import Delivery as Delivery
 from redbeat.store.scripts.runs import End as End
@@ -26,6 +27,7 @@ from redbeat.store.scripts.runs import Settlement as Settlement
 from redbeat.store.scripts.runs import (
     begin_run,
     end_runs,
+    give_up_runs,
     note_child,
     renew_runs,
     settle_runs,
@@ -211,6 +213,22 @@ class Runs:
             results += done
         return results
 
+    def give_up(self, name: str, runs: Sequence[RunRecord], problem: str) -> list[bool]:
+        """End runs of the entry called ``name`` as lost; tell of each whether it is given up.
+
+        One that isn't in the same state any more isn't. What waits for them goes.
+
+        Arguments:
+            problem: who gives them up.
+        """
+        keys = self._store.keys
+        asked = [(one.task_id, one.due, one.state.value, one.attempt) for one in runs]
+        with self._store.translating(keys.deadlines, besides={keys.about(name).running: "hash"}):
+            unrecorded, done = give_up_runs(self._store.client, keys, name, asked, problem)
+        if is_no_permission(unrecorded):
+            self._store.rights.note(GIVING_UP, unrecorded)
+        return done
+
     def read(self, keys: Sequence[str]) -> list[list[RunRecord]]:
         """Return the runs in progress of the entries under ``keys``, the oldest first; one round trip.
 
@@ -232,6 +250,28 @@ class Runs:
             return self.read([key])[0]
 
         return self._store.rights.ask(RUNNING, read, lambda: None)
+
+    def deadlines(self, found: Sequence[tuple[str, RunRecord]]) -> list[float | None]:
+        """Return when beat must look at each run, with its entry's key, UNIX seconds; one round trip.
+
+        None: there is no such time, or this user may not read it.
+        """
+        deadlines, keys = self._store.keys.deadlines, self._store.keys
+        names = [as_stored(f"{record.task_id}\0{keys.running(key)}") for key, record in found]
+        scores: list[Any] = []
+        for chunk in in_chunks(names):
+            scores += self._store.rights.ask(
+                DEADLINES, partial(self._scores, deadlines, chunk), partial(_nothing_of, chunk)
+            )
+        return [None if one is None or isinstance(one, Exception) else float(one) for one in scores]
+
+    def _scores(self, deadlines: str, names: Sequence[Any]) -> list[Any]:
+        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.zscore(deadlines, name)
+            scores: list[Any] = pipeline.execute(raise_on_error=False)
+            _refuse_errors(scores)
+        return scores
 
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""
@@ -323,6 +363,10 @@ class Runs:
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
         return rows
+
+
+def _nothing_of(names: Sequence[Any]) -> list[Any]:
+    return [None] * len(names)
 
 
 def _refuse_errors(answers: Iterable[Any]) -> None:

@@ -62,7 +62,7 @@ def header_of(name: str) -> Header:
     for kind, place, word in re.findall(r"^ (KEYS|ARGV)\[(\d+)\] (\w+) ", inputs, re.MULTILINE):
         named[kind][int(place)] = word
     keys_from = re.search(r"^ KEYS\[(\d+)\.\.\] ", inputs, re.MULTILINE)
-    of_each = r"^ ARGV\[(\d+)\.\.\] (\w+) for each (?:entry|field|calendar):\n((?:   .*\n)+)"
+    of_each = r"^ ARGV\[(\d+)\.\.\] (\w+) for each (?:entry|field|calendar|run):\n((?:   .*\n)+)"
     group = re.search(of_each, f"{inputs}\n", re.MULTILINE)
     names = re.findall(r"^   (\w+) ", group[3], re.MULTILINE) if group else []
     assert group is None or len(names) == NUMBERS[group[2]], "the header counts its own group wrongly"

@@ -173,6 +173,17 @@ def it_keeps_to_the_overlap_of_what_it_runs_by_hand(ground: Ground) -> None:
     assert len(entry.history()) == 1
 
 
+def it_gives_up_runs(ground: Ground) -> None:
+    app, progress = ground.app(), Progress(ground.app("default"), ground.admin)
+    entry = Entry("stuck", "tasks.report", 60, overlap="buffer_one", app=app).save()
+    progress.started("stuck", "one", overlap="buffer_one")
+    progress.wait("stuck")
+    assert [run.task_id for run in entry.give_up_runs(by="somebody")] == ["one"]
+    assert entry.running() == []
+    assert [run.error for run in entry.history()] == ["given up by somebody"]
+    assert ground.admin.get("redbeat::failing:stuck") == "1"
+
+
 def it_follows_the_recipes(ground: Ground) -> None:
     client = get_redis(ground.app())
     with client.pipeline(transaction=True) as transaction:
@@ -510,6 +521,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_keeps_calendars, it_changes_and_pauses, it_runs_entries_by_hand, it_finds_entries,
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
         it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
+        it_gives_up_runs,
     ),
     "viewer": (
         it_looks_at_entries, it_looks_at_runs, it_lists_what_became_of_runs, it_looks_at_calendars, *STATUS,
@@ -527,4 +539,5 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 SINCE_3_0: tuple[Claim, ...] = (
     it_keeps_to_the_overlap_of_what_it_runs_by_hand,
     it_lists_what_became_of_runs,
+    it_gives_up_runs,
 )

@@ -54,7 +54,7 @@ if not record then
       is_found = past.id == nil or past.id == task_id
       if is_found and past.ended and (tonumber(past.attempt) or 0) > attempt then return {'over', 0} end
       if is_found and is_over(past, delivery) then return {'over', 0} end
-      is_begun = is_found and past.outcome == 'lost' and not past.late
+      is_begun = is_found and past.outcome == 'lost' and past.worker and not past.late
     end
     if overlap == 'replace' and is_read and type(past) == 'table' and past.outcome == 'superseded' then
       if is_same_time(past.due, due) and (not past.id or past.id == task_id) then return {'superseded', 0} end
@@ -77,7 +77,7 @@ if record.state ~= 'started' or is_successor then
 end
 
 record.state, record.started, record.delivery, record.worker, record.attempt = 'started', now, delivery, worker, attempt
-record.outcome, record.error, record.told, record.after, record.followed = nil, nil, nil, nil, nil
+record.outcome, record.error, record.told, record.after, record.followed, record.eta = nil, nil, nil, nil, nil, nil
 record.soft = is_soft == '1' and 1 or nil
 record.wait = record.wait or string.format('%.3f', math.max(tonumber(now) - tonumber(record.sent or due), 0))
 local look_at = tonumber(now) + lease_ms / 1000

@@ -59,6 +59,7 @@ if goes_on then
   record.over[#record.over + 1] = delivery
   if #record.over > 10 then table.remove(record.over, 1) end
   if outcome == 'retrying' then record.attempt = attempt + 1 end
+  record.eta = later(now, retry_seconds)
   redis.call('HSET', running, task_id, cjson.encode(record))
   local seconds = retry_seconds + (tonumber(record.queue) or default_queue_seconds) + 1
   redis.call('ZADD', deadlines, later(now, seconds), task_id .. '\0' .. running)

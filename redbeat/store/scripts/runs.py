@@ -14,6 +14,7 @@ _BEGIN_RUN = Script("run_records", "begin_run")
 _RENEW_RUNS = Script("run_records", "renew_runs")
 _END_RUN = Script("run_records", "finish_run", "end_run")
 _NOTE_CHILD = Script("run_records", "note_child")
+_GIVE_UP_RUNS = Script("run_records", "finish_run", "give_up_runs")
 _SETTLE_RUNS = Script("hold_lock", "run_records", "finish_run", "settle_runs")
 
 #: workers that have said nothing for so long are forgotten, seconds
@@ -125,6 +126,23 @@ def _end_request(keys: Keys, end: End) -> Request:
             *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}"),
         ],
     )
+
+
+def give_up_runs(
+    client: Any, keys: Keys, name: str, runs: Sequence[tuple[str, str, str, int]], problem: str
+) -> tuple[str, list[bool]]:
+    """End runs of the entry called ``name`` as lost, each by its task id, due time, state and attempt.
+
+    Returns '', or the server's error where something couldn't be recorded; and of each run whether it is
+    given up: one that isn't like that any more isn't.
+    """
+    about = keys.about(name)
+    script_keys = [about.running, keys.deadlines, about.history, keys.events, keys.failures, about.failing]
+    args: list[Any] = [keys.wake, name, problem]
+    for one in runs:
+        args += one
+    unrecorded, done = _GIVE_UP_RUNS(client, script_keys, args)
+    return text_of(unrecorded), [text_of(one) == "1" for one in done]
 
 
 def note_child(client: Any, keys: Keys, delivery: Delivery, task_id: str) -> bool:

@@ -21,7 +21,7 @@ from redbeat.cli.runs import STATES
 from redbeat.cli.runs import runs as runs_command
 from redbeat.task_ids import rerun_id_of
 from tests.support.command_line import Terminal, call, celery_arguments
-from tests.support.progress import Progress
+from tests.support.progress import Progress, history_of, running_of
 from tests.support.schedule import messages
 
 Call = Callable[..., Result]
@@ -175,6 +175,11 @@ def test_runs_are_chosen_by_name_time_and_number(
         (["rerun", "report", "--all-failed", "--since", "1d"], 64, "Give a NAME, or"),
         (["rerun", "--all-failed"], 64, "needs --since"),
         (["rerun", "report", "--since", "1d"], 64, "are for --all-failed"),
+        (["runs", "--give-up"], 64, "--give-up needs a NAME"),
+        (["runs", "sync", "--give-up", "--since", "1d"], 64, "--give-up needs a NAME"),
+        (["runs", "sync", "--give-up", "--state", "failed"], 64, "--give-up is about runs in progress"),
+        (["runs", "sync", "--yes"], 64, "--yes and --by are for --give-up"),
+        (["runs", "gone", "--give-up", "--yes"], 66, "There is no entry 'gone'"),
         (["rerun", "gone"], 66, "There is no entry 'gone'"),
         (["rerun", "quiet"], 64, "none has failed, was lost or never started."),
         (["rerun", "report", "--due", "2001-01-01"], 64, "no run is known that was due at 2001-01-01"),
@@ -231,6 +236,56 @@ def test_why_a_run_was_ended_comes_before_what_it_had_waited_for(
     for arguments in (["runs", "--state", "revoked"], ["show", "sync"]):
         words = "replaced by the next run; it has waited for the run sync-9"
         assert words in " ".join(ask(*arguments, columns=120).stdout.split())
+
+
+# -- runs --give-up
+
+
+def test_a_run_is_given_up_when_somebody_has_read_what_it_does_and_said_yes(
+    add: Callable[..., Any], progress: Progress, project: dict[str, str], tmp_path: Path
+) -> None:
+    add("stuck")
+    progress.started("stuck", "one", overlap="skip")
+    progress.send("stuck", "two", 2000.0, overlap="skip", queue=3600)
+    command = celery_arguments("project", "runs", "stuck", "--give-up", "--by", "ann")
+    with Terminal(command, tmp_path, project, (40, 250)) as terminal:
+        terminal.wait_for("Give up 2 runs of stuck at redis://")
+        lines = terminal.shown
+        assert re.search(
+            r"one: it is at work on celery@test since .*; it holds the entry until .*lease", lines
+        )
+        assert re.search(
+            r"two: it is on its queue since .*; it holds the entry until .*a worker begins", lines
+        )
+        terminal.type("y\n")
+        assert terminal.wait() == 0, terminal.shown
+    assert "Gave up 2 runs." in terminal.shown
+    assert {run["error"] for run in history_of(progress.client, "stuck")} == {"given up by ann"}
+
+
+def test_without_a_terminal_runs_are_given_up_with_yes_only(
+    ask: Call, add: Callable[..., Any], progress: Progress
+) -> None:
+    add("stuck")
+    progress.started("stuck", "one", overlap="skip")
+    assert "give --yes" in ask("runs", "stuck", "--give-up", code=64).stderr
+    assert set(running_of(progress.client, "stuck")) == {"one"}
+    [run] = found(ask("runs", "stuck", "--give-up", "--yes", "--json"))
+    assert (run["name"], run["task_id"], run["worker"]) == ("stuck", "one", "celery@test")
+    assert run["held_until"] is not None
+    assert running_of(progress.client, "stuck") == {}
+    assert "There are no such runs." in ask("runs", "stuck", "--give-up", "--yes").stderr
+
+
+def test_a_state_says_which_runs_are_given_up_and_the_entry_may_be_gone(
+    ask: Call, add: Callable[..., Any], progress: Progress
+) -> None:
+    entry = add("stuck")
+    progress.started("stuck", "one")
+    progress.send("stuck", "two", 2000.0)
+    entry.delete()
+    assert "Gave up 1 run." in ask("runs", "stuck", "--give-up", "--yes", "--state", "sent").stdout
+    assert set(running_of(progress.client, "stuck")) == {"one"}
 
 
 # -- list, show, why

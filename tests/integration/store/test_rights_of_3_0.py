@@ -223,6 +223,21 @@ def show_twice(ground: Ground) -> None:
         assert call(app, "why", "report").exit_code == 0
 
 
+def give_up_twice(ground: Ground) -> None:
+    progress, app = Progress(ground.app("default"), ground.admin), ground.app("beat")
+    for number in range(2):
+        progress.started("report", f"{number}", 1000.0 + number)
+        assert len(Entry.get("report", app).give_up_runs()) == 1
+        assert Entry.get("report", app).running() == []
+
+
+def look_at_a_run_twice(ground: Ground) -> None:
+    Progress(ground.app("default"), ground.admin).started("report", "one", overlap="skip")
+    for _ in range(2):
+        [run] = Entry.get("report", ground.app("viewer")).running()
+        assert run.held_until is None
+
+
 #: a feature, what of 3.0's rules is taken from which user, and what goes on all the same
 WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.HISTORIES, "beat", "+lpush", run_twice),
@@ -243,6 +258,8 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.FAILING, "writer", "", list_without_failures),
     (rights.RUNNING, "viewer", "+hgetall", show_twice),
     (rights.IN_PROGRESS, "viewer", "", list_runs_twice),
+    (rights.DEADLINES, "viewer", "+zscore", look_at_a_run_twice),
+    (rights.GIVING_UP, "beat", "", give_up_twice),
     (rights.SIGNALS, "beat", "", listen_twice),
     (rights.PUSHES, "beat", "", send_in_one_step),
 ]

@@ -370,6 +370,22 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
         {},
     ),
+    "give_up_runs": (
+        lambda client: runs.give_up_runs(client, KEYS, "n", [("the-id", "7.5", "sent", 2)] * 2, "the-error"),
+        ["", ["1", ""]],
+        {
+            "running": "the-:running:n",
+            "deadlines": "the-:deadlines",
+            "history": "the-:history:n",
+            "events": "the-:events",
+            "failures": "the-:failures",
+            "failing": "the-:failing:n",
+            "wake": "the-:wake",
+            "name": "n",
+            "problem": "the-error",
+        },
+        {"task_id": "the-id", "due": "7.5", "state": "sent", "attempt": 2},
+    ),
     "settle_runs": (
         lambda client: runs.settle_runs(client, KEYS, FENCE, [SETTLEMENT, SETTLEMENT]),
         ["ok", "", ["", ""]],

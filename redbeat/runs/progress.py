@@ -1,0 +1,46 @@
+"""How far a run in progress is, in words. Pure.
+
+Invariant: times are in UTC and say so; sentences have neither a capital at their beginning nor a stop at
+their end.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from redbeat.runs.run import Run
+from redbeat.schedules.timezones import shown
+
+
+def progress_in_words(run: Run) -> str:
+    """Return how far a run in progress is, on which worker, and since when."""
+    where = "" if run.worker is None else f" on {run.worker}"
+    overdue = ", longer than its max_runtime" if run.is_overdue else ""
+    if run.state == "sent":
+        return f"it is on its queue{_since(run.sent_at)}"
+    if run.state == "started":
+        return f"it is at work{where}{_since(run.started_at)}{overdue}"
+    if run.state == "retrying":
+        when = "" if run.retry_at is None else f", which may begin from {shown(run.retry_at)} on"
+        return f"it waits for attempt {run.attempt}{when}, after one{where}{overdue}"
+    if run.state == "spawned":
+        return f"its own task is over, and its workflow goes on{_since(run.started_at)}{overdue}"
+    return "it has just ended"
+
+
+def hold_in_words(run: Run, now: datetime) -> str:
+    """Return until when a run holds its entry at most, and what would make that longer; '': it doesn't."""
+    if run.held_until is None:
+        return ""
+    if run.held_until <= now:
+        return "it holds the entry until a beat gives it up"
+    unless = {
+        "started": "its worker renews its lease",
+        "retrying": "a worker begins that attempt",
+        "spawned": "tasks of its workflow are at work then",
+    }.get(str(run.state), "a worker begins it")
+    return f"it holds the entry until {shown(run.held_until)} at most, unless {unless}"
+
+
+def _since(moment: datetime | None) -> str:
+    return "" if moment is None else f" since {shown(moment)}"
