@@ -233,8 +233,9 @@ def give_up_twice(ground: Ground) -> None:
 
 def look_at_a_run_twice(ground: Ground) -> None:
     Progress(ground.app("default"), ground.admin).started("report", "one", overlap="skip")
+    app = ground.app("viewer")
     for _ in range(2):
-        [run] = Entry.get("report", ground.app("viewer")).running()
+        [run] = find_runs(app, name="report")
         assert run.held_until is None
 
 
