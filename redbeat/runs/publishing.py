@@ -15,6 +15,7 @@ from typing import Any
 
 from celery.signals import after_task_publish, before_task_publish
 
+from redbeat.log.text import printable
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.caller import UnansweredError, caller_of
 from redbeat.runs.deliveries import FOLLOWS, Ticket, shared_headers
@@ -53,8 +54,11 @@ class Present:
         elif self.ticket.is_workflow and task_id and headers.get("redbeat_entry") is None:
             delivery = self.ticket.delivery
             headers.update(shared_headers(self.ticket))
+            task = printable(str(headers.get("task") or ""))
             with suppress(UnansweredError):  # the task notes itself when it is begun
-                caller_of(self.app).inquire(lambda runs: runs.note_child(delivery, task_id), PATIENCE_SECONDS)
+                caller_of(self.app).inquire(
+                    lambda runs: runs.note_child(delivery, task_id, task), PATIENCE_SECONDS
+                )
 
     def after(self, headers: dict[str, Any]) -> None:
         """Note that a message has been published."""

@@ -172,11 +172,11 @@ class Runs:
             with self._store.translating(self._store.keys.deadlines, besides=hashes):
                 end_runs(self._store.client, self._store.keys, ends)
 
-    def note_child(self, delivery: Delivery, task_id: str) -> None:
-        """Note a task that ``delivery``, a task of a workflow, is about to send."""
+    def note_child(self, delivery: Delivery, task_id: str, task: str = "") -> None:
+        """Note a task that ``delivery``, a task of a workflow, is about to send; ``task`` is its name."""
         running = self._store.keys.about(delivery.name).running
         with self._store.translating(self._store.keys.deadlines, besides={running: "hash"}):
-            note_child(self._store.client, self._store.keys, delivery, task_id)
+            note_child(self._store.client, self._store.keys, delivery, task_id, task)
 
     def forget_worker(self, worker: str) -> None:
         """Note that a worker has ended."""

@@ -8,6 +8,7 @@
 -- workflow are left, or 'kept' if beat hasn't recorded yet that it was sent: then the record stays for a minute, with
 -- what became of it.
 local kept_seconds, most_events, most_looked_at, default_queue_seconds = 60, 10000, 500, 86400
+local most_of_error = 200  -- bytes
 local is_failure = {failed = true, lost = true}
 local is_given_up = {lost = true, never_started = true}
 local is_listed = {failed = true, lost = true, never_started = true}
@@ -115,6 +116,14 @@ local function tell_of(keys, run, record, has_history)
   })
 end
 
+-- what has broken a workflow: which task of it, and what became of that
+local function describe_break(run, task)
+  local text = (task or 'the task ' .. run.task_id) .. ': ' .. (run.error or run.outcome)
+  local size = #text <= most_of_error and #text or most_of_error
+  while size < #text and string.find(string.sub(text, size + 1, size + 1), '[\128-\191]') do size = size - 1 end
+  return string.sub(text, 1, size)  -- ends with a whole character
+end
+
 local function finish_run(keys, run)
   local running, deadlines, record = keys.running, keys.deadlines, run.record
   local member = run.task_id .. '\0' .. running
@@ -138,7 +147,7 @@ local function finish_run(keys, run)
     local root = decode_record(text)
     if not root then return 'ended' end
     if run.outcome ~= 'succeeded' and run.outcome ~= 'ignored' and not root.broken then
-      root.broken, root.breaking = run.outcome, run.error
+      root.broken, root.breaking = run.outcome, describe_break(run, record.task)
       redis.call('HSET', running, record.root, cjson.encode(root))
     end
     if root.state ~= 'spawned' or has_children(running, record.root) then return 'ended' end

@@ -6,10 +6,11 @@
 -- ARGV[1] root       the run's task id
 -- ARGV[2] task_id    that of the task
 -- ARGV[3] due        the run's due time, UNIX seconds
+-- ARGV[4] task       the name of the task, '' if it isn't known
 --
 -- Returns 1 when it was noted, 0 when it is known, or the run isn't in progress any more
 local running, deadlines = KEYS[1], KEYS[2]
-local root, task_id, due = ARGV[1], ARGV[2], ARGV[3]
+local root, task_id, due, task = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -27,7 +28,7 @@ if task_id == root then
   redis.call('ZADD', deadlines, later(now, (tonumber(run.queue) or 86400) + 1), root .. '\0' .. running)
   return 1
 end
-local record = {state = 'sent', root = root, due = due, sent = now, queue = run.queue}
+local record = {state = 'sent', root = root, due = due, sent = now, queue = run.queue, task = task ~= '' and task or nil}
 if redis.call('HSETNX', running, task_id, cjson.encode(record)) == 0 then return 0 end
 redis.call('ZADD', deadlines, later(now, (tonumber(run.queue) or 86400) + 1), task_id .. '\0' .. running)
 return 1

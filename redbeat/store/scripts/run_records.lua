@@ -9,7 +9,7 @@
 -- Not scripts of their own, but put in front of those that need them. What a record says stands in redbeat/store/run_record.py.
 local is_time, is_number, is_text = {due = true, sent = true, started = true, eta = true}, {}, {}
 for name in string.gmatch('due sent started eta queue max pause attempt wait ran', '%l+') do is_number[name] = true end
-for name in string.gmatch('delivery worker terminate root outcome error overlap broken breaking', '%l+') do
+for name in string.gmatch('delivery worker terminate root outcome error overlap broken breaking task', '%l+') do
   is_text[name] = true
 end
 

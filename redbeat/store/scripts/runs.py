@@ -145,11 +145,14 @@ def give_up_runs(
     return text_of(unrecorded), [text_of(one) == "1" for one in done]
 
 
-def note_child(client: Any, keys: Keys, delivery: Delivery, task_id: str) -> bool:
-    """Note a task that a task of a run's workflow is about to send; tell whether it is noted now."""
+def note_child(client: Any, keys: Keys, delivery: Delivery, task_id: str, task: str = "") -> bool:
+    """Note a task that a task of a run's workflow is about to send; tell whether it is noted now.
+
+    ``task``: its name; '': that isn't known.
+    """
     root = delivery.root or delivery.task_id
     running = keys.about(delivery.name).running
-    return bool(_NOTE_CHILD(client, [running, keys.deadlines], [root, task_id, delivery.due]))
+    return bool(_NOTE_CHILD(client, [running, keys.deadlines], [root, task_id, delivery.due, task]))
 
 
 def settle_runs(

@@ -362,20 +362,42 @@ def test_a_workflow_is_over_when_nothing_is_left_of_it(progress: Progress, clien
     progress.end(last, "failed", error="ValueError: no")
     assert (history_of(client, "job")[0]["outcome"], history_of(client, "job")[0]["error"]) == (
         "failed",
-        "ValueError: no",
+        "the task c: ValueError: no",
     )
     assert nothing_is_left(client)
 
 
-def test_a_workflow_whose_task_is_lost_is_over_too(progress: Progress, client: redis.Redis) -> None:
+@pytest.mark.parametrize(("task", "said"), [("proj.part", "proj.part"), ("", "the task a")])
+def test_a_workflow_whose_task_is_lost_is_over_too_and_says_which(
+    progress: Progress, client: redis.Redis, task: str, said: str
+) -> None:
     root = progress.started("job", "root", workflow=1)
-    progress.runs.note_child(root, "a")
+    progress.runs.note_child(root, "a", task)
     progress.end(root, "succeeded")
     progress.begin(progress.delivery("job", "a", root="root"))
     for _ in range(3):
         progress.settle()
-    assert history_of(client, "job")[0]["outcome"] == "failed"
+    past = history_of(client, "job")[0]
+    assert (past["outcome"], past["error"]) == ("failed", f"{said}: lost")
     assert nothing_is_left(client)
+
+
+@pytest.mark.parametrize("filling", ["x", "é", "€", "\U0001f600"])
+@pytest.mark.parametrize("shift", range(4))
+def test_the_error_of_a_workflow_is_cut_between_characters(
+    progress: Progress, client: redis.Redis, filling: str, shift: int
+) -> None:
+    root = progress.started("job", "root", workflow=1)
+    progress.runs.note_child(root, "a", "proj.part" + shift * "x")
+    child = progress.delivery("job", "a", root="root")
+    progress.begin(child)
+    progress.end(child, "failed", error=200 * filling)
+    progress.end(root, "succeeded")
+    error = history_of(client, "job")[0]["error"]
+    name, _, rest = error.partition(": ")
+    assert name == "proj.part" + shift * "x"
+    assert set(rest) == {filling}
+    assert 196 < len(error.encode()) <= 200
 
 
 # -- what comes late, or twice
@@ -712,10 +734,11 @@ def test_a_workflow_has_failed_if_a_task_of_it_has_before_its_own_task_was_over(
     progress.runs.note_child(run, "child")
     child = progress.delivery("job", "child", root="id-1")
     assert progress.begin(child) == "go"
-    progress.end(child, outcome, error="ValueError: no")
+    progress.end(child, outcome, error="ValueError: no" if outcome == "failed" else "")
     progress.end(run, "succeeded")
     [record] = history_of(client, "job")
-    assert (record["outcome"], record["error"]) == ("failed", "ValueError: no")
+    said = "ValueError: no" if outcome == "failed" else "expired"
+    assert (record["outcome"], record["error"]) == ("failed", f"the task child: {said}")
 
 
 @pytest.mark.parametrize("first", ["run", "child"])

@@ -606,6 +606,16 @@ def test_what_is_linked_to_a_workflows_task_belongs_to_it(
     assert tracked.outcome(name)["outcome"] == run.outcome
 
 
+def test_a_workflow_that_has_failed_says_which_task_has(tracked: Tracked, start_worker: StartWorker) -> None:
+    link = {"task": "tracked.fail_badly", "args": [], "kwargs": {}, "options": {}, "immutable": True}
+    name = tracked.send("succeed", limits={"workflow": 1}, link=[link])
+    start_worker()
+    past = tracked.outcome(name)
+    assert past["outcome"] == "failed"
+    assert past["error"].startswith("tracked.fail_badly: ValueError: at redis://")
+    assert "secret" not in past["error"]
+
+
 def test_the_tasks_of_a_run_that_is_over_with_its_own_task_are_none_of_its(
     tracked: Tracked, start_worker: StartWorker
 ) -> None:

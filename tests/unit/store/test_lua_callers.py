@@ -359,7 +359,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "note_child": (
-        lambda client: runs.note_child(client, KEYS, DELIVERY, "the-child"),
+        lambda client: runs.note_child(client, KEYS, DELIVERY, "the-child", "the-task"),
         1,
         {
             "running": "the-:running:n",
@@ -367,6 +367,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "root": "the-root",
             "task_id": "the-child",
             "due": "7.5",
+            "task": "the-task",
         },
         {},
     ),
