@@ -85,7 +85,12 @@ class PastRun:
         rerun_of: the task id of the run that it has repeated.
         held_by: the task id of the run that kept this one from being sent, or from being sent at once.
         held_on: the worker that had begun that run.
-        since: since when that run was at work, or on its queue, UTC.
+        since: since when that run was at work, or on its queue, UTC; if it waited for its next attempt, from
+            when on that may begin.
+        held_state: 'retrying' if that run waited for its next attempt, 'spawned' if its own task was over and
+            its workflow wasn't; None otherwise.
+        held_attempt: that next attempt.
+        behind: the task id of the run that waited already for that one, so that this one was left out.
     """
 
     due: datetime
@@ -107,6 +112,9 @@ class PastRun:
     held_by: str | None = None
     held_on: str | None = None
     since: datetime | None = None
+    held_state: str | None = None
+    held_attempt: int | None = None
+    behind: str | None = None
 
     @property
     def is_sent(self) -> bool:
@@ -229,6 +237,7 @@ def _decode(text: str, id_of: Callable[[datetime], str]) -> PastRun | None:
             error=str(record.get("error", "")),
             ended=_moment(record["ended"]) if "ended" in record else None,
             since=_moment(record["since"]) if "since" in record else None,
+            held_attempt=int(record["held_attempt"]) if "held_attempt" in record else None,
             **texts,
         )
         return run if run.held_by is None else replace(run, why=_told_of_holder(run))
@@ -237,17 +246,32 @@ def _decode(text: str, id_of: Callable[[datetime], str]) -> PastRun | None:
 
 
 #: members that are texts, under the same names in both forms
-_TEXTS = ("worker", "late", "rerun_of", "held_by")
+_TEXTS = ("worker", "late", "rerun_of", "held_by", "held_state", "behind")
 
 
 def _told_of_holder(run: PastRun) -> str:
     """Return why a run was held back: by which run, on which worker, and since when."""
     if run.outcome not in ("skipped", "waiting"):
         return f"it has waited for the run {run.held_by}"
-    since = "" if run.since is None else f" since {shown(run.since)}"
-    where = "was on its queue" if run.held_on is None else f"was at work on {run.held_on}"
+    if run.behind is not None and run.behind == run.held_by:
+        return f"another run waits already, {run.behind}"
+    what = _told_of_held_state(run)
+    if run.behind is not None:
+        return f"another run waits already, {run.behind}, for the run {run.held_by}, which {what}"
     waits = "; it is sent when that one has ended" if run.outcome == "waiting" else ""
-    return f"the run {run.held_by} {where}{since}{waits}"
+    return f"the run {run.held_by} {what}{waits}"
+
+
+def _told_of_held_state(run: PastRun) -> str:
+    """Return what the run did that has held this one back."""
+    where = "" if run.held_on is None else f" on {run.held_on}"
+    since = "" if run.since is None else f" since {shown(run.since)}"
+    if run.held_state == "retrying":
+        when = "" if run.since is None else f", which may begin from {shown(run.since)} on"
+        return f"waited for attempt {run.held_attempt or 2}{when}"
+    if run.held_state == "spawned":
+        return f"had its own task behind it, and its workflow at work{since}"
+    return f"was at work{where}{since}" if where else f"was on its queue{since}"
 
 
 def _number(value: Any) -> float | None:

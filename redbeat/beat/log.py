@@ -15,6 +15,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import as_stored, counted, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
+from redbeat.runs.progress import holder_in_words
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Claimed, Commit, Held, KeyType
 from redbeat.store.run_record import RunRecord
@@ -146,16 +147,12 @@ class Reports:
         if commit.run is None or not logger.isEnabledFor(logging.INFO):
             return
         due = shown(moment_of(float(commit.run.due)))
-        on = f" on {held.worker}" if held.worker else ""
-        since = f" since {shown(moment_of(held.since))}" if held.since is not None else ""
         logger.info(
-            "beat: %s the run of %s that was due at %s: the run %s is in progress%s%s.",
+            "beat: %s the run of %s that was due at %s: %s.",
             "Buffered" if held.is_waiting else "Skipped",
             printable(commit.claimed.key),
             due,
-            printable(held.by),
-            printable(on),
-            since,
+            printable(holder_in_words(held)),
         )
 
     def report_untracked(self, key: str, what: str, has_workers: Callable[[], bool]) -> None:

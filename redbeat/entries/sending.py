@@ -19,8 +19,8 @@ from redbeat.errors import EntryBusy, EntryError
 from redbeat.policy.expiry import queue_limit_of, wait_seconds
 from redbeat.policy.headers import headers_of
 from redbeat.runs.limits import limits_of
+from redbeat.runs.progress import holder_in_words
 from redbeat.runs.tracking import is_tracked
-from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.histories import Histories
 from redbeat.store.records import Held, TrackedRun, score_text
 from redbeat.store.runs import Runs
@@ -90,10 +90,8 @@ def _note_in_progress(
     run = TrackedRun(nominal, limits_of(policy), seconds, policy.overlap)
     found = Runs(store).note_sent(entry.key, task_id, run)
     if isinstance(found, Held):
-        since = "" if found.since is None else f" since {shown(moment_of(found.since))}"
-        where = "on its queue" if found.worker is None else f"in progress on {found.worker}"
         raise EntryBusy(
-            f"{entry.key}: its overlap is {policy.overlap}, and the run {found.by} is {where}{since}; "
+            f"{entry.key}: its overlap is {policy.overlap}, and {holder_in_words(found)}; "
             "try again when that one has ended.",
             entry.key,
             found.by or None,

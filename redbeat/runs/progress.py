@@ -6,10 +6,11 @@ their end.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timezone
 
 from redbeat.runs.run import Run
 from redbeat.schedules.timezones import shown
+from redbeat.store.records import Held
 
 
 def progress_in_words(run: Run) -> str:
@@ -40,6 +41,22 @@ def hold_in_words(run: Run, now: datetime) -> str:
         "spawned": "tasks of its workflow are at work then",
     }.get(str(run.state), "a worker begins it")
     return f"it holds the entry until {shown(run.held_until)} at most, unless {unless}"
+
+
+def holder_in_words(held: Held) -> str:
+    """Return which run holds another one back, what it does, and which one waits for it already."""
+    since = "" if held.since is None else shown(datetime.fromtimestamp(held.since, timezone.utc))
+    if held.state == "retrying":
+        what = "waits for its next attempt" + (since and f", which may begin from {since} on")
+    elif held.state == "spawned":
+        what = "has its own task behind it, and its workflow at work" + (since and f" since {since}")
+    else:
+        where = f"in progress on {held.worker}" if held.worker else "on its queue"
+        what = f"is {where}" + (since and f" since {since}")
+    if held.behind is None:
+        return f"the run {held.by} {what}"
+    waits = f"another run waits already, {held.behind}"
+    return waits if held.behind == held.by else f"{waits}, for the run {held.by}, which {what}"
 
 
 def _since(moment: datetime | None) -> str:

@@ -293,6 +293,8 @@ class Held(NamedTuple):
         since: since when it has been in progress, UNIX seconds, or None.
         is_waiting: it goes when the other one has ended.
         members: what its record in the history says of that, as members of a JSON object.
+        state: 'retrying', 'spawned', or None, as in ``redbeat.history.PastRun``.
+        behind: the task id of the run that waits already, so that this one is left out, or None.
     """
 
     by: str
@@ -300,6 +302,8 @@ class Held(NamedTuple):
     since: float | None = None
     is_waiting: bool = False
     members: str = ""
+    state: str | None = None
+    behind: str | None = None
 
 
 class Reserved(Enum):
@@ -507,7 +511,8 @@ def held_of(members: str) -> Held:
     """Return what has held a run back, by the members that were added to its record."""
     found = json.loads(f"{{{members}}}")
     is_waiting = found["outcome"] == "waiting"
-    return Held(str(found["held_by"]), found.get("worker"), found.get("since"), is_waiting, members)
+    by, worker, since = str(found["held_by"]), found.get("worker"), found.get("since")
+    return Held(by, worker, since, is_waiting, members, found.get("held_state"), found.get("behind"))
 
 
 def deadlines_of(rows: Iterable[Sequence[Any]]) -> list[Deadline]:

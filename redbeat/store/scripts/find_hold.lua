@@ -57,9 +57,18 @@ local function find_hold(deadlines, running, run, now)
     terminate_others(running, run)
   end
   local members = '"outcome":"' .. outcome .. '","held_by":' .. cjson.encode(holder or waiting)
+  if waiting then members = members .. ',"behind":' .. cjson.encode(waiting) end
   if not holder then return members end
+  if record.root then record = decode_record(redis.call('HGET', running, record.root)) or record end  -- the run itself
   if type(record.worker) == 'string' then members = members .. ',"worker":' .. cjson.encode(record.worker) end
   local since = tonumber(record.started or record.sent)
+  if record.state == 'retrying' or record.state == 'spawned' then
+    members = members .. ',"held_state":' .. cjson.encode(record.state)
+  end
+  if record.state == 'retrying' then
+    since = tonumber(record.eta)
+    members = members .. ',"held_attempt":' .. string.format('%d', tonumber(record.attempt) or 1)
+  end
   return since and members .. string.format(',"since":%.6f', since) or members
 end
 

@@ -135,7 +135,35 @@ def test_the_run_that_waits_is_the_first_that_had_to(
     assert messages(broker) == []
     waiting = running_of(client, "entry")[""]
     assert (float(waiting["due"]), waiting["for"]) == (pytest.approx(first), expected_id("entry", first))
-    assert [record["outcome"] for record in history_of(client, "entry")[:2]] == ["skipped", "waiting"]
+    skipped, waits = history_of(client, "entry")[:2]
+    assert (skipped["outcome"], waits["outcome"]) == ("skipped", "waiting")
+    assert (skipped["held_by"], skipped["behind"]) == ("other", expected_id("entry", first))
+    assert "behind" not in waits
+
+
+def test_a_run_that_is_left_out_is_told_of_a_retry_and_its_time_and_of_a_workflow_and_its_beginning(
+    scheduler: RedBeatScheduler, client: redis.Redis
+) -> None:
+    progress = Progress(scheduler.app, client)
+    retried = progress.started("entry", "retried", overlap="skip")
+    progress.end(retried, "retrying", retry_seconds=3600)
+    write_tracked(client, overlap="skip")
+    scheduler.tick()
+    held = history_of(client, "entry")[0]
+    assert (held["held_by"], held["held_state"], held["held_attempt"]) == ("retried", "retrying", 2)
+    assert held["since"] > server_now(client) + 3000
+
+    client.delete(NAMES.about("entry").running)
+    root = progress.started("entry", "root", overlap="skip", workflow=1)
+    progress.runs.note_child(root, "child")
+    progress.end(root, "succeeded")
+    began = float(running_of(client, "entry")["root"]["started"])
+    assert progress.begin(progress.delivery("entry", "child", root="root", worker="celery@other")) == "go"
+    make_due_again(client)
+    scheduler.tick()
+    held = history_of(client, "entry")[0]
+    assert (held["held_by"], held["held_state"], held["worker"]) == ("root", "spawned", "celery@test")
+    assert held["since"] == pytest.approx(began, abs=1e-5)
 
 
 @pytest.mark.parametrize(

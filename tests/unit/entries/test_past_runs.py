@@ -63,6 +63,26 @@ def test_runs_that_were_not_sent_have_no_task_id() -> None:
             {"outcome": "waiting", "held_by": "x", "why": "overlap"},
             "the run x was on its queue; it is sent when that one has ended",
         ),
+        (
+            {
+                "outcome": "skipped",
+                "held_by": "x",
+                "worker": "celery@h",
+                "since": 1769844601,
+                "held_state": "retrying",
+                "held_attempt": 3,
+            },
+            "the run x waited for attempt 3, which may begin from 2026-01-31 07:30:01 UTC on",
+        ),
+        (
+            {"outcome": "skipped", "held_by": "x", "since": 1769844601, "held_state": "spawned"},
+            "the run x had its own task behind it, and its workflow at work since 2026-01-31 07:30:01 UTC",
+        ),
+        (
+            {"outcome": "skipped", "held_by": "x", "worker": "celery@h", "behind": "y"},
+            "another run waits already, y, for the run x, which was at work on celery@h",
+        ),
+        ({"outcome": "skipped", "held_by": "x", "behind": "x"}, "another run waits already, x"),
     ],
 )
 def test_why_a_run_was_held_back_names_the_run_in_its_way(given: dict[str, Any], why: str) -> None:
