@@ -20,6 +20,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from redbeat.cli.grid import UNLIMITED_WIDTH
+from redbeat.cli.silence import telling_of_silence
 from redbeat.cli.words import one_line
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
@@ -59,7 +60,7 @@ class SessionCommand(ExitingCommand):
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
         try:
-            with stating_errors():
+            with telling_of_silence(Session.of(ctx)), stating_errors():
                 done = super().invoke(ctx)
                 if sys.stdout is not None:  # None: the caller has closed it
                     sys.stdout.flush()
