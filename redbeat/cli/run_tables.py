@@ -17,6 +17,7 @@ from redbeat.cli.words import clock, in_words_of, one_line, relative, typed, whe
 from redbeat.history import PastRun, error_in_words
 from redbeat.log.text import printable
 from redbeat.runs.figures import Figures
+from redbeat.runs.progress import hold_in_words
 from redbeat.runs.run import Run
 from redbeat.schedules.durations import seconds_in_words
 
@@ -84,7 +85,10 @@ def run_lines(
             "worker": Text(printable(run.worker or "")),
             "task id": Text(printable(run.task_id or "")),
         }
-        found.append((cells, in_words_of(one_line(_reason_of(run, zone)), zone)))
+        # a lease is renewed every few seconds: until when the present one lives says nothing
+        hold = "" if run.state == "started" else hold_in_words(run, now)
+        words = "; ".join(filter(None, (_reason_of(run, zone), hold)))
+        found.append((cells, in_words_of(one_line(words), zone)))
     for title in ("for", "worker"):
         if not any(cells[title] for cells, _ in found):
             del columns[title]

@@ -23,13 +23,13 @@ from redbeat.cli.zone import zone_options
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.rerun import RerunResult, choose_run, failed_runs, rerun_each, rerun_one
-from redbeat.entries.runs import IN_PROGRESS, SOUGHT, find_runs, give_up_runs, with_histories
+from redbeat.entries.runs import IN_PROGRESS, SOUGHT, find_runs, give_up_runs, has_workers, with_histories
 from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired
 from redbeat.history import OUTCOMES
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
-from redbeat.runs.progress import hold_in_words, progress_in_words
+from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
 from redbeat.runs.run import Run
 
 #: how many rows are shown on a terminal by default
@@ -148,6 +148,8 @@ def runs(
         session.note("There are no such runs.")
         return
     session.draw(run_lines(shown, now, zone, session.console, with_names=name is None))
+    if any(run.state == "sent" for run in shown) and not has_workers(session.app):
+        session.note(f"Of a run that is sent: {UNTRACKED}.")
     if len(found) > len(shown):
         session.note(f"{len(shown)} of {len(found)} shown; --limit 0 for all.")
 

@@ -16,18 +16,17 @@ from redbeat.config.config import ensure_conf
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
-from redbeat.entries.runs import MOST_KEPT, id_of
+from redbeat.entries.runs import MOST_KEPT, deadlines_of, id_of
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.history import PastRun, decode_history
 from redbeat.leadership.status import Status, read_status
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited_twice
-from redbeat.runs.run import in_progress
+from redbeat.runs.run import Run, in_progress, runs_of
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
-from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 
@@ -47,6 +46,7 @@ class Facts:
         kept: how many runs are kept (``redbeat_history``); 0: none.
         misfire: the app's setting, for an entry without a misfire of its own.
         running: its runs in progress, as far as they are tracked.
+        has_workers: a live worker tracks runs; True if that isn't known.
     """
 
     key: str
@@ -57,7 +57,8 @@ class Facts:
     kept: int
     status: Status
     misfire: str = "latest"
-    running: Sequence[RunRecord] = ()
+    running: Sequence[Run] = ()
+    has_workers: bool = True
 
     @property
     def now(self) -> datetime:
@@ -86,11 +87,13 @@ def read_facts(app: Any, name: str) -> Facts:
             problem = str(exc)
         if entry is not None and entry.policy.exclude is not None:
             give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
-        records = Histories(store).read(key, max(config.history, MOST_KEPT))
-        running = Runs(store).read_allowed(key) or []
-    history = decode_history(records, lambda due: id_of(key, due))
+        texts = Histories(store).read(key, max(config.history, MOST_KEPT))
+        records = in_progress(Runs(store).read_allowed(key) or [])
+        running = runs_of(name, records, (), status.now, deadlines_of(store, key, records))
+        has_workers = not any(run.state == "sent" for run in running) or Runs(store).has_workers()
+    history = decode_history(texts, lambda due: id_of(key, due))
     kept, misfire = config.history, config.misfire
-    return Facts(key, entry, stored, problem, history, kept, status, misfire, in_progress(running))
+    return Facts(key, entry, stored, problem, history, kept, status, misfire, running, has_workers)
 
 
 def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:

@@ -9,13 +9,15 @@ from typing import Any
 from redbeat.diagnostics.facts import Facts
 from redbeat.entries.failures import failure_of
 from redbeat.history import ENDED_OUTCOMES, PastRun, error_in_words
+from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
+from redbeat.runs.run import Run
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import shown as shown
-from redbeat.store.run_record import RunRecord, State
 
 #: what may have become of a run
 VERDICTS = {
     "sent": "its message was sent",
+    "running": "a worker has begun it, and it isn't over",
     **ENDED_OUTCOMES,
     "merged": "another run was sent that stands for it",
     "skipped": "it was left out, as its policy says",
@@ -26,7 +28,7 @@ VERDICTS = {
     "quarantined": "the entry can't be used",
     "to-come": "its time is still to come",
     "finished": "the entry has had all of its runs",
-    "paused": "somebody has paused the entry",
+    "paused": "the entry is paused",
     "disabled": "the entry is disabled (enabled is false)",
     "unscheduled": "the entry isn't in the schedule, or its score means never",
     "not-there-yet": "the entry was saved after that time",
@@ -76,7 +78,9 @@ def told_by(facts: Facts, run: PastRun) -> Answer:
         again = "" if run.rerun_of is None else f", as a rerun of {run.rerun_of}"
         reason = f"It was sent{by} at {shown(run.at)}, {run.late_seconds:.1f} s after its time{again}"
         reason = f"{reason}, with the task id {run.task_id}. {_told_of_end(facts, run)}"
-        return Answer(run.outcome, run.due, reason.rstrip(), run)
+        progress = _progress_of(facts, run)
+        is_begun = progress is not None and progress.state != "sent"
+        return Answer("running" if is_begun else run.outcome, run.due, reason.rstrip(), run)
     if run.outcome in ("skipped", "merged"):
         return Answer(run.outcome, run.due, *told_of_left_out(facts, run))
     if run.outcome == "waiting":
@@ -107,8 +111,8 @@ def told_by(facts: Facts, run: PastRun) -> Answer:
 def _told_of_end(facts: Facts, run: PastRun) -> str:
     """Return what became of a run that was sent, or how far it is; '': nobody tracks it."""
     if run.outcome == "sent":
-        record = next((one for one in facts.running if one.task_id == run.task_id), None)
-        return "" if record is None else _told_of_progress(record)
+        progress = _progress_of(facts, run)
+        return "" if progress is None else _told_of_progress(facts, progress)
     where = "" if run.worker is None else f" on {run.worker}"
     lasted = "" if run.run_seconds is None else f" after {seconds_in_words(run.run_seconds)}"
     attempt = f", with attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
@@ -130,19 +134,19 @@ def _told_of_end(facts: Facts, run: PastRun) -> str:
     return closed(told) + late
 
 
-def _told_of_progress(record: RunRecord) -> str:
-    """Return how far a run in progress is."""
-    if record.state is State.SENT:
-        return "It is on its queue."
-    since = "" if record.started is None else f" since {shown(_moment(record.started))}"
-    where = "" if record.worker is None else f" on {record.worker}"
-    by_state = {
-        State.STARTED: f"It is at work{where}{since}",
-        State.RETRYING: f"It waits for attempt {record.attempt}, after one{where}",
-        State.SPAWNED: f"Its own task is over, and tasks that it has sent are at work{since}",
-    }
-    overdue = ", longer than its max_runtime" if record.is_overdue else ""
-    return f"{by_state.get(record.state, 'It has just ended')}{overdue}."
+def _progress_of(facts: Facts, run: PastRun) -> Run | None:
+    """Return the run in progress that a record is about; None: it isn't in progress, or nobody tracks it."""
+    if run.outcome != "sent":
+        return None
+    return next((one for one in facts.running if one.task_id == run.task_id), None)
+
+
+def _told_of_progress(facts: Facts, run: Run) -> str:
+    """Return how far a run in progress is, and until when it holds its entry."""
+    words = [progress_in_words(run), hold_in_words(run, facts.now)]
+    if run.state == "sent" and not facts.has_workers:
+        words.insert(1, UNTRACKED)
+    return "; ".join(filter(None, words)).replace("it", "It", 1) + "."
 
 
 def _moment(seconds: float) -> datetime:

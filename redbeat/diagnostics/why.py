@@ -256,9 +256,13 @@ class _Case:
         if not self.entry.is_enabled_at(max(self.at, self.facts.now)):
             if not policy.paused:
                 return "disabled", "It is disabled: its enabled is false.", None
+            ending = f", until {shown(until)}" if until else ""
+            if policy.paused_by == "redbeat" and policy.pause_note:
+                how = policy.pause_note.removeprefix("paused ")
+                return "paused", closed(f"RedBeat has paused it, {how}{ending}"), None
             by = f" by {policy.paused_by}" if policy.paused_by else ""
             note = f" ({policy.pause_note})" if policy.pause_note else ""
-            return "paused", f"It is paused{by}{note}{f', until {shown(until)}' if until else ''}.", None
+            return "paused", f"It is paused{by}{note}{ending}.", None
         if policy.paused and until is not None and self.at < until:
             note = f" ({policy.pause_note})" if policy.pause_note else ""
             return "paused", f"It was paused until {shown(until)}{note}.", None

@@ -154,6 +154,11 @@ def with_last(entries: Iterable[Any]) -> Iterator[tuple[Any, Last]]:
         yield from zip(chunk, lasts, strict=True)
 
 
+def has_workers(app: Any) -> bool:
+    """Tell whether a live worker tracks runs; yes if that can't be found out."""
+    return Runs(Store(app)).has_workers()
+
+
 def find_runs(
     app: Any,
     sought: Iterable[str] = ("running",),

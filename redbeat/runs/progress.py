@@ -12,6 +12,9 @@ from redbeat.runs.run import Run
 from redbeat.schedules.timezones import shown
 from redbeat.store.records import Held
 
+#: said of runs on their queues while that is so
+UNTRACKED = "no live worker tracks runs, so nobody knows whether it was begun"
+
 
 def progress_in_words(run: Run) -> str:
     """Return how far a run in progress is, on which worker, and since when."""

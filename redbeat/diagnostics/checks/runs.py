@@ -5,6 +5,7 @@ Invariant: of each entry as many records are read as one look at its history tak
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice, pairwise, takewhile
@@ -18,13 +19,13 @@ from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, PastRun, decode_his
 from redbeat.log.text import counted, printable, shorten
 from redbeat.process.budget import limited_twice
 from redbeat.runs.figures import figures_of
+from redbeat.runs.progress import hold_in_words
 from redbeat.runs.run import Run, in_progress, run_of_record
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import shown
 from redbeat.store.histories import Histories
-from redbeat.store.run_record import State
 from redbeat.store.runs import Runs
 
 #: so many runs must have ended before their median counts, and so many of a row have failed, or were
@@ -33,7 +34,7 @@ LEAST_ENDED, LEAST_FAILURES = 3, 3
 #: so many runs in a row must have never started before that is told
 LEAST_NEVER_STARTED = 5
 #: a run that waits for longer on its queue and holds its entry is told, seconds
-LONG_WAIT_SECONDS = 600.0
+LONG_WAIT_SECONDS = 300.0
 #: how many records of each history are looked at
 MOST_READ = 20
 #: by how many of its next times the interval of an entry is judged
@@ -215,23 +216,38 @@ def _long_runs(context: Context) -> Iterator[Finding]:
     for key, record in Runs(context.store).all():
         for one in in_progress([record]):
             run = run_of_record(context.name_of(key), one, context.now)
-            is_waiting = one.state is State.SENT and (run.age_seconds or 0) > LONG_WAIT_SECONDS
             if one.is_overdue:
                 yield _of_overdue_run(run)
-            elif is_waiting and one.overlap != "allow":
-                yield _of_waiting_run(run, one.overlap)
+            elif one.overlap != "allow" and _waits_long(run, context.now):
+                [deadline] = Runs(context.store).deadlines([(key, one)])
+                run = run_of_record(run.name, one, context.now, deadline=deadline)
+                yield _of_waiting_run(run, one.overlap, context.now)
 
 
-def _of_waiting_run(run: Run, overlap: str) -> Finding:
-    since = "" if run.sent_at is None else f" since {shown(run.sent_at)}"
+def _waits_long(run: Run, now: datetime) -> bool:
+    """Tell whether nobody has begun a run, or its retry, for long."""
+    if run.state == "retrying":
+        return run.retry_at is not None and (now - run.retry_at).total_seconds() > LONG_WAIT_SECONDS
+    return run.state == "sent" and (run.age_seconds or 0) > LONG_WAIT_SECONDS
+
+
+def _of_waiting_run(run: Run, overlap: str, now: datetime) -> Finding:
+    if run.state == "retrying":
+        since = "" if run.retry_at is None else f" since {shown(run.retry_at)}"
+        what = f"waits for attempt {run.attempt} and no worker has begun that{since}"
+    else:
+        since = "" if run.sent_at is None else f" since {shown(run.sent_at)}"
+        what = f"was sent and no worker has begun it{since}"
+    hold = hold_in_words(run, now)
     return Finding(
         Severity.WARNING,
         "waiting-run",
         run.name,
-        f"A run of it, {printable(str(run.task_id))}, was sent and no worker has begun it{since}; with "
-        f"overlap {overlap} it holds back the next one.",
+        f"A run of it, {printable(str(run.task_id))}, {what}; with overlap {overlap} it holds back the next "
+        f"one{hold and f': {hold}'}.",
         "It waits on its queue, or a worker that had taken its message was killed: the broker gives the "
-        "message back after its visibility timeout. queue_timeout says how long the run is waited for.",
+        "message back after its visibility timeout. queue_timeout says how long the run is waited for; "
+        f"celery redbeat runs {shlex.quote(printable(run.name))} --give-up ends it now.",
     )
 
 

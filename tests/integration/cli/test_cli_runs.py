@@ -366,11 +366,38 @@ def test_why_says_how_far_a_run_is_and_what_became_of_it(ask: Call, busy: None, 
         return answer["verdict"], answer["reason"]
 
     verdict, words = reason("sync", "1970-01-01T01:23:20")
-    assert (verdict, "It is at work on celery@test since" in words) == ("sent", True), words
+    assert (verdict, "It is at work on celery@test since" in words) == ("running", True), words
     verdict, words = reason("report", "1970-01-01T00:50:00")
     assert (verdict, f"failed on celery@test after 4 s: {ERROR}." in words) == ("failed", True), words
     progress.send("sync", "sync-2", 6000.0)
-    assert reason("sync", "1970-01-01T01:40:00")[1].endswith("It is on its queue.")
+    verdict, words = reason("sync", "1970-01-01T01:40:00")
+    assert verdict == "sent"
+    unknown = "no live worker tracks runs, so nobody knows whether it was begun"
+    assert re.search(rf"It is on its queue since .* UTC; {unknown}\.$", words)
+    assert unknown in ask("runs").stderr
+    progress.runs.renew([], 30_000, "celery@test", '"pool":"prefork"')
+    assert "nobody knows" not in reason("sync", "1970-01-01T01:40:00")[1] + ask("runs").stderr
+
+
+def test_what_is_said_of_a_run_says_until_when_it_holds_its_entry(
+    ask: Call, add: Callable[..., Any], progress: Progress
+) -> None:
+    add("stuck")
+    delivery = progress.started("stuck", "one", overlap="skip", queue=3600)
+    progress.end(delivery, "retrying", retry_seconds=60)
+    for arguments in (["runs"], ["show", "stuck"], ["why", "stuck", "--at", "1970-01-01T00:16:40"]):
+        words = " ".join(ask(*arguments, columns=120).stdout.split())
+        assert re.search(r"it holds the entry until .* at most, unless a worker begins that attempt", words)
+    assert "waits for attempt 2, which may begin from" in words
+
+
+def test_an_entry_that_redbeat_has_paused_says_so(ask: Call, add: Callable[..., Any]) -> None:
+    entry = add("failing")
+    entry.pause("paused after 3 failures in a row; the last: ValueError: no", by="redbeat")
+    assert "paused: RedBeat has paused it" in ask("show", "failing", columns=120).stdout
+    said = json.loads(ask("why", "failing", "--json").stdout)
+    assert said["verdict"] == "paused"
+    assert said["reason"] == "RedBeat has paused it, after 3 failures in a row; the last: ValueError: no."
 
 
 def test_why_names_the_run_in_the_way(ask: Call, busy: None, client: redis.Redis) -> None:

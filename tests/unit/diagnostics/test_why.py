@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -19,6 +20,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt
 from redbeat.history import PastRun
 from redbeat.leadership.status import Leader, Status
+from redbeat.runs.run import Run
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.store.records import KeyType, Stored
 from tests.support.schedule import meta_json
@@ -81,6 +83,7 @@ def facts(
     leader: Leader | None = LEADER,
     ticked: float | None = None,
     calendar: Any = None,
+    running: Sequence[Run] = (),
     **definition: Any,
 ) -> Facts:
     """An entry that runs hourly, has last run at 11, and is looked at at 12:30."""
@@ -95,7 +98,7 @@ def facts(
         problem = str(exc)
     tick = hours(ticked) if ticked is not None else NOW if leader else hours(-0.5)
     status = Status(NOW, "redbeat::lock", leader, tick, 0, None)
-    return Facts("redbeat:x", entry, stored, problem, history, kept, status)
+    return Facts("redbeat:x", entry, stored, problem, history, kept, status, running=running)
 
 
 #: those of 7, 8 and 9 o'clock were skipped, the one of 10 was merged into that of 11
@@ -162,6 +165,13 @@ HOLIDAY = Exclusions(["2026-06-01"])
         ),
         (0, [replace(HELD, outcome="skipped")], {}, "skipped", ": the run id-9 was at work on celery@h."),
         (0, [sent(0), HELD], {}, "sent", "id-0"),
+        (
+            0,
+            [sent(0)],
+            {"running": [Run("x", hours(0), "id-0", state="spawned", started_at=hours(0))]},
+            "running",
+            "Its own task is over, and its workflow goes on since 2026-06-01 12:00:00 UTC.",
+        ),
         # no time of its schedule's
         (0.3, [sent(0)], {}, "no-time", "before is 2026-06-01 12:00:00 UTC; the next after is 2026-06-01 13"),
         # its policy

@@ -186,6 +186,21 @@ def test_an_entry_whose_last_runs_were_all_rejected_is_warned_of(
     assert finding["problem"] == "Its last 3 runs were rejected: no such task on the worker: proj.nope."
 
 
+def test_a_retry_that_nobody_begins_and_that_holds_its_entry_is_warned_of(
+    findings: Find, add: Callable[..., Entry], progress: Progress, worker: Callable[..., None]
+) -> None:
+    worker()
+    for name, seconds in (("stuck", -400), ("early", 400)):
+        add(name, overlap="skip")
+        progress.end(progress.started(name, f"{name}-1", overlap="skip"), "retrying", retry_seconds=seconds)
+    found = findings()
+    found.pop("untracked-app")
+    finding = only(found, "waiting-run", "warning")
+    assert finding["about"] == "stuck"
+    assert "stuck-1, waits for attempt 2 and no worker has begun that since" in finding["problem"]
+    assert "celery redbeat runs stuck --give-up" in finding["advice"]
+
+
 def test_a_run_that_waits_long_and_holds_its_entry_is_warned_of(
     findings: Find, add: Callable[..., Entry], progress: Progress, worker: Callable[..., None]
 ) -> None:
@@ -205,5 +220,8 @@ def test_a_run_that_waits_long_and_holds_its_entry_is_warned_of(
     since = datetime.fromtimestamp(long_ago, timezone.utc)
     told = f"A run of it, holds-1, was sent and no worker has begun it since {since:%Y-%m-%d %H:%M:%S}"
     assert finding["problem"].startswith(told)
-    assert finding["problem"].endswith(" UTC; with overlap skip it holds back the next one.")
+    assert (
+        " UTC; with overlap skip it holds back the next one: it holds the entry until " in finding["problem"]
+    )
+    assert "celery redbeat runs holds --give-up" in finding["advice"]
     assert "visibility timeout" in finding["advice"]
