@@ -111,9 +111,12 @@ class Progress:
         )
         return str(found)
 
-    def settle(self, *, at: float | None = None, watched: float = 1e9) -> list[Decision]:
-        """Do what beat does about all deadlines, as if it were later."""
+    def settle(
+        self, *, at: float | None = None, watched: float = 1e9, only: str | None = None
+    ) -> list[Decision]:
+        """Do what beat does about all deadlines, or those of one task id, as if it were later."""
         now = server_now(self.client) if at is None else at
-        decisions = [judge(one, now, LEASE_MS / 1000, watched) for one in self.due_deadlines(at)]
+        meant = [one for one in self.due_deadlines(at) if only in (None, one.member.partition("\0")[0])]
+        decisions = [judge(one, now, LEASE_MS / 1000, watched) for one in meant]
         self.runs.settle(Fence(), [decision.settlement(NAMES) for decision in decisions])
         return decisions

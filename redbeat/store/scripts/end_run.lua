@@ -17,13 +17,14 @@
 -- ARGV[9] problem    the exception, '' for none
 -- ARGV[10] ran       how long its task took, seconds; '' if that isn't known
 -- ARGV[11] retry_seconds  with 'retrying' in how many seconds the next attempt may begin
+-- ARGV[12] root      the task id of the run whose workflow the task belongs to, '' for the run itself
 --
 -- Returns 'ended', 'retrying', 'kept', 'spawned', 'late' if it was given up or has ended before, or 'other' if another
 -- delivery of its message is at work
 local running, deadlines, history, events, failures, failing = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local wake, name, task_id, due, delivery = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local worker, attempt, outcome, problem, ran = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
-local retry_seconds = tonumber(ARGV[11])
+local retry_seconds, root = tonumber(ARGV[11]), ARGV[12]
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -46,6 +47,7 @@ if record and record.followed and outcome == 'ignored' then  -- what it was repl
   record.followed, outcome, goes_on = nil, 'requeued', true
 end
 if goes_on and not record then return 'late' end
+if not record and root ~= '' then record = {root = root} end  -- it was given up, or its begin never arrived
 if goes_on and record.after and (tonumber(record.after.attempt) or 0) >= attempt then  -- no further
   local after = record.after
   outcome, problem, ran, worker = after.outcome, after.error, after.ran, after.worker

@@ -123,7 +123,7 @@ def _end_request(keys: Keys, end: End) -> Request:
         [about.running, keys.deadlines, about.history, keys.events, keys.failures, about.failing],
         [
             *(keys.wake, one.name, one.task_id, one.due, one.token, one.worker, one.attempt),
-            *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}"),
+            *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}", one.root),
         ],
     )
 

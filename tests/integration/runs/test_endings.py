@@ -382,6 +382,27 @@ def test_a_workflow_whose_task_is_lost_is_over_too_and_says_which(
     assert nothing_is_left(client)
 
 
+def test_the_late_end_of_a_lost_task_of_a_workflow_is_not_that_of_the_run(
+    progress: Progress, client: redis.Redis
+) -> None:
+    root = progress.started("job", "root", workflow=1)
+    client.lset(NAMES.about("job").history, 0, '{"at":1000,"due":1000.000000}')  # as of an id that follows
+    for child in "ab":
+        progress.runs.note_child(root, child, "proj.part")
+    lost, other = (progress.delivery("job", child, root="root") for child in "ab")
+    progress.begin(lost)
+    progress.begin(other)
+    progress.end(root, "succeeded")
+    progress.settle(only="a")
+    progress.end(lost, "succeeded")
+    assert "outcome" not in history_of(client, "job")[0]
+    assert events_of(client, "run_ended") == []
+    progress.end(other, "succeeded")
+    [past] = history_of(client, "job")
+    assert (past["outcome"], past["error"], past.get("late")) == ("failed", "proj.part: lost", None)
+    assert nothing_is_left(client)
+
+
 @pytest.mark.parametrize("filling", ["x", "é", "€", "\U0001f600"])
 @pytest.mark.parametrize("shift", range(4))
 def test_the_error_of_a_workflow_is_cut_between_characters(

@@ -331,6 +331,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "problem": "the-error",
             "ran": "1.500",
             "retry_seconds": "3.000",
+            "root": "the-root",
         },
         {},
     ),
