@@ -531,12 +531,13 @@ class Dispatcher:
                 self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too
             if self._broker.breaks > breaks:
                 self._disruptions.note_broken(run)
-            self._recorder.note_lost(run)
+            reason = reason_of(exc)
+            self._recorder.note_lost(run, reason)
             logger.error(  # noqa: TRY400 - the sentence says it all
                 "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
                 run.name,
                 run.task,
-                reason_of(exc),
+                reason,
             )
 
 

@@ -23,12 +23,14 @@ from redbeat.beat.planner import (
 )
 from redbeat.broker.connection import reason_of
 from redbeat.broker.delivery import Delivery
+from redbeat.config.masking import mask_secrets
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
 from redbeat.errors import EntryCorrupt, EntryTooExpensive, LockLost, RedBeatError, StoreRefused
 from redbeat.leadership.lock import TAKEN_MS
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.signals import hold_interrupts
+from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.signals import entry_quarantined, is_wanted
 from redbeat.store.events import Events
 from redbeat.store.records import (
@@ -43,6 +45,7 @@ from redbeat.store.records import (
     Result,
     Target,
 )
+from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 
@@ -148,10 +151,15 @@ class Recorder:
             name = self._store.keys.name(commit.claimed.key)
             self._reports.report_untracked(name, "held back", has_workers)
 
-    def note_lost(self, run: Run) -> None:
-        """Note that ``run``, which was recorded as sent, has no message: it isn't in progress."""
-        if run.sent.run is not None:
-            Runs(self._store).take_back(run.claimed.key, run.sent.task_id)
+    def note_lost(self, run: Run, reason: str) -> None:
+        """Note that ``run``, which was recorded as sent, couldn't be, unless a worker has begun it by now."""
+        tracked = run.sent.run
+        if tracked is None:
+            return
+        record = RunRecord(run.sent.task_id, tracked.due)
+        problem = shorten(f"its message couldn't be sent: {printable(mask_secrets(reason))}", MAX_ERROR)
+        with suppress(RedBeatError):  # then it never starts
+            Runs(self._store).give_up(self._store.keys.name(run.claimed.key), [record], problem)
 
     def commit_with_messages(self, batch: Batch, target: Target) -> bool:
         """Record what is pending, and push each collected message in the step that records its run.

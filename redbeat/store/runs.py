@@ -219,7 +219,7 @@ class Runs:
         One that isn't in the same state any more isn't. What waits for them goes.
 
         Arguments:
-            problem: who gives them up.
+            problem: who gives them up, or why.
         """
         keys = self._store.keys
         asked = [(one.task_id, one.due, one.state.value, one.attempt) for one in runs]

@@ -1,4 +1,4 @@
--- give_up_runs: end runs of an entry as lost, as somebody wants it free at once; what is at work goes on, unheeded.
+-- give_up_runs: end runs of an entry as lost, as somebody wants it free at once, or they couldn't be sent; what is at work goes on, unheeded.
 --
 -- KEYS[1] running    hash of the entry's runs in progress
 -- KEYS[2] deadlines  zset of when beat must look at each
@@ -8,7 +8,7 @@
 -- KEYS[6] failing    how many runs of the entry have failed in a row
 -- ARGV[1] wake       channel that wakes beat
 -- ARGV[2] name       the entry's
--- ARGV[3] problem    who gives them up
+-- ARGV[3] problem    who gives them up, or why
 -- ARGV[4..] four for each run:
 --   task_id          the run's
 --   due              its due time, UNIX seconds

@@ -262,6 +262,9 @@ def test_with_at_most_once_a_run_that_is_lost_holds_nothing_back(
     write_raw(client, "entry", score=due, schedule=HOURLY, options={"serializer": "no such"})
     scheduler.tick()
     assert client.exists(RUNNING) == 0
+    [past] = history_of(client, "entry")
+    assert past["outcome"] == "lost"
+    assert past["error"].startswith("its message couldn't be sent: SerializerNotInstalled: ")
     scheduler.tick()
     assert field(client, "entry", "meta")["total_run_count"] == 1
     assert client.exists(RUNNING, DEADLINES) == 0
