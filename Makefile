@@ -22,7 +22,7 @@ demo: $(STAMP)  ## a server, a worker and a beat at work, until Ctrl-C; or: make
 	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=6 --dist=loadfile --no-loadscope-reorder)
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=8 --dist=loadfile --no-loadscope-reorder)
 
 test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
