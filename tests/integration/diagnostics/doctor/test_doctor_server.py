@@ -179,13 +179,14 @@ def test_runs_that_2x_seems_to_have_recorded(
 def test_a_beat_of_2x_that_works_without_the_lock_is_noticed(
     tmp_path: Path, server: Server, findings: Any, client: redis.Redis, redbeat2_python: Path
 ) -> None:
-    client.set(LOCK, f"redbeat:3:web-1:1:{int(time.time()) - 60}:ab", px=90_000)
-    client.set(TICK, server_now(client))
+    since = int(time.time()) - 60
     often = {"__type__": "interval", "every": 2, "relative": False}
     write_raw(client, "report", schedule=often, args=[], kwargs={}, options={}, enabled=True)
     settings = {"redbeat_redis_url": server.url(1), "redbeat_lock_key": None, "beat_max_loop_interval": 1}
     write_app(tmp_path, "old", server.url(0), **settings)
     with celery_beat(tmp_path, "old", python=redbeat2_python):
         eventually(lambda: (field(client, "report", "meta") or {}).get("total_run_count"))
+    client.set(LOCK, f"redbeat:3:web-1:1:{since}:ab", px=90_000)
+    client.set(TICK, server_now(client))
     found = only(findings(), "mixed-versions", "warning")
     assert found["about"] == "redbeat:report"
