@@ -5,7 +5,8 @@ Judged by the tasks' own log: never two runs of one entry at once, and every run
 outcome, which is what the log says. Nothing is held back longer than its limits, and nothing is left behind.
 
 In one layout the schedule's server is away now and then, too. Then tasks go on, and what a worker that is
-killed meanwhile had to tell is lost.
+killed meanwhile had to tell is lost. In another one workers are stopped for longer than their leases live:
+then a run that was lost by that, and no other, may be at work beside the next one.
 """
 
 from __future__ import annotations
@@ -72,12 +73,22 @@ class Layout:
     policies: tuple[str, ...] = ("skip",)
     pools: tuple[str, ...] = ("prefork",)
     has_outages: bool = False
+    most_stopped_seconds: float = MAX_STOP_SECONDS
     seconds: float = SECONDS / 5
 
     @property
     def ways(self) -> dict[str, int]:
         """What tasks may do."""
         return WAYS if self.pools == ("prefork",) else {**WAYS, "hang": 0}
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a worker was stopped for longer than its leases lived, and its processes."""
+
+    began: float
+    ended: float
+    pids: frozenset[int]
 
 
 @dataclass
@@ -94,6 +105,7 @@ class Chaos:
     workers: list[Process] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
     outages: list[tuple[float, float]] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
     all_workers: list[Process] = field(default_factory=list)
     #: how often the end of each run was told
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -147,7 +159,11 @@ class Chaos:
         self._stop(self.chance.choice(self.beats), self.chance.uniform(0.1, 1.5 * TAKEOVER_SECONDS))
 
     def _stop_worker(self) -> None:
-        self._stop(self.chance.choice(self.workers), self.chance.uniform(0.1, MAX_STOP_SECONDS))
+        worker = self.chance.choice(self.workers)
+        pids, began_at = frozenset(worker.family()), time.time()
+        self._stop(worker, self.chance.uniform(0.1, self.layout.most_stopped_seconds))
+        if time.time() - began_at > MAX_STOP_SECONDS:
+            self.stops.append(Stop(began_at, time.time(), pids))
 
     def _stop_redis(self) -> None:
         began_at = time.time()
@@ -166,6 +182,13 @@ class Chaos:
         return any(
             began < one.last + UNASKED_SECONDS and one.began < ended + UNASKED_SECONDS
             for began, ended in self.outages
+        )
+
+    def was_stopped(self, one: Execution) -> bool:
+        """Whether its worker was stopped for long amid it, or when it was about to begin."""
+        return any(
+            one.pid in stop.pids and stop.began < one.last and one.began < stop.ended + UNASKED_SECONDS
+            for stop in self.stops
         )
 
     @staticmethod
@@ -187,6 +210,7 @@ LAYOUTS = {
     "RabbitMQ": Layout(broker="rabbitmq", policies=("skip", "buffer_one", "replace")),
     "without_a_lock": Layout(has_lock=False),
     "outages": Layout(broker="other", has_outages=True),
+    "long_stops": Layout(policies=("skip", "buffer_one"), most_stopped_seconds=3 * LEASE_SECONDS),
     "all_pools": Layout(policies=("skip", "buffer_one"), pools=("prefork", "threads", "gevent")),
 }
 if not IS_LONG:
@@ -287,6 +311,10 @@ def test_never_two_at_once_and_one_outcome_for_each_run(
         worker.output() for worker in chaos.all_workers if "failed, and the task goes on" in worker.output()
     ]
     assert broken == [], "tracking fails no task"
+    if chaos.stops:
+        late = [one for one in runs if "late" in one]
+        assert late, "a worker that goes on after its lease tells what has become of its run"
+        assert {one["outcome"] for one in late} <= {"lost", "never_started"}
     if chaos.layout.has_outages:
         assert [one for one in log.executions if is_amid(chaos.outages, one)], "tasks go on"
 
@@ -303,14 +331,15 @@ def is_amid(outages: list[tuple[float, float]], one: Execution) -> bool:
 def is_excused(
     chaos: Chaos, pair: tuple[Execution, Execution], histories: dict[str, list[dict[str, Any]]]
 ) -> bool:
-    """Whether one of two that were at work at once was given up, and begun when nobody could ask."""
+    """Whether one of two that were at work at once was given up, and nobody could ask whether it may begin,
+    or its worker was stopped for long."""
     given_up = {
         id_of(name, one)
         for name, records in histories.items()
         for one in records
         if one.get("outcome") in ("lost", "never_started")
     }
-    return any(one.task_id in given_up and chaos.is_unasked(one) for one in pair)
+    return any(one.task_id in given_up and (chaos.is_unasked(one) or chaos.was_stopped(one)) for one in pair)
 
 
 def expected_words(record: dict[str, Any]) -> set[str]:
