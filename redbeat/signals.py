@@ -49,6 +49,18 @@ class Signal(dispatch.Signal):
         for receiver in self._live_receivers(sender) if self.receivers else ():
             try:
                 response = receiver(signal=self, sender=sender, **named)
+            except (
+                SystemExit,
+                KeyboardInterrupt,
+            ) as exc:  # among greenlets beat's own end may come here, too
+                logger.error(  # noqa: TRY400 - where says nothing
+                    "beat: The receiver %r of %s has raised an error, and the others are told: %s: %s",
+                    receiver,
+                    self.name,
+                    type(exc).__name__,
+                    exc,
+                )
+                response = exc
             except BaseException as exc:
                 logger.exception(
                     "beat: The receiver %r of %s has raised an error, and the others are told",
