@@ -49,23 +49,16 @@ class Signal(dispatch.Signal):
         for receiver in self._live_receivers(sender) if self.receivers else ():
             try:
                 response = receiver(signal=self, sender=sender, **named)
-            except (
-                SystemExit,
-                KeyboardInterrupt,
-            ) as exc:  # among greenlets beat's own end may come here, too
-                logger.error(  # noqa: TRY400 - where says nothing
+            except BaseException as exc:
+                # among greenlets beat's own end may come amid any receiver: then its place says nothing
+                is_exit = isinstance(exc, (SystemExit, KeyboardInterrupt))
+                logger.error(  # noqa: TRY400 - with the traceback unless it is such an exit
                     "beat: The receiver %r of %s has raised an error, and the others are told: %s: %s",
                     receiver,
                     self.name,
                     type(exc).__name__,
                     exc,
-                )
-                response = exc
-            except BaseException as exc:
-                logger.exception(
-                    "beat: The receiver %r of %s has raised an error, and the others are told",
-                    receiver,
-                    self.name,
+                    exc_info=not is_exit,
                 )
                 response = exc
             responses.append((receiver, response))

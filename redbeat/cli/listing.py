@@ -230,12 +230,11 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         session.print_json({**document_of(entry), **runs})
         return
     state = str(entry.state)
-    is_by_redbeat = state == "paused" and entry.paused_by == "redbeat"  # as it fails too often: pause_note
     next_run = dict.fromkeys(filter(None, next_run_in_words(entry, zone, now, when_in)))
     last = entry.last_run_at if entry.total_run_count else None
     rows = [
         ("name", one_line(entry.name)),
-        ("state", f"{state}: {'RedBeat has paused it' if is_by_redbeat else STATES[state]}"),
+        ("state", f"{state}: {STATES[state]}"),
         ("error", in_words_of(one_line(entry.error or problem, 2000), zone)),
         ("task", one_line(entry.task or "")),
         ("schedule", one_line(description_of(entry, zone))),

@@ -54,7 +54,37 @@ def run_lines(
     width = console.width
     with_dates = width >= WITH_DATES
     with_due_dates = with_dates or (width >= WITH_DUE_DATES and not all(run.is_running for run in runs))
-    columns = {
+    columns = _columns(zone, with_dates=with_dates, with_due_dates=with_due_dates)
+    cells = [_cells(run, now, zone, with_dates=with_dates, with_due_dates=with_due_dates) for run in runs]
+    if not with_names:
+        del columns["name"]
+    if not with_due_dates and all(run.ended_at for run in runs):
+        del columns["due"]
+    for title in ("for", "ended", "worker"):
+        if not any(one[title] for one in cells):
+            del columns[title]
+
+    def rows(words: Sequence[str]) -> list[Row]:
+        found = zip(cells, words, strict=True)
+        return [Row([one[title] for title in columns], below=Text(below)) for one, below in found]
+
+    words = [_words_below(run, now, zone) for run in runs]
+    moved = []
+    for title in ("task id", "worker"):
+        if (
+            title in columns
+            and width < UNLIMITED_WIDTH
+            and least_width([*columns.values()], rows(words)) > width
+        ):
+            del columns[title]
+            moved.append(title)
+    places = [" on ".join(filter(None, (one[title].plain for title in moved))) for one in cells]
+    words = ["; ".join(filter(None, both)) for both in zip(places, words, strict=True)]
+    return lines_of([*columns.values()], rows(words), console, beside="error" if any(words) else "")
+
+
+def _columns(zone: tzinfo, *, with_dates: bool, with_due_dates: bool) -> dict[str, Column]:
+    return {
         "name": Column("name", share=2, cut=cut_middle),
         "state": Column("state"),
         "for": Column("for"),
@@ -63,55 +93,30 @@ def run_lines(
         "worker": Column("worker", share=2, cut=cut_middle),
         "task id": Column("task id"),
     }
-    if not with_names:
-        del columns["name"]
-    if all(run.ended_at is None for run in runs):
-        del columns["ended"]
-    elif not with_due_dates and all(run.ended_at for run in runs):
-        del columns["due"]
 
-    def moment(one: datetime | None) -> Text:
-        return Text("" if one is None else clock(one, zone) if with_dates else relative(one, now))
 
-    found = []
-    for run in runs:
-        seconds = run.age_seconds if run.is_running else run.run_seconds
-        cells = {
-            "name": Text(printable(run.name)),
-            "state": _state_cell(run),
-            "for": Text("" if seconds is None else seconds_in_words(seconds)),
-            "due": Text(typed(run.due, zone) if with_due_dates else relative(run.due, now)),
-            "ended": moment(run.ended_at),
-            "worker": Text(printable(run.worker or "")),
-            "task id": Text(printable(run.task_id or "")),
-        }
-        # a lease is renewed every few seconds: until when the present one lives says nothing
-        hold = "" if run.state == "started" else hold_in_words(run, now)
-        words = "; ".join(filter(None, (_reason_of(run, zone), hold)))
-        found.append((cells, in_words_of(one_line(words), zone)))
-    for title in ("for", "worker"):
-        if not any(cells[title] for cells, _ in found):
-            del columns[title]
+def _cells(
+    run: Run, now: datetime, zone: tzinfo, *, with_dates: bool, with_due_dates: bool
+) -> dict[str, Text]:
+    seconds = run.age_seconds if run.is_running else run.run_seconds
+    ended = run.ended_at and (clock(run.ended_at, zone) if with_dates else relative(run.ended_at, now))
+    return {
+        "name": Text(printable(run.name)),
+        "state": _state_cell(run),
+        "for": Text("" if seconds is None else seconds_in_words(seconds)),
+        "due": Text(typed(run.due, zone) if with_due_dates else relative(run.due, now)),
+        "ended": Text(ended or ""),
+        "worker": Text(printable(run.worker or "")),
+        "task id": Text(printable(run.task_id or "")),
+    }
 
-    def rows() -> list[Row]:
-        return [Row([cells[title] for title in columns], below=Text(words)) for cells, words in found]
 
-    def is_too_wide() -> bool:
-        return width < UNLIMITED_WIDTH and least_width(list(columns.values()), rows()) > width
-
-    below = []
-    for title in ("task id", "worker"):
-        if title in columns and is_too_wide():
-            del columns[title]
-            below.append(title)
-    if below:
-        places = [" on ".join(filter(None, (cells[title].plain for title in below))) for cells, _ in found]
-        found = [
-            (cells, "; ".join(filter(None, (place, words))))
-            for place, (cells, words) in zip(places, found, strict=True)
-        ]
-    beside = "error" if any(words for _, words in found) else ""
-    return lines_of(list(columns.values()), rows(), console, beside=beside)
+def _words_below(run: Run, now: datetime, zone: tzinfo) -> str:
+    """Return what is wrong with a run, and until when it holds its entry."""
+    # a lease is renewed every few seconds: until when the present one lives says nothing
+    hold = "" if run.state == "started" else hold_in_words(run, now)
+    words = "; ".join(filter(None, (_reason_of(run, zone), hold)))
+    return in_words_of(one_line(words), zone)
 
 
 def _state_cell(run: Run) -> Text:

@@ -213,7 +213,9 @@ def stating_errors() -> Iterator[None]:
     except RedBeatError as exc:
         said = one_line(exc, 2000)
         if isinstance(exc, StoreRefused) and is_no_permission(exc.__cause__):
-            said += " (this user of Redis lacks a right to it; docs: configuration, Rights)"
+            said += (
+                " (this user of Redis lacks a right to it; docs: configuration, Users with limited rights)"
+            )
         raise CommandLineError(said, _code_of(exc)) from None
     except click.UsageError as exc:
         raise CommandLineError(exc.format_message(), exits.USAGE) from None

@@ -257,9 +257,6 @@ class _Case:
             if not policy.paused:
                 return "disabled", "It is disabled: its enabled is false.", None
             ending = f", until {shown(until)}" if until else ""
-            if policy.paused_by == "redbeat" and policy.pause_note:
-                how = policy.pause_note.removeprefix("paused ")
-                return "paused", closed(f"RedBeat has paused it, {how}{ending}"), None
             by = f" by {policy.paused_by}" if policy.paused_by else ""
             note = f" ({policy.pause_note})" if policy.pause_note else ""
             return "paused", f"It is paused{by}{note}{ending}.", None

@@ -75,8 +75,8 @@ class Silence:
             self._say_at = now + SAY_AGAIN_SECONDS
             why = "Redis answers too slowly, or not at all" if refusal is None else str(refusal)
             runs_logger.warning(
-                "runs: Runs are begun without asking: %s. It hasn't answered %d gates in a row within %.0f "
-                "ms each, so a message that is delivered twice may run twice at once.",
+                "runs: Runs are begun without asking: %s. %d gates in a row had no answer within %.0f ms "
+                "each, so a message that is delivered twice may run twice at once.",
                 why,
                 self._times,
                 publishing.PATIENCE_SECONDS * 1000,

@@ -6,10 +6,10 @@ their end.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 
 from redbeat.runs.run import Run
-from redbeat.schedules.timezones import shown
+from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Held
 
 #: said of runs on their queues while that is so
@@ -48,7 +48,7 @@ def hold_in_words(run: Run, now: datetime) -> str:
 
 def holder_in_words(held: Held) -> str:
     """Return which run holds another one back, what it does, and which one waits for it already."""
-    since = "" if held.since is None else shown(datetime.fromtimestamp(held.since, timezone.utc))
+    since = "" if held.since is None else shown(moment_of(held.since))
     if held.state == "retrying":
         what = "waits for its next attempt" + (since and f", which may begin from {since} on")
     elif held.state == "spawned":

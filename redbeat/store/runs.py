@@ -113,9 +113,7 @@ class Runs:
         [answer] = self._store.reserve_runs(Fence(), asked, RESERVED_SECONDS)
         if isinstance(answer, (Held, str)):
             return answer
-        if (
-            answer is Reserved.BEFORE
-        ):  # this very run is in progress, sent by somebody else who was asked for it
+        if answer is Reserved.BEFORE:  # it is in progress itself, sent by somebody else who was asked for it
             return Held(task_id)
         self._note_published(key, task_id, run)
         return None

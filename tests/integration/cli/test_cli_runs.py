@@ -394,10 +394,13 @@ def test_what_is_said_of_a_run_says_until_when_it_holds_its_entry(
 def test_an_entry_that_redbeat_has_paused_says_so(ask: Call, add: Callable[..., Any]) -> None:
     entry = add("failing")
     entry.pause("paused after 3 failures in a row; the last: ValueError: no", by="redbeat")
-    assert "paused: RedBeat has paused it" in ask("show", "failing", columns=120).stdout
+    shown = ask("show", "failing", columns=120).stdout
+    assert "paused: somebody has paused it, or RedBeat has, as it fails too often" in shown
+    assert re.search(r"paused_by +redbeat", shown)
     said = json.loads(ask("why", "failing", "--json").stdout)
     assert said["verdict"] == "paused"
-    assert said["reason"] == "RedBeat has paused it, after 3 failures in a row; the last: ValueError: no."
+    note = "paused after 3 failures in a row; the last: ValueError: no"
+    assert said["reason"] == f"It is paused by redbeat ({note})."
 
 
 def test_why_names_the_run_in_the_way(ask: Call, busy: None, client: redis.Redis) -> None:
@@ -564,7 +567,7 @@ def test_a_user_who_may_not_send_runs_again_is_told_so_in_one_sentence(
             done = call(limited, *command)
             assert done.exit_code == 77, done.output
             [said] = done.stderr.splitlines()
-            assert "lacks a right to it; docs: configuration, Rights" in said
+            assert "lacks a right to it; docs: configuration, Users with limited rights" in said
             assert "user_script" not in said
     finally:
         client.execute_command("ACL", "DELUSER", "reader")
