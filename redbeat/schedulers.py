@@ -63,6 +63,7 @@ from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Claim, Commit, Fence, LockStatus
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
+from redbeat.telemetry.telemetry import Telemetry
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
@@ -132,6 +133,7 @@ class RedBeatScheduler(Scheduler):
         self._claims = Claims(self.store, self._dispatcher.pace)
         self._supervision = Supervision(self.store, lambda: self.Entry, self._reports, self.config.run_lease)
         self._feed = Feed(app, lambda: self._leadership.fence if self._leadership.is_leader else None)
+        self._telemetry = Telemetry([])
         self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
@@ -196,6 +198,7 @@ class RedBeatScheduler(Scheduler):
     def _tick(self) -> float:
         if self._beat is not None:
             self._feed.look()
+            self._telemetry.look()
         if not self._is_leading():
             self.look_ahead.forget()
             candidacy = self._leadership.candidacy
@@ -501,6 +504,7 @@ class RedBeatScheduler(Scheduler):
             self._wake.close()
         self._broker.close()
         self._feed.stop()
+        self._telemetry.stop()
         super().close()
 
     # -- the schedule

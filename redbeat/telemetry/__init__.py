@@ -1,0 +1,5 @@
+"""What others see of a running beat: health, metrics, traces, check-ins and calls to other services.
+
+Never: decides what is sent, or when; and nothing here keeps beat from sending, whatever it raises, and
+however slow the other side is.
+"""
