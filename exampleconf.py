@@ -130,6 +130,9 @@ beat_schedule = {
 # second at the most. A failover then undoes one batch at the most, instead of all that wasn't replicated.
 # redbeat_wait_replicas = 0
 
+# How beat's log is written: "celery", in Celery's own formats; or "json", a line of JSON for each record.
+# redbeat_log_format = "celery"
+
 # Whose the entries of beat_schedule are, where several applications share a schedule: the app's main name, if
 # nothing is set. Former names may follow in a list; what belongs to those is taken over.
 # redbeat_statics_owner = None

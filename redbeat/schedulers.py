@@ -20,7 +20,8 @@ from redbeat.beat.batch import Batch
 from redbeat.beat.claims import Claims
 from redbeat.beat.dispatcher import Dispatcher
 from redbeat.beat.feed import Feed
-from redbeat.beat.log import Reports, brief, ending_briefly
+from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
+from redbeat.beat.log_format import use_json, warn_unless_json
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
@@ -55,6 +56,7 @@ from redbeat.errors import (
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
+from redbeat.log.events import LEADER_LOST
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
@@ -118,7 +120,7 @@ class RedBeatScheduler(Scheduler):
             connect_seconds=timing.connect_seconds(self.config.publish_timeout),
             sends_once=self.config.delivery == "at_most_once",
         )
-        self._reports = Reports()
+        self._reports = Reports(self.config.keys.name)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._dispatcher = Dispatcher(
             self,
@@ -139,7 +141,11 @@ class RedBeatScheduler(Scheduler):
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
+        if self.config.log_format == "json":
+            use_json()  # while the banner is made already, as the log is set up after it
         if not lazy:
+            if self.config.log_format == "json":
+                warn_unless_json()
             self.config.warn_of_unknown()
             pin_settings(app)
             with ending_briefly():
@@ -175,8 +181,10 @@ class RedBeatScheduler(Scheduler):
             return 0
         except LockLost as exc:
             if self._beat is None or not self._stands_by_when_lost:
-                raise brief(exc) from None
-            logger.error("beat: %s It stands by.", exc)  # noqa: TRY400 - the sentence says it all
+                raise told_of_loss(brief(exc)) from None
+            logger.error(  # noqa: TRY400 - the sentence says it all
+                "beat: %s It stands by.", exc, extra=LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)
+            )
             self._leadership.forget()
             return self._wait(self._look_seconds)
         except RedBeatError as exc:
@@ -224,6 +232,7 @@ class RedBeatScheduler(Scheduler):
             claim = self._claims.claim(fence, pace.begin_costly_batch(), self._lease_ms)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
+            self._reports.note_clock(claim.now)
         self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
         if self.lock:
             logger.debug("beat: Extending lock...")

@@ -22,6 +22,7 @@ from typing import Any
 
 from celery.utils import dispatch
 
+from redbeat.log.events import RECEIVER_FAILED
 from redbeat.log.logger import logger
 
 __all__ = [
@@ -59,6 +60,7 @@ class Signal(dispatch.Signal):
                     type(exc).__name__,
                     exc,
                     exc_info=not is_exit,
+                    extra=RECEIVER_FAILED.of(reason=f"{type(exc).__name__}: {exc}"),
                 )
                 response = exc
             responses.append((receiver, response))

@@ -41,7 +41,7 @@ from redbeat.beat.planner import (
     plan_run,
 )
 from redbeat.beat.quick_way import QuickWay
-from redbeat.beat.recorder import Recorder, is_held_back, tell_of
+from redbeat.beat.recorder import Recorder, is_held_back
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
@@ -55,6 +55,7 @@ from redbeat.entries.due import read_defaults
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
+from redbeat.log.events import RUN_LOST
 from redbeat.log.logger import logger
 from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
 from redbeat.process.garbage import garbage_kept
@@ -190,7 +191,9 @@ class Dispatcher:
                 runs, others = self.quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
-            _tell_of_all(run for run in runs if not is_held_back(run))  # of others when they have been sent
+            self._tell_of_all(
+                run for run in runs if not is_held_back(run)
+            )  # of others when they have been sent
             yield runs
 
     def dispatch_prepared(self, batch: Batch, prepared: Iterable[Sequence[CompiledRun]]) -> None:
@@ -210,12 +213,18 @@ class Dispatcher:
             with garbage_kept():
                 self._recorder.commit_pieces(batch, _pieces_of(prepared, given), target)
         except (SystemExit, KeyboardInterrupt):  # the server goes on with them
-            _tell_of_all(given)
+            self._tell_of_all(given)
             raise
-        _tell_of_all(batch.sent)
+        self._tell_of_all(batch.sent)
         self._recorder.commit(batch, batch.pending)  # pauses of runs whose messages were refused
         if batch.recorded:
             self.delivery.announce()
+
+    def _tell_of_all(self, runs: Iterable[Run]) -> None:
+        # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
+        with hold_interrupts():
+            for run in runs:
+                self._reports.tell_of(run)
 
     # -- plan
 
@@ -344,7 +353,7 @@ class Dispatcher:
                         batch.collected.append((run, sent))
                     else:
                         if self._is_decided_later(batch, run):
-                            tell_of(run)  # it went at once, so nothing is decided any more
+                            self._reports.tell_of(run)  # it went at once, so nothing is decided any more
                         batch.note_published(run)
                         batch.events += run.events
                         self._disruptions.note_sent(run)
@@ -413,7 +422,7 @@ class Dispatcher:
     def _announce(self, run: CompiledRun, *, is_told: bool = True) -> tuple[Push, ...]:
         """Do what else belongs to the sending of a run whose message is made; return its pushes."""
         if is_told:
-            tell_of(run)
+            self._reports.tell_of(run)
         if run.message.on_call is not None:
             run.message.on_call(run.task_id)
         return run.pushes
@@ -431,7 +440,7 @@ class Dispatcher:
         self.pace.note_sending()
         with self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent:
             if is_told:
-                tell_of(run)
+                self._reports.tell_of(run)
             self._hooks.apply_async(entry, producer=producer, advance=False)
         run.events = self._broker.events
         seconds = self.pace.note_sent(run.claimed.key)
@@ -538,6 +547,13 @@ class Dispatcher:
                 run.name,
                 run.task,
                 reason,
+                extra=RUN_LOST.of(
+                    entry=run.name,
+                    task=run.task,
+                    task_id=run.sent.task_id,
+                    due=float(run.nominal),
+                    reason=reason,
+                ),
             )
 
 
@@ -550,13 +566,6 @@ def _pieces_of(
             piece = runs[first : first + PIECE]
             given += piece
             yield piece
-
-
-def _tell_of_all(runs: Iterable[Run]) -> None:
-    # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
-    with hold_interrupts():
-        for run in runs:
-            tell_of(run)
 
 
 def _seconds_to_read(claimed: Claimed) -> float:

@@ -18,6 +18,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.pauses import rest
 from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.history import decode_history
+from redbeat.log.events import ENTRY_PAUSED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.store.events import Events
@@ -89,7 +90,12 @@ def _pause(
     if found is None:
         return
     if note:
-        logger.warning("beat: Paused %s: %s", printable(name), note)
+        logger.warning(
+            "beat: Paused %s: %s",
+            printable(name),
+            note,
+            extra=ENTRY_PAUSED.of(entry=name, until=found.paused_until, reason=note),
+        )
     is_paused = found.paused_by == PAUSED_BY and (found.pause_note or "").startswith(_NOTE)
     if is_paused and (note or failing.is_being_paused):
         Events(store).add_paused([(name, found.paused_until)], found.pause_note, PAUSED_BY)

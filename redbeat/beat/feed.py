@@ -21,6 +21,7 @@ from redbeat import signals
 from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.leadership.lock import Holder, LeaderLock, holder_of
+from redbeat.log.events import SIGNALS_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.memory import Memory
@@ -175,4 +176,10 @@ class Feed:
         kind, words = type(exc).__name__, str(exc)
         if self._said.is_news(kind, words):
             trace = exc if with_traceback else None
-            logger.error("beat: Signals can't be sent now, trying again: %s: %s", kind, words, exc_info=trace)
+            logger.error(
+                "beat: Signals can't be sent now, trying again: %s: %s",
+                kind,
+                words,
+                exc_info=trace,
+                extra=SIGNALS_FAILED.of(reason=f"{kind}: {words}"),
+            )

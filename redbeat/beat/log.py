@@ -6,11 +6,37 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from redbeat.beat.planner import OrdinaryRun
+from redbeat.beat.planner import OrdinaryRun, Run
 from redbeat.entries.failures import sha1_of
-from redbeat.errors import ConfigurationError, RedBeatError
+from redbeat.errors import ConfigurationError, LockLost, RedBeatError
 from redbeat.leadership.lock import LeaderLock
+from redbeat.log.events import (
+    ATTRIBUTE,
+    BEAT_MISCONFIGURED,
+    ENTRIES_REMOVED,
+    ENTRY_CONTESTED,
+    ENTRY_COSTLY,
+    ENTRY_QUARANTINED,
+    ENTRY_REMOVED,
+    ENTRY_UNKNOWN_KEYS,
+    LEADER_LOST,
+    LEADER_STANDBY,
+    MESSAGES_COMPILED,
+    MESSAGES_ONE_BY_ONE,
+    RUN_BUFFERED,
+    RUN_LOST,
+    RUN_NEVER_STARTED,
+    RUN_OVERDUE,
+    RUN_SENT,
+    RUN_SKIPPED,
+    RUNS_SETTLED,
+    RUNS_UNTRACKED,
+    SCHEDULE_BLOCKED,
+    SCHEDULE_UNBLOCKED,
+)
+from redbeat.log.formatter import JsonFormatter
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored, counted, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
@@ -20,14 +46,22 @@ from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Claimed, Commit, Held, KeyType
 from redbeat.store.run_record import RunRecord
 
+Error = TypeVar("Error", bound=RedBeatError)
 
-def brief(exc: RedBeatError) -> RedBeatError:
+
+def brief(exc: Error) -> Error:
     """Return ``exc`` without its traceback, as Celery would print it and those of all causes, twice.
 
     They are in the log at DEBUG.
     """
     logger.debug("beat: Ending because of this:", exc_info=exc)
     return exc.with_traceback(None)
+
+
+def told_of_loss(exc: LockLost) -> LockLost:
+    """Give ``exc`` its event: Celery logs the error as it ends beat."""
+    setattr(exc, ATTRIBUTE, LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)[ATTRIBUTE])
+    return exc
 
 
 class ending_briefly:  # noqa: N801 - a context manager; contextlib's would put the traceback back
@@ -51,7 +85,9 @@ class ending_briefly:  # noqa: N801 - a context manager; contextlib's would put 
         if isinstance(exc, ConfigurationError) and is_beat_command():
             if not self._is_logging:
                 raise CommandLineError(str(exc), CONFIG) from None
-            logger.critical("beat: %s", exc)
+            logger.critical(
+                "beat: %s", exc, extra=BEAT_MISCONFIGURED.of(setting=exc.setting, reason=str(exc))
+            )
             raise SystemExit(CONFIG) from None  # Celery logs the traceback of everything else
         raise brief(exc) from None
 
@@ -84,16 +120,47 @@ WORKERS_SECONDS, UNTRACKED_SECONDS = 60.0, 3600.0
 #: of many runs that are given up together, how many have a line each
 MAX_SETTLED = 10
 
+#: what is logged of a run that is given up, or overdue from now on
+_SETTLED = {"lost": RUN_LOST, "never_started": RUN_NEVER_STARTED, "overdue": RUN_OVERDUE}
+
 
 class Reports:
-    """One beat's log. What an entry's own hash says was logged isn't remembered here."""
+    """One beat's log. What an entry's own hash says was logged isn't remembered here.
 
-    def __init__(self) -> None:
+    Arguments:
+        name_of: returns an entry's name by its key.
+    """
+
+    def __init__(self, name_of: Callable[[str], str] = lambda key: key) -> None:
+        self._name_of = name_of
+        self._ahead_seconds = 0.0  # the server's clock, of this machine's
         self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
         self._next_standby_at = 0.0
         self._look_for_workers_at = self._say_untracked_at = -math.inf
         self._has_seen_none = False
+
+    def note_clock(self, now: float) -> None:
+        """Note what time it is at the server."""
+        self._ahead_seconds = now - time.time()
+
+    def tell_of(self, run: Run) -> None:
+        """Log that ``run`` is sent."""
+        if not JsonFormatter.is_used:  # the line of each run: without JSON it costs nothing more
+            logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
+            return
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        due = float(run.nominal)
+        lateness = round(time.time() + self._ahead_seconds - due, 3)
+        logger.info(
+            "Scheduler: Sending due task %s (%s)",
+            run.name,
+            run.task,
+            extra=RUN_SENT.of(
+                entry=run.name, task=run.task, task_id=run.sent.task_id, due=due, lateness_seconds=lateness
+            ),
+        )
 
     def note_present(self, claimed: Claimed) -> None:
         """Forget that an entry was missing: it is there."""
@@ -117,6 +184,7 @@ class Reports:
                 "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
                 "Redis evicted it (see maxmemory-policy).",
                 printable(key),
+                extra=ENTRY_REMOVED.of(entry=self._name_of(key)),
             )
         others = keys[NAMED_ALONE:]
         if others:
@@ -125,6 +193,9 @@ class Reports:
                 len(others),
                 ", ".join(shorten(printable(key[:MAX_NAME]), MAX_NAME) for key in others[:NAMED_TOGETHER]),
                 ", ..." if len(others) > NAMED_TOGETHER else ".",
+                extra=ENTRIES_REMOVED.of(
+                    count=len(others), entries=[self._name_of(key) for key in others[:NAMED_TOGETHER]]
+                ),
             )
 
     def report_costly(self, claimed: Claimed, seconds: float) -> None:
@@ -132,34 +203,41 @@ class Reports:
         if not self._said.is_news(("costly", claimed.key), sha1_of(claimed)):
             return
         texts = (claimed.definition, claimed.meta, claimed.policy)
+        size = sum(len(as_stored(text)) for text in texts if text)
         logger.warning(
             "beat: The entry %s takes %.0f ms of processor time at each run, to read it and to send it, and "
             "has %s bytes. It is sent after the others, and they wait while it is sent. Store large data "
             "elsewhere, and only a reference to it in the entry.",
             printable(claimed.key),
             seconds * 1000,
-            f"{sum(len(as_stored(text)) for text in texts if text):,}",
+            f"{size:,}",
+            extra=ENTRY_COSTLY.of(
+                entry=self._name_of(claimed.key), processor_seconds=round(seconds, 3), bytes=size
+            ),
         )
 
-    @staticmethod
-    def report_held(commit: Commit, held: Held) -> None:
+    def report_held(self, commit: Commit, held: Held) -> None:
         """Log that another run has held back the one that ``commit`` is about."""
         if commit.run is None or not logger.isEnabledFor(logging.INFO):
             return
-        due = shown(moment_of(float(commit.run.due)))
+        due, reason = float(commit.run.due), holder_in_words(held)
+        event = RUN_BUFFERED if held.is_waiting else RUN_SKIPPED
         logger.info(
             "beat: %s the run of %s that was due at %s: %s.",
             "Buffered" if held.is_waiting else "Skipped",
             printable(commit.claimed.key),
-            due,
-            printable(holder_in_words(held)),
+            shown(moment_of(due)),
+            printable(reason),
+            extra=event.of(
+                entry=self._name_of(commit.claimed.key), task_id=commit.task_id, due=due, reason=reason
+            ),
         )
 
-    def report_untracked(self, key: str, what: str, has_workers: Callable[[], bool]) -> None:
+    def report_untracked(self, name: str, what: str, has_workers: Callable[[], bool]) -> None:
         """Log what becomes of runs while no live worker tracks any: once an hour, unless one did in between.
 
         Arguments:
-            key: the entry's.
+            name: the entry's.
             what: what has become of its run.
             has_workers: asks Redis, once a minute at most, whether a live worker tracks runs.
         """
@@ -177,8 +255,9 @@ class Reports:
                 "beat: A run of %s was %s, and no live worker tracks runs, so nobody tells when one begins "
                 "or ends. Call redbeat.track_runs(app) in the module that makes the app, for beat and the "
                 "workers, and restart them; or start a worker.",
-                printable(key),
+                printable(name),
                 what,
+                extra=RUNS_UNTRACKED.of(entry=name),
             )
 
     def note_tracked(self) -> None:
@@ -194,19 +273,24 @@ class Reports:
             settled: of each its entry's name, its record before, and 'lost', 'never_started' or 'overdue'.
         """
         for name, run, word in settled[:MAX_SETTLED]:
+            reason = _explain(run, word)
             logger.warning(
                 "beat: %s %s of %s is %s: %s.",
                 "The run" if run.root is None else "A task of a workflow,",
                 printable(run.task_id),
                 printable(name),
                 word,
-                _explain(run, word),
+                reason,
+                extra=_SETTLED[word].of(
+                    entry=name, task_id=run.task_id, due=run.due or None, worker=run.worker, reason=reason
+                ),
             )
         if len(settled) > MAX_SETTLED:
             others = len(settled) - MAX_SETTLED
             logger.warning(
                 "beat: And %s lost, never_started or overdue.",
                 counted(others, "more run is", "more runs are"),
+                extra=RUNS_SETTLED.of(count=others),
             )
 
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
@@ -214,7 +298,11 @@ class Reports:
         if claimed.type is not KeyType.HASH:  # the reason can't be written to it
             is_news = self._said.is_news(("quarantined", claimed.key), reason)
         if is_news:
-            logger.error("beat: Quarantined an entry that can't be used, it is kept as it is: %s", reason)
+            logger.error(
+                "beat: Quarantined an entry that can't be used, it is kept as it is: %s",
+                reason,
+                extra=ENTRY_QUARANTINED.of(entry=self._name_of(claimed.key), reason=reason),
+            )
 
     def report_typos(self, run: OrdinaryRun) -> None:
         """Log keys of an entry, its schedule or its policy that are unknown and resemble known ones."""
@@ -224,7 +312,10 @@ class Reports:
         typos = shorten(printable(", ".join(filter(None, found))))
         if self._said.is_news(("typos", run.claimed.key), typos):
             logger.warning(
-                "beat: The entry %s has keys RedBeat doesn't know: %s.", printable(run.claimed.key), typos
+                "beat: The entry %s has keys RedBeat doesn't know: %s.",
+                printable(run.claimed.key),
+                typos,
+                extra=ENTRY_UNKNOWN_KEYS.of(entry=self._name_of(run.claimed.key), keys=typos),
             )
 
     def report_contested(self, claimed: Claimed) -> str:
@@ -235,21 +326,29 @@ class Reports:
         )
         key = printable(claimed.key)
         if self._said.is_news(("contested", claimed.key), reason):
-            logger.error("beat: Couldn't send %s, trying again with growing pauses: %s.", key, reason)
+            logger.error(
+                "beat: Couldn't send %s, trying again with growing pauses: %s.",
+                key,
+                reason,
+                extra=ENTRY_CONTESTED.of(entry=self._name_of(claimed.key), reason=reason),
+            )
         return reason
 
     def report_standby(self, candidacy: LeaderLock) -> None:
         """Log, once a minute at most, who holds the lock."""
         if time.monotonic() >= self._next_standby_at:
             self._next_standby_at = time.monotonic() + STANDBY_SECONDS
-            logger.info("beat: Standing by: %s.", candidacy.describe_holder())
+            words = candidacy.describe_holder()
+            logger.info(
+                "beat: Standing by: %s.", words, extra=LEADER_STANDBY.of(lock=candidacy.key, reason=words)
+            )
 
     def report_trouble(self, trouble: str) -> None:
         """Log what keeps all entries from being sent. '': nothing does, which is logged if something did."""
         if trouble and self._said.is_news(("trouble", ""), trouble):
-            logger.error("beat: Nothing can be sent: %s", trouble)
+            logger.error("beat: Nothing can be sent: %s", trouble, extra=SCHEDULE_BLOCKED.of(reason=trouble))
         elif not trouble and self._said.pop(("trouble", ""), ""):
-            logger.info("beat: Sending again.")
+            logger.info("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
 
     def report_way(self, obstacle: str) -> None:
         """Log how messages are made, if that has changed. ``obstacle``: why one by one; '': compiled.
@@ -264,6 +363,7 @@ class Reports:
             logging.WARNING if is_slower else logging.INFO,
             "beat: Messages: %s.",
             f"one by one: {shorten(printable(obstacle))}" if obstacle else "compiled",
+            extra=MESSAGES_ONE_BY_ONE.of(reason=obstacle) if obstacle else MESSAGES_COMPILED.of(),
         )
 
     def report_left_out(self, what: str) -> None:

@@ -31,6 +31,7 @@ from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
 from redbeat.history import sent_record, skipped_record, unsent_record
+from redbeat.log.events import RUN_MERGED, RUN_SKIPPED, LogEvent
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
@@ -150,7 +151,7 @@ def plan_run(
     if entry.policy.is_finished(entry.total_run_count):
         return _put_off(entry, claimed, None)
     if choice.due is None:
-        dropped += _told(claimed.key, dropped_by(entry.schedule, bounds, choice, due.at, None, moment))
+        dropped += _told(entry, dropped_by(entry.schedule, bounds, choice, due.at, None, moment))
         return _put_off(entry, claimed, choice.following, _records_of(dropped))
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
@@ -162,7 +163,7 @@ def plan_run(
     first = due.at
     if choice.due != first and not (is_retried and choice.first == first):
         due = Due.at_instant(choice.due)
-    dropped += _told(claimed.key, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
+    dropped += _told(entry, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
     records = _records_of(dropped)
     sent.records = (*records, sent_record(due.nominal, own_id))
     if is_over and choice.following is not None and choice.following <= moment:
@@ -392,14 +393,24 @@ def _dropped_outside(
     return dropped_until(entry.schedule, bounds.unbounded(), due_at, end, excluded.why)
 
 
-def _told(key: str, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
+def _told(entry: RedBeatSchedulerEntry, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
     """Yield the missed runs that aren't sent, and log each."""
     for one in dropped:
         if not one.is_merged:
-            logger.warning("beat: %s", one.told_of(key))
+            logger.warning("beat: %s", one.told_of(entry.key), extra=_said_of(entry, one, RUN_SKIPPED))
         elif logger.isEnabledFor(logging.INFO):  # most are merged, and making the sentence takes time
-            logger.info("beat: %s", one.told_of(key))
+            logger.info("beat: %s", one.told_of(entry.key), extra=_said_of(entry, one, RUN_MERGED))
         yield one
+
+
+def _said_of(entry: RedBeatSchedulerEntry, dropped: Dropped, event: LogEvent) -> dict[str, Any]:
+    return event.of(
+        entry=entry.name,
+        due=dropped.first,
+        last_due=dropped.last,
+        count=dropped.count,
+        reason=dropped.why,
+    )
 
 
 def _records_of(dropped: Iterable[Dropped]) -> tuple[str, ...]:
@@ -419,7 +430,11 @@ def _first_allowed(
         return None
     if excluded.field == "exclude":
         logger.info(
-            "beat: Skipped %s, due at %s: its calendar %s excludes it.", entry.name, due_at, excluded.value
+            "beat: Skipped %s, due at %s: its calendar %s excludes it.",
+            entry.name,
+            due_at,
+            excluded.value,
+            extra=RUN_SKIPPED.of(entry=entry.name, due=due_at, reason=excluded.why),
         )
     return next_run(entry.schedule, bounds, due_at, due_at)
 

@@ -27,6 +27,7 @@ from redbeat.config.masking import mask_secrets
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
 from redbeat.errors import EntryCorrupt, EntryTooExpensive, LockLost, RedBeatError, StoreRefused
 from redbeat.leadership.lock import TAKEN_MS
+from redbeat.log.events import ENTRY_OVERRUN, RUN_FAILED_TO_SEND, RUN_SENT_BEFORE
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.signals import hold_interrupts
@@ -79,7 +80,11 @@ class Recorder:
     def quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
         """Return the commit that quarantines an entry because of ``exc``, which is logged if it is news."""
         if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
-            logger.warning("beat: %s It is tried once more.", printable(str(exc)))
+            logger.warning(
+                "beat: %s It is tried once more.",
+                printable(str(exc)),
+                extra=ENTRY_OVERRUN.of(entry=self._store.keys.name(claimed.key), reason=str(exc)),
+            )
             return commit_overrun(claimed, now)
         is_sentence = isinstance(exc, (EntryCorrupt, EntryTooExpensive))
         reason = str(exc) if is_sentence else f"{claimed.key}: {type(exc).__name__}: {exc}"
@@ -102,7 +107,20 @@ class Recorder:
         reason = reason_of(exc)
         commit, is_news = commit_failed(run, reason, batch.claim.now)
         if is_news:
-            logger.error("beat: Couldn't send %s (%s), trying again: %s", run.name, run.task, reason)
+            logger.error(
+                "beat: Couldn't send %s (%s), trying again: %s",
+                run.name,
+                run.task,
+                reason,
+                extra=RUN_FAILED_TO_SEND.of(
+                    entry=run.name,
+                    task=run.task,
+                    task_id=run.sent.task_id,
+                    due=float(run.nominal),
+                    attempts=(0 if run.failure is None else run.failure.attempts) + 1,
+                    reason=reason,
+                ),
+            )
         batch.pending.append(commit)
 
     def reserve(self, batch: Batch, runs: Sequence[Run], *, are_pushed: bool = False) -> list[Run]:
@@ -133,7 +151,14 @@ class Recorder:
                 continue
             left_out.add(run.claimed.key)
             if answer is Reserved.BEFORE:
-                logger.info("beat: %s (%s) was sent already, and is recorded now.", run.name, run.task)
+                logger.info(
+                    "beat: %s (%s) was sent already, and is recorded now.",
+                    run.name,
+                    run.task,
+                    extra=RUN_SENT_BEFORE.of(
+                        entry=run.name, task=run.task, task_id=run.sent.task_id, due=float(run.nominal)
+                    ),
+                )
                 batch.note_published(run)
             elif isinstance(answer, Held):
                 self._report_held(run.sent, answer)
@@ -220,7 +245,7 @@ class Recorder:
                 if batch.is_prepared:
                     batch.sent.append(run)
                 elif is_held_back(run) and run.claimed.key not in batch.reserved:
-                    tell_of(run)
+                    self._reports.tell_of(run)
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
                 if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:
@@ -336,11 +361,6 @@ class Recorder:
         fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
         with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
             call_briefly(lambda: store.commit_runs(fence, batch.pending))
-
-
-def tell_of(run: Run) -> None:
-    """Log that ``run`` is sent."""
-    logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
 
 
 def is_held_back(run: Run) -> bool:

@@ -21,6 +21,7 @@ from redbeat.entries.ownership import note_statics, plan_statics
 from redbeat.entries.saving import encode_entry
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
+from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.store.chunks import in_chunks
@@ -75,7 +76,8 @@ def check_eviction(store: Store) -> None:
     if warning and level == "raise":
         raise ConfigurationError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")
     if warning:
-        (logger.warning if level == "warn" else logger.error)("beat: %s", warning)
+        log = logger.warning if level == "warn" else logger.error
+        log("beat: %s", warning, extra=REDIS_EVICTS.of(reason=warning))
 
 
 def pin_settings(app: Any) -> None:
@@ -144,7 +146,10 @@ def store_statics(
     keys = [config.keys.entry(name) for name in plan.removed]
     gone = [key for key, owner in zip(keys, Owners(store).read(keys), strict=True) if not owner]
     for key in gone:
-        logger.info("beat: Removing old static schedule entry '%s'.", config.keys.name(key))
+        name = config.keys.name(key)
+        logger.info(
+            "beat: Removing old static schedule entry '%s'.", name, extra=STATIC_REMOVED.of(entry=name)
+        )
     store.delete_entries(gone, fence)
     update(statics)
     note_statics(store, fence, owners[0], plan)
@@ -223,4 +228,5 @@ def _report(name: str, exc: Exception) -> None:
         name,
         type(exc).__name__,
         shorten(str(exc)),
+        extra=ENTRY_NOT_STORED.of(entry=name, reason=f"{type(exc).__name__}: {exc}"),
     )

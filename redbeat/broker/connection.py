@@ -23,6 +23,7 @@ from redbeat.broker.producer import BoundedProducer, declare_exchanges
 from redbeat.broker.routers import find_failed
 from redbeat.config.timing import CONNECT_SECONDS
 from redbeat.connection.retry import is_password_missing, is_refusal, send_once
+from redbeat.log.events import BROKER_AWAY, BROKER_BACK
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
@@ -236,8 +237,12 @@ class Broker:
         self.is_away = True
         if self._said.is_news("away", True):
             name = (self._connection or self._app.connection_for_write()).as_uri()
+            reason = reason_of(exc)
             logger.error(
-                "beat: The broker %s can't be reached, due runs wait for it: %s", name, reason_of(exc)
+                "beat: The broker %s can't be reached, due runs wait for it: %s",
+                name,
+                reason,
+                extra=BROKER_AWAY.of(broker=name, reason=reason),
             )
         if not self._is_blocked:
             self._drop()
@@ -245,7 +250,7 @@ class Broker:
     def note_well(self) -> None:
         """Note that runs have been sent again."""
         if self._said.pop("away", False):
-            logger.info("beat: The broker is back.")
+            logger.info("beat: The broker is back.", extra=BROKER_BACK.of())
 
     def is_back(self) -> bool:
         """Try to connect; return whether the broker can be reached."""

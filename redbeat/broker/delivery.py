@@ -16,6 +16,7 @@ import time
 
 from redbeat.broker.connection import Broker
 from redbeat.broker.outbox import Outbox
+from redbeat.log.events import DELIVERY
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.records import Target
@@ -98,7 +99,7 @@ class Delivery:
 
     def _say(self, guarantee: str) -> None:
         if self._said.is_news("guarantee", guarantee):
-            logger.info("beat: Delivery: %s.", guarantee)
+            logger.info("beat: Delivery: %s.", guarantee, extra=DELIVERY.of(guarantee=guarantee))
 
 
 def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | None:

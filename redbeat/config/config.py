@@ -19,6 +19,7 @@ from redbeat.config.suggestions import nearest_to
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
+from redbeat.log.events import SETTING_UNKNOWN
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 
@@ -59,6 +60,7 @@ class RedBeatConfig:
     lock_timeout: float | None
     takeover_after: float | None
     lock_lost: str
+    log_format: str
     key_expiry_check: str
     batch_size: int
     lookahead: float
@@ -220,7 +222,12 @@ class RedBeatConfig:
         """
         for name, hint in self.unknown_settings().items():
             if self.said.is_news(name, hint):
-                logger.warning("beat: Unknown setting %s is ignored; %s", name, hint)
+                logger.warning(
+                    "beat: Unknown setting %s is ignored; %s",
+                    name,
+                    hint,
+                    extra=SETTING_UNKNOWN.of(setting=name),
+                )
 
     def unknown_settings(self) -> dict[str, str]:
         """Return the unknown redbeat_* settings, each with a hint at what was meant."""

@@ -328,6 +328,13 @@ SETTINGS: dict[str, Setting] = {
             "too. Set it for the workers.",
         ),
         Setting(
+            "redbeat_log_format",
+            "celery",
+            *_one_of("celery", "json"),
+            "How beat's log is written: in Celery's own formats, or one line of JSON for each record, with "
+            "stable names of what has happened. See :ref:`logs`.",
+        ),
+        Setting(
             "redbeat_statics_owner",
             None,
             _statics_owner,

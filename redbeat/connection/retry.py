@@ -23,6 +23,7 @@ from tenacity import (
 )
 
 from redbeat.errors import StoreUnavailable
+from redbeat.log.events import REDIS_AWAY, REDIS_BACK
 from redbeat.log.logger import logger
 
 #: the base of all errors of the redis client
@@ -154,7 +155,10 @@ def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds
 
     def note_back() -> None:
         if retrying.statistics.get("attempt_number", 1) > 1:
-            logger.info("beat: Redis is back after %.1f s.", time.monotonic() - began_at)
+            seconds = time.monotonic() - began_at
+            logger.info(
+                "beat: Redis is back after %.1f s.", seconds, extra=REDIS_BACK.of(seconds=round(seconds, 3))
+            )
 
     try:
         answer = retrying(call)
@@ -170,8 +174,9 @@ def _log_retry(state: RetryCallState) -> None:
     pause = state.next_action.sleep if state.next_action else 0
     cause = state.outcome.exception() if state.outcome else None
     # once per outage: a server that is away for an hour must not fill the disk
-    log = logger.warning if state.attempt_number == 1 else logger.debug
-    log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause)
+    is_first = state.attempt_number == 1
+    log, event = (logger.warning, REDIS_AWAY.of(reason=str(cause))) if is_first else (logger.debug, None)
+    log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause, extra=event)
 
 
 class RetryingConnection:

@@ -29,6 +29,7 @@ from redbeat.entries.saving import check_unchanged, plan_save, stored_after, why
 from redbeat.entries.schedule_field import ScheduleField, as_schedule
 from redbeat.entries.validation import find_name_problem, find_state_problem, find_unwritable
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
+from redbeat.log.events import ENTRY_NEVER_RUNS
 from redbeat.log.logger import logger
 from redbeat.policy.jitter import delayed
 from redbeat.policy.misfires import ran_from
@@ -335,7 +336,13 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
         write = plan_save(self, stored, now)
         self.stored, self.seen_at, self.problem = stored_after(stored, write), now, ""
         if write.score == -1 and self.enabled:
-            logger.warning("%s is saved, and never runs: %s", self.key, why_never(self, now))
+            reason = why_never(self, now)
+            logger.warning(
+                "%s is saved, and never runs: %s",
+                self.key,
+                reason,
+                extra=ENTRY_NEVER_RUNS.of(entry=self.name, reason=reason),
+            )
         return write
 
     def delete(self) -> None:

@@ -16,6 +16,14 @@ from redbeat.connection.retry import ClientError
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.lock import LeaderLock, fence_of
+from redbeat.log.events import (
+    LEADER_ACQUIRED,
+    LEADER_NOT_RELEASED,
+    LEADER_RELEASED,
+    LEADER_RETAKEN,
+    LEADER_STANDS,
+    LEADER_TAKEN_OVER,
+)
 from redbeat.log.logger import logger
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -63,7 +71,7 @@ class Leadership:
         if self.is_leader or self.lock_key is None:
             return True
         if self.candidacy is None:
-            logger.info("beat: Acquiring lock...")
+            logger.info("beat: Acquiring lock...", extra=LEADER_STANDS.of(lock=self.lock_key))
             self.candidacy = self._new_candidacy(self.lock_key)
         try:
             if not self.candidacy.acquire():
@@ -79,8 +87,9 @@ class Leadership:
                 "beat: Took the lock over from %s, which hasn't renewed it for %s s.",
                 self.lock.replaced,
                 self._store.config.takeover_after,
+                extra=LEADER_TAKEN_OVER.of(lock=self.lock_key, holder=self.lock.replaced),
             )
-        logger.info("beat: Acquired lock")
+        logger.info("beat: Acquired lock", extra=LEADER_ACQUIRED.of(lock=self.lock_key))
         return True
 
     def _new_candidacy(self, lock_key: str) -> LeaderLock:
@@ -118,7 +127,11 @@ class Leadership:
             self._store.has_retaken_lock = False
             was_retaken = True
         if was_retaken:
-            logger.warning("beat: The lock %s was gone and is taken back.", self.lock_key)
+            logger.warning(
+                "beat: The lock %s was gone and is taken back.",
+                self.lock_key,
+                extra=LEADER_RETAKEN.of(lock=self.lock_key),
+            )
         return was_retaken
 
     def confirm(self) -> None:
@@ -155,14 +168,18 @@ class Leadership:
         lock, self.lock, self.candidacy = self.lock or self.candidacy, None, None
         if lock is None or (isinstance(lock, LeaderLock) and not lock.token):
             return
-        logger.info("beat: Releasing lock")
+        logger.info("beat: Releasing lock", extra=LEADER_RELEASED.of(lock=self.lock_key))
         try:
             if isinstance(lock, LeaderLock):
                 lock.give_up(self._store.keys.released)
             else:
                 lock.release()
         except (RedBeatError, ClientError) as exc:
-            logger.warning("beat: The lock couldn't be released, it ends by itself: %s", exc)
+            logger.warning(
+                "beat: The lock couldn't be released, it ends by itself: %s",
+                exc,
+                extra=LEADER_NOT_RELEASED.of(lock=self.lock_key, reason=str(exc)),
+            )
 
     def _stop_heartbeat(self) -> None:
         heartbeat, self._heartbeat = self._heartbeat, None

@@ -14,6 +14,7 @@ from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError
+from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import what_is_computed
@@ -138,19 +139,29 @@ class Heartbeat:
         """Log an unexpected error: once for each type, until its text changes."""
         kind, words = type(exc).__name__, str(exc)
         if self._said.is_news(kind, words):
-            logger.error("beat: The heartbeat failed, and goes on: %s: %s", kind, words, exc_info=exc)
+            logger.error(
+                "beat: The heartbeat failed, and goes on: %s: %s",
+                kind,
+                words,
+                exc_info=exc,
+                extra=HEARTBEAT_FAILED.of(reason=f"{kind}: {words}"),
+            )
 
     def _give_up(self, store: Store, idle_seconds: float) -> None:
         if self._has_given_up:
             return
         LockKey(store, self._fence.lock_key or "").release(self._fence.token)
         self._has_given_up = True
+        what = _what_hangs()
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up the lock %s, so that "
             "another beat can go on.",
             idle_seconds,
-            _what_hangs(),
+            what,
             self._fence.lock_key,
+            extra=LEADER_STUCK.of(
+                lock=self._fence.lock_key, seconds=round(idle_seconds, 3), reason=f"{what} hangs"
+            ),
         )
 
 

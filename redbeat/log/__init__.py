@@ -1,4 +1,6 @@
-"""The logger, and how text from elsewhere is shown in the log and on a terminal.
+"""The logger, the events of the log, and how text from elsewhere is shown there and on a terminal.
 
 Never: what is logged, and when.
 """
+
+from redbeat.log.formatter import JsonFormatter as JsonFormatter

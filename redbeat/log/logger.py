@@ -15,6 +15,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from redbeat.log.events import ATTRIBUTE
 from redbeat.log.text import printable, printable_lines, shorten
 
 #: how many characters of one value are logged at most, as it may be megabytes
@@ -61,6 +62,9 @@ class PrintableRecords(logging.Filter):
             record.args = tuple(map(_shown, record.args))
         if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None and not record.exc_text:
             record.exc_text = printable_traceback(record.exc_info[1])  # formatters use this if it is there
+            told = getattr(record.exc_info[1], ATTRIBUTE, None)
+            if told is not None and not hasattr(record, ATTRIBUTE):  # somebody else logs an error of ours
+                setattr(record, ATTRIBUTE, told)
         return True
 
 

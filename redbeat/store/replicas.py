@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from redbeat.config.config import RedBeatConfig
 from redbeat.connection.retry import is_no_permission, without_retry
+from redbeat.log.events import REPLICAS_BACK, REPLICAS_SHORT
 from redbeat.log.logger import logger
 from redbeat.store.rights import REPLICAS, Rights
 from redbeat.store.scripts import Request, Script
@@ -84,6 +85,9 @@ class Replicas:
                 count,
                 self.wanted,
                 f", as WAIT failed: {acknowledged}" if isinstance(acknowledged, RedisError) else "",
+                extra=REPLICAS_SHORT.of(replicas=count),
             )
         elif was_short and not self._is_short:
-            logger.info("beat: %d replicas have the last batch again.", count)
+            logger.info(
+                "beat: %d replicas have the last batch again.", count, extra=REPLICAS_BACK.of(replicas=count)
+            )

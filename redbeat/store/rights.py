@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from redbeat.config.config import RedBeatConfig
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
+from redbeat.log.events import RIGHT_MISSING
 from redbeat.log.logger import logger
 
 Item = TypeVar("Item")
@@ -89,4 +90,5 @@ class Rights:
                 "beat: %s, as the user of Redis seems to lack rights (%s; docs: %s): %s",
                 *feature,
                 reason,
+                extra=RIGHT_MISSING.of(reason=f"{feature.is_off}: {reason}"),
             )

@@ -1,5 +1,6 @@
 """What others see of a running beat: health, metrics, traces, check-ins and calls to other services.
 
-Never: decides what is sent, or when; and nothing here keeps beat from sending, whatever it raises, and
-however slow the other side is.
+Nothing here keeps beat from sending, whatever it raises, and however slow the other side is.
+
+Never: decides what is sent, or when.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 
@@ -49,4 +50,9 @@ class Telemetry:
         """Log what a part has raised: once, until its text changes."""
         name = type(part).__name__
         if self._said.is_news(name, f"{type(exc).__name__}: {exc}"):
-            logger.error("beat: %s doesn't work now, and beat goes on without", name, exc_info=exc)
+            logger.error(
+                "beat: %s doesn't work now, and beat goes on without",
+                name,
+                exc_info=exc,
+                extra=TELEMETRY_FAILED.of(part=name, reason=f"{type(exc).__name__}: {exc}"),
+            )

@@ -49,7 +49,7 @@ def told(caplog: Log) -> list[str]:
 
 def test_a_standby_says_once_a_minute_who_it_waits_for(clock: SimpleNamespace, caplog: Log) -> None:
     caplog.set_level(logging.INFO, logger="celery.beat")
-    candidacy: Any = SimpleNamespace(describe_holder=lambda: f"somebody at {clock.now:.0f}")
+    candidacy: Any = SimpleNamespace(key="lock", describe_holder=lambda: f"somebody at {clock.now:.0f}")
     reports = Reports()
     for passed in range(int(2.5 * STANDBY_SECONDS)):
         clock.now = 1000.0 + passed

@@ -1,0 +1,48 @@
+"""The format of beat's log, as ``redbeat_log_format`` says: Celery's own, or JSON.
+
+Owns nothing but the formatters of the handlers that Celery has set up; those of the application's own
+handlers stay, as Celery leaves them alone, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from celery.signals import after_setup_logger, after_setup_task_logger
+from celery.utils.log import ColorFormatter, get_multiprocessing_logger
+
+from redbeat.log.formatter import JsonFormatter
+from redbeat.log.logger import logger
+
+#: the loggers to which Celery gives handlers, besides the root and that of processes
+_NAMES = ("celery", "celery.task", "celery.redirected")
+
+
+def use_json() -> None:
+    """Let Celery's handlers write JSON: those that there are, and those that it sets up later."""
+    after_setup_logger.connect(_reformat, dispatch_uid="redbeat-log-format")
+    after_setup_task_logger.connect(_reformat, dispatch_uid="redbeat-log-format")
+    _reformat()
+
+
+def warn_unless_json() -> None:
+    """Log that the log isn't JSON, as it is the application's own."""
+    handlers = logging.getLogger().handlers  # not that of processes: Celery sets it up in any case
+    if handlers and not any(isinstance(one.formatter, JsonFormatter) for one in handlers):
+        logger.warning(
+            "beat: redbeat_log_format is 'json', and the log stays as it is, as the application has set it "
+            "up itself: give its handlers redbeat.log.JsonFormatter."
+        )
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    for each in (logging.getLogger(), get_multiprocessing_logger(), *map(logging.getLogger, _NAMES)):
+        yield from each.handlers if each is not None else ()
+
+
+def _reformat(**_signal: Any) -> None:
+    for handler in _handlers():
+        if isinstance(handler.formatter, ColorFormatter):  # Celery's; that of tasks is one, too
+            handler.setFormatter(JsonFormatter())

@@ -1,0 +1,262 @@
+"""The events of the log: stable names, and what each says besides its message.
+
+Owns the table, which docs/monitoring.rst shows and a test compares with it, and how an event is put on a
+record: as the record's attribute ``redbeat``, a dict with the event's name and its fields. Invariant: a name
+and the meaning of a field never change; the messages may.
+
+::
+
+    logger.info("beat: Acquired lock", extra=LEADER_ACQUIRED.of(lock=key))
+
+Times are UNIX seconds there, or datetimes; the formatter writes them as ISO 8601.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+#: the attribute of a record that holds its event; one only, as a record's factory may have made others
+ATTRIBUTE = "redbeat"
+
+#: the fields that are times
+TIMES = frozenset({"due", "last_due", "until"})
+
+#: what the fields mean
+FIELDS = {
+    "entry": "the entry's name",
+    "entries": "the names of the first of several entries",
+    "task": "the task's name",
+    "task_id": "the id of the run's task, the same at each try",
+    "due": "when the run was due by its schedule, or the first of several",
+    "last_due": "when the last of several runs was due",
+    "lateness_seconds": "how long after that it leaves beat",
+    "count": "how many; missing where it isn't known",
+    "reason": "why, as a sentence",
+    "attempts": "how often it has been tried",
+    "worker": "the worker that has begun the run",
+    "until": "when it ends by itself",
+    "keys": "the unknown keys",
+    "processor_seconds": "how much processor time it took",
+    "bytes": "how many bytes it has",
+    "lock": "the lock's key",
+    "holder": "the token of the beat that holds the lock, or has held it: host, process id, start",
+    "seconds": "for how long",
+    "broker": "the broker's URL, without passwords",
+    "guarantee": "how often a run is delivered",
+    "replicas": "how many replicas have it",
+    "setting": "the setting's name",
+    "part": "what doesn't work",
+}
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """One row of the table.
+
+    Attributes:
+        name: stable, as ``redbeat.run.sent``.
+        levels: of its records, in words.
+        fields: what it says besides; a field may be missing where nothing is known.
+        meaning: when it is logged, in reStructuredText.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    fields: tuple[str, ...]
+    meaning: str
+
+    def of(self, **fields: Any) -> dict[str, dict[str, Any]]:
+        """Return the argument ``extra`` of a log call."""
+        return {ATTRIBUTE: {"event": self.name, **fields}}
+
+
+def _event(name: str, level: str, fields: str, meaning: str) -> LogEvent:
+    return LogEvent(f"redbeat.{name}", tuple(level.split()), tuple(fields.split()), meaning)
+
+
+RUN_SENT = _event(
+    "run.sent",
+    "INFO",
+    "entry task task_id due lateness_seconds",
+    "A run's message leaves for its queue. Where it turns out later that it couldn't, "
+    "``redbeat.run.failed_to_send`` follows.",
+)
+RUN_FAILED_TO_SEND = _event(
+    "run.failed_to_send",
+    "ERROR",
+    "entry task task_id due attempts reason",
+    "A run's message couldn't be sent; it is tried again with growing pauses. Logged once for each reason.",
+)
+RUN_SENT_BEFORE = _event(
+    "run.sent_before",
+    "INFO",
+    "entry task task_id due",
+    "A run was sent already, by a beat that could not record it; it is recorded now.",
+)
+RUN_SKIPPED = _event(
+    "run.skipped",
+    "INFO WARNING",
+    "entry task_id due last_due count reason",
+    "One run, or several in a row, that aren't sent: missed in an outage or a pause, excluded by a calendar, "
+    "or held back by another run.",
+)
+RUN_MERGED = _event(
+    "run.merged", "INFO", "entry due last_due count reason", "Missed runs for which another one is sent."
+)
+RUN_BUFFERED = _event(
+    "run.buffered", "INFO", "entry task_id due reason", "A run waits until another one of its entry is over."
+)
+RUN_LOST = _event(
+    "run.lost",
+    "WARNING ERROR",
+    "entry task task_id due worker reason",
+    "A tracked run is given up, as its worker is gone; or, with ``redbeat_delivery = 'at_most_once'``, a run "
+    "couldn't be sent.",
+)
+RUN_NEVER_STARTED = _event(
+    "run.never_started",
+    "WARNING",
+    "entry task_id due worker reason",
+    "A tracked run is given up, as no worker has begun it within its ``queue_timeout``.",
+)
+RUN_OVERDUE = _event(
+    "run.overdue",
+    "WARNING",
+    "entry task_id due worker reason",
+    "A tracked run is at work for longer than its ``max_runtime``.",
+)
+RUNS_SETTLED = _event(
+    "runs.settled",
+    "WARNING",
+    "count",
+    "More runs were lost, never started or overdue at the same moment than are logged one by one.",
+)
+RUNS_UNTRACKED = _event(
+    "runs.untracked",
+    "WARNING",
+    "entry",
+    "Runs of entries need tracking, and no live worker tracks any.",
+)
+
+ENTRY_QUARANTINED = _event(
+    "entry.quarantined", "ERROR", "entry reason", "An entry can't be used; it is kept, and left out."
+)
+ENTRY_REMOVED = _event(
+    "entry.removed",
+    "ERROR",
+    "entry",
+    "An entry is removed from the schedule, as its hash is gone; usually Redis has evicted it.",
+)
+ENTRIES_REMOVED = _event(
+    "entries.removed", "ERROR", "count entries", "The same of more entries than are logged one by one."
+)
+ENTRY_PAUSED = _event(
+    "entry.paused",
+    "WARNING",
+    "entry until reason",
+    "Beat has paused an entry that has failed as often as its ``pause_after_failures`` says.",
+)
+ENTRY_CONTESTED = _event(
+    "entry.contested", "ERROR", "entry reason", "An entry changes each time it is sent, so it isn't sent."
+)
+ENTRY_COSTLY = _event(
+    "entry.costly",
+    "WARNING",
+    "entry processor_seconds bytes",
+    "An entry takes too much processor time, and is sent after the others.",
+)
+ENTRY_OVERRUN = _event(
+    "entry.overrun", "WARNING", "entry reason", "An entry took too long to plan, and is tried once more."
+)
+ENTRY_UNKNOWN_KEYS = _event(
+    "entry.unknown_keys", "WARNING", "entry keys", "An entry has keys that look like misspelt ones."
+)
+ENTRY_NEVER_RUNS = _event(
+    "entry.never_runs", "WARNING", "entry reason", "An entry was saved that will never run."
+)
+ENTRY_NOT_STORED = _event(
+    "entry.not_stored", "ERROR", "entry reason", "An entry of ``beat_schedule`` can't be stored."
+)
+STATIC_REMOVED = _event(
+    "entry.static_removed", "INFO", "entry", "An entry has left ``beat_schedule``, and is removed."
+)
+
+LEADER_STANDS = _event(
+    "leader.stands", "INFO", "lock", "This beat asks for the lock: at its start, or when it has lost it."
+)
+LEADER_ACQUIRED = _event("leader.acquired", "INFO", "lock", "This beat leads now.")
+LEADER_TAKEN_OVER = _event(
+    "leader.taken_over",
+    "WARNING",
+    "lock holder",
+    "It has taken the lock from a beat that was silent for ``redbeat_takeover_after``; "
+    "``redbeat.leader.acquired`` follows.",
+)
+LEADER_STANDBY = _event(
+    "leader.standby", "INFO", "lock reason", "Another beat leads; logged once a minute by each standby."
+)
+LEADER_RETAKEN = _event(
+    "leader.retaken", "WARNING", "lock", "The lock was gone, perhaps with all data, and is taken back."
+)
+LEADER_LOST = _event(
+    "leader.lost",
+    "ERROR CRITICAL",
+    "lock holder",
+    "Another beat has the lock by now. This one stands by (ERROR), or ends (CRITICAL), as "
+    "``redbeat_lock_lost`` says.",
+)
+LEADER_RELEASED = _event("leader.released", "INFO", "lock", "This beat releases the lock, as it ends.")
+LEADER_NOT_RELEASED = _event(
+    "leader.not_released", "WARNING", "lock reason", "It couldn't, so the lock ends by itself."
+)
+LEADER_STUCK = _event(
+    "leader.stuck",
+    "CRITICAL",
+    "lock seconds reason",
+    "The scheduler hangs: this beat gives up the lock, so that another one can go on.",
+)
+HEARTBEAT_FAILED = _event(
+    "heartbeat.failed", "ERROR", "reason", "The thread that renews the lock has met an unexpected error."
+)
+
+REDIS_AWAY = _event(
+    "redis.away", "WARNING", "reason", "Redis can't be reached; logged once in each outage by each thread."
+)
+REDIS_BACK = _event("redis.back", "INFO", "seconds", "Redis answers again.")
+REDIS_EVICTS = _event(
+    "redis.evicts", "WARNING ERROR", "reason", "Redis may evict the schedule (``maxmemory-policy``)."
+)
+RIGHT_MISSING = _event(
+    "redis.right_missing", "WARNING", "reason", "The user of Redis lacks a right, so that a feature is off."
+)
+REPLICAS_SHORT = _event(
+    "replicas.short", "WARNING", "replicas", "Fewer replicas have a batch than ``redbeat_wait_replicas``."
+)
+REPLICAS_BACK = _event("replicas.back", "INFO", "replicas", "Enough replicas have it again.")
+BROKER_AWAY = _event(
+    "broker.away", "ERROR", "broker reason", "The broker can't be reached, and due runs wait for it."
+)
+BROKER_BACK = _event("broker.back", "INFO", "", "Runs are sent again.")
+SCHEDULE_BLOCKED = _event(
+    "schedule.blocked", "ERROR", "reason", "Redis refuses what beat needs, so that no run can be sent."
+)
+SCHEDULE_UNBLOCKED = _event("schedule.unblocked", "INFO", "", "It accepts it again.")
+DELIVERY = _event("delivery", "INFO", "guarantee", "How often a run is delivered, when that has changed.")
+MESSAGES_COMPILED = _event("messages.compiled", "INFO", "", "Messages are compiled from now on.")
+MESSAGES_ONE_BY_ONE = _event(
+    "messages.one_by_one", "INFO WARNING", "reason", "Messages are made one by one from now on."
+)
+
+BEAT_MISCONFIGURED = _event(
+    "beat.misconfigured", "CRITICAL", "setting reason", "A setting can't be used, and beat ends."
+)
+SETTING_UNKNOWN = _event("setting.unknown", "WARNING", "setting", "A setting that RedBeat doesn't know.")
+SIGNALS_FAILED = _event("signals.failed", "ERROR", "reason", "Receivers of signals can't be told now.")
+RECEIVER_FAILED = _event("receiver.failed", "ERROR", "reason", "A receiver of a signal has raised an error.")
+TELEMETRY_FAILED = _event(
+    "telemetry.failed", "ERROR", "part reason", "What shows beat's state doesn't work; beat goes on without."
+)
+
+#: name to event
+EVENTS = {event.name: event for event in list(globals().values()) if isinstance(event, LogEvent)}
