@@ -6,7 +6,6 @@ Invariant: no exit code means two things, and it answers within some seconds, wh
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -18,7 +17,7 @@ from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.errors import ConfigurationError, RedBeatError
-from redbeat.leadership.status import State, Status, judge, read_status
+from redbeat.leadership.status import LATE_AFTER_SECONDS, State, Status, document_of, judge, read_status
 from redbeat.log.text import printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, Seconds
@@ -37,7 +36,7 @@ _COLOURS = {
     "--late-after",
     "late_after_seconds",
     type=Seconds(min=0),
-    default=60.0,
+    default=LATE_AFTER_SECONDS,
     show_default=True,
     help="The schedule is late if its oldest due entry, or its leader's last tick, is older than this.",
 )
@@ -67,8 +66,7 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
     else:
         state, problem = judge(found, late_after_seconds)
     if is_json:
-        lock_key = ensure_conf(app).lock_key
-        Session.of(ctx).print_json(_document(url, lock_key, found, state, problem))
+        session.print_json(document_of(ensure_conf(app), found, state, problem))
     else:
         word = _name(state)
         lines = [("state", f"{word}: {problem}" if problem else word), ("server", url), *_lines(found)]
@@ -79,38 +77,6 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
 
 def _name(state: State) -> str:
     return state.name.lower().replace("_", " ")
-
-
-def _document(
-    url: str, lock_key: str | None, found: Status | None, state: State, problem: str
-) -> dict[str, Any]:
-    """Return what ``--json`` prints; the fields are documented in docs/high-availability.rst."""
-    leader = found and found.leader
-    return {
-        "state": state.name.lower(),
-        "exit_code": int(state),
-        "problem": problem or None,
-        "server": url,
-        "now": found and _iso(found.now),
-        "lock_key": lock_key,
-        "leader": leader
-        and {
-            "host": leader.host,
-            "pid": leader.pid,
-            "since": _iso(leader.since),
-            "token": leader.token,
-            "ttl_seconds": leader.ttl_seconds,
-        },
-        "last_tick": found and _iso(found.last_tick),
-        "last_tick_age_seconds": found and found.seconds_since(found.last_tick),
-        "backlog": found and found.backlog,
-        "oldest_due": found and _iso(found.oldest_due),
-        "oldest_due_age_seconds": found and found.seconds_since(found.oldest_due),
-    }
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment else None
 
 
 def _lines(found: Status | None) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""Who leads, and whether the schedule is being worked on: for programs and probes that run no beat.
+"""Who leads, and whether the schedule is being worked on: for programs and probes, and for beat's endpoint.
 
-Owns the request to Redis that answers both, and the verdict about the answer. Invariant: it writes nothing,
-and takes no longer than MAX_LOOK_SECONDS, whatever Redis does.
+Owns the request to Redis that answers both, the verdict about the answer, and its form as a document.
+Invariant: it writes nothing, and ``read_status`` takes no longer than MAX_LOOK_SECONDS, whatever Redis does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import call_briefly
 from redbeat.leadership.lock import holder_of
 from redbeat.store.records import Vitals
@@ -19,6 +20,9 @@ from redbeat.store.store import Store
 
 #: how long ``read_status`` may take, connecting included
 MAX_LOOK_SECONDS = 5.0
+
+#: the schedule is late if its oldest due entry, or its leader's last tick, is older than this
+LATE_AFTER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -87,14 +91,15 @@ def read_status(app: Any = None) -> Status:
         StoreRefused: it refuses.
         StoreCorrupt: the schedule's key or the lock's holds something else.
     """
+    found: Status = call_briefly(lambda: ask_status(app), MAX_LOOK_SECONDS)
+    return found
+
+
+def ask_status(app: Any = None) -> Status:
+    """Return what ``read_status`` does, and raise the same; it takes as long as the client waits."""
     config = ensure_conf(app)
-    vitals: Vitals = call_briefly(lambda: _look(config.app), MAX_LOOK_SECONDS)
-    return _status(vitals, config)
-
-
-def _look(app: Any) -> Vitals:
-    with Store.hasty(app) as store:
-        return store.vitals()
+    with Store.hasty(config.app) as store:
+        return _status(store.vitals(), config)
 
 
 def _status(vitals: Vitals, config: RedBeatConfig) -> Status:
@@ -129,7 +134,7 @@ def _moment(tick: str) -> datetime | None:
         return None
 
 
-def judge(status: Status, late_after_seconds: float) -> tuple[State, str]:
+def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tuple[State, str]:
     """Return the verdict about ``status``, and a sentence that says what is wrong; '': nothing is."""
     if status.leader is None and status.lock_key is not None:
         return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
@@ -145,3 +150,38 @@ def judge(status: Status, late_after_seconds: float) -> tuple[State, str]:
             f"The leader's last tick was {tick_seconds:.0f} s ago, longer than {late_after_seconds:g} s."
         )
     return State.HEALTHY, ""
+
+
+def document_of(config: RedBeatConfig, found: Status | None, state: State, problem: str) -> dict[str, Any]:
+    """Return the status as JSON has it; its fields are documented in docs/high-availability.rst.
+
+    Arguments:
+        found: None: it couldn't be read.
+        state, problem: the verdict about it.
+    """
+    leader = found and found.leader
+    return {
+        "state": state.name.lower(),
+        "exit_code": int(state),
+        "problem": problem or None,
+        "server": sanitize_url(config.redis_url),
+        "now": found and _iso(found.now),
+        "lock_key": config.lock_key,
+        "leader": leader
+        and {
+            "host": leader.host,
+            "pid": leader.pid,
+            "since": _iso(leader.since),
+            "token": leader.token,
+            "ttl_seconds": leader.ttl_seconds,
+        },
+        "last_tick": found and _iso(found.last_tick),
+        "last_tick_age_seconds": found and found.seconds_since(found.last_tick),
+        "backlog": found and found.backlog,
+        "oldest_due": found and _iso(found.oldest_due),
+        "oldest_due_age_seconds": found and found.seconds_since(found.oldest_due),
+    }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
