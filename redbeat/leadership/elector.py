@@ -16,6 +16,7 @@ from redbeat.connection.retry import ClientError
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.lock import LeaderLock, fence_of
+from redbeat.leadership.pulse import Pulse, Role
 from redbeat.log.events import (
     LEADER_ACQUIRED,
     LEADER_NOT_RELEASED,
@@ -53,6 +54,8 @@ class Leadership:
         self.timing = timing
         self._store = store
         self._heartbeat: Heartbeat | None = None
+        self._progressed_at = time.monotonic()
+        store.on_progress = self.note_progress
 
     @property
     def is_leader(self) -> bool:
@@ -101,13 +104,30 @@ class Leadership:
         """Start the heartbeat, which renews the lock: for a scheduler that is ticked by a running beat."""
         if isinstance(self.lock, LeaderLock) and self._heartbeat is None:
             self._heartbeat = Heartbeat(self._store.config.app, self.lock.fence, self.timing)
-            self._store.on_progress = self.note_progress
             self._heartbeat.start()
 
     def note_progress(self) -> None:
         """Note that the scheduler has done something, so that it doesn't count as stuck."""
+        self._progressed_at = time.monotonic()
         if self._heartbeat is not None:
             self._heartbeat.note_progress()
+
+    def pulse(self) -> Pulse:
+        """Return this beat's signs of life; for any thread."""
+        lock, heartbeat, asks_since = self.lock, self._heartbeat, self._store.asks_since
+        progressed_at = self._progressed_at
+        if heartbeat is not None:
+            # the heartbeat is an excuse only where it waits for Redis, too
+            progressed_at = max(progressed_at, heartbeat.excused_at)
+            return Pulse(Role.LEADER, progressed_at, heartbeat.confirmed_at)
+        now = time.monotonic()
+        if asks_since is not None:
+            progressed_at = now
+        if self.lock_key is not None and (lock is None or getattr(lock, "is_released", False)):
+            candidacy = self.candidacy
+            return Pulse(Role.STANDBY, progressed_at, None if candidacy is None else candidacy.looked_at)
+        role = Role.SHARING if self.lock_key is None else Role.LEADER
+        return Pulse(role, progressed_at, now if asks_since is None else asks_since)
 
     def check(self) -> bool:
         """Return whether the lock was gone, perhaps with all data, and was taken back since the last call.
@@ -118,8 +138,8 @@ class Leadership:
         was_retaken = False
         if self.lock is not None and not self.fence.token:
             self.lock.extend(int(self.timing.lock_seconds))  # no script can renew one without a token
+        self.note_progress()
         if self._heartbeat is not None:
-            self._heartbeat.note_progress()
             if self._heartbeat.lost is not None:
                 raise self._heartbeat.lost
             was_retaken = self._heartbeat.take_retaken()
@@ -143,9 +163,9 @@ class Leadership:
         Raises:
             LockLost: another beat leads.
         """
+        self.note_progress()
         if self._heartbeat is None:
             return
-        self._heartbeat.note_progress()
         if self._heartbeat.seconds_unconfirmed() > self.timing.fresh_seconds:
             asked_at = time.monotonic()
             self._store.renew_lock(self.fence)

@@ -40,6 +40,9 @@ class Heartbeat:
 
     Attributes:
         lost: the error when another beat holds the lock, after which nothing is renewed; None: none does.
+        confirmed_at: when the lock was last known to be held, monotonic.
+        excused_at: when the scheduler last had a reason to do nothing, monotonic: Redis couldn't be reached,
+            or the process was paused.
     """
 
     def __init__(self, app: Any, fence: Fence, timing: Timing) -> None:
@@ -49,8 +52,8 @@ class Heartbeat:
         self._fence = fence
         self._timing = timing
         self._stopped = threading.Event()
-        self._progressed_at = self._confirmed_at = time.monotonic()
-        self._reached_at = time.monotonic()
+        self._progressed_at = self.confirmed_at = time.monotonic()
+        self.excused_at = time.monotonic()
         self._has_given_up = False
         self._said = Memory[str, str]()  # type of error to what was logged of it last
         self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
@@ -72,11 +75,11 @@ class Heartbeat:
 
     def seconds_unconfirmed(self) -> float:
         """Return how long ago the lock was last known to be held."""
-        return time.monotonic() - self._confirmed_at
+        return time.monotonic() - self.confirmed_at
 
     def note_confirmed(self, at: float) -> None:
         """Note that a step of the scheduler, begun ``at`` (monotonic), has found the lock held."""
-        self._confirmed_at = max(at, self._confirmed_at)
+        self.confirmed_at = max(at, self.confirmed_at)
 
     def take_retaken(self) -> bool:
         """Return whether the lock was gone, perhaps with all data, and was taken back since the last call."""
@@ -97,10 +100,10 @@ class Heartbeat:
                 return
             except RedBeatError as exc:
                 # the scheduler may be waiting for Redis as well, so it doesn't count as stuck
-                self._reached_at = time.monotonic()
+                self.excused_at = time.monotonic()
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
             except Exception as exc:  # noqa: BLE001 - if this thread ended, the lock would end as well
-                self._reached_at = time.monotonic()
+                self.excused_at = time.monotonic()
                 self._report(exc)
 
     def _has_stopped(self) -> bool:
@@ -108,7 +111,7 @@ class Heartbeat:
         waited_since, renewal_seconds = time.monotonic(), self._timing.renewal_seconds
         has_stopped = self._stopped.wait(renewal_seconds)
         if time.monotonic() - waited_since > renewal_seconds + LATE_SECONDS:
-            self._reached_at = time.monotonic()  # the process was paused, which doesn't count as stuck
+            self.excused_at = time.monotonic()  # the process was paused, which doesn't count as stuck
         return has_stopped
 
     def _beat(self) -> None:
@@ -117,13 +120,13 @@ class Heartbeat:
             return
         started_at = time.monotonic()
         idle_seconds = started_at - self._progressed_at
-        stuck_seconds = started_at - max(self._progressed_at, self._reached_at)
+        stuck_seconds = started_at - max(self._progressed_at, self.excused_at)
         if stuck_seconds >= self._timing.stuck_seconds:
             self._give_up(store, idle_seconds)
             return
         store.renew_lock(self._fence, idle_seconds)
         self._has_given_up = False
-        self._confirmed_at = started_at
+        self.confirmed_at = started_at
 
     def _connect(self) -> Store | None:
         """Return the store with the thread's own client; None if the heartbeat was stopped meanwhile."""
@@ -152,7 +155,7 @@ class Heartbeat:
             return
         LockKey(store, self._fence.lock_key or "").release(self._fence.token)
         self._has_given_up = True
-        what = _what_hangs()
+        what = what_hangs()
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up the lock %s, so that "
             "another beat can go on.",
@@ -165,6 +168,7 @@ class Heartbeat:
         )
 
 
-def _what_hangs() -> str:
+def what_hangs() -> str:
+    """Return what a scheduler that does nothing is busy with, as far as that is known."""
     key = what_is_computed()
     return "a publish or a signal handler" if key is None else f"the schedule of {printable(key)}"

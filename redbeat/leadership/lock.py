@@ -90,6 +90,7 @@ class LeaderLock:
             doesn't.
         replaced: the token of the silent holder that was replaced; '': there was none.
         seen_until: when another holder's lock would end, as it was seen last; monotonic.
+        looked_at: when Redis last told how long the lock lives, monotonic; None: it hasn't yet.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class LeaderLock:
         self.token = ""
         self.replaced = ""
         self.seen_until = 0.0
+        self.looked_at: float | None = None
 
     def set_timeout(self, seconds: float) -> None:
         """Set how long it lives, from its next renewal on."""
@@ -148,6 +150,7 @@ class LeaderLock:
         except BaseException:
             self._silence = None  # a look that fails says nothing about the holder
             raise
+        self.looked_at = time.monotonic()
         if rest_ms != NO_KEY:
             self.seen_until = time.monotonic() + rest_ms / 1000 if rest_ms >= 0 else math.inf
         silent = ""

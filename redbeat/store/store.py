@@ -134,6 +134,8 @@ class Store:
         self._recent = _RECENT.setdefault(self.config, _Recent())
         #: called after each round trip, which shows that the scheduler isn't stuck
         self.on_progress: Callable[[], None] = lambda: None
+        #: since when Redis hasn't answered what it was asked, monotonic; None: it isn't asked anything
+        self.asks_since: float | None = None
 
     @cached_property
     def client(self) -> Any:
@@ -717,6 +719,7 @@ class Store:
         try:
             with naming_the_server(self.config):
                 self.on_round_trip()
+                self.asks_since = time.monotonic()
                 yield
                 self.on_round_trip()
                 self.on_progress()
@@ -747,6 +750,8 @@ class Store:
             if "client" in vars(self):  # it was made
                 end_idle_connections(self.client)
             raise
+        finally:
+            self.asks_since = None
 
     def _type_of(self, key: str) -> str:
         """Return the type of ``key``; 'none' if this user may not ask, as it can't have used the key then."""
