@@ -136,3 +136,9 @@ beat_schedule = {
 # Whose the entries of beat_schedule are, where several applications share a schedule: the app's main name, if
 # nothing is set. Former names may follow in a list; what belongs to those is taken over.
 # redbeat_statics_owner = None
+
+# ---- RedBeat: what others see --------------------------------------------------------------------------
+
+# Where a running beat answers over HTTP whether it lives, leads and is on time: "127.0.0.1:9808", or
+# "unix:/run/redbeat/beat.sock". There is no password. None: nowhere.
+# redbeat_http = None

@@ -65,7 +65,10 @@ from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Claim, Commit, Fence, LockStatus
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
-from redbeat.telemetry.telemetry import Telemetry
+from redbeat.telemetry.condition import Condition
+from redbeat.telemetry.endpoint import Endpoint
+from redbeat.telemetry.pages import pages_of
+from redbeat.telemetry.telemetry import Part, Telemetry
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
@@ -135,7 +138,8 @@ class RedBeatScheduler(Scheduler):
         self._claims = Claims(self.store, self._dispatcher.pace)
         self._supervision = Supervision(self.store, lambda: self.Entry, self._reports, self.config.run_lease)
         self._feed = Feed(app, lambda: self._leadership.fence if self._leadership.is_leader else None)
-        self._telemetry = Telemetry([])
+        self._condition = Condition(self._leadership, self._broker, lambda: self._stuck_seconds)
+        self._telemetry = Telemetry(self._parts())
         self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
@@ -176,6 +180,7 @@ class RedBeatScheduler(Scheduler):
             if isinstance(exc, StoreRefused) and not is_period_left(period, self._well_at):
                 raise brief(exc) from None
             self._reports.report_trouble(str(exc))
+            self._condition.note_trouble(str(exc))
             self._leadership.note_progress()
             time.sleep(self._look_seconds)
             return 0
@@ -376,6 +381,20 @@ class RedBeatScheduler(Scheduler):
     @property
     def _lease_ms(self) -> int:
         return 0 if self.lock_key else int(LEASE_SECONDS * 1000)
+
+    @property
+    def _stuck_seconds(self) -> float:
+        """After how long without progress beat hangs; sending a batch may take so long by the settings."""
+        timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
+        return max(timing.stuck_seconds, 2 * timing.publish_seconds(self.config.publish_timeout))
+
+    def _parts(self) -> list[Part]:
+        """Return what others see of this beat while it runs, as far as the settings want it."""
+        parts: list[Part] = []
+        if self.config.http is not None:
+            pages = pages_of(self.app, self._condition)
+            parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))
+        return parts
 
     def _is_leading(self) -> bool:
         if self._leadership.check():

@@ -11,6 +11,7 @@ from typing import Any
 
 from celery.app import app_or_default
 
+from redbeat.config.address import Address
 from redbeat.config.masking import sanitize_url
 from redbeat.config.settings import OPTIONS as OPTIONS
 from redbeat.config.settings import SETTINGS as SETTINGS
@@ -75,6 +76,7 @@ class RedBeatConfig:
     run_lease: float
     statics_owners: tuple[str, ...]  # the first counts, the others are former ones
     wait_replicas: int
+    http: Address | None
 
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)

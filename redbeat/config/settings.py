@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
+from redbeat.config.address import MAX_PATH_BYTES, Address, parse_address
 from redbeat.config.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
@@ -120,6 +121,17 @@ def _statics_owner(value: Any) -> tuple[str, ...] | None:
     if not names or not all(is_owner_name(name) for name in names):
         raise ValueError
     return names
+
+
+def _http(value: Any) -> Address | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError
+    try:
+        return parse_address(value)
+    except ValueError:  # the text of ipaddress' own says less than this setting's sentence
+        raise ValueError from None
 
 
 def _is_number(value: Any) -> bool:
@@ -353,6 +365,15 @@ SETTINGS: dict[str, Setting] = {
             "How many replicas of the schedule's server beat waits for after each batch (``WAIT``), for one "
             "second at the most. What a failover of Redis can undo is then one batch. "
             "See :ref:`failover`.",
+        ),
+        Setting(
+            "redbeat_http",
+            None,
+            _http,
+            "'HOST:PORT', such as '127.0.0.1:9808', '[::1]:9808' or '0.0.0.0:9808', where port 0 is any that "
+            f"is free; or 'unix:' and an absolute path of at most {MAX_PATH_BYTES} bytes; or None",
+            "Where a running beat answers over HTTP whether it lives, leads and is on time. None: nowhere. "
+            "There is no password: whoever can reach the address may ask. See :ref:`endpoint`.",
         ),
     )
 }

@@ -47,6 +47,7 @@ FIELDS = {
     "replicas": "how many replicas have it",
     "setting": "the setting's name",
     "part": "what doesn't work",
+    "address": "where the endpoint listens, as ``redbeat_http`` has it",
 }
 
 
@@ -256,6 +257,13 @@ SIGNALS_FAILED = _event("signals.failed", "ERROR", "reason", "Receivers of signa
 RECEIVER_FAILED = _event("receiver.failed", "ERROR", "reason", "A receiver of a signal has raised an error.")
 TELEMETRY_FAILED = _event(
     "telemetry.failed", "ERROR", "part reason", "What shows beat's state doesn't work; beat goes on without."
+)
+ENDPOINT_LISTENS = _event("endpoint.listens", "INFO", "address", "The endpoint answers from now on.")
+ENDPOINT_AWAY = _event(
+    "endpoint.away",
+    "ERROR WARNING",
+    "address reason",
+    "The endpoint's address can't be used, or somebody has removed its file; it is tried again.",
 )
 
 #: name to event

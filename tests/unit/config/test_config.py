@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 
 from redbeat.config import SETTINGS, RedBeatConfig, ensure_conf
+from redbeat.config.address import Address
 from redbeat.config.masking import sanitize_url
 from redbeat.connection import get_redis
 from redbeat.errors import ConfigurationError
@@ -63,6 +64,13 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_statics_owner", None, "statics_owners", ("test",)),
     ("redbeat_statics_owner", "billing", "statics_owners", ("billing",)),
     ("redbeat_statics_owner", ["billing", "invoices"], "statics_owners", ("billing", "invoices")),
+    ("redbeat_http", None, "http", None),
+    ("redbeat_http", "127.0.0.1:9808", "http", Address("127.0.0.1", 9808)),
+    ("redbeat_http", "[::1]:9808", "http", Address("::1", 9808)),
+    ("redbeat_http", "[fe80::1%eth0]:1", "http", Address("fe80::1%eth0", 1)),
+    ("redbeat_http", "beat-1.example.com:0", "http", Address("beat-1.example.com", 0)),
+    ("redbeat_http", "unix:/run/redbeat/beat.sock", "http", Address(path="/run/redbeat/beat.sock")),
+    ("redbeat_http", "unix:///run/beat.sock", "http", Address(path="/run/beat.sock")),
 ]
 REFUSED: dict[str, list[Any]] = {
     "redbeat_redis_url": ["amqp://h", "", ["redis://h"]],
@@ -88,6 +96,12 @@ REFUSED: dict[str, list[Any]] = {
     "redbeat_publish_timeout": [0, -1, "10"],
     "redbeat_wait_replicas": [-1, 1.0, True, None],
     "redbeat_statics_owner": ["", [], "a\tb", 7],
+    "redbeat_http": [
+        *("", ":9808", "9808", 9808, True, "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1"),
+        *("256.1.1.1:1", "[::1]", "::1:80", "[1.2.3.4]:80", "[x]:1", "a b:1", "host:1\n", "*:9808"),
+        *("http://127.0.0.1:9808", "me:secret@host:1", "x" * 64 + ":1", "host:\uff11", "h\udcff:1"),
+        *("unix:", "unix:beat.sock", "unix:/" + "x" * 103, "unix:/a\nb", "unix:/\0", "/run/beat.sock"),
+    ],
 }
 
 

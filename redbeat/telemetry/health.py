@@ -1,0 +1,72 @@
+"""Is this beat alive, and is it ready? Pure.
+
+Alive is what a restart would help: the scheduler does something, or waits for Redis or the broker. Ready is
+more: it leads and can send, or could take over at any moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redbeat.leadership.pulse import Role
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What a beat knows of itself at one moment. Lengths are seconds.
+
+    Attributes:
+        role: its part among the beats.
+        idle_seconds: how long ago the scheduler last did something; pauses of the process, and waiting for
+            Redis, don't count.
+        stuck_after_seconds: after how long it hangs.
+        unanswered_seconds: how long ago Redis last answered what the role needs; None: it hasn't yet.
+        unready_after_seconds: after how long without an answer it isn't ready.
+        occupation: what it is busy with if it hangs.
+        is_broker_away: the last attempt to send found no broker.
+        trouble: why nothing can be sent; '': nothing is known.
+    """
+
+    role: Role
+    idle_seconds: float
+    stuck_after_seconds: float
+    unanswered_seconds: float | None
+    unready_after_seconds: float
+    occupation: str
+    is_broker_away: bool
+    trouble: str
+
+
+def find_hang(signs: Signs) -> str:
+    """Return why a restart of this beat would help; '': it wouldn't."""
+    if signs.idle_seconds < signs.stuck_after_seconds:
+        return ""
+    return f"Beat has done nothing for {signs.idle_seconds:.0f} s: {signs.occupation} hangs."
+
+
+def find_obstacle(signs: Signs) -> str:
+    """Return why this beat can't send, or couldn't take over; '': it can."""
+    return find_hang(signs) or _find_silence(signs) or _find_trouble(signs)
+
+
+def _find_silence(signs: Signs) -> str:
+    seconds = signs.unanswered_seconds
+    if seconds is None:
+        return "Beat has only just begun, and hasn't looked at the lock yet."
+    if seconds < signs.unready_after_seconds:
+        return ""
+    what = {
+        Role.LEADER: "The lock hasn't been confirmed",
+        Role.STANDBY: "The lock couldn't be looked at",
+        Role.SHARING: "Nothing could be read or written",
+    }
+    return f"{what[signs.role]} for {seconds:.0f} s: Redis doesn't answer."
+
+
+def _find_trouble(signs: Signs) -> str:
+    if signs.trouble:
+        return f"Nothing can be sent: {signs.trouble}"
+    # a standby doesn't ask for the broker
+    if signs.is_broker_away and signs.role is not Role.STANDBY:
+        return "The broker can't be reached; due runs wait for it."
+    return ""

@@ -1,0 +1,146 @@
+"""The pages of the endpoint: what is asked under which path, and answered how.
+
+Invariant: all are answered from memory, but for ``/status``, which reads Redis: once at a time, at most once
+a second, and it isn't waited for long.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from http import HTTPStatus
+from typing import Any
+
+from redbeat.config.config import ensure_conf
+from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.leadership.status import State, Status, ask_status, document_of, judge
+from redbeat.process.memory import Memory
+from redbeat.telemetry.condition import Condition
+from redbeat.telemetry.exchange import Page, Request, Response, text_response
+from redbeat.telemetry.health import find_hang, find_obstacle
+
+#: how long ``/status`` waits for Redis
+STATUS_SECONDS = 3.0
+
+#: how long an answer that takes some effort is given again
+KEPT_SECONDS = 1.0
+
+#: after such an answer no other is made for this many times the processor time that it took
+REST_FACTOR = 4.0
+
+#: makes the metrics in the form that an Accept header asks for; returns the content type and the body
+Metrics = Callable[[str], tuple[str, bytes]]
+
+
+def pages_of(app: Any, condition: Condition, metrics: Metrics | None = None) -> dict[str, Page]:
+    """Return the pages of one beat.
+
+    Arguments:
+        metrics: None: there are none, as what makes them isn't installed.
+    """
+
+    def answer_health(_request: Request) -> Response:
+        signs = condition.read()
+        problem = find_hang(signs)
+        return _verdict("stuck" if problem else "healthy", signs.role.value, problem)
+
+    def answer_readiness(_request: Request) -> Response:
+        signs = condition.read()
+        problem = find_obstacle(signs)
+        return _verdict("not ready" if problem else "ready", signs.role.value, problem)
+
+    status = Shared(StatusPage(app))
+    return {
+        "/healthz": answer_health,
+        "/readyz": answer_readiness,
+        "/status": lambda _request: status.give(""),
+        "/metrics": _metrics_page(metrics),
+    }
+
+
+def _verdict(status: str, role: str, problem: str) -> Response:
+    return _json(not problem, {"status": status, "role": role, "problem": problem or None})
+
+
+def _json(is_well: bool, document: dict[str, Any]) -> Response:
+    code = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
+    return Response(code, "application/json", json.dumps(document).encode() + b"\n")
+
+
+def _metrics_page(metrics: Metrics | None) -> Page:
+    if metrics is None:
+        sentence = "There are no metrics: install celery-redbeat[metrics], and start beat again."
+        return lambda _request: text_response(HTTPStatus.NOT_IMPLEMENTED, sentence)
+    shared = Shared(lambda accept: Response(HTTPStatus.OK, *metrics(accept)))
+    return lambda request: shared.give(request.headers.get("accept", ""))
+
+
+class Shared:
+    """An answer that takes some effort: it is made once at a time, and given to all who ask within a second.
+
+    Arguments:
+        make: makes it in the form that is asked for.
+    """
+
+    def __init__(self, make: Callable[[str], Response]) -> None:
+        self._make = make
+        self._making = threading.Lock()
+        self._kept = Memory[str, tuple[float, Response]](4)  # form to when it was made, monotonic
+        self._rest_until = 0.0
+
+    def give(self, form: str) -> Response:
+        """Return the answer in this form; an error of ``make`` is the caller's."""
+        with self._making:
+            made_at, response = self._kept.get(form, (0.0, None))
+            if response is not None and time.monotonic() - made_at < KEPT_SECONDS:
+                return response
+            time.sleep(max(self._rest_until - time.monotonic(), 0))
+            began = time.thread_time()
+            response = self._make(form)
+            now = time.monotonic()
+            self._rest_until = now + REST_FACTOR * (time.thread_time() - began)
+            self._kept[form] = now, response
+            return response
+
+
+class StatusPage:
+    """What ``celery redbeat status --json`` prints.
+
+    A thread reads Redis. As long as one waits for an answer there is no other, however long that takes.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._reading: Future[Status] | None = None
+
+    def __call__(self, _form: str) -> Response:
+        """Return the answer."""
+        found: Status | None = None
+        try:
+            found = self._read()
+        except RedBeatError as exc:
+            state, problem = State.UNREACHABLE, str(exc)
+        else:
+            state, problem = judge(found)
+        document = document_of(ensure_conf(self._app), found, state, problem)
+        return _json(state is State.HEALTHY, document)
+
+    def _read(self) -> Status:
+        if self._reading is None or self._reading.done():
+            reading: Future[Status] = Future()
+            threading.Thread(target=self._ask, args=(reading,), name="redbeat-status", daemon=True).start()
+            self._reading = reading
+        try:
+            return self._reading.result(STATUS_SECONDS)
+        except FutureTimeoutError:
+            raise StoreUnavailable(f"Redis hasn't answered within {STATUS_SECONDS:g} s.") from None
+
+    def _ask(self, reading: Future[Status]) -> None:
+        try:
+            reading.set_result(ask_status(self._app))
+        except BaseException as exc:  # noqa: BLE001 - it is raised where it is waited for
+            reading.set_exception(exc)
